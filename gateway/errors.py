@@ -1,0 +1,163 @@
+"""Every error this package raises on purpose. No status codes here: `api.errors` translates.
+
+```
+GatewayError
+├── RequestError                     the caller can mend it; carries message, code, param
+│   ├── InvalidRequest               shape, type, bound, cross-field
+│   │   ├── ContextLengthExceeded
+│   │   └── PreviousResponseNotFound
+│   ├── ModelNotFound
+│   ├── ResourceNotFound             a response, an item: unknown, deleted, or another tenant's
+│   ├── PayloadTooLarge
+│   ├── AuthenticationError
+│   ├── PermissionDenied
+│   └── RateLimited
+├── UpstreamError                    a backend did not do its work
+│   ├── UpstreamUnavailable          refused, overloaded or unreachable before the first token
+│   ├── UpstreamRejected             a backend calls the request itself wrong
+│   ├── UpstreamFailed               broke off after the first token
+│   └── NoUpstreamAvailable          none is left to try
+├── StoreError
+│   ├── StoreUnavailable             no connection, a timeout, a restart
+│   └── StoreConflict                a named constraint says no
+└── StartupError                     the process cannot start; carries what to do next
+    ├── ConfigError
+    └── VocabularyError
+```
+"""
+
+from __future__ import annotations
+
+
+class GatewayError(Exception):
+    """Base of all of them; `str(error)` is fit to be shown."""
+
+
+class RequestError(GatewayError):
+    """The caller's request cannot be served as it is.
+
+    `code` is the machine-readable code of OpenAI's error envelope (or None), `param` the path of
+    the offending field in dots and brackets, as in `input[1].content[0].text`.
+    """
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.param = param
+
+
+class InvalidRequest(RequestError):
+    """A field has the wrong shape, type or value."""
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """Prompt and output do not fit into the model's context window."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="context_length_exceeded", param="input")
+
+
+class PreviousResponseNotFound(InvalidRequest):
+    """`previous_response_id` names nothing this tenant can continue."""
+
+    def __init__(self, response_id: str, message: str | None = None) -> None:
+        super().__init__(
+            message or f"Previous response with id '{response_id}' not found.",
+            code="previous_response_not_found",
+            param="previous_response_id",
+        )
+
+
+class ModelNotFound(RequestError):
+    """No such model, or not for this key."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"The requested model '{model}' does not exist. GET /v1/models lists the models.",
+            code="model_not_found",
+            param="model",
+        )
+
+
+class ResourceNotFound(RequestError):
+    """Unknown, deleted, or another tenant's: the three must look the same."""
+
+
+class PayloadTooLarge(RequestError):
+    """The body is larger than this gateway reads."""
+
+
+class AuthenticationError(RequestError):
+    """No key, or none that is known."""
+
+
+class PermissionDenied(RequestError):
+    """A known key that may not do this."""
+
+
+class RateLimited(RequestError):
+    """Too much at once, or too often."""
+
+
+class UpstreamError(GatewayError):
+    """A backend did not do its work. The message is for operators, never for clients."""
+
+    def __init__(self, message: str, *, upstream: str) -> None:
+        super().__init__(f"{upstream}: {message}")
+        self.upstream = upstream
+
+
+class UpstreamUnavailable(UpstreamError):
+    """Nothing was generated: another backend may be tried at no cost."""
+
+
+class UpstreamRejected(UpstreamError):
+    """The backend answered that the request itself is wrong (its 4xx): no other will differ."""
+
+
+class UpstreamFailed(UpstreamError):
+    """It broke off after the first token: abort, error frame, stall, or an end without a reason."""
+
+
+class NoUpstreamAvailable(UpstreamError):
+    """Every backend of the model is unhealthy or has been tried."""
+
+    def __init__(self, model: str, reason: str) -> None:
+        super().__init__(reason, upstream=f"model {model}")
+
+
+class StoreError(GatewayError):
+    """The database said no."""
+
+
+class StoreUnavailable(StoreError):
+    """Lost, refused or timed-out connection; the same statement may work in a moment."""
+
+
+class StoreConflict(StoreError):
+    """A named constraint was violated."""
+
+    def __init__(self, constraint: str) -> None:
+        super().__init__(f"constraint {constraint} does not hold")
+        self.constraint = constraint
+
+
+class StartupError(GatewayError):
+    """The process cannot start. `remedy` says what the operator can do."""
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+class ConfigError(StartupError):
+    """A mistake in the configuration; `where` is `file:line` or a variable's name."""
+
+    def __init__(self, message: str, *, where: str, remedy: str) -> None:
+        super().__init__(f"{where}: {message}", remedy=remedy)
+        self.where = where
+
+
+class VocabularyError(StartupError):
+    """The packaged rank file is missing or damaged."""

@@ -1,0 +1,114 @@
+"""The o200k_harmony vocabulary: 199,998 ranks as package data, and the marker ids above them.
+
+Source of the ids: OpenAI's published o200k_base rank file and openai-harmony's o200k_harmony.
+No network is used at any time; a damaged file is found before the process listens.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+import tiktoken
+
+from gateway.errors import InvalidRequest, VocabularyError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+RANKS_SHA256: Final = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+PATTERN: Final = "|".join(
+    [
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
+
+START_OF_TEXT: Final = 199998
+END_OF_TEXT: Final = 199999
+RETURN: Final = 200002
+CONSTRAIN: Final = 200003
+CHANNEL: Final = 200005
+START: Final = 200006
+END: Final = 200007
+MESSAGE: Final = 200008
+CALL: Final = 200012
+FIRST_SPECIAL: Final = 199998
+"""From here on no id is text."""
+VOCABULARY_SIZE: Final = 201088
+
+STOP_IDS: Final = (RETURN, CALL, END_OF_TEXT)
+"""What ends a turn; always sent to the backend, whatever its own defaults say."""
+
+NAMED_SPECIALS: Final = {
+    "<|startoftext|>": START_OF_TEXT,
+    "<|endoftext|>": END_OF_TEXT,
+    "<|return|>": RETURN,
+    "<|constrain|>": CONSTRAIN,
+    "<|channel|>": CHANNEL,
+    "<|start|>": START,
+    "<|end|>": END,
+    "<|message|>": MESSAGE,
+    "<|call|>": CALL,
+}
+
+
+class Vocabulary:
+    """Text to ids and ids to bytes. Immutable; one per process, shared by all threads."""
+
+    def __init__(self, ranks: dict[bytes, int]) -> None:
+        self._encoding = tiktoken.Encoding(
+            "o200k_harmony", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=NAMED_SPECIALS
+        )
+        table = [b""] * FIRST_SPECIAL
+        for piece, rank in ranks.items():
+            table[rank] = piece
+        self._bytes = table
+
+    @classmethod
+    def load(cls, source: Traversable | None = None) -> Vocabulary:
+        """Read and verify the packaged ranks.
+
+        Raises `VocabularyError` when the file is missing or not the published one.
+        """
+        path = source or files("gateway.harmony") / "data" / "o200k_base.tiktoken"
+        remedy = "Reinstall the package: its file o200k_base.tiktoken is not the published one."
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise VocabularyError(f"cannot read {path}: {error}", remedy=remedy) from error
+        if hashlib.sha256(content).hexdigest() != RANKS_SHA256:
+            raise VocabularyError(f"{path} is damaged (sha256 differs)", remedy=remedy)
+        pairs = (line.split(b" ") for line in content.splitlines())
+        return cls({base64.b64decode(piece): int(rank) for piece, rank in pairs})
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ordinary text: no marker in it ever becomes a special id. Frees the GIL.
+
+        Raises `InvalidRequest` for text that the tokeniser cannot split within its bounds (a run
+        of hundreds of thousands of spaces) or that is not valid Unicode.
+        """
+        try:
+            return self._encoding.encode(text, disallowed_special=())
+        except (ValueError, UnicodeEncodeError) as error:
+            raise InvalidRequest(
+                "The input holds text that cannot be tokenised: an extremely long run of one kind "
+                "of character. Please shorten it.",
+                code="invalid_value",
+                param="input",
+            ) from error
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a text id; empty for specials and for ids outside of the vocabulary."""
+        return self._bytes[token] if 0 <= token < FIRST_SPECIAL else b""
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ids, markers left out; what is not UTF-8 becomes U+FFFD."""
+        return b"".join(map(self.piece, ids)).decode("utf-8", "replace")

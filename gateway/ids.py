@@ -1,0 +1,62 @@
+"""Identifiers: opaque, time-ordered, and derivable where a replay must find the same ones again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from uuid import UUID
+
+RESPONSE_PREFIX = "resp_"
+MESSAGE_PREFIX = "msg_"
+REASONING_PREFIX = "rs_"
+FUNCTION_CALL_PREFIX = "fc_"
+FUNCTION_CALL_OUTPUT_PREFIX = "fco_"
+CALL_PREFIX = "call_"
+
+_RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}\Z")
+
+
+def new_uuid() -> UUID:
+    """A UUIDv7 (RFC 9562): 48 bits of milliseconds, then 74 random bits."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = (milliseconds & ((1 << 48) - 1)) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
+
+
+def new_request_id() -> str:
+    """An `x-request-id`: `req_` and 32 hex digits."""
+    return "req_" + secrets.token_hex(16)
+
+
+def new_api_key() -> str:
+    """`sk-` and 256 random bits."""
+    return "sk-" + secrets.token_urlsafe(32)
+
+
+def response_id(uuid: UUID) -> str:
+    """The public id of a response."""
+    return RESPONSE_PREFIX + uuid.hex
+
+
+def parse_response_id(text: str) -> UUID | None:
+    """The UUID behind a public response id; None for whatever this gateway cannot have issued."""
+    return UUID(text[len(RESPONSE_PREFIX) :]) if _RESPONSE_ID.match(text) else None
+
+
+def output_item_id(prefix: str, response: UUID, ordinal: int) -> str:
+    """The id of the `ordinal`-th output item (from 0): a function of response and ordinal."""
+    return f"{prefix}{response.hex}{ordinal:04x}"
+
+
+def input_item_id(prefix: str, response: UUID, ordinal: int) -> str:
+    """The id of an input item that came without one."""
+    return f"{prefix}{response.hex}i{ordinal:04x}"
+
+
+def call_id(response: UUID, ordinal: int) -> str:
+    """The `call_id` of a tool call: `call_` and 24 hex digits that tell nothing of the response."""
+    digest = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
+    return CALL_PREFIX + digest[:24]

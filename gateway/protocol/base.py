@@ -1,0 +1,11 @@
+"""The base of every model that mirrors something on the wire."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class WireModel(BaseModel):
+    """Frozen; unknown keys are ignored, because real clients send more than the API documents."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)

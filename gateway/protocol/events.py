@@ -1,0 +1,27 @@
+"""A stream event as every transport carries it: typed, numbered, already encoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`data` is the whole JSON object on one line, `type` and `sequence_number` in it.
+
+    `delta_length` is the number of characters of `delta` in a delta event and 0 otherwise: the
+    writer pads by it (`stream_options.include_obfuscation`).
+    """
+
+    type: str
+    sequence_number: int
+    data: bytes
+    delta_length: int = 0
+
+    @property
+    def is_terminal(self) -> bool:
+        """Nothing follows it."""
+        return self.type in TERMINAL_TYPES
