@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -50,6 +50,10 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
+
+    def after(self, generated: int) -> Sampling:
+        """The same for what is left once `generated` ids are there."""
+        return replace(self, max_tokens=self.max_tokens - generated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""History and input → the one ordered list of items that a prompt is rendered from."""

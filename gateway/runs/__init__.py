@@ -1,0 +1,1 @@
+"""How a response gets generated, independent of who is listening."""

@@ -1,0 +1,1 @@
+"""What the edge may ask for: one function is one use case."""

@@ -1,0 +1,40 @@
+"""Bearer key → Principal, before any route that needs one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import AuthenticationError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from gateway.services.access import Access
+
+PUBLIC_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/version", "/metrics"})
+"""What an operator's tools read without a key."""
+
+
+class Authentication:
+    """Puts the caller's `Principal` into `scope["principal"]`, or answers 401."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
+            scope["principal"] = await self._access.authenticate(_bearer_key(scope))
+        await self._app(scope, receive, send)
+
+
+def _bearer_key(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, key = value.decode("latin-1").partition(" ")
+            if scheme.lower() == "bearer" and key.strip():
+                return str(key.strip())
+    raise AuthenticationError(
+        "You didn't provide an API key. Send it in the Authorization header, as in "
+        "'Authorization: Bearer YOUR_KEY'."
+    )

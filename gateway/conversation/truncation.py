@@ -1,0 +1,54 @@
+"""`truncation: auto`: make a context fit by leaving out its oldest turns, never parts of one.
+
+A turn is a user message and all that follows it up to the next one, so that a call is never
+separated from its output. Leading system and developer messages always stay.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gateway.errors import ContextLengthExceeded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.protocol.context import ContextItem
+
+
+def drop_oldest_turns(
+    items: Sequence[ContextItem], costs: Sequence[int], excess_tokens: int
+) -> list[int]:
+    """Indexes of the items that stay when at least `excess_tokens` have to go.
+
+    `costs[i]` is how many prompt tokens item `i` takes. Raises `ContextLengthExceeded` when the
+    last turn alone is too long: it is what the request is about.
+    """
+    first = _first_after_instructions(items)
+    starts = [i for i in range(first, len(items)) if _opens_turn(items[i])]
+    if not starts or starts[0] != first:
+        starts.insert(0, first)
+    dropped = first
+    for start, end in pairwise(starts):
+        if excess_tokens <= 0:
+            break
+        excess_tokens -= sum(costs[start:end])
+        dropped = end
+    if excess_tokens > 0:
+        raise ContextLengthExceeded(
+            "Your input exceeds the context window of this model even after its older turns were "
+            "left out. Please shorten the last message."
+        )
+    return [*range(first), *range(dropped, len(items))]
+
+
+def _first_after_instructions(items: Sequence[ContextItem]) -> int:
+    for index, item in enumerate(items):
+        if item.role not in {"system", "developer"}:
+            return index
+    return len(items)
+
+
+def _opens_turn(item: ContextItem) -> bool:
+    return item.kind == "message" and item.role == "user"

@@ -1,0 +1,43 @@
+"""Say something when nothing was said for a while.
+
+Proxies and Codex cut streams that are silent; comments do not reset Codex's timer, real events do
+(clients.md §0.7). The entry is in the log, so a replay shows the same events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+from gateway.log import Alive
+
+if TYPE_CHECKING:
+    from gateway.runs.live import LiveLog
+
+
+class KeepAlive:
+    """While entered, appends `Alive` whenever `interval_s` passed without an entry."""
+
+    def __init__(self, live: LiveLog, interval_s: float) -> None:
+        self._live = live
+        self._interval_s = interval_s
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        self._schedule(self._interval_s)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self, delay_s: float) -> None:
+        self._timer = self._loop.call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        silent_s = self._loop.time() - self._live.appended_at
+        if silent_s >= self._interval_s:
+            self._live.append(Alive())
+            silent_s = 0.0
+        self._schedule(self._interval_s - silent_s)

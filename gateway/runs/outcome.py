@@ -1,0 +1,77 @@
+"""How a run ended → the last entry of its log. Pure: the time is given."""
+
+from __future__ import annotations
+
+from gateway.errors import (
+    NoUpstreamAvailable,
+    UpstreamFailed,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
+from gateway.generation import FinishReason
+from gateway.log import Finished
+
+SERVER_ERROR = "server_error"
+
+
+def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
+    """A turn that ended well. Never an empty `completed`: without anything visible it failed."""
+    if finish is FinishReason.LENGTH:
+        return Finished("incomplete", at, reason="max_output_tokens")
+    if visible:
+        return Finished("completed", at)
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The model ended its turn without an answer. Please try again.",
+    )
+
+
+def broken(error: Exception, at: int) -> Finished:
+    """A backend failed. Operators find the cause in the log; clients are told what to do."""
+    match error:
+        case UpstreamUnavailable() | NoUpstreamAvailable():
+            what = "No server for this model could take the request."
+        case UpstreamRejected():
+            what = "The model server refused the request."
+        case UpstreamFailed():
+            what = "The model server broke off while generating."
+        case _:
+            what = "The server had an error while processing your request."
+    return Finished("failed", at, code=SERVER_ERROR, message=f"{what} Please try again.")
+
+
+def hung_up(at: int) -> Finished:
+    """The client of a foreground response went away, which cancels it.
+
+    OpenAI's `incomplete` would need a reason, and none of its reasons is this one.
+    """
+    return Finished("cancelled", at)
+
+
+def took_too_long(at: int) -> Finished:
+    """The longest time that one response may take is over."""
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The response took longer than this server allows. Ask for less output at once.",
+    )
+
+
+def shut_down(at: int) -> Finished:
+    """The process ends, and its grace is over."""
+    return Finished(
+        "failed", at, code=SERVER_ERROR, message="The server is restarting. Please try again."
+    )
+
+
+def not_stored(at: int) -> Finished:
+    """Generated, but the database did not take it within its time."""
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The response was generated but could not be stored. Please try again.",
+    )

@@ -1,0 +1,32 @@
+"""Everything a run needs, decided before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.generation import Sampling
+    from gateway.protocol.context import ContextItem
+    from gateway.protocol.responses import ResponseHead
+    from gateway.tenancy import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpecification:
+    """One response to generate.
+
+    `added` are the items this request brought, rendered: they are stored with the output.
+    `root_created_at` (unix seconds) is when the first response of the chain was created; it pins
+    the date in the prompt. `sampling.max_tokens` already fits into the model's context window.
+    """
+
+    principal: Principal
+    head: ResponseHead
+    model: str
+    prompt_ids: list[int]
+    added: tuple[ContextItem, ...]
+    sampling: Sampling
+    cache_salt: str
+    store: bool
+    root_created_at: int

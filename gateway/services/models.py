@@ -1,0 +1,69 @@
+"""Which models there are, under which names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gateway.errors import ModelNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.upstreams.pool import Pool
+
+VENDOR_PREFIX = "openai/"
+"""Some clients keep it in the model's name (clients.md §1.3), some servers list models with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of this gateway. `context_length` is in tokens, prompt and output together."""
+
+    id: str
+    created_at: int
+    context_length: int
+    aliases: tuple[str, ...]
+
+    def body(self) -> dict[str, Any]:
+        """The model object of the API, with what clients need to size their context."""
+        return {
+            "id": self.id,
+            "object": "model",
+            "created": self.created_at,
+            "owned_by": "harmony-gateway",
+            "context_length": self.context_length,
+            "aliases": list(self.aliases),
+        }
+
+
+class Models:
+    """The models whose backends are known, by name and by alias."""
+
+    def __init__(self, pool: Pool, aliases: dict[str, str]) -> None:
+        self._pool = pool
+        self._aliases = aliases
+
+    def list(self) -> list[Model]:
+        """Every model, in the order of the configuration."""
+        return [self._model(known.id, known.context_length) for known in self._pool.models()]
+
+    def get(self, name: str) -> Model:
+        """The model of a name or alias, with or without the `openai/` prefix.
+
+        Raises `ModelNotFound`.
+        """
+        lengths = {known.id: known.context_length for known in self._pool.models()}
+        for candidate in self._candidates(name):
+            if candidate in lengths:
+                return self._model(candidate, lengths[candidate])
+        raise ModelNotFound(name)
+
+    def _candidates(self, name: str) -> Iterable[str]:
+        bare = name.removeprefix(VENDOR_PREFIX)
+        for spelling in (name, bare, VENDOR_PREFIX + bare):
+            yield self._aliases.get(spelling, spelling)
+
+    def _model(self, model_id: str, context_length: int) -> Model:
+        aliases = tuple(alias for alias, target in self._aliases.items() if target == model_id)
+        return Model(model_id, self._pool.started_at, context_length, aliases)
