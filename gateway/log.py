@@ -2,18 +2,40 @@
 
 Rule: what an entry folds to must never depend on anything but the request and the entries before
 it. An entry that needs the clock carries the time itself.
+
+Packed form, version 1 (numbers are unsigned LEB128, ids are unsigned 32-bit little-endian):
+
+    packed       version byte, then entries
+    entry        number: length of the body times 8 plus the tag, then the body
+    1 TurnStarted   number: input tokens; then the prefilled ids
+    2 Tokens        ids
+    3 Alive         nothing
+    4 TurnEnded     byte: index of the finish reason; number: cached tokens
+    5 Finished      byte: index of the status; number: time; reason, code and message, each a
+                    number (0 for None, else 1 plus the bytes that follow) and UTF-8
+
+So an id costs four bytes, and an entry one or two more. Tags and indexes are never given a new
+meaning; a form that older code cannot read gets another version byte.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+
+from gateway.generation import FinishReason
 
 if TYPE_CHECKING:
-    from gateway.generation import FinishReason
+    from collections.abc import Iterable, Sequence
 
 FOLD_VERSION = 1
 """Raised by a release that folds an existing log to other events."""
+PACKING_VERSION: Final = 1
+"""The first byte of what `pack` returns."""
+
+Status = Literal["completed", "incomplete", "failed", "cancelled"]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +74,155 @@ class TurnEnded:
 class Finished:
     """The response is over, at `at` (unix seconds). Always the last entry, always exactly one.
 
-    `reason` is set for `incomplete`; `code` and `message` for `failed`.
+    `reason` is set for `incomplete`; `code` and `message` for `failed`. Raises `ValueError` when
+    they are not: without them the terminal event would be one that clients cannot read.
     """
 
-    status: Literal["completed", "incomplete", "failed", "cancelled"]
+    status: Status
     at: int
     reason: str | None = None
     code: str | None = None
     message: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.status == "incomplete" and self.reason is None:
+            raise ValueError("an incomplete response needs a reason")
+        if self.status == "failed" and (self.code is None or self.message is None):
+            raise ValueError("a failed response needs a code and a message")
+
 
 Entry = TurnStarted | Tokens | Alive | TurnEnded | Finished
+
+_TURN_STARTED, _TOKENS, _ALIVE, _TURN_ENDED, _FINISHED = range(1, 6)
+_FINISH_REASONS: Final = (FinishReason.STOP, FinishReason.LENGTH)
+_STATUSES: Final[tuple[Status, ...]] = ("completed", "incomplete", "failed", "cancelled")
+_ID_BYTES: Final = 4
+_NUMBER_BITS_MAX: Final = 63
+
+
+def pack(entries: Iterable[Entry]) -> bytes:
+    """Entries as bytes. Raises `ValueError` for a number or an id that has no packed form."""
+    packed = bytearray([PACKING_VERSION])
+    for entry in entries:
+        tag, body = _pack_entry(entry)
+        packed += _pack_number(len(body) << 3 | tag) + body
+    return bytes(packed)
+
+
+def unpack(packed: bytes) -> list[Entry]:
+    """The entries that were packed. Raises `ValueError`, and nothing else, for damaged bytes."""
+    if packed[:1] != bytes([PACKING_VERSION]):
+        raise ValueError("not a packed log of a version that is known here")
+    reader = _Reader(packed[1:])
+    entries: list[Entry] = []
+    while not reader.is_at_end:
+        head = reader.number()
+        body = _Reader(reader.take(head >> 3))
+        entries.append(_unpack_entry(head & 7, body))
+        if not body.is_at_end:
+            raise ValueError("a log entry is longer than it should be")
+    return entries
+
+
+class _Reader:
+    """Reads values off the front of bytes. Raises `ValueError` where they end too early."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._position = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._position == len(self._content)
+
+    def take(self, length: int) -> bytes:
+        start, self._position = self._position, self._position + length
+        if self._position > len(self._content):
+            raise ValueError("a log entry is cut off")
+        return self._content[start : self._position]
+
+    def rest(self) -> bytes:
+        return self.take(len(self._content) - self._position)
+
+    def number(self) -> int:
+        number = 0
+        for shift in range(0, _NUMBER_BITS_MAX, 7):
+            byte = self.take(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+        raise ValueError("a number in a log entry is too large")
+
+    def text(self) -> str | None:
+        length = self.number()
+        return self.take(length - 1).decode() if length else None
+
+
+def _pack_entry(entry: Entry) -> tuple[int, bytes]:
+    match entry:
+        case Tokens(ids):
+            return _TOKENS, _pack_ids(ids)
+        case TurnStarted(input_tokens, prefill):
+            return _TURN_STARTED, _pack_number(input_tokens) + _pack_ids(prefill)
+        case Alive():
+            return _ALIVE, b""
+        case TurnEnded(finish, cached_tokens):
+            index = _FINISH_REASONS.index(finish)
+            return _TURN_ENDED, bytes([index]) + _pack_number(cached_tokens)
+    texts = (entry.reason, entry.code, entry.message)
+    head = bytes([_STATUSES.index(entry.status)]) + _pack_number(entry.at)
+    return _FINISHED, head + b"".join(map(_pack_text, texts))
+
+
+def _unpack_entry(tag: int, body: _Reader) -> Entry:
+    if tag == _TURN_STARTED:
+        return TurnStarted(body.number(), _unpack_ids(body.rest()))
+    if tag == _TOKENS:
+        return Tokens(_unpack_ids(body.rest()))
+    if tag == _ALIVE:
+        return Alive()
+    if tag == _TURN_ENDED:
+        return TurnEnded(_pick(_FINISH_REASONS, body), body.number())
+    if tag == _FINISHED:
+        status = _pick(_STATUSES, body)
+        return Finished(status, body.number(), body.text(), body.text(), body.text())
+    raise ValueError(f"no log entry has the tag {tag}")
+
+
+def _pick(values: tuple[_T, ...], body: _Reader) -> _T:
+    index = body.take(1)[0]
+    if index >= len(values):
+        raise ValueError("a log entry names something that does not exist")
+    return values[index]
+
+
+def _pack_number(number: int) -> bytes:
+    if not 0 <= number < 1 << _NUMBER_BITS_MAX:
+        raise ValueError(f"{number} cannot be packed")
+    packed = bytearray()
+    while number > 0x7F:
+        packed.append(number & 0x7F | 0x80)
+        number >>= 7
+    packed.append(number)
+    return bytes(packed)
+
+
+def _pack_text(text: str | None) -> bytes:
+    if text is None:
+        return _pack_number(0)
+    content = text.encode()
+    return _pack_number(1 + len(content)) + content
+
+
+def _pack_ids(ids: Sequence[int]) -> bytes:
+    try:
+        return struct.pack(f"<{len(ids)}I", *ids)
+    except struct.error as error:
+        raise ValueError(f"an id cannot be packed: {error}") from error
+
+
+def _unpack_ids(content: bytes) -> tuple[int, ...]:
+    count, surplus = divmod(len(content), _ID_BYTES)
+    if surplus:
+        raise ValueError("ids in a log entry are cut off")
+    return struct.unpack(f"<{count}I", content)

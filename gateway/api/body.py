@@ -15,9 +15,7 @@ class ClientDisconnected(Exception):
     """The client went away: there is nobody to answer."""
 
 
-async def read_body(
-    scope: Scope, receive: Receive, *, bytes_max: int, timeout_s: float
-) -> bytes:
+async def read_body(scope: Scope, receive: Receive, *, bytes_max: int, timeout_s: float) -> bytes:
     """The whole body, at most `bytes_max` bytes, all of it within `timeout_s`.
 
     Raises `PayloadTooLarge` without reading on, `InvalidRequest` for a compressed or a stalled

@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from gateway import ids
+from gateway import ids, telemetry
 from gateway.api.body import ClientDisconnected
 from gateway.api.errors import error_response
+from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 API_VERSION: Final = b"2020-10-01"
 """What OpenAI answers in `openai-version`."""
+CLIENT_GONE: Final = 499
+"""Logged when a client left before there was a status."""
+
+_log = telemetry.EventLog("gateway.api")
 
 
 class RequestContext:
@@ -33,31 +38,56 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = time.perf_counter()
-        request_id = ids.new_request_id()
-        scope["request_id"] = request_id
-        status = 499
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                milliseconds = int((time.perf_counter() - started) * 1000)
-                message["headers"] = [
-                    *message.get("headers", ()),
-                    (b"x-request-id", request_id.encode()),
-                    (b"openai-version", API_VERSION),
-                    (b"openai-processing-ms", b"%d" % milliseconds),
-                ]
-            await send(message)
-
+        exchange = _Exchange(send)
+        telemetry.unbind_all()
+        telemetry.bind(request_id=exchange.request_id)
+        self._metrics.request_started()
         try:
-            await self._app(scope, receive, send_with_headers)
+            await self._app(scope, receive, exchange.send)
         except ClientDisconnected:
             self._metrics.client_disconnected()
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
-            self._log_unexpected(error, scope)
-            if status == 499:
-                await error_response(error)(scope, receive, send_with_headers)
+            if not isinstance(error, GatewayError):
+                _log.error("unexpected error", path=scope["path"], error=error)
+            if not exchange.started:
+                await error_response(error)(scope, receive, exchange.send)
         finally:
-            self._log(scope, status, time.perf_counter() - started)
+            self._finish(scope, exchange)
+
+    def _finish(self, scope: Scope, exchange: _Exchange) -> None:
+        seconds = time.perf_counter() - exchange.began
+        self._metrics.request_finished(status=exchange.status, seconds=seconds)
+        _log.info(
+            "request",
+            method=scope["method"],
+            path=scope["path"],
+            status=exchange.status,
+            seconds=round(seconds, 4),
+            **({"tenant": scope["principal"].tenant_name} if "principal" in scope else {}),
+        )
+
+
+class _Exchange:
+    """One request's answer on its way out."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.began = time.perf_counter()
+        self.request_id = ids.new_request_id()
+        self.status = CLIENT_GONE
+
+    @property
+    def started(self) -> bool:
+        return self.status != CLIENT_GONE
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            milliseconds = int((time.perf_counter() - self.began) * 1000)
+            message["headers"] = [
+                *message.get("headers", ()),
+                (b"x-request-id", self.request_id.encode()),
+                (b"openai-version", API_VERSION),
+                (b"openai-processing-ms", b"%d" % milliseconds),
+            ]
+        await self._send(message)

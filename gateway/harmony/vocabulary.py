@@ -96,8 +96,15 @@ class Vocabulary:
         of hundreds of thousands of spaces) or that is not valid Unicode.
         """
         try:
+            text.encode()  # tiktoken itself would put U+FFFD for a lone surrogate
             return self._encoding.encode(text, disallowed_special=())
-        except (ValueError, UnicodeEncodeError) as error:
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                "The input holds text that is not valid Unicode: half of a surrogate pair.",
+                code="invalid_value",
+                param="input",
+            ) from error
+        except ValueError as error:
             raise InvalidRequest(
                 "The input holds text that cannot be tokenised: an extremely long run of one kind "
                 "of character. Please shorten it.",

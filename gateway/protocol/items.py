@@ -2,133 +2,211 @@
 
 Content is normalised here once: a string becomes one text part, so that no later stage knows the
 shorthand. `phase` is kept, and is absent (never null) when unknown.
+
+More is accepted than OpenAI documents, because clients replay what other servers gave them: nulls
+for absent values, any kind of part in a message of any role, and unknown keys (among them
+`namespace` and `caller` of a call, which have no effect).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import (
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
-from gateway.protocol.base import WireModel
+from gateway.protocol.nulls import NullableModel
+
+T = TypeVar("T")
+
+ITEM_ID_CHARS_MAX: Final = 512
+CALL_ID_CHARS_MAX: Final = 64
+IMAGE_URL_CHARS_MAX: Final = 20_971_520
+FILE_DATA_CHARS_MAX: Final = 33_554_432
+"""OpenAI's bounds, but for the first: some servers make ids longer than its 64."""
 
 Status = Literal["in_progress", "completed", "incomplete"]
 Role = Literal["user", "assistant", "system", "developer"]
 Phase = Literal["commentary", "final_answer"]
+ItemId = Annotated[
+    str, StringConstraints(max_length=ITEM_ID_CHARS_MAX, pattern=r"^[A-Za-z0-9_-]+$")
+]
+CallId = Annotated[str, StringConstraints(min_length=1, max_length=CALL_ID_CHARS_MAX)]
+
+Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
+"""A JSON array. Not strict, because JSON knows no tuples; the first mistake in it is enough."""
 
 
-class InputText(WireModel):
+class InputText(NullableModel):
     """Text from a caller or from a tool."""
 
     type: Literal["input_text"] = "input_text"
     text: str
 
 
-class InputImage(WireModel):
+class InputImage(NullableModel):
     """An image; gpt-oss cannot see it (see `harmony.messages` for what the model is told)."""
 
     type: Literal["input_image"] = "input_image"
-    image_url: str | None = None
+    image_url: Annotated[str, StringConstraints(max_length=IMAGE_URL_CHARS_MAX)] | None = None
     file_id: str | None = None
     detail: Literal["low", "high", "auto", "original"] | None = None
 
 
-class InputFile(WireModel):
+class InputFile(NullableModel):
     """A file, by id, URL or content."""
 
     type: Literal["input_file"] = "input_file"
     file_id: str | None = None
     file_url: str | None = None
-    file_data: str | None = None
+    file_data: Annotated[str, StringConstraints(max_length=FILE_DATA_CHARS_MAX)] | None = None
     filename: str | None = None
 
 
-class OutputText(WireModel):
+class OutputText(NullableModel):
     """Text of the assistant."""
 
     type: Literal["output_text"] = "output_text"
     text: str
-    annotations: tuple[dict[str, Any], ...] = ()
+    annotations: Many[dict[str, Any]] = ()
 
 
-class Refusal(WireModel):
+class Refusal(NullableModel):
     """What the assistant said instead of an answer."""
 
     type: Literal["refusal"] = "refusal"
     refusal: str
 
 
-class SummaryText(WireModel):
+class SummaryText(NullableModel):
     """A summary of reasoning."""
 
     type: Literal["summary_text"] = "summary_text"
     text: str
 
 
-class ReasoningText(WireModel):
+class ReasoningText(NullableModel):
     """Raw chain of thought."""
 
     type: Literal["reasoning_text"] = "reasoning_text"
     text: str
 
 
+def _type_of(value: object) -> str | None:
+    """The tag of a part, raw or typed; None when it has none that could be looked up."""
+    tag = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return tag if isinstance(tag, str) else None
+
+
+def _item_type_of(value: object) -> str | None:
+    """The tag of an item, which messages and references may leave out (responses-api §3.1)."""
+    if isinstance(value, dict) and value.get("type") is None:
+        if "role" in value:
+            return "message"
+        return "item_reference" if "id" in value else None
+    return _type_of(value)
+
+
+def _shape_of(value: object) -> str | None:
+    """What a tool's output is: one text, or parts."""
+    if isinstance(value, str):
+        return "text"
+    return "parts" if isinstance(value, list | tuple) else None
+
+
 ContentPart = Annotated[
-    InputText | InputImage | InputFile | OutputText | Refusal, Field(discriminator="type")
+    Annotated[InputText, Tag("input_text")]
+    | Annotated[InputImage, Tag("input_image")]
+    | Annotated[InputFile, Tag("input_file")]
+    | Annotated[OutputText, Tag("output_text")]
+    | Annotated[Refusal, Tag("refusal")],
+    Discriminator(_type_of),
 ]
-ToolOutputPart = Annotated[InputText | InputImage | InputFile, Field(discriminator="type")]
+ToolOutputPart = Annotated[
+    Annotated[InputText, Tag("input_text")]
+    | Annotated[InputImage, Tag("input_image")]
+    | Annotated[InputFile, Tag("input_file")],
+    Discriminator(_type_of),
+]
+ToolOutput = Annotated[
+    Annotated[str, Tag("text")] | Annotated[Many[ToolOutputPart], Tag("parts")],
+    Discriminator(_shape_of),
+]
 
 
-class Message(WireModel):
+class Message(NullableModel):
     """A message of any role."""
 
     type: Literal["message"] = "message"
-    id: str | None = None
+    id: ItemId | None = None
     role: Role
-    content: tuple[ContentPart, ...]
+    content: Many[ContentPart]
     status: Status | None = None
     phase: Phase | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _text_to_part(cls, value: object) -> object:
+        if isinstance(value, dict) and isinstance(text := value.get("content"), str):
+            kind = "output_text" if value.get("role") == "assistant" else "input_text"
+            return {**value, "content": ({"type": kind, "text": text},)}
+        return value
 
-class Reasoning(WireModel):
+
+class Reasoning(NullableModel):
     """Chain of thought, as the model's analysis channel gave it."""
 
     type: Literal["reasoning"] = "reasoning"
-    id: str | None = None
-    summary: tuple[SummaryText, ...] = ()
-    content: tuple[ReasoningText, ...] | None = None
+    id: ItemId | None = None
+    summary: Many[SummaryText] = ()
+    content: Many[ReasoningText] | None = None
     encrypted_content: str | None = None
     status: Status | None = None
 
 
-class FunctionCall(WireModel):
+class FunctionCall(NullableModel):
     """A call of a function that the client executes."""
 
     type: Literal["function_call"] = "function_call"
-    id: str | None = None
-    call_id: str
+    id: ItemId | None = None
+    call_id: CallId
     name: str
     arguments: str
     status: Status | None = None
 
 
-class FunctionCallOutput(WireModel):
+class FunctionCallOutput(NullableModel):
     """What the function returned."""
 
     type: Literal["function_call_output"] = "function_call_output"
-    id: str | None = None
-    call_id: str
-    output: str | tuple[ToolOutputPart, ...]
+    id: ItemId | None = None
+    call_id: CallId
+    output: ToolOutput
     status: Status | None = None
 
 
-class ItemReference(WireModel):
+class ItemReference(NullableModel):
     """A stored item, by id."""
 
     type: Literal["item_reference"] = "item_reference"
-    id: str
+    id: ItemId
 
 
 Item = Message | Reasoning | FunctionCall | FunctionCallOutput
 """What a context is made of."""
 InputItem = Item | ItemReference
 """What a request may hold."""
+AnyInputItem = Annotated[
+    Annotated[Message, Tag("message")]
+    | Annotated[Reasoning, Tag("reasoning")]
+    | Annotated[FunctionCall, Tag("function_call")]
+    | Annotated[FunctionCallOutput, Tag("function_call_output")]
+    | Annotated[ItemReference, Tag("item_reference")],
+    Discriminator(_item_type_of),
+]
+"""`InputItem`, told apart by `type`."""

@@ -1,14 +1,49 @@
-"""The Response object: every field, always present, from a request and what became of it."""
+"""The Response object: every field, always present, from a request and what became of it.
+
+Sources: `Response` of the OpenAI SDK (3.52) and `ResponseResource` of Open Responses 2026-04-24,
+which requires nearly every key, null where there is nothing to say.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from gateway import ids
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from gateway.generation import TokenUsage
+
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+ECHO_FIELDS: Final = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "metadata",
+    "model",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "frequency_penalty",
+    "previous_response_id",
+    "prompt_cache_key",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+)
+"""What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +61,41 @@ class ResponseHead:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a response ended, or (status `queued`, `in_progress`) that it did not yet."""
+    """How a response ended, or (status `queued`, `in_progress`) that it did not yet.
 
-    status: str = "in_progress"
+    `error` is `{"code", "message"}`, `incomplete_details` is `{"reason"}`, `completed_at` is in
+    unix seconds. Each is None unless the status calls for it.
+    """
+
+    status: ResponseStatus = "in_progress"
     completed_at: int | None = None
     error: dict[str, Any] | None = None
     incomplete_details: dict[str, Any] | None = None
     usage: TokenUsage | None = None
+
+
+def response_body(
+    head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """The Response object.
+
+    Keys come in a fixed order: identity and fate, the output, `ECHO_FIELDS`, what else `echo`
+    holds, the usage (null until the end). Raises `KeyError` when `echo` lacks a field.
+    """
+    return {
+        "id": ids.response_id(head.uuid),
+        "object": "response",
+        "created_at": head.created_at,
+        "status": outcome.status,
+        "background": head.background,
+        "completed_at": outcome.completed_at,
+        "error": outcome.error,
+        "incomplete_details": outcome.incomplete_details,
+        "output": list(output),
+        **{name: head.echo[name] for name in ECHO_FIELDS},
+        **head.echo,
+        "usage": usage_body(outcome.usage) if outcome.usage else None,
+    }
 
 
 def usage_body(usage: TokenUsage) -> dict[str, Any]:

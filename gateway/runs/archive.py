@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -11,13 +12,14 @@ import orjson
 from gateway.errors import StoreUnavailable
 from gateway.protocol.context import ContextItem, Kind, StoredItem
 from gateway.store import responses as rows
+from gateway.store import usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from uuid import UUID
 
     from gateway.generation import RenderedItem
     from gateway.harmony.rendering import Renderer
+    from gateway.log import Finished
     from gateway.output.fold import Fold
     from gateway.runs.specification import RunSpecification
     from gateway.store.engine import Database
@@ -33,40 +35,38 @@ class Archive:
         self._renderer = renderer
         self._commit_wait_s = commit_wait_s
 
-    async def begin(self, specification: RunSpecification, *, parent: UUID | None) -> None:
+    async def begin(self, specification: RunSpecification) -> None:
         """Record that the response is under way, before a token is spent.
 
         Raises `StoreUnavailable`.
         """
-        head = specification.head
-        await rows.insert(
-            self._database,
-            specification.principal.tenant_id,
-            rows.NewResponse(
-                id=head.uuid,
-                model=specification.model,
-                background=head.background,
-                created_at=head.created_at,
-                root_created_at=specification.root_created_at,
-                parent_id=parent,
-                key_id=specification.principal.key_id,
-                request=orjson.dumps(head.echo),
-            ),
+        head, principal = specification.head, specification.principal
+        new = rows.NewResponse(
+            uuid=head.uuid,
+            key_id=principal.key_id,
+            model=specification.model,
+            created_at=_moment(head.created_at),
+            root_created_at=_moment(specification.root_created_at),
+            request=orjson.dumps(head.echo),
+            parent=specification.parent,
+            background=head.background,
         )
+        await rows.insert(self._database, principal.tenant_id, new)
 
-    async def finish(self, specification: RunSpecification, fold: Fold) -> None:
+    async def finish(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
         """Commit the end of a response in one transaction.
 
         Tries again for `commit_wait_s` while the database is away, then raises
-        `StoreUnavailable`: writing the same end twice changes nothing.
+        `StoreUnavailable`. A commit whose outcome was lost is safe to repeat: the second finds
+        the response ended and writes nothing.
         """
-        finished = self._finished(specification, fold)
+        tenant_id = specification.principal.tenant_id
+        row = self._row(specification, finished, fold)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._commit_wait_s
         while True:
             try:
-                tenant_id = specification.principal.tenant_id
-                await rows.finish(self._database, tenant_id, finished)
+                await rows.finish(self._database, tenant_id, row)
             except StoreUnavailable:
                 if loop.time() + RETRY_PAUSE_S > deadline:
                     raise
@@ -74,21 +74,32 @@ class Archive:
             else:
                 return
 
-    def _finished(self, specification: RunSpecification, fold: Fold) -> rows.FinishedResponse:
-        body = fold.response()
+    async def meter(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
+        """Book what an unstored response used; nothing else of it is written anywhere."""
+        line = usage.UsageLine(
+            response=specification.head.uuid,
+            key_id=specification.principal.key_id,
+            model=specification.model,
+            at=_moment(finished.at),
+            tokens=fold.usage,
+        )
+        await usage.record(self._database, specification.principal.tenant_id, line)
+
+    def _row(
+        self, specification: RunSpecification, finished: Finished, fold: Fold
+    ) -> rows.FinishedResponse:
         context = [*specification.added, *self._outputs(fold)]
         inputs = len(specification.added)
         return rows.FinishedResponse(
-            id=specification.head.uuid,
-            status=body["status"],
-            body=orjson.dumps(body),
-            items=tuple(
+            uuid=specification.head.uuid,
+            status=finished.status,
+            completed_at=_moment(finished.at),
+            body=orjson.dumps(fold.response()),
+            items=[
                 StoredItem(position, position >= inputs, item)
                 for position, item in enumerate(context)
-            ),
-            usage=fold.usage,
-            model=specification.model,
-            key_id=specification.principal.key_id,
+            ],
+            tokens=fold.usage,
         )
 
     def _outputs(self, fold: Fold) -> Iterator[ContextItem]:
@@ -113,3 +124,7 @@ def output_context(rendered: RenderedItem) -> ContextItem:
         complete=item["status"] == "completed",
         ids=None if rendered.ids is None else array("I", rendered.ids),
     )
+
+
+def _moment(unix_s: int) -> datetime:
+    return datetime.fromtimestamp(unix_s, UTC)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenChunk
     from gateway.log import Finished
+    from gateway.output.fold import Fold
     from gateway.runs.archive import Archive
     from gateway.runs.live import LiveLog
     from gateway.runs.observer import Observer
@@ -56,6 +57,7 @@ class Run:
         self._engine = engine
         self._turns = 0
         self._output_ids: list[int] = []
+        self._began = time.perf_counter()
         self._scope: asyncio.Timeout | None = None
         self._cancelled: Callable[[int], Finished] | None = None
 
@@ -115,18 +117,22 @@ class Run:
         async with aclosing(self._engine.tokens.stream(request)) as chunks:
             async for chunk in chunks:
                 if chunk.ids:
-                    self._output_ids += chunk.ids
-                    self._live.append(Tokens(tuple(chunk.ids)))
-                    self._engine.observer.tokens_came(self._spec, len(chunk.ids))
+                    self._hear(chunk.ids)
                 if chunk.finish is not None:
                     self._live.append(TurnEnded(chunk.finish, chunk.cached_tokens or 0))
 
+    def _hear(self, ids: list[int]) -> None:
+        if not self._output_ids:
+            self._engine.observer.first_token(self._spec, time.perf_counter() - self._began)
+        self._output_ids += ids
+        self._live.append(Tokens(tuple(ids)))
+
     async def _finish(self, finished: Finished) -> None:
-        fold = self._live.fold
+        fold, archive = self._live.fold, self._engine.archive
         events = fold.apply(finished)
         if self._spec.store:
             try:
-                await self._engine.archive.finish(self._spec, fold)
+                await archive.finish(self._spec, finished, fold)
             except GatewayError as error:
                 self._fail(error)
                 finished = outcome.not_stored(_now())
@@ -134,6 +140,15 @@ class Run:
                 events = fold.apply(finished)
         self._engine.observer.finished(self._spec, finished, fold)
         self._live.close(finished, events)
+        if not self._spec.store:
+            await self._meter(finished, fold)
+
+    async def _meter(self, finished: Finished, fold: Fold) -> None:
+        """The client has its answer: a database that is away must not take it back."""
+        try:
+            await self._engine.archive.meter(self._spec, finished, fold)
+        except GatewayError as error:
+            self._engine.observer.failed(self._spec, error)
 
     def _fail(self, error: Exception) -> None:
         self._engine.observer.failed(self._spec, error)

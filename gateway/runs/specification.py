@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from gateway.generation import Sampling
     from gateway.protocol.context import ContextItem
     from gateway.protocol.responses import ResponseHead
@@ -17,8 +19,9 @@ class RunSpecification:
     """One response to generate.
 
     `added` are the items this request brought, rendered: they are stored with the output.
-    `root_created_at` (unix seconds) is when the first response of the chain was created; it pins
-    the date in the prompt. `sampling.max_tokens` already fits into the model's context window.
+    `sampling.max_tokens` already fits into the model's context window. `tools` are the names of
+    the functions in the prompt. `root_created_at` (unix seconds) is when the first response of
+    the chain was created; it pins the date in the prompt.
     """
 
     principal: Principal
@@ -29,4 +32,6 @@ class RunSpecification:
     sampling: Sampling
     cache_salt: str
     store: bool
+    parent: UUID | None
     root_created_at: int
+    tools: frozenset[str]

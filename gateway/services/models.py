@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ModelNotFound
+from gateway.protocol.parameters import DEFAULT_EFFORT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from gateway.protocol.parameters import Effort
     from gateway.upstreams.pool import Pool
 
 VENDOR_PREFIX = "openai/"
@@ -24,6 +27,7 @@ class Model:
     created_at: int
     context_length: int
     aliases: tuple[str, ...]
+    reasoning_effort: Effort
 
     def body(self) -> dict[str, Any]:
         """The model object of the API, with what clients need to size their context."""
@@ -40,9 +44,14 @@ class Model:
 class Models:
     """The models whose backends are known, by name and by alias."""
 
-    def __init__(self, pool: Pool, aliases: dict[str, str]) -> None:
+    def __init__(
+        self, pool: Pool, *, aliases: Mapping[str, str], efforts: Mapping[str, Effort]
+    ) -> None:
+        """`aliases` maps further names to ids, `efforts` ids to their default effort."""
         self._pool = pool
         self._aliases = aliases
+        self._efforts = efforts
+        self._created_at = int(time.time())
 
     def list(self) -> list[Model]:
         """Every model, in the order of the configuration."""
@@ -66,4 +75,5 @@ class Models:
 
     def _model(self, model_id: str, context_length: int) -> Model:
         aliases = tuple(alias for alias, target in self._aliases.items() if target == model_id)
-        return Model(model_id, self._pool.started_at, context_length, aliases)
+        effort = self._efforts.get(model_id, DEFAULT_EFFORT)
+        return Model(model_id, self._created_at, context_length, aliases, effort)

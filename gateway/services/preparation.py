@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import time
+from array import array
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from gateway.conversation.assembly import assemble, referenced_ids
 from gateway.conversation.truncation import drop_oldest_turns
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PreviousResponseNotFound
 from gateway.generation import PREAMBLE, Sampling
+from gateway.harmony.rendering import RenderOptions
 from gateway.protocol.echo import echo
 from gateway.protocol.responses import ResponseHead
 from gateway.runs.specification import RunSpecification
@@ -22,17 +23,18 @@ from gateway.store import messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from concurrent.futures import Executor
     from uuid import UUID
 
     from gateway.conversation.assembly import Context
     from gateway.generation import Prompt
-    from gateway.harmony.rendering import Renderer, RenderOptions
     from gateway.protocol.context import ContextItem
     from gateway.protocol.requests import CreateResponse
+    from gateway.runs.rendering import Rendering
     from gateway.services.models import Model, Models
     from gateway.store.engine import Database
     from gateway.tenancy import Principal, TenantId
+
+_RUNNING = frozenset({"queued", "in_progress"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +43,184 @@ class PreparationLimits:
 
     history_depth_max: int
     history_items_max: int
-    inline_tokenize_chars_max: int
 
 
 @dataclass(frozen=True, slots=True)
-class Parent:
-    """What a response continues: nothing, or a stored response and all before it."""
+class SystemMessage:
+    """What the operator decides of every prompt's system message."""
+
+    identity: str
+    knowledge_cutoff: str
+    with_date: bool
+    commentary_without_tools: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Parent:
+    """What a response continues: nothing, or a stored response and all before it.
+
+    `root_created_at` (unix seconds) pins the date in the prompt, so that a conversation that goes
+    on after midnight still finds its cached prefix.
+    """
 
     uuid: UUID | None
-    items: tuple[ContextItem, ...]
+    items: Sequence[ContextItem]
     root_created_at: int
+
+
+class Preparation:
+    """Turns requests into run specifications."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        models: Models,
+        rendering: Rendering,
+        limits: PreparationLimits,
+        system_message: SystemMessage,
+        cache_salt_secret: bytes,
+    ) -> None:
+        self._database = database
+        self._models = models
+        self._rendering = rendering
+        self._limits = limits
+        self._system_message = system_message
+        self._cache_salt_secret = cache_salt_secret
+
+    async def prepare(self, principal: Principal, request: CreateResponse) -> RunSpecification:
+        """The specification of a new response.
+
+        Raises `RequestError` for whatever the caller has to mend (unknown model, broken chain,
+        unpaired calls, a prompt that is too long), `StoreUnavailable`.
+        """
+        model = self._models.get(request.model)
+        created_at = int(time.time())
+        uuid = ids.new_uuid()
+        parent = await self._parent(principal.tenant_id, request, created_at)
+        stored = await self._stored_items(principal.tenant_id, request)
+        context = assemble(parent.items, request.input, stored=stored, response=uuid)
+        options = self._options(request, model, parent.root_created_at)
+        prompt, added = await self._fit(request, model, context, options)
+        return RunSpecification(
+            principal=principal,
+            head=ResponseHead(
+                uuid,
+                created_at,
+                request.background,
+                echo(request, model=model.id, default_effort=model.reasoning_effort),
+            ),
+            model=model.id,
+            prompt_ids=prompt.ids,
+            added=added,
+            sampling=_sampling(request, model, len(prompt.ids)),
+            cache_salt=self._cache_salt(principal.tenant_id),
+            store=request.store,
+            parent=parent.uuid,
+            root_created_at=parent.root_created_at,
+            tools=frozenset(tool.name for tool in options.tools),
+        )
+
+    async def _parent(
+        self, tenant_id: TenantId, request: CreateResponse, created_at: int
+    ) -> _Parent:
+        previous = request.previous_response_id
+        if previous is None:
+            return _Parent(None, (), created_at)
+        uuid = ids.parse_response_id(previous)
+        history = uuid and await messages.history(
+            self._database,
+            tenant_id,
+            uuid,
+            depth_max=self._limits.history_depth_max,
+            items_max=self._limits.history_items_max,
+        )
+        if not history:
+            raise PreviousResponseNotFound(previous)
+        if history.status in _RUNNING:
+            raise InvalidRequest(
+                f"Previous response with id '{previous}' is still in progress. Wait until it has "
+                "ended, then continue it.",
+                code="invalid_value",
+                param="previous_response_id",
+            )
+        return _Parent(uuid, history.items, int(history.root_created_at.timestamp()))
+
+    async def _stored_items(
+        self, tenant_id: TenantId, request: CreateResponse
+    ) -> dict[str, ContextItem]:
+        wanted = referenced_ids(request.input)
+        return await messages.find_items(self._database, tenant_id, wanted) if wanted else {}
+
+    def _options(
+        self, request: CreateResponse, model: Model, root_created_at: int
+    ) -> RenderOptions:
+        system = self._system_message
+        date = datetime.fromtimestamp(root_created_at, UTC).date().isoformat()
+        return RenderOptions(
+            instructions=request.instructions,
+            tools=request.offered_tools,
+            effort=request.effort_or(model.reasoning_effort),
+            current_date=date if system.with_date else None,
+            model_identity=system.identity,
+            knowledge_cutoff=system.knowledge_cutoff,
+            commentary_without_tools=system.commentary_without_tools,
+        )
+
+    async def _fit(
+        self, request: CreateResponse, model: Model, context: Context, options: RenderOptions
+    ) -> tuple[Prompt, tuple[ContextItem, ...]]:
+        """The prompt, and the request's own items with their ids.
+
+        With `truncation: auto` the oldest turns make room for it and for the output asked for.
+        """
+        items: Sequence[ContextItem] = context.items
+        prompt = await self._rendering.render(items, options)
+        positions = list(range(len(items)))
+        room = model.context_length - len(prompt.ids)
+        wanted = min(request.max_output_tokens or 1, model.context_length // 2)
+        if request.truncation == "auto" and room < wanted:
+            positions = drop_oldest_turns(items, _costs(prompt, len(items)), wanted - room)
+            prompt = await self._rendering.render([items[i] for i in positions], options)
+            room = model.context_length - len(prompt.ids)
+        if room < 1:
+            raise ContextLengthExceeded(
+                f"Your input exceeds the context window of this model: it takes {len(prompt.ids)} "
+                f"of {model.context_length} tokens, and the output needs some, too. Please adjust "
+                "your input and try again."
+            )
+        rendered = {
+            positions[span.source]: array("I", prompt.ids[span.start : span.end])
+            for span in prompt.spans
+            if span.source != PREAMBLE
+        }
+        added = tuple(
+            item.with_ids(rendered[index]) if index in rendered else item
+            for index, item in enumerate(context.items)
+            if index >= context.inherited
+        )
+        return prompt, added
+
+    def _cache_salt(self, tenant_id: TenantId) -> str:
+        """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
+        digest = hmac.digest(self._cache_salt_secret, tenant_id.bytes, hashlib.sha256)
+        return digest.hex()
+
+
+def _costs(prompt: Prompt, count: int) -> list[int]:
+    costs = [0] * count
+    for span in prompt.spans:
+        if span.source != PREAMBLE:
+            costs[span.source] += span.end - span.start
+    return costs
+
+
+def _sampling(request: CreateResponse, model: Model, prompt_tokens: int) -> Sampling:
+    room = model.context_length - prompt_tokens
+    return Sampling(
+        max_tokens=min(request.max_output_tokens or room, room),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+    )

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gateway import ids
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.runs.live import LiveLog
 from gateway.runs.runner import Run
-from gateway.store import messages, responses as rows
+from gateway.store import messages
+from gateway.store import responses as rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from uuid import UUID
 
+    from gateway.output.fold import Fold
     from gateway.protocol.events import Event
     from gateway.protocol.requests import CreateResponse
-    from gateway.runs.archive import Archive
     from gateway.runs.runner import Engine
     from gateway.runs.specification import RunSpecification
     from gateway.runs.supervisor import Supervisor
     from gateway.services.preparation import Preparation
     from gateway.store.engine import Database
+    from gateway.store.messages import ItemPage
     from gateway.tenancy import Principal
 
 
 class Generation:
-    """A response under way, as its creator sees it."""
+    """A response under way, as the one who asked for it sees it."""
 
     def __init__(self, live: LiveLog, run: Run) -> None:
         self._live = live
@@ -53,3 +54,105 @@ class Generation:
         if self._live.failure is not None:
             raise self._live.failure
         return self._live.fold.response()
+
+
+class Responses:
+    """The use cases of `/v1/responses`."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        preparation: Preparation,
+        engine: Engine,
+        supervisor: Supervisor,
+        new_fold: Callable[[RunSpecification], Callable[[], Fold]],
+        reader_events_max: int,
+    ) -> None:
+        self._database = database
+        self._preparation = preparation
+        self._engine = engine
+        self._supervisor = supervisor
+        self._new_fold = new_fold
+        self._reader_events_max = reader_events_max
+
+    async def create(self, principal: Principal, request: CreateResponse) -> Generation:
+        """Start to generate a response.
+
+        Raises `RequestError`, `StoreUnavailable`. From here on the generation has an end, whether
+        or not anybody follows it.
+        """
+        self._supervisor.admit()
+        specification = await self._preparation.prepare(principal, request)
+        if specification.store:
+            await self._engine.archive.begin(specification)
+        fold = self._new_fold(specification)
+        live = LiveLog(fold, reader_events_max=self._reader_events_max)
+        run = Run(specification, live, self._engine)
+        self._supervisor.start(run)
+        return Generation(live, run)
+
+    async def get(self, principal: Principal, response_id: str) -> bytes:
+        """The Response object as it was sent. Raises `ResourceNotFound`."""
+        stored = await rows.load(self._database, principal.tenant_id, _uuid(response_id))
+        if stored is None or stored.body is None:
+            raise _not_found(response_id)
+        return stored.body
+
+    async def check_replay(self, principal: Principal, response_id: str) -> None:
+        """Raise why the response cannot be streamed again (`ResourceNotFound`, `InvalidRequest`).
+
+        Only background responses can, and this release creates none.
+        """
+        await self.get(principal, response_id)
+        raise InvalidRequest(
+            "This response cannot be streamed because it was not created with background=true. "
+            "Retrieve it without `stream`.",
+            param="stream",
+        )
+
+    async def delete(self, principal: Principal, response_id: str) -> None:
+        """Forget a response, its items and its log. Raises `ResourceNotFound`."""
+        await self.get(principal, response_id)
+        if not await rows.delete(self._database, principal.tenant_id, _uuid(response_id)):
+            raise _not_found(response_id)
+
+    async def input_items(
+        self,
+        principal: Principal,
+        response_id: str,
+        *,
+        limit: int,
+        order: Literal["asc", "desc"],
+        after: str | None,
+    ) -> ItemPage:
+        """What a response was generated from: resolved history, then its own input.
+
+        Raises `ResourceNotFound`, `InvalidRequest` for an `after` that is no item of it.
+        """
+        await self.get(principal, response_id)
+        page = await messages.input_items(
+            self._database,
+            principal.tenant_id,
+            _uuid(response_id),
+            limit=limit,
+            order=order,
+            after=after,
+        )
+        if page is None:
+            raise _not_found(response_id)
+        return page
+
+
+def _uuid(response_id: str) -> UUID:
+    uuid = ids.parse_response_id(response_id)
+    if uuid is None:
+        raise _not_found(response_id)
+    return uuid
+
+
+def _not_found(response_id: str) -> ResourceNotFound:
+    return ResourceNotFound(
+        f"Response with id '{response_id}' not found. Responses are kept only when `store` is "
+        "true, until they are deleted or expire."
+    )

@@ -1,0 +1,162 @@
+"""Exceptions → HTTP: one table of status, type and code, and the envelope that carries them.
+
+The envelope has four keys, always. Never 409 or 422: OpenAI's SDKs retry the first by themselves
+and know the second from no OpenAI route (responses-api §5). The message of a `RequestError` is for
+the caller; that of an upstream, a database or a bug is for the operator's log, and the caller is
+told what to do instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from gateway import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+
+INVALID_REQUEST: Final = "invalid_request_error"
+SERVER_ERROR: Final = "server_error"
+OVERLOADED: Final = "server_is_overloaded"
+INSUFFICIENT_QUOTA: Final = "insufficient_quota"
+
+_TRY_AGAIN: Final = "Please try again."
+_BUG: Final = (
+    "The server had an error while processing your request. Please try again; if it stays, report "
+    "the x-request-id of this response to the operator."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How one class of exceptions is answered.
+
+    `code` and `message` stand in for what the exception does not say itself. `retry_after_s` is
+    sent in seconds; `retry` False tells OpenAI's SDKs not to repeat what they otherwise would.
+    """
+
+    status: int
+    type: str
+    code: str | None = None
+    message: str | None = None
+    retry_after_s: int | None = None
+    retry: bool = True
+
+
+ANSWERS: Final[Mapping[type[BaseException], Answer]] = {
+    errors.RequestError: Answer(400, INVALID_REQUEST),
+    errors.InvalidRequest: Answer(400, INVALID_REQUEST),
+    errors.ContextLengthExceeded: Answer(400, INVALID_REQUEST),
+    errors.PreviousResponseNotFound: Answer(400, INVALID_REQUEST),
+    errors.ModelNotFound: Answer(404, INVALID_REQUEST),
+    errors.ResourceNotFound: Answer(404, INVALID_REQUEST),
+    errors.PayloadTooLarge: Answer(413, INVALID_REQUEST),
+    errors.AuthenticationError: Answer(401, INVALID_REQUEST),
+    errors.PermissionDenied: Answer(403, INVALID_REQUEST),
+    errors.RateLimited: Answer(429, "requests", "rate_limit_exceeded", retry_after_s=1),
+    errors.UpstreamError: Answer(
+        502, SERVER_ERROR, message=f"The model server had an error. {_TRY_AGAIN}"
+    ),
+    errors.UpstreamUnavailable: Answer(
+        503,
+        SERVER_ERROR,
+        OVERLOADED,
+        f"No server for this model could take the request. {_TRY_AGAIN}",
+        retry_after_s=1,
+    ),
+    errors.UpstreamRejected: Answer(
+        502,
+        SERVER_ERROR,
+        message="The model server refused the request. Sending it again will not help; change it, "
+        "or report the x-request-id of this response to the operator.",
+        retry=False,
+    ),
+    errors.UpstreamFailed: Answer(
+        502, SERVER_ERROR, message=f"The model server broke off while generating. {_TRY_AGAIN}"
+    ),
+    errors.NoUpstreamAvailable: Answer(
+        503,
+        SERVER_ERROR,
+        OVERLOADED,
+        "No server for this model is available at the moment. Please try again in a few seconds.",
+        retry_after_s=2,
+    ),
+    errors.StoreError: Answer(500, SERVER_ERROR, message=_BUG),
+    errors.StoreUnavailable: Answer(
+        503,
+        SERVER_ERROR,
+        message="The server's storage is not available at the moment. Please try again in a few "
+        "seconds.",
+        retry_after_s=2,
+    ),
+    errors.StoreConflict: Answer(500, SERVER_ERROR, message=_BUG),
+    errors.StartupError: Answer(500, SERVER_ERROR, message=_BUG),
+    errors.ConfigError: Answer(500, SERVER_ERROR, message=_BUG),
+    errors.VocabularyError: Answer(500, SERVER_ERROR, message=_BUG),
+    errors.GatewayError: Answer(500, SERVER_ERROR, message=_BUG),
+    BaseException: Answer(500, SERVER_ERROR, message=_BUG),
+}
+"""Every class of `gateway.errors`, and what stands for all others. The nearest base class wins."""
+
+
+def answer_to(error: BaseException) -> Answer:
+    """The row of the table for `error`."""
+    return next(ANSWERS[kind] for kind in type(error).__mro__ if kind in ANSWERS)
+
+
+def error_response(error: BaseException) -> Response:
+    """The HTTP answer to `error`: status, envelope, and headers that steer retries."""
+    answer = answer_to(error)
+    if not isinstance(error, errors.RequestError):
+        message = answer.message or _BUG
+        return _response(answer, message=message, code=answer.code, param=None)
+    if error.code == INSUFFICIENT_QUOTA:
+        answer = Answer(answer.status, INSUFFICIENT_QUOTA, retry=False)
+    return _response(
+        answer, message=error.message, code=error.code or answer.code, param=error.param
+    )
+
+
+async def routing_error_response(request: Request, error: Exception) -> Response:
+    """The answer to what Starlette itself raises: no such URL, or not with this method."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    place = f"{request.method} {request.url.path}"
+    if status == 404:
+        answer = Answer(404, INVALID_REQUEST)
+        message = f"Invalid URL ({place}). The routes are those of the OpenAI API under /v1."
+    elif status == 405:
+        answer = Answer(405, INVALID_REQUEST, "method_not_supported")
+        message = f"Not allowed: {place}. Use one of the methods in the Allow header."
+    else:
+        return error_response(error)
+    response = _response(answer, message=message, code=answer.code, param=None)
+    response.headers.update(getattr(error, "headers", None) or {})
+    return response
+
+
+def envelope(*, message: str, type: str, code: str | None, param: str | None) -> bytes:  # noqa: A002 - the key's name
+    """The body of every error: `{"error": {message, type, param, code}}`."""
+    return orjson.dumps({"error": {"message": message, "type": type, "param": param, "code": code}})
+
+
+def _response(answer: Answer, *, message: str, code: str | None, param: str | None) -> Response:
+    body = envelope(message=message, type=answer.type, code=code, param=param)
+    return Response(body, answer.status, _headers(answer), media_type="application/json")
+
+
+def _headers(answer: Answer) -> dict[str, str]:
+    headers = {}
+    if answer.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if answer.retry_after_s is not None:
+        headers["retry-after"] = str(answer.retry_after_s)
+    if not answer.retry:
+        headers["x-should-retry"] = "false"
+    return headers

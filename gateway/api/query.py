@@ -1,0 +1,65 @@
+"""Query parameters, typed, with the same envelopes as body parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from gateway.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Word = TypeVar("Word", bound=str)
+
+
+def integer(
+    query: Mapping[str, str], name: str, *, minimum: int, maximum: int | None = None
+) -> int | None:
+    """The whole number under `name`, None when absent. Raises `InvalidRequest`."""
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"Invalid type for '{name}': expected an integer, but got '{text[:64]}' instead.",
+            code="invalid_type",
+            param=name,
+        ) from None
+    if value < minimum:
+        raise _out_of_bounds(name, "below minimum", f">= {minimum}", value)
+    if maximum is not None and value > maximum:
+        raise _out_of_bounds(name, "above maximum", f"<= {maximum}", value)
+    return value
+
+
+def boolean(query: Mapping[str, str], name: str) -> bool:
+    """Whether `name` is `true`; absent is false. Raises `InvalidRequest` for other words."""
+    return choice(query, name, ("true", "false")) == "true"
+
+
+def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word | None:
+    """One of `values`, None when absent. Raises `InvalidRequest`."""
+    text = query.get(name)
+    if text is None:
+        return None
+    for value in values:
+        if value == text:
+            return value
+    supported = " and ".join(f"'{value}'" for value in values)
+    raise InvalidRequest(
+        f"Invalid value: '{text[:64]}'. Supported values are: {supported}.",
+        code="invalid_value",
+        param=name,
+    )
+
+
+def _out_of_bounds(name: str, side: str, expected: str, value: int) -> InvalidRequest:
+    bound = "below_min" if side.startswith("below") else "above_max"
+    return InvalidRequest(
+        f"Invalid '{name}': integer {side} value. Expected a value {expected}, "
+        f"but got {value} instead.",
+        code=f"integer_{bound}_value",
+        param=name,
+    )

@@ -1,0 +1,81 @@
+"""What operators and their tools read: models, health, metrics, and a page that says hello."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING
+
+import orjson
+from starlette.responses import HTMLResponse, Response
+
+from gateway import __version__
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from gateway.services.health import Health
+    from gateway.services.models import Models
+
+_LANDING = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Harmony Gateway</title>
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem}}
+code,pre{{background:#f4f4f4;border-radius:4px;padding:.1em .3em}}pre{{padding:1em;overflow:auto}}
+</style>
+<h1>Harmony Gateway {version}</h1>
+<p>The OpenAI Responses API for gpt-oss. This process is running.</p>
+<pre>curl {base}/v1/responses -H "Authorization: Bearer $OPENAI_API_KEY" \\
+  -H "Content-Type: application/json" \\
+  -d '{{"model": "{model}", "input": "Say hello"}}'</pre>
+<p><a href="/readyz">readiness</a> · <a href="/version">version</a> ·
+<a href="/metrics">metrics</a> · <code>GET /v1/models</code> lists the models.</p>
+</html>
+"""
+
+
+class SystemEndpoints:
+    """Routes that tell about the gateway itself."""
+
+    def __init__(self, models: Models, health: Health) -> None:
+        self._models = models
+        self._health = health
+
+    async def list_models(self, _: Request) -> Response:
+        """`GET /v1/models`"""
+        data = [model.body() for model in self._models.list()]
+        return _json({"object": "list", "data": data})
+
+    async def get_model(self, request: Request) -> Response:
+        """`GET /v1/models/{id}`; the id may hold slashes."""
+        return _json(self._models.get(request.path_params["model_id"]).body())
+
+    async def healthz(self, _: Request) -> Response:
+        """`GET /healthz`: the process answers."""
+        return _json({"status": "ok"})
+
+    async def readyz(self, _: Request) -> Response:
+        """`GET /readyz`: 200 when requests can be served, else 503 and why not."""
+        report = await self._health.check()
+        return _json(report.body(), status=200 if report.is_ready else 503)
+
+    async def version(self, _: Request) -> Response:
+        """`GET /version`"""
+        return _json({"version": __version__})
+
+    async def metrics(self, _: Request) -> Response:
+        """`GET /metrics`: Prometheus text."""
+        body, media_type = self._health.metrics()
+        return Response(body, media_type=media_type)
+
+    async def landing(self, request: Request) -> Response:
+        """`GET /`"""
+        models = self._models.list()
+        page = _LANDING.format(
+            version=__version__,
+            base=html.escape(str(request.base_url).rstrip("/")),
+            model=html.escape(models[0].id if models else "gpt-oss-20b"),
+        )
+        return HTMLResponse(page)
+
+
+def _json(body: object, *, status: int = 200) -> Response:
+    return Response(orjson.dumps(body), status_code=status, media_type="application/json")

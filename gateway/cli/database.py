@@ -1,0 +1,57 @@
+"""`db`: the schema of the database."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import typer
+
+from gateway.cli import terminal
+from gateway.cli.options import Config, run
+from gateway.cli.provision import connected, embedded_database
+from gateway.settings import load_settings
+from gateway.store.migrate import head_revision, upgrade
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+commands = typer.Typer(help="Migrate the database, show where it is.", no_args_is_help=True)
+
+
+@commands.command("upgrade")
+def upgrade_schema(config: Config = None) -> None:
+    """Bring the database to the schema of this release.
+
+    Safe to run from several places at once, and while the previous release is serving.
+    """
+    settings = load_settings(config)
+    run(_upgrade(settings))
+    terminal.step(terminal.OK, "schema", f"at {head_revision()}")
+
+
+async def _upgrade(settings: Settings) -> None:
+    if settings.database.url is None:
+        with embedded_database(settings.data_dir) as url:
+            await upgrade(url)
+    else:
+        await upgrade(settings.database_url)
+
+
+@commands.command()
+def current(config: Config = None) -> None:
+    """Show the database's revision and the one this release needs. Exit code 1: they differ."""
+    settings = load_settings(config)
+    found, needed = run(_revision(settings)), head_revision()
+    terminal.out.print(f"database {found or 'never migrated'}, needed {needed}")
+    if found != needed:
+        raise typer.Exit(1)
+
+
+async def _revision(settings: Settings) -> str | None:
+    async with AsyncExitStack() as stack:
+        if settings.database.url is None:
+            url = stack.enter_context(embedded_database(settings.data_dir))
+            settings = settings.with_database_url(url)
+        database = await stack.enter_async_context(connected(settings))
+        return await database.revision()

@@ -1,0 +1,200 @@
+"""`demo`: a whole gateway on this machine, with nothing but this package.
+
+PostgreSQL is real, the gateway is real, the backend is scripted: it needs no GPU because there is
+no model in it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, OpenAIError
+
+from gateway import __version__
+from gateway.app import create_app
+from gateway.cli import terminal
+from gateway.cli.options import run
+from gateway.cli.provision import access, connected, embedded_database, load_pepper, write_private
+from gateway.cli.request_lines import RequestLines
+from gateway.cli.serving import PortTaken, Server, listen, stopped_by_signals, until_stopped
+from gateway.errors import AuthenticationError, StartupError
+from gateway.settings import Server as ServerSettings
+from gateway.settings import load_settings
+from gateway.simulator.app import create_simulator
+from gateway.simulator.options import SimulatorOptions
+from gateway.store.migrate import head_revision, upgrade
+from gateway.telemetry import configure_logging
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from gateway.services.access import Access
+    from gateway.settings import Settings
+
+HOST = "127.0.0.1"
+PORT = 8000
+PORTS_TRIED = 20
+BACKLOG = 128
+DRAIN_GRACE_S = 2
+ANSWER_TIMEOUT_S = 30.0
+TENANT = "demo"
+ENVIRONMENT = "demo.env"
+QUESTION = "Say hello"
+_SAVED_KEY = re.compile(r"^export OPENAI_API_KEY=(\S+)$", re.MULTILINE)
+
+
+def demo(
+    port: Annotated[
+        int | None, typer.Option(help=f"Port to listen on. Default: {PORT}, or the next free one.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Start, answer one request, stop. For tests and CI.")
+    ] = False,
+) -> None:
+    """Try it: PostgreSQL, a scripted backend and the gateway, in one command, without a GPU.
+
+    What answers is a script, not a model. Data stays in the data folder for the next time;
+    Ctrl-C ends everything.
+    """
+    run(_demo(port, once=once))
+
+
+async def _demo(port: int | None, *, once: bool) -> None:
+    started = time.perf_counter()
+    terminal.out.print(f"Harmony Gateway {__version__}: the Responses API for gpt-oss\n")
+    with _listen(port) as listener, listen(HOST, 0, BACKLOG) as backend_listener:
+        options = SimulatorOptions()
+        simulator = Server(create_simulator(options), backend_listener, ServerSettings())
+        settings = _settings(simulator.url, options.models)
+        configure_logging(settings.log.level, settings.log.format)
+        async with AsyncExitStack() as stack:
+            settings = await _database(stack, settings)
+            key = await _key(settings)
+            gateway = Server(RequestLines(create_app(settings)), listener, settings.server)
+            stack.enter_context(stopped_by_signals(gateway, simulator))
+            await stack.enter_async_context(simulator)
+            models = ", ".join(options.models)
+            terminal.step(terminal.OK, "backend", f"SCRIPTED: no GPU, no model   {models}")
+            await stack.enter_async_context(gateway)
+            terminal.step(terminal.OK, "gateway", gateway.url, time.perf_counter() - started)
+            base_url = f"{gateway.url}/v1"
+            environment = _save(settings.data_dir, base_url, key)
+            await _answer(base_url, key, options.models[0])
+            _invite(environment, options.models[0])
+            if not once:
+                terminal.out.print("\n  Ctrl-C ends it. Requests:\n")
+                await until_stopped(gateway, simulator)
+
+
+def _listen(port: int | None) -> socket.socket:
+    """The port asked for; without one the usual port, or the next that is free."""
+    if port is not None:
+        return listen(HOST, port, BACKLOG)
+    for candidate in range(PORT, PORT + PORTS_TRIED):
+        try:
+            return listen(HOST, candidate, BACKLOG)
+        except PortTaken:
+            detail = f"{candidate} is taken by another program; trying the next"
+            terminal.step(terminal.SKIPPED, "port", detail)
+    return listen(HOST, 0, BACKLOG)
+
+
+def _settings(backend_url: str, models: tuple[str, ...]) -> Settings:
+    """The environment's, except for what makes it the demo: a database of yours is not touched."""
+    arguments: dict[str, Any] = {
+        "server": {"host": HOST, "drain_grace_s": DRAIN_GRACE_S},
+        "database": {"url": None},
+        "auth": {"key_pepper": None},
+        "models": [{"id": model} for model in models],
+        "backends": [{"name": "simulator", "url": backend_url, "models": models}],
+        "log": {"level": "warning"},
+    }
+    return load_settings(arguments=arguments)
+
+
+async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
+    """Start and migrate the embedded PostgreSQL; it is stopped with `stack`."""
+    started = time.perf_counter()
+    url = stack.enter_context(embedded_database(settings.data_dir))
+    now = time.perf_counter()
+    terminal.step(terminal.OK, "postgres", f"embedded, in {settings.data_dir}", now - started)
+    await upgrade(url)
+    seconds = time.perf_counter() - now
+    terminal.step(terminal.OK, "schema", f"at {head_revision()}", seconds)
+    return settings.with_database_url(url).with_pepper(load_pepper(settings.data_dir))
+
+
+async def _key(settings: Settings) -> str:
+    """A key that works: the one of the last time, or a new one."""
+    async with connected(settings) as database:
+        accounts = access(settings, database)
+        if TENANT not in {tenant.name for tenant in await accounts.list_tenants()}:
+            await accounts.create_tenant(TENANT)
+        key = await _saved_key(settings.data_dir / ENVIRONMENT, accounts)
+        if key is None:
+            _, key = await accounts.create_key(TENANT, "demo")
+    terminal.step(terminal.OK, "tenant", f"{TENANT}   key …{key[-4:]}")
+    return key
+
+
+async def _saved_key(path: Path, accounts: Access) -> str | None:
+    match = _SAVED_KEY.search(path.read_text("utf-8")) if path.exists() else None
+    if match is None:
+        return None
+    try:
+        await accounts.authenticate(match[1])
+    except AuthenticationError:
+        return None
+    return match[1]
+
+
+def _save(data_dir: Path, base_url: str, key: str) -> Path:
+    """Base URL and key for OpenAI's clients, in a file for this user only."""
+    path = data_dir / ENVIRONMENT
+    write_private(path, f"export OPENAI_BASE_URL={base_url}\nexport OPENAI_API_KEY={key}\n")
+    return path
+
+
+async def _answer(base_url: str, key: str, model: str) -> None:
+    """One request through the gateway, with OpenAI's client, as anybody would send it."""
+    started = time.perf_counter()
+    http_client = DefaultAsyncHttpxClient(trust_env=False)  # no proxy on the way to ourselves
+    async with AsyncOpenAI(base_url=base_url, api_key=key, http_client=http_client) as client:
+        try:
+            response = await client.responses.create(
+                model=model, input=QUESTION, timeout=ANSWER_TIMEOUT_S
+            )
+        except OpenAIError as error:
+            raise StartupError(
+                f"the gateway did not answer the demo's own request: {error}",
+                remedy="See the lines above; `harmony-gateway doctor` looks at everything.",
+            ) from error
+    usage = response.usage
+    tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else ""
+    seconds = time.perf_counter() - started
+    terminal.step(terminal.OK, "answer", f"{QUESTION!r} → {response.output_text!r}", seconds)
+    terminal.step(terminal.OK, "stored", f"{response.id}   {tokens}")
+
+
+def _invite(environment: Path, model: str) -> None:
+    body = json.dumps({"model": model, "input": QUESTION, "stream": True})
+    terminal.out.print(f"""
+  The answers are scripted; for real ones point the gateway at vLLM (README).
+  Try it in another terminal:
+
+    . {shlex.quote(str(environment))}
+
+    curl -N "$OPENAI_BASE_URL/responses" -H "Authorization: Bearer $OPENAI_API_KEY" \\
+      -H "Content-Type: application/json" -d '{body}'
+
+    {shlex.quote(sys.executable)} -c '
+    from openai import OpenAI
+    print(OpenAI().responses.create(model="{model}", input="{QUESTION}").output_text)'""")

@@ -1,0 +1,162 @@
+"""`doctor`: everything that must be right for a gateway to serve, looked at once."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import typer
+
+from gateway import ids
+from gateway.cli import terminal
+from gateway.cli.failures import FAILED
+from gateway.cli.options import Config, Json, run
+from gateway.cli.provision import connected, provisioned
+from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
+from gateway.generation import Sampling, TokenRequest
+from gateway.harmony.vocabulary import STOP_IDS, Vocabulary
+from gateway.settings import load_settings
+from gateway.store.migrate import head_revision
+from gateway.tenancy import TenantId
+from gateway.upstreams.backend import Backend, Timeouts
+from gateway.upstreams.client import build_client
+from gateway.upstreams.connection import ConnectionLimits
+from gateway.upstreams.probe import describe
+from gateway.upstreams.transport import KeepAlive
+from gateway.upstreams.vllm import VllmUpstream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx2
+
+    from gateway.settings import Backend as BackendSettings
+    from gateway.settings import Settings
+
+PROBE_TIMEOUT_S = 30.0
+PROBE_IDS = (13225,)  # "Hello"
+NOBODY = TenantId(UUID(int=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; `remedy` is empty where it is right."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+def doctor(config: Config = None, json_: Json = False) -> None:
+    """Look at configuration, vocabulary, database and backends. Exit code 0: all is right.
+
+    Each backend is asked for one token, which proves that it returns token ids.
+    """
+    findings = run(_examine(config))
+    ok = all(finding.ok for finding in findings)
+    if json_:
+        body = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
+        terminal.out.print(json.dumps(body))
+    else:
+        for finding in findings:
+            mark = terminal.OK if finding.ok else terminal.BAD
+            terminal.step(mark, finding.name, finding.detail)
+            if finding.remedy:
+                terminal.out.print(f"      {finding.remedy}")
+    if not ok:
+        raise typer.Exit(FAILED)
+
+
+async def _examine(config: Path | None) -> list[Finding]:
+    try:
+        settings = load_settings(config)
+    except StartupError as error:
+        return [_failed("config", error)]
+    findings = [Finding("config", ok=True, detail="no mistakes")]
+    findings.append(_vocabulary())
+    await _database(settings, findings)
+    if not settings.backends:
+        remedy = "Name one in gateway.yaml: see gateway.example.yaml."
+        findings.append(Finding("backends", ok=False, detail="none is configured", remedy=remedy))
+    keep_alive = KeepAlive(connections_max=len(settings.backends) or 1)
+    async with build_client(keep_alive=keep_alive, limits=ConnectionLimits()) as client:
+        for backend in settings.backends:
+            findings.append(await _backend(settings, backend, client))
+    return findings
+
+
+def _vocabulary() -> Finding:
+    try:
+        Vocabulary.load()
+    except StartupError as error:
+        return _failed("vocabulary", error)
+    return Finding("vocabulary", ok=True, detail="o200k_harmony, checksum verified")
+
+
+async def _database(settings: Settings, findings: list[Finding]) -> None:
+    kind = "external" if settings.database.url else "embedded"
+    try:
+        async with provisioned(settings) as complete, connected(complete) as database:
+            detail = f"{kind}, schema at {head_revision()}"
+            findings.append(Finding("database", ok=True, detail=detail))
+            async with database.transaction(NOBODY):
+                detail = "the unprivileged role of tenants can be taken"
+            findings.append(Finding("isolation", ok=True, detail=detail))
+    except (StartupError, StoreError) as error:
+        findings.append(_failed("database", error))
+    else:
+        where = "given" if settings.auth.key_pepper else str(settings.data_dir / "pepper")
+        findings.append(Finding("pepper", ok=True, detail=where))
+
+
+async def _backend(
+    settings: Settings, configured: BackendSettings, client: httpx2.AsyncClient
+) -> Finding:
+    """Reachable, what it serves, and whether one token comes back as an id."""
+    api_key = configured.api_key.get_secret_value() if configured.api_key else None
+    asked = Backend(configured.name, configured.url, models={}, api_key=api_key)
+    try:
+        said = await describe(client, asked, timeout_s=settings.upstream.probe_timeout_s)
+        served = {name: name for name in configured.models or said.context_lengths}
+        backend = Backend(configured.name, configured.url, models=served, api_key=api_key)
+        for model in served:
+            await _one_token(backend, model, client)
+    except UpstreamError as error:
+        return _failed(f"backend {configured.name}", error)
+    if not served:
+        return Finding(f"backend {configured.name}", ok=False, detail="it serves no model")
+    models = ", ".join(f"{name} ({said.context_lengths.get(name, '?')} tokens)" for name in served)
+    detail = f"version {said.version or 'unknown'}, {models}; token ids come back"
+    return Finding(f"backend {configured.name}", ok=True, detail=detail)
+
+
+async def _one_token(backend: Backend, model: str, client: httpx2.AsyncClient) -> None:
+    """Raises `UpstreamError` when no id comes back."""
+    timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
+    upstream = VllmUpstream(backend, client, stop_ids=STOP_IDS, timeouts=timeouts)
+    request = TokenRequest(
+        request_id=ids.new_request_id(),
+        model=model,
+        prompt_ids=list(PROBE_IDS),
+        sampling=Sampling(max_tokens=1, temperature=0.0),
+        cache_salt="doctor",
+    )
+    async with aclosing(upstream.generate(request)) as chunks:
+        async for chunk in chunks:
+            if chunk.ids:
+                return
+    raise UpstreamError("it ended without a token id", upstream=backend.name)
+
+
+def _failed(name: str, error: GatewayError) -> Finding:
+    if isinstance(error, StartupError):
+        remedy = error.remedy
+    elif isinstance(error, StoreError):
+        remedy = "Is PostgreSQL running, and is DATABASE_URL right?"
+    else:
+        remedy = "Is the server running, and are its url and api_key right?"
+    return Finding(name, ok=False, detail=str(error), remedy=remedy)

@@ -1,0 +1,116 @@
+"""What a command needs before it can work: a database that is up to date, and the pepper."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+from gateway.errors import StartupError
+from gateway.services.access import Access
+from gateway.store.embedded import EmbeddedPostgres
+from gateway.store.engine import Database
+from gateway.store.migrate import upgrade
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from gateway.settings import Settings
+
+PEPPER_BYTES = 32
+
+
+@asynccontextmanager
+async def provisioned(settings: Settings) -> AsyncIterator[Settings]:
+    """Settings with the URL of a migrated database and with the pepper.
+
+    Without a database URL the embedded PostgreSQL runs while this is entered, and is migrated.
+    Raises `StartupError` and `StoreUnavailable`.
+    """
+    if settings.database.url is None:
+        with embedded_database(settings.data_dir) as url:
+            await upgrade(url)
+            pepper = load_pepper(settings.data_dir)
+            yield settings.with_database_url(url).with_pepper(pepper)
+        return
+    _ = settings.pepper
+    async with connected(settings) as database:
+        if not await database.revision_is_current():
+            raise StartupError(
+                "the database's schema is not the one of this release",
+                remedy="Run: harmony-gateway db upgrade",
+            )
+    yield settings
+
+
+@contextmanager
+def embedded_database(data_dir: Path) -> Iterator[str]:
+    """The URL of the embedded PostgreSQL, which is stopped at the end if this started it."""
+    make_folder(data_dir)
+    with EmbeddedPostgres(data_dir / "postgres") as server:
+        yield server.url
+
+
+@asynccontextmanager
+async def connected(settings: Settings) -> AsyncIterator[Database]:
+    """The database of `settings`, which must have its URL."""
+    database = Database.connect(
+        settings.database_url,
+        pool_size_max=settings.database.pool_size_max,
+        command_timeout_s=settings.database.command_timeout_s,
+        connect_timeout_s=settings.database.connect_timeout_s,
+        statement_cache_size=settings.database.statement_cache_size,
+    )
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def tenants_and_keys(settings: Settings) -> AsyncIterator[Access]:
+    """Tenants and keys in the database of `settings`, which is provisioned for it."""
+    async with provisioned(settings) as complete, connected(complete) as database:
+        yield access(complete, database)
+
+
+def access(settings: Settings, database: Database) -> Access:
+    """Keys as a gateway with these settings sees them."""
+    auth = settings.auth
+    return Access(database, settings.pepper, auth.key_cache_ttl_s, auth.key_cache_entries_max)
+
+
+def load_pepper(data_dir: Path) -> str:
+    """The embedded database's pepper, made on first use; readable by this user only."""
+    path = data_dir / "pepper"
+    try:
+        write_private(path, secrets.token_hex(PEPPER_BYTES) + "\n", exclusive=True)
+    except FileExistsError:
+        pass
+    return path.read_text(encoding="ascii").strip()
+
+
+def make_folder(path: Path) -> None:
+    """A folder others can pass through but not list: PostgreSQL may run as another user.
+
+    Raises `StartupError` where that is not possible.
+    """
+    try:
+        path.mkdir(mode=0o711, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StartupError(
+            f"cannot make the folder {path}: {error.strerror}",
+            remedy="Name another with GATEWAY_DATA_DIR, or use a database of yours: DATABASE_URL.",
+        ) from error
+
+
+def write_private(path: Path, text: str, *, exclusive: bool = False) -> None:
+    """Write a file that nobody else can read, not even for a moment."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, mode=0o600)
+
+    with open(path, "x" if exclusive else "w", encoding="utf-8", opener=opener) as file:
+        file.write(text)

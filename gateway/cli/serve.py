@@ -1,0 +1,106 @@
+"""`serve`: the gateway; `simulate`: a scripted backend for trying things out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.app import create_app
+from gateway.cli.options import Config, run
+from gateway.cli.provision import provisioned
+from gateway.cli.serving import Server, listen, stopped_by_signals, until_stopped
+from gateway.errors import ConfigError
+from gateway.settings import Settings, load_settings
+from gateway.settings import Server as ServerSettings
+from gateway.simulator.app import create_simulator
+from gateway.simulator.options import SimulatorOptions
+from gateway.telemetry import EventLog, configure_logging
+
+if TYPE_CHECKING:
+    import socket
+
+    from starlette.types import ASGIApp
+
+log = EventLog("gateway.cli")
+
+
+def serve(
+    config: Config = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: a free one.")] = None,
+) -> None:
+    """Run the gateway in front of the configured backends.
+
+    With DATABASE_URL it uses that PostgreSQL, whose schema `db upgrade` must have brought up to
+    date. Without one it runs an embedded PostgreSQL in its data folder. SIGTERM drains: streams
+    may finish within server.drain_grace_s.
+    """
+    given = {"host": host, "port": port}
+    server = {name: value for name, value in given.items() if value is not None}
+    settings = load_settings(config, {"server": server})
+    configure_logging(settings.log.level, settings.log.format)
+    run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    if not settings.backends:
+        raise ConfigError(
+            "no backend is configured",
+            where="backends",
+            remedy="Name one in gateway.yaml (see gateway.example.yaml), or run: "
+            "harmony-gateway demo",
+        )
+    listener = listen(settings.server.host, settings.server.port, settings.server.backlog_max)
+    with listener:
+        async with provisioned(settings) as complete:
+            await serve_gateway(complete, listener)
+
+
+async def serve_gateway(settings: Settings, listener: socket.socket) -> None:
+    """The gateway on a socket until a signal; needs settings that are complete."""
+    app = create_app(settings)
+    server = Server(app, listener, settings.server)
+    await _until_signal(server, "gateway")
+
+
+def simulate(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.")] = 8100,
+    name: Annotated[str, typer.Option(help="Name of this instance in directives.")] = "simulator",
+    model: Annotated[list[str] | None, typer.Option(help="A served model; repeatable.")] = None,
+    tokens_per_s: Annotated[
+        float | None, typer.Option(help="Pace of one stream. Default: as fast as it can.")
+    ] = None,
+    first_token_delay_s: Annotated[float, typer.Option(help="Seconds before the first token.")] = 0,
+    faults: Annotated[str, typer.Option(help='Fault plan, such as "status=503 times=2".')] = "",
+) -> None:
+    """Run a scripted server that speaks vLLM's token API.
+
+    There is no model in it: what it answers is written in a script. It is for trying the gateway,
+    for tests and for load.
+    """
+    configure_logging("info", "auto")
+    chosen: dict[str, Any] = {"models": tuple(model)} if model else {}
+    options = SimulatorOptions(
+        name=name,
+        tokens_per_s=tokens_per_s,
+        first_token_delay_s=first_token_delay_s,
+        faults=faults,
+        **chosen,
+    )
+    run(_simulate(create_simulator(options), host, port))
+
+
+async def _simulate(app: ASGIApp, host: str, port: int) -> None:
+    settings = ServerSettings(host=host, port=port, drain_grace_s=1)
+    with listen(host, port, settings.backlog_max) as listener:
+        await _until_signal(Server(app, listener, settings), "simulator")
+
+
+async def _until_signal(server: Server, what: str) -> None:
+    with stopped_by_signals(server):
+        async with server:
+            log.info(f"{what} is listening", url=server.url)
+            await until_stopped(server)
+    log.info(f"{what} has stopped")

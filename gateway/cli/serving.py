@@ -1,0 +1,180 @@
+"""One listening process: its socket, its start, its signals, its end.
+
+uvicorn's phases are called one by one, so that several servers can share a loop (the demo), a
+failed start is an exception and not a traceback in the log, and the application can stop taking
+work before uvicorn waits for the open connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import uvicorn
+from typing_extensions import override
+
+from gateway.cli.connection import bounded
+from gateway.errors import StartupError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from gateway.settings import Server as ServerSettings
+
+_REASONS = {
+    errno.EADDRINUSE: "something else is listening there",
+    errno.EACCES: "this user may not listen there",
+    errno.EADDRNOTAVAIL: "this machine has no such address",
+}
+
+
+class PortTaken(StartupError):
+    """Something else listens on the port."""
+
+
+def listen(host: str, port: int, backlog: int) -> socket.socket:
+    """A listening socket. Raises `PortTaken` or another `StartupError`."""
+    remedy = "Choose another with --port, or end what listens there."
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise StartupError(
+            f"cannot listen on {host}: {error.strerror}",
+            remedy="Give an address of this machine with --host, such as 127.0.0.1 or 0.0.0.0.",
+        ) from error
+    listener = socket.socket(family, kind, proto)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        reason = _REASONS.get(error.errno or 0, error.strerror)
+        kind_of = PortTaken if error.errno == errno.EADDRINUSE else StartupError
+        raise kind_of(f"cannot listen on {host}:{port}: {reason}", remedy=remedy) from error
+    listener.setblocking(False)
+    return listener
+
+
+class Lifespan:
+    """Passes everything on to an application and keeps what made its start fail."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.failure: BaseException | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_without_traceback(message: Message) -> None:
+            await send({"type": message["type"]})
+
+        try:
+            await self._app(scope, receive, send_without_traceback)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+class Server(uvicorn.Server):
+    """An application on a socket while entered.
+
+    `before_shutdown` is awaited when the server is told to stop, before open connections are
+    waited for: the place to end what would keep them open.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        settings: ServerSettings,
+        *,
+        before_shutdown: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._lifespan_of_app = Lifespan(app)
+        self._listener = listener
+        self._before_shutdown = before_shutdown
+        super().__init__(
+            uvicorn.Config(
+                self._lifespan_of_app,
+                http=bounded(settings.head_bytes_max, settings.head_timeout_s),
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                date_header=True,
+                limit_concurrency=settings.connections_max,
+                backlog=settings.backlog_max,
+                timeout_keep_alive=settings.keepalive_timeout_s,
+                timeout_graceful_shutdown=settings.drain_grace_s,
+            )
+        )
+
+    @property
+    def url(self) -> str:
+        """Where it can be reached from this machine."""
+        host, port = self._listener.getsockname()[:2]
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared only
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    async def __aenter__(self) -> Self:
+        """Start. Raises what the application's lifespan raised."""
+        if not self.config.loaded:
+            self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        try:
+            await self.startup(sockets=[self._listener])
+        except SystemExit as exit_:
+            self._listener.close()
+            raise self._lifespan_of_app.failure or exit_ from None
+        await self.on_tick(0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop accepting, let responses finish within the grace, end the application."""
+        if self._before_shutdown is not None:
+            await self._before_shutdown()
+        await self.shutdown(sockets=[self._listener])
+
+    @override
+    def handle_exit(self, sig: int, frame: Any = None) -> None:
+        """Stop; when told again, do not wait for anything."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+@contextmanager
+def stopped_by_signals(*servers: Server) -> Iterator[None]:
+    """SIGINT and SIGTERM tell the servers to stop; twice: to stop at once."""
+    loop = asyncio.get_running_loop()
+
+    def stop(sig: int) -> None:
+        for server in servers:
+            server.handle_exit(sig)
+
+    for sig in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sig, stop, sig)
+    try:
+        yield
+    finally:
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(sig)
+
+
+async def until_stopped(*servers: Server) -> None:
+    """Serve until a signal says stop."""
+    async with asyncio.TaskGroup() as group:
+        for server in servers:
+            group.create_task(server.main_loop())

@@ -1,0 +1,151 @@
+"""Arguments of a function call while they stream.
+
+What a client wants is one JSON value. What models write is that value, sometimes with whitespace
+around it, sometimes twice, now and then nothing, and now and then no JSON at all. So text flows
+through as it comes up to the end of the first complete value, and what follows is held until the
+message is over: whitespace and exact repeats are dropped, anything else is passed on as it is.
+Whatever happens, the pieces handed out, joined, are the arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from gateway.harmony.recovery import Rule
+
+_STRUCTURE = re.compile(r'["{}\[\]]')
+_STRING = re.compile(r'["\\]')
+_NOT_SPACE = re.compile(r"\S")
+# Models break lines inside of strings; clients' parsers mostly put up with it.
+# Numbers are only looked at, so their length does not matter.
+_DECODER = json.JSONDecoder(strict=False, parse_int=str)
+
+
+class _Phase(Enum):
+    BLANK = auto()  # whitespace only, so far
+    VALUE = auto()  # inside of the first value
+    AFTER = auto()  # the first value is complete and valid
+    RAW = auto()  # not JSON: everything flows
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The last piece, whether the arguments are a JSON value, and which rules had a part in it."""
+
+    text: str
+    is_json: bool
+    rules: tuple[Rule, ...]
+
+
+class Arguments:
+    """Feed it the body of one call; each character is looked at once, by a regular expression.
+
+    A value nested deeper than `depth_max` counts as no JSON: whether Python's decoder takes such a
+    value depends on how deep the caller's own stack is, and the result must depend on nothing.
+    """
+
+    def __init__(self, *, depth_max: int = 128) -> None:
+        self._depth_max = depth_max
+        self._deepest = 0
+        self._phase = _Phase.BLANK
+        self._held = ""
+        self._value: list[str] = []
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+        self._tail: list[str] = []
+        self._padded = False
+
+    def feed(self, text: str) -> str:
+        """What may be handed out now; possibly nothing."""
+        if self._phase is _Phase.BLANK:
+            text = self._begin(text)
+        if self._phase is _Phase.VALUE:
+            return self._scan(text)
+        if self._phase is _Phase.AFTER:
+            self._tail.append(text)
+            return ""
+        return text
+
+    def finish(self) -> Conclusion:
+        """The message is over."""
+        if self._phase is _Phase.BLANK:
+            return Conclusion("{}", is_json=True, rules=(Rule.EMPTY_ARGUMENTS,))
+        if self._phase is not _Phase.AFTER:
+            return Conclusion("", is_json=False, rules=(Rule.INVALID_ARGUMENTS,))
+        tail = "".join(self._tail)
+        if not tail.strip():
+            padded = self._padded or bool(tail)
+            return Conclusion("", is_json=True, rules=(Rule.PADDED_ARGUMENTS,) if padded else ())
+        if _only_repeats(tail, "".join(self._value)):
+            return Conclusion("", is_json=True, rules=(Rule.REPEATED_ARGUMENTS,))
+        return Conclusion(tail, is_json=False, rules=(Rule.INVALID_ARGUMENTS,))
+
+    def _begin(self, text: str) -> str:
+        """Find the first character that is not whitespace; it tells JSON from anything else."""
+        rest = text.lstrip()
+        if not rest:
+            self._held += text
+            return ""
+        if rest[0] not in '{["':
+            self._phase = _Phase.RAW
+            return self._held + text
+        self._padded = bool(self._held) or rest != text
+        self._phase = _Phase.VALUE
+        return rest
+
+    def _scan(self, text: str) -> str:
+        end = self._end_of_value(text)
+        if end is None:
+            self._value.append(text)
+            return text
+        self._value.append(text[:end])
+        if self._deepest > self._depth_max or not _is_json("".join(self._value)):
+            self._phase = _Phase.RAW
+            return text
+        self._phase = _Phase.AFTER
+        self._tail.append(text[end:])
+        return text[:end]
+
+    def _end_of_value(self, text: str) -> int | None:
+        """The offset behind the bracket or quote that balances the first one, if it is here."""
+        at = 0
+        if self._escaped and text:
+            self._escaped = False
+            at = 1
+        while found := (_STRING if self._in_string else _STRUCTURE).search(text, at):
+            at = found.end()
+            mark = found.group()
+            if mark == "\\":
+                self._escaped = at == len(text)
+                at += 1
+            elif mark == '"':
+                self._in_string = not self._in_string
+            else:
+                self._depth += 1 if mark in "{[" else -1
+                self._deepest = max(self._deepest, self._depth)
+            if not self._in_string and self._depth == 0:
+                return at
+        return None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        _DECODER.decode(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _only_repeats(tail: str, value: str) -> bool:
+    """Whether a text is nothing but this value again, any number of times."""
+    at = 0
+    while found := _NOT_SPACE.search(tail, at):
+        at = found.start()
+        if not tail.startswith(value, at):
+            return False
+        at += len(value)
+    return True

@@ -1,0 +1,307 @@
+"""What stands between `<|start|>` and `<|message|>`, and where it sends the message.
+
+The trained forms of an assistant's header are
+
+    assistant<|channel|>analysis
+    assistant<|channel|>commentary to=functions.NAME <|constrain|>json
+    assistant to=functions.NAME<|channel|>commentary json
+
+with `<|constrain|>json`, the word `json` or nothing as the content type. What models write besides
+is read by these rules, of which each that applies is named in the result:
+
+* The channel is a known word at the front of what follows `<|channel|>`; the first one counts.
+* Recipients are all `to=NAME`; a word without `to=` never is one. The first that names a declared
+  tool counts (with `functions.` stripped once, then a glued `json` or `code`), else the first that
+  is not `assistant`.
+* The recipient decides what the message is, whatever its channel.
+* Anything else is leftover prose.
+
+A *trapped* header has no `<|message|>` behind it, and ends with the body itself: there only what
+stands at the front of a part is read as header, the remainder is the body, letter for letter.
+
+A header is a list of parts, cut at its special ids, so no marker is ever within a text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.generation import SegmentKind
+from gateway.harmony.recovery import Rule
+from gateway.harmony.vocabulary import CHANNEL, START
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ASSISTANT: Final = "assistant"
+NO_MARKER: Final = -1
+"""The marker of text at the front of a header whose role was not written by the model."""
+
+_ROLES: Final = frozenset({ASSISTANT, "user", "system", "developer", "tool"})
+_BUILTINS: Final = frozenset({"python", "browser", "container"})
+_KINDS: Final = {
+    "analysis": SegmentKind.REASONING,
+    "commentary": SegmentKind.COMMENTARY,
+    "final": SegmentKind.FINAL,
+}
+_NAMESPACE: Final = "functions."
+
+_WORD = "(?:analysis|commentary|final)"
+_RECIPIENT = r"to=(\s*)([A-Za-z0-9_.-]*)"
+_CONTENT_TYPE = r"(json|code)(?=\s*(?:\Z|to=|[{\[]))"
+_CHANNEL_FIRST = re.compile(rf"\s*({_WORD})")
+_GLUED_CHANNEL = re.compile(f"({_WORD})")
+_ROLE_AGAIN = re.compile(rf"\s*{ASSISTANT}(?=\s*(?:\Z|to=|{_WORD}))")
+_FIRST_WORD = re.compile(r"\s*(\S*)")
+_RECIPIENT_ANYWHERE = re.compile(rf"(?<!\w){_RECIPIENT}")
+_CONTENT_TYPE_ANYWHERE = re.compile(rf"(?<!\S){_CONTENT_TYPE}")
+_ELEMENT_FIRST = re.compile(rf"\s*(?:{_RECIPIENT}|{_CONTENT_TYPE})")
+_CONSTRAINED = re.compile(r"\s*(?:(json|code)(?!\w)|(\w+)\s*\Z)")
+_ONLY_CHANNELS = re.compile(rf"(?:[\W_]*{_WORD})+[\W_]*")
+_SPOKEN_ROLE = re.compile(rf"\s*{ASSISTANT}(?=\W|{_WORD}|\Z)")
+_SPOKEN_RECIPIENT = re.compile(rf"\s*(?:{ASSISTANT})?\s*(?=to=|\Z)")
+_SPOKEN_CHANNEL = re.compile(
+    rf"\s*(?:{ASSISTANT})?\s*({_WORD}\b.*)|.*?\b({_WORD}\b.*?\bto=.*)", re.DOTALL
+)
+
+
+class Part(NamedTuple):
+    """Text and the id before it: START, CHANNEL, CONSTRAIN or NO_MARKER."""
+
+    marker: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a header says. `channel` is empty when none is known."""
+
+    role: str
+    channel: str
+    recipients: tuple[str, ...]
+    prose: str
+    rules: tuple[Rule, ...]
+
+    @property
+    def reasoning_prose(self) -> str:
+        """Leftover words of an analysis header: they are thoughts that slipped into it."""
+        spoken = any(map(str.isalpha, re.sub(_WORD, "", self.prose)))
+        return self.prose if self.channel == "analysis" and spoken else ""
+
+    @property
+    def is_fragment(self) -> bool:
+        """The prose is the beginning of a word of the header grammar that was cut off."""
+        word = self.prose.strip()
+        unfinished = not self.channel and any(channel.startswith(word) for channel in _KINDS)
+        return word == "to" or unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a message goes; no kind: reasoning if another message follows, else the answer."""
+
+    kind: SegmentKind | None
+    name: str = ""
+    rules: tuple[Rule, ...] = ()
+
+
+def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
+    """Read any header at all; see the top of the file."""
+    reader = _Reader(trapped=trapped)
+    for part in parts:
+        reader.read(part)
+    return reader.header()
+
+
+def route(header: Header, tools: frozenset[str]) -> Route:
+    """Decide by recipient, then by channel. `tools` are the declared functions' names."""
+    for recipient in header.recipients:
+        if name := _declared_name(recipient, tools):
+            return _call(header, name, exact=recipient == _NAMESPACE + name)
+    others = [name for name in header.recipients if name not in {ASSISTANT, "user"}]
+    if others:
+        return _undeclared(header, others[0])
+    if ASSISTANT in header.recipients:
+        return Route(SegmentKind.REASONING, rules=(Rule.ADDRESSED_TO_ASSISTANT,))
+    rules = (Rule.HEADER_LEFTOVER,) if header.recipients else ()
+    if not header.channel:
+        return Route(None, rules=(*rules, Rule.NO_CHANNEL))
+    return Route(_KINDS[header.channel], rules=rules)
+
+
+def role_is_tool(role: str, tools: frozenset[str]) -> bool:
+    """Whether a foreign role is the name of a declared tool: a call in a strange dress."""
+    return role in tools and role not in _ROLES
+
+
+def adopt_spoken(text: str, following: int) -> tuple[Part, Rule] | None:
+    """Text between two messages that turns out to be the front of a header without markers.
+
+    `following` is the id behind it: CHANNEL, CONSTRAIN or MESSAGE. None when it is no header.
+    """
+    if found := _SPOKEN_RECIPIENT.match(text):
+        return Part(NO_MARKER, text[found.end() :]), Rule.MISSING_START
+    found = _SPOKEN_CHANNEL.fullmatch(text)
+    if found and (following != CHANNEL or "to=" in text):
+        return Part(CHANNEL, found.group(1) or found.group(2)), Rule.HEADER_AS_TEXT
+    return None
+
+
+def is_spoken_header(text: str) -> bool:
+    """Whether text between two messages begins with the assistant's role."""
+    return _SPOKEN_ROLE.match(text) is not None
+
+
+def _declared_name(recipient: str, tools: frozenset[str]) -> str | None:
+    if recipient == ASSISTANT:
+        return None
+    bare = recipient.removeprefix(_NAMESPACE)
+    spellings = (bare, bare.removesuffix("json"), bare.removesuffix("code"))
+    return next((name for name in spellings if name in tools), None)
+
+
+def _call(header: Header, name: str, *, exact: bool) -> Route:
+    rules = [] if exact else [Rule.RECIPIENT_NORMALISED]
+    if len(header.recipients) > 1:
+        rules.append(Rule.DUPLICATE_RECIPIENT)
+    if header.channel != "commentary":
+        rules.append(Rule.CALL_OFF_COMMENTARY)
+    return Route(SegmentKind.FUNCTION_CALL, name, tuple(rules))
+
+
+def _undeclared(header: Header, recipient: str) -> Route:
+    """A function nobody declared is still a call: clients answer it, and the model learns."""
+    namespace, _, name = recipient.partition(".")
+    if namespace == "functions" and name:
+        call = _call(header, name, exact=True)
+        return Route(call.kind, name, (*call.rules, Rule.UNDECLARED_FUNCTION))
+    if namespace in _BUILTINS:
+        return Route(SegmentKind.REASONING, rules=(Rule.BUILTIN_NOT_ENABLED,))
+    # An answer is for the user, whatever else its header says; arguments for nobody are not.
+    kind = SegmentKind.FINAL if header.channel == "final" else SegmentKind.REASONING
+    return Route(kind, rules=(Rule.UNKNOWN_RECIPIENT,))
+
+
+def _is_junk(prose: str, channel: str) -> bool:
+    """Whether a trapped body is none but stammering, as `commentary?commentary?` or `??`."""
+    if _ONLY_CHANNELS.fullmatch(prose):
+        return True
+    if channel == "final" or prose.startswith("{"):
+        return False
+    if channel:
+        return bool(prose) and not any(map(str.isalpha, prose))
+    return bool(prose) and prose.isascii() and not any(map(str.isalnum, prose))
+
+
+class _Reader:
+    """Takes the known elements off each part and keeps what is left."""
+
+    def __init__(self, *, trapped: bool) -> None:
+        self._trapped = trapped
+        self._role = ASSISTANT
+        self._channel = ""
+        self._recipients: list[str] = []
+        self._left: list[str] = []
+        self._rules: list[Rule] = []
+
+    def read(self, part: Part) -> None:
+        if part.marker == NO_MARKER:
+            text = self._read_front(part.text)
+        elif part.marker == START:
+            text = self._read_role(part.text)
+        elif part.marker == CHANNEL:
+            text = self._read_channel(part.text)
+        else:
+            text = self._read_content_type(part.text)
+        strip = self._strip_front if self._trapped else self._strip_anywhere
+        self._left.append(strip(text))
+
+    def header(self) -> Header:
+        if self._trapped:
+            prose = "".join(self._left).lstrip()
+        else:
+            prose = " ".join(filter(None, map(str.strip, self._left)))
+        junk = self._trapped and _is_junk(prose, self._channel)
+        if junk or (prose and not self._trapped):
+            self._rules.append(Rule.HEADER_LEFTOVER)
+        return Header(
+            self._role,
+            self._channel,
+            tuple(self._recipients),
+            "" if junk else prose,
+            tuple(self._rules),
+        )
+
+    def _read_front(self, text: str) -> str:
+        found = _ROLE_AGAIN.match(text)
+        if not found:
+            return self._read_spoken_channel(text)
+        self._rules.append(Rule.DOUBLED_START)
+        return self._read_spoken_channel(text[found.end() :])
+
+    def _read_role(self, text: str) -> str:
+        found = _FIRST_WORD.match(text)
+        word = found.group(1) if found else ""
+        if word.startswith(ASSISTANT):
+            return self._read_spoken_channel(text[text.index(ASSISTANT) + len(ASSISTANT) :])
+        if not word or word.startswith(("to=", *_KINDS)):
+            self._rules.append(Rule.MISSING_ROLE)
+            return self._read_spoken_channel(text)
+        self._role = word
+        return text.lstrip()[len(word) :]
+
+    def _read_spoken_channel(self, text: str) -> str:
+        """A channel without its marker; in a trapped header only where it is glued to the role."""
+        found = (_GLUED_CHANNEL if self._trapped else _CHANNEL_FIRST).match(text)
+        if not found:
+            return text
+        self._rules.append(Rule.HEADER_AS_TEXT)
+        return self._read_channel(text)
+
+    def _read_channel(self, text: str) -> str:
+        found = _CHANNEL_FIRST.match(text)
+        if not found:
+            return text
+        if self._channel:
+            self._rules.append(Rule.DUPLICATE_CHANNEL)
+        else:
+            self._channel = found.group(1)
+        return text[found.end() :]
+
+    def _read_content_type(self, text: str) -> str:
+        found = _CONSTRAINED.match(text)
+        if not found:
+            return text
+        self._note_content_type(found.group(1) or found.group(2))
+        return text[found.end() :]
+
+    def _strip_anywhere(self, text: str) -> str:
+        for found in _RECIPIENT_ANYWHERE.finditer(text):
+            self._note_recipient(found.group(1), found.group(2))
+        text = _RECIPIENT_ANYWHERE.sub("", text)
+        for found in _CONTENT_TYPE_ANYWHERE.finditer(text):
+            self._note_content_type(found.group(1))
+        return _CONTENT_TYPE_ANYWHERE.sub("", text)
+
+    def _strip_front(self, text: str) -> str:
+        at = 0
+        while found := _ELEMENT_FIRST.match(text, at):
+            at = found.end()
+            space, name, content_type = found.groups()
+            if content_type:
+                self._note_content_type(content_type)
+            else:
+                self._note_recipient(space, name)
+        return text[at:]
+
+    def _note_recipient(self, space: str, name: str) -> None:
+        if name:
+            self._recipients.append(name)
+        if space or not name:
+            self._rules.append(Rule.RECIPIENT_NORMALISED if name else Rule.HEADER_LEFTOVER)
+
+    def _note_content_type(self, content_type: str) -> None:
+        if content_type != "json":
+            self._rules.append(Rule.ODD_CONTENT_TYPE)

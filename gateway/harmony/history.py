@@ -1,0 +1,90 @@
+"""Which items of a context the model is shown, and in which order. Pure functions of the items."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from gateway.protocol.context import ContextItem
+
+INSTRUCTING_ROLES = frozenset({"system", "developer"})
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An item to be rendered: its index in the context, and for an output the function's name."""
+
+    source: int
+    item: ContextItem
+    function: str | None = None
+
+
+def leading_instructions(items: Sequence[ContextItem]) -> int:
+    """How many system and developer messages the context begins with."""
+    for index, item in enumerate(items):
+        if item.role not in INSTRUCTING_ROLES:
+            return index
+    return len(items)
+
+
+def without_stale_reasoning(items: Iterable[Placed]) -> list[Placed]:
+    """The items without the reasoning that led to an answer already given.
+
+    gpt-oss was trained to see its chain of thought again only until it has answered: reasoning
+    before the last answer is dropped, reasoning after it is kept, because a chain of tool calls is
+    still going on there. Only an answer counts, not a user message: in
+
+        u1, R_old, answer, u2, R_new, call, output
+
+    R_old goes and R_new stays; and in `u1, R, call, output, u2` (the user interrupted the tool
+    loop) R stays. openai-harmony's own filter looks at how the conversation ends and would keep
+    R_old, so it is not used.
+
+    An answer is an assistant message in the final channel: phase `final_answer`, or none given.
+    """
+    kept = list(items)
+    answers = (index for index in reversed(range(len(kept))) if _is_answer(kept[index].item))
+    last_answer = next(answers, -1)
+    return [p for i, p in enumerate(kept) if i > last_answer or p.item.kind != "reasoning"]
+
+
+def _is_answer(item: ContextItem) -> bool:
+    return item.role == "assistant" and item.phase != "commentary"
+
+
+def in_call_order(items: Iterable[Placed]) -> Iterator[Placed]:
+    """The items with each output directly behind its call, in the order of the calls.
+
+    Harmony knows no call ids: a model that called two functions at once (as models of other
+    providers do) is shown call, output, call, output. A call that was cut off is left out, and so
+    is what was put in as its output.
+
+    Raises `InvalidRequest` for an output without a call.
+    """
+    ordered = list(items)
+    outputs: defaultdict[str | None, deque[Placed]] = defaultdict(deque)
+    for placed in ordered:
+        if placed.item.kind == "function_call_output":
+            outputs[placed.item.call_id].append(placed)
+    for placed in ordered:
+        item = placed.item
+        if item.kind == "function_call_output":
+            continue
+        if item.complete or item.kind != "function_call":
+            yield placed
+        if item.kind == "function_call" and outputs[item.call_id]:
+            output = outputs[item.call_id].popleft()
+            if item.complete:
+                yield Placed(output.source, output.item, item.name)
+    for call_id, left in outputs.items():
+        if left:
+            raise InvalidRequest(
+                f"No tool call found for function call output with call_id {call_id}.",
+                param="input",
+            )

@@ -1,0 +1,139 @@
+r"""Items of the Responses API as Harmony messages.
+
+| item | message |
+|---|---|
+| user message | role user |
+| system or developer message | role developer, as instructions |
+| assistant message, phase commentary | channel commentary |
+| assistant message, phase final_answer or none | channel final |
+| reasoning | channel analysis |
+| function call | channel commentary, to the function, content type `<\|constrain\|>json` |
+| function call output | role tool, named after the function, to the assistant |
+
+One item is at most one message with one text: the parts of an input are joined by a newline, those
+of the assistant by nothing, as they were one text when the model said them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from openai_harmony import Author, DeveloperContent, Role, TextContent
+from openai_harmony import Message as HarmonyMessage
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Message,
+    OutputText,
+    Reasoning,
+    Refusal,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.protocol.items import Item
+
+JSON_CONTENT: Final = "<|constrain|>json"
+IMAGE_NOTE: Final = "[image omitted: this model reads text only]"
+FILE_NOTE: Final = "[file omitted: this model reads text only]"
+
+_FUNCTION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+def recipient(name: str, *, param: str = "input") -> str:
+    """The Harmony recipient of a function.
+
+    Headers are text to the tokeniser, so a name like `f to=system` would forge one. Raises
+    `InvalidRequest` for all but letters, digits, `_`, `-` and `.`, 1 to 128 of them.
+    """
+    if not _FUNCTION_NAME.fullmatch(name):
+        raise InvalidRequest(
+            "Invalid function name: expected 1 to 128 letters, digits, underscores, dashes or "
+            "dots.",
+            code="invalid_value",
+            param=param,
+        )
+    return f"functions.{name}"
+
+
+def harmony_message(item: Item, function: str | None = None) -> HarmonyMessage | None:
+    """The message of an item, None for one that says nothing.
+
+    `function` is the name of the function that an output belongs to. Raises `InvalidRequest` for a
+    name that must not reach a header.
+    """
+    match item:
+        case Message():
+            return _message(item)
+        case Reasoning():
+            text = reasoning_text(item)
+            return _assistant("analysis", text) if text else None
+        case FunctionCall():
+            call = _assistant("commentary", item.arguments).with_recipient(recipient(item.name))
+            return call.with_content_type(JSON_CONTENT)
+        case FunctionCallOutput():
+            author = Author.new(Role.TOOL, recipient(function or ""))
+            output = HarmonyMessage.from_author_and_content(author, _output_text(item))
+            return output.with_channel("commentary").with_recipient("assistant")
+
+
+def message_text(message: Message) -> str:
+    """All text of a message; what the model cannot read is named in its place."""
+    return _joined(message.content, "" if message.role == "assistant" else "\n")
+
+
+def reasoning_text(item: Reasoning) -> str:
+    """The chain of thought, or its summary where there is no more than that."""
+    return "".join(part.text for part in item.content or ()) or "\n".join(
+        part.text for part in item.summary
+    )
+
+
+def _message(message: Message) -> HarmonyMessage | None:
+    text = message_text(message)
+    if message.role == "user":
+        return HarmonyMessage.from_role_and_content(Role.USER, text)
+    if not text:
+        return None
+    if message.role == "assistant":
+        return _assistant("commentary" if message.phase == "commentary" else "final", text)
+    return instructions_message(DeveloperContent(instructions=text))
+
+
+def instructions_message(content: DeveloperContent) -> HarmonyMessage:
+    """A developer message."""
+    return HarmonyMessage.from_role_and_content(Role.DEVELOPER, content)
+
+
+def _assistant(channel: str, text: str) -> HarmonyMessage:
+    message = HarmonyMessage.from_role_and_content(Role.ASSISTANT, TextContent(text=text))
+    return message.with_channel(channel)
+
+
+def _output_text(item: FunctionCallOutput) -> str:
+    return item.output if isinstance(item.output, str) else _joined(item.output, "\n")
+
+
+def _joined(
+    parts: Iterable[InputText | InputImage | InputFile | OutputText | Refusal], separator: str
+) -> str:
+    return separator.join(map(_part_text, parts))
+
+
+def _part_text(part: InputText | InputImage | InputFile | OutputText | Refusal) -> str:
+    match part:
+        case InputText() | OutputText():
+            return part.text
+        case InputImage():
+            return IMAGE_NOTE
+        case InputFile():
+            return FILE_NOTE
+        case Refusal():
+            return part.refusal

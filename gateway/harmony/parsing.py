@@ -1,0 +1,387 @@
+"""Harmony output to segments, one turn at a time: the actions of the table in `transitions`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from gateway.generation import FinishReason, SegmentKind
+from gateway.harmony.detokenizing import Detokenizer
+from gateway.harmony.headers import (
+    ASSISTANT,
+    NO_MARKER,
+    Part,
+    adopt_spoken,
+    is_spoken_header,
+    read_header,
+    role_is_tool,
+    route,
+)
+from gateway.harmony.recovery import Rule, count
+from gateway.harmony.segments import Closing, Draft, SegmentWriter
+from gateway.harmony.transitions import CLASSES, TABLE, Action, State, Token
+from gateway.harmony.vocabulary import CALL, FIRST_SPECIAL, START
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gateway.generation import SegmentEvent
+    from gateway.harmony.headers import Header
+    from gateway.harmony.vocabulary import Vocabulary
+
+HEADER_IDS_MAX: Final = 256
+"""Room for a tool's name of 128 characters, a content type, and some stammering."""
+
+
+@dataclass(slots=True)
+class _Opening:
+    """A header while it grows: its parts, each a marker and the ids of the text behind it.
+
+    `spoken` is a first part that was read as text between two messages. `size` counts ids,
+    `start` is the position of the message's first id.
+    """
+
+    start: int
+    parts: list[tuple[int, list[int]]]
+    spoken: Part | None = None
+    size: int = 0
+    verbatim: bool = True
+
+
+@dataclass(slots=True)
+class _Orphan:
+    """Text between two messages. `after_call`: the former of these was closed by `<|call|>`."""
+
+    start: int
+    after_call: bool
+    ids: list[int] = field(default_factory=list)
+
+
+class Parser:
+    """Ids of one turn to segments (`gateway.generation.TokenParser`). One object for each turn.
+
+    `tools` are the names of the declared functions. A header of more than `header_ids_max` ids is
+    taken for a body that lacks its `<|message|>`.
+
+    `reasoning_tokens` counts the text ids in the bodies of messages that become reasoning, not
+    their headers and markers; of a body that was trapped in its header, the ids that spell it. A
+    body whose kind is not yet known is counted when it is.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        tools: frozenset[str],
+        *,
+        header_ids_max: int = HEADER_IDS_MAX,
+    ) -> None:
+        self.recoveries: dict[str, int] = {}
+        self.reasoning_tokens = 0
+        self._vocabulary = vocabulary
+        self._tools = tools
+        self._header_ids_max = header_ids_max
+        self._detokenizer = Detokenizer(vocabulary)
+        self._writer = SegmentWriter(self.recoveries)
+        self._state = State.HEADER
+        self._position = 0
+        self._opening = _Opening(start=0, parts=[(NO_MARKER, [])])
+        self._draft = Draft(start=0, kind=None)
+        self._orphan = _Orphan(start=0, after_call=False)
+        self._finished = False
+
+    @property
+    def visible(self) -> bool:
+        """Whether any segment but reasoning was started: an answer, a preamble or a call."""
+        return self._writer.visible
+
+    def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
+        """Take the next ids, any number of them."""
+        begin = 0
+        for at in [at for at, token in enumerate(ids) if not 0 <= token < FIRST_SPECIAL]:
+            if begin < at:
+                self._step(Token.TEXT, ids[begin:at])
+            self._step(CLASSES.get(ids[at], Token.VOID), ids[at : at + 1])
+            begin = at + 1
+        if begin < len(ids):
+            self._step(Token.TEXT, ids[begin:] if begin else ids)
+        return self._take()
+
+    def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
+        """The turn is over (None: it was broken off). Ids fed after this are ignored."""
+        if self._finished:
+            return []
+        self._finished = True
+        closing = Closing(self._position, cut=reason is not FinishReason.STOP)
+        if self._state is State.HEADER:
+            self._release(self._opening, closing)
+        elif self._state is State.BODY:
+            self._close_body(closing)
+        elif self._state is State.BETWEEN:
+            self._settle_orphan(closing)
+        self._state = State.OVER
+        self._writer.conclude()
+        if reason is not None and not self.visible:
+            count(self.recoveries, (Rule.NO_VISIBLE_OUTPUT,))
+        return self._take()
+
+    def _take(self) -> list[SegmentEvent]:
+        self.reasoning_tokens = self._writer.reasoning_tokens
+        return self._writer.take()
+
+    def _step(self, token: Token, run: Sequence[int]) -> None:
+        """One entry of the table. `run` is one special id, or text ids one after the other."""
+        end = self._position + len(run)
+        action, self._state = TABLE[self._state][token]
+        self._ACTIONS[action](self, run)
+        self._position = end
+        if self._state is State.OVER:
+            self._writer.conclude()
+
+    # Headers.
+
+    def _extend_header(self, run: Sequence[int]) -> None:
+        opening = self._opening
+        room = self._header_ids_max - opening.size
+        opening.parts[-1][1].extend(run[:room])
+        opening.size += min(room, len(run))
+        if len(run) > room:
+            self._position += room
+            self._overflow_header(Token.TEXT, run[room:])
+
+    def _mark_header(self, run: Sequence[int]) -> None:
+        opening = self._opening
+        if opening.size == self._header_ids_max:
+            self._overflow_header(CLASSES[run[0]], run)
+            return
+        opening.parts.append((run[0], []))
+        opening.size += 1
+
+    def _overflow_header(self, token: Token, run: Sequence[int]) -> None:
+        """No header is that long: it is a trapped body, and goes on as a body."""
+        opening = self._opening
+        *whole, (marker, ids) = opening.parts
+        parts = self._read_parts(whole)
+        parts.append(Part(marker, self._detokenizer.feed(ids)))
+        header = read_header(parts, trapped=True)
+        if header.role == ASSISTANT:
+            self._state = State.BODY
+            self._draft = self._draft_trapped(header, opening, None)
+            self._writer.touch(self._draft, (Rule.HEADER_TOO_LONG,))
+        else:
+            self._end_turn()
+        self._step(token, run)
+
+    def _restart_header(self, _run: Sequence[int]) -> None:
+        opening = self._opening
+        if opening.size:
+            self._abandon(Closing(self._position))
+            self._opening = _Opening(start=self._position, parts=[(START, [])])
+        else:
+            count(self.recoveries, (Rule.DOUBLED_START,))
+            self._opening = _Opening(start=opening.start, parts=[(START, [])], verbatim=False)
+
+    def _trap(self, run: Sequence[int]) -> None:
+        self._abandon(Closing(self._position + 1, run[0]))
+        self._await_next(run[0])
+
+    def _abandon(self, closing: Closing) -> None:
+        """A header ends without `<|message|>`, and not because there are no more ids."""
+        if not self._release(self._opening, closing):
+            count(self.recoveries, (Rule.ABANDONED_HEADER,))
+
+    def _release(self, opening: _Opening, closing: Closing) -> bool:
+        """Write the body that is trapped in a header; False when there is none."""
+        header = read_header(self._read_parts(opening.parts, opening.spoken), trapped=True)
+        if header.role != ASSISTANT:
+            self._end_turn()
+            return True
+        called = (
+            closing.terminator == CALL
+            and route(header, self._tools).kind is SegmentKind.FUNCTION_CALL
+        )
+        if not called and (not header.prose or (closing.cut and header.is_fragment)):
+            if not closing.cut:
+                count(self.recoveries, header.rules)
+            return False
+        draft = self._draft_trapped(header, opening, closing.terminator)
+        self._writer.close(draft, closing)
+        return True
+
+    def _draft_trapped(self, header: Header, opening: _Opening, terminator: int | None) -> Draft:
+        """A trapped body is a call's arguments if it looks like them, otherwise a thought of it."""
+        target = route(header, self._tools)
+        kind, name = target.kind, target.name
+        arguments = terminator == CALL or header.prose.startswith("{")
+        if kind is SegmentKind.FUNCTION_CALL and not arguments:
+            kind, name = SegmentKind.REASONING, ""
+        draft = Draft(opening.start, kind, name)
+        self._writer.touch(draft, (*header.rules, *target.rules, Rule.NO_MESSAGE_TOKEN))
+        self._writer.begin(draft)
+        self._writer.write(draft, header.prose, self._count_ids(opening, header.prose))
+        return draft
+
+    def _count_ids(self, opening: _Opening, prose: str) -> int:
+        """How many ids at the end of a header spell this."""
+        missing, counted = len(prose.encode()), 0
+        for token in (token for _, ids in reversed(opening.parts) for token in reversed(ids)):
+            if missing <= 0:
+                break
+            missing -= len(self._vocabulary.piece(token))
+            counted += 1
+        return counted
+
+    def _read_parts(
+        self, parts: Sequence[tuple[int, list[int]]], spoken: Part | None = None
+    ) -> list[Part]:
+        texts = [Part(marker, self._vocabulary.decode(ids)) for marker, ids in parts]
+        return texts if spoken is None else [spoken, *texts]
+
+    # Bodies.
+
+    def _begin_body(self, _run: Sequence[int]) -> None:
+        opening = self._opening
+        header = read_header(self._read_parts(opening.parts, opening.spoken), trapped=False)
+        if header.role == ASSISTANT:
+            target = route(header, self._tools)
+            draft = Draft(opening.start, target.kind, target.name, verbatim=opening.verbatim)
+            self._writer.touch(draft, (*header.rules, *target.rules))
+            self._writer.begin(draft)
+            if draft.kind is SegmentKind.REASONING and header.reasoning_prose:
+                self._writer.write(draft, header.reasoning_prose)
+                draft.glue = " "
+            self._draft = draft
+        elif role_is_tool(header.role, self._tools):
+            self._draft = Draft(opening.start, None, tool_role=header.role)
+        else:
+            self._end_turn()
+
+    def _write(self, run: Sequence[int]) -> None:
+        self._writer.write(self._draft, self._detokenizer.feed(run), len(run))
+
+    def _drop_marker(self, _run: Sequence[int]) -> None:
+        self._writer.touch(self._draft, (Rule.MARKER_IN_BODY,))
+
+    def _close(self, run: Sequence[int]) -> None:
+        self._close_body(Closing(self._position + 1, run[0]))
+        self._await_next(run[0])
+
+    def _close_and_open(self, run: Sequence[int]) -> None:
+        self._writer.touch(self._draft, (Rule.UNCLOSED_MESSAGE,))
+        self._close_body(Closing(self._position))
+        if self._state is State.OVER:
+            return
+        self._opening = _Opening(start=self._position, parts=[(run[0], [])])
+        if run[0] != START:
+            self._opening.size = 1
+            self._mark_missing_start()
+
+    def _close_body(self, closing: Closing) -> None:
+        draft = self._draft
+        self._writer.write(draft, self._detokenizer.flush())
+        if draft.tool_role:
+            if closing.terminator != CALL:
+                self._end_turn()
+                return
+            self._writer.touch(draft, (Rule.ROLE_IS_TOOL_NAME,))
+            self._writer.decide(draft, SegmentKind.FUNCTION_CALL, draft.tool_role)
+        self._writer.close(draft, closing)
+
+    # Between messages.
+
+    def _await_next(self, terminator: int) -> None:
+        self._orphan = _Orphan(start=self._position + 1, after_call=terminator == CALL)
+
+    def _hold(self, run: Sequence[int]) -> None:
+        if not self._orphan.ids:
+            self._orphan.start = self._position
+        self._orphan.ids.extend(run)
+
+    def _settle(self, run: Sequence[int]) -> None:
+        self._settle_orphan(Closing(self._position + 1, run[0]))
+
+    def _open(self, _run: Sequence[int]) -> None:
+        self._settle_orphan(Closing(self._position))
+        self._opening = _Opening(start=self._position, parts=[(START, [])])
+
+    def _imply_header(self, run: Sequence[int]) -> None:
+        self._imply(run[0])
+        self._opening.parts.append((run[0], []))
+        self._opening.size = 1
+
+    def _imply_body(self, run: Sequence[int]) -> None:
+        self._imply(run[0])
+        self._begin_body(run)
+
+    def _imply(self, following: int) -> None:
+        """A message without `<|start|>` begins, possibly with the text before it."""
+        orphan = self._orphan
+        text = self._vocabulary.decode(orphan.ids)
+        spoken = adopt_spoken(text, following) if len(orphan.ids) <= self._header_ids_max else None
+        if spoken is None:
+            self._settle_orphan(Closing(self._position))
+            self._opening = _Opening(start=self._position, parts=[])
+            self._mark_missing_start()
+            return
+        part, rule = spoken
+        start = orphan.start if orphan.ids else self._position
+        self._opening = _Opening(start=start, parts=[], spoken=part, verbatim=False)
+        heard = (Rule.ORPHAN_TEXT,) if rule is Rule.MISSING_START and text.strip() else ()
+        count(self.recoveries, (rule, *heard))
+
+    def _mark_missing_start(self) -> None:
+        self._opening.verbatim = False
+        count(self.recoveries, (Rule.MISSING_START,))
+
+    def _settle_orphan(self, closing: Closing) -> None:
+        """Nothing adopts the text between two messages: it is a message, or nothing."""
+        orphan = self._orphan
+        self._orphan = _Orphan(closing.end, orphan.after_call)
+        text = self._vocabulary.decode(orphan.ids)
+        if not text.strip():
+            return
+        if orphan.after_call:
+            count(self.recoveries, (Rule.TEXT_AFTER_CALL,))
+            return
+        count(self.recoveries, (Rule.ORPHAN_TEXT,))
+        if is_spoken_header(text):
+            self._release(_Opening(orphan.start, parts=[(START, orphan.ids)]), closing)
+        elif any(map(str.isalnum, text)):
+            faint = not any(map(str.isalpha, text))
+            draft = Draft(orphan.start, None, verbatim=False, faint=faint)
+            self._writer.write(draft, text, len(orphan.ids))
+            self._writer.close(draft, closing)
+
+    # Anywhere.
+
+    def _drop_void(self, _run: Sequence[int]) -> None:
+        """The id must not come back in a prompt either."""
+        self._opening.verbatim = False
+        self._draft.verbatim = False
+        count(self.recoveries, (Rule.RESERVED_ID,))
+
+    def _end_turn(self) -> None:
+        """The model speaks for somebody else; what it says from here on is made up."""
+        count(self.recoveries, (Rule.FOREIGN_ROLE,))
+        self._state = State.OVER
+
+    def _ignore(self, run: Sequence[int]) -> None:
+        count(self.recoveries, (Rule.AFTER_TURN_END,), len(run))
+
+    _ACTIONS: ClassVar[Mapping[Action, Callable[[Parser, Sequence[int]], None]]] = {
+        Action.EXTEND_HEADER: _extend_header,
+        Action.MARK_HEADER: _mark_header,
+        Action.RESTART_HEADER: _restart_header,
+        Action.TRAP: _trap,
+        Action.BEGIN_BODY: _begin_body,
+        Action.WRITE: _write,
+        Action.DROP_MARKER: _drop_marker,
+        Action.CLOSE: _close,
+        Action.CLOSE_AND_OPEN: _close_and_open,
+        Action.HOLD: _hold,
+        Action.SETTLE: _settle,
+        Action.OPEN: _open,
+        Action.IMPLY_HEADER: _imply_header,
+        Action.IMPLY_BODY: _imply_body,
+        Action.DROP_VOID: _drop_void,
+        Action.IGNORE: _ignore,
+    }

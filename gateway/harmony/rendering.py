@@ -1,0 +1,124 @@
+"""A context as the token ids of a prompt.
+
+The messages are openai-harmony's; the ids are made here, piece by piece as openai-harmony 0.0.8
+does it (which decides where tokens end), with a tokeniser that is linear and frees the GIL. Text
+from outside only ever passes through `Vocabulary.encode`, so it cannot become a marker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openai_harmony import DeveloperContent, Role, SystemContent
+
+from gateway.generation import PREAMBLE, Prompt, Span
+from gateway.harmony.framing import OPENING
+from gateway.harmony.history import (
+    Placed,
+    in_call_order,
+    leading_instructions,
+    without_stale_reasoning,
+)
+from gateway.harmony.messages import JSON_CONTENT, harmony_message, message_text
+from gateway.harmony.preamble import RenderOptions, developer_text, preamble, system_text
+from gateway.harmony.schema import SchemaLimits
+from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
+from gateway.protocol.items import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from openai_harmony import Content
+    from openai_harmony import Message as HarmonyMessage
+
+    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.protocol.context import ContextItem
+
+__all__ = ["RenderOptions", "Renderer", "SchemaLimits", "prompt_messages"]
+
+
+class Renderer:
+    """Renders contexts and single items. Immutable and shared by all threads.
+
+    Nothing is cached: what a text costs must not depend on what another tenant sent before.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, schema_limits: SchemaLimits | None = None) -> None:
+        self._encode = vocabulary.encode
+        self._schema_limits = schema_limits or SchemaLimits()
+
+    def render(self, items: Sequence[ContextItem], options: RenderOptions) -> Prompt:
+        """The prompt that continues `items`, ending with `<|start|>assistant`.
+
+        Items that carry ids are repeated id for id. Items that are not shown (stale reasoning,
+        calls that were cut off) and leading instructions, which are part of the preamble, have no
+        span. Raises `InvalidRequest` for text, names, schemas and outputs that have no rendering.
+        """
+        leading = leading_instructions(items)
+        ids: list[int] = []
+        for message in preamble(options, _instructions(items[:leading])):
+            ids += self.message_ids(message, has_functions=bool(options.tools))
+        spans = [Span(PREAMBLE, 0, len(ids))]
+        for placed in _shown(items, leading):
+            start = len(ids)
+            ids.extend(self.render_item(placed.item, placed.function))
+            if len(ids) > start:
+                spans.append(Span(placed.source, start, len(ids)))
+        ids += OPENING
+        return Prompt(ids, tuple(spans))
+
+    def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
+        """The ids of one item: its own, or anew; empty for an item that says nothing.
+
+        `function` names the function that an output belongs to.
+        """
+        if item.ids is not None:
+            return item.ids
+        message = harmony_message(item.item(), function)
+        return [] if message is None else self.message_ids(message)
+
+    def message_ids(self, message: HarmonyMessage, *, has_functions: bool = False) -> list[int]:
+        """The ids of one message; `has_functions` matters to the system message only."""
+        author = message.author
+        is_tool = author.role is Role.TOOL
+        ids = [START, *self._encode(author.name if is_tool else author.role.value)]
+        if message.recipient is not None:
+            ids += self._encode(f" to={message.recipient}")
+        if message.channel is not None:
+            ids += [CHANNEL, *self._encode(message.channel)]
+        if message.content_type == JSON_CONTENT:
+            ids += [*self._encode(" "), CONSTRAIN, *self._encode("json")]
+        ids.append(MESSAGE)
+        for content in message.content:
+            ids += self._encode(self._text(content, has_functions=has_functions))
+        is_call = author.role is Role.ASSISTANT and message.recipient is not None
+        ids.append(CALL if is_call else END)
+        return ids
+
+    def _text(self, content: Content, *, has_functions: bool) -> str:
+        if isinstance(content, SystemContent):
+            return system_text(content, has_functions=has_functions)
+        if isinstance(content, DeveloperContent):
+            return developer_text(content, self._schema_limits)
+        text: str = content.text
+        return text
+
+
+def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> list[HarmonyMessage]:
+    """The messages of a prompt, all made anew: what its ids mean, for people and for tests."""
+    leading = leading_instructions(items)
+    shown = (harmony_message(p.item.item(), p.function) for p in _shown(items, leading))
+    return [
+        *preamble(options, _instructions(items[:leading])),
+        *(message for message in shown if message is not None),
+    ]
+
+
+def _instructions(items: Sequence[ContextItem]) -> list[str]:
+    typed = (item.item() for item in items)
+    return [message_text(item) for item in typed if isinstance(item, Message)]
+
+
+def _shown(items: Sequence[ContextItem], leading: int) -> list[Placed]:
+    placed = [Placed(index, item) for index, item in enumerate(items[leading:], leading)]
+    return list(in_call_order(without_stale_reasoning(placed)))

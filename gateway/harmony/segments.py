@@ -1,0 +1,171 @@
+"""From message bodies to segment events: order, holding back, and what a segment finally is.
+
+Segments come one after the other, each started, filled and ended. A body whose kind is known flows
+at once. The kind of a body without a known channel depends on what comes after it: reasoning if
+another message does, the answer if it was the last. Such a body waits, and at most one waits at a
+time, since the next one already is the other message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted, SegmentText
+from gateway.harmony.arguments import Arguments
+from gateway.harmony.recovery import Rule, count
+from gateway.harmony.vocabulary import CALL, END, RETURN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.generation import SegmentEvent
+
+_TERMINATORS: Final = {
+    SegmentKind.REASONING: frozenset({END}),
+    SegmentKind.COMMENTARY: frozenset({END}),
+    SegmentKind.FINAL: frozenset({END, RETURN}),
+    SegmentKind.FUNCTION_CALL: frozenset({CALL}),
+}
+"""What closes a message of each kind as it was trained to be closed."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """One message's body on its way to becoming a segment. No kind: it waits for the turn's end.
+
+    `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes
+    the answer only when there is no other, and otherwise nothing. `tool_role` is the tool's name
+    that the message has as its role.
+    """
+
+    start: int
+    kind: SegmentKind | None
+    name: str = ""
+    verbatim: bool = True
+    faint: bool = False
+    tool_role: str = ""
+    glue: str = ""
+    """Goes before the first text."""
+    held: list[str] = field(default_factory=list)
+    text_ids: int = 0
+    started: bool = False
+    arguments: Arguments | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a message ended: before position `end`, by a stop id or (None) without one.
+
+    `cut`: there are no more ids, and the model did not mean to stop.
+    """
+
+    end: int
+    terminator: int | None = None
+    cut: bool = False
+
+
+class SegmentWriter:
+    """Collects the events of one turn. `recoveries` is shared with the parser."""
+
+    def __init__(self, recoveries: dict[str, int]) -> None:
+        self.visible = False
+        self.reasoning_tokens = 0
+        self._recoveries = recoveries
+        self._events: list[SegmentEvent] = []
+        self._texts: list[str] = []
+        self._waiting: tuple[Draft, Closing] | None = None
+
+    def take(self) -> list[SegmentEvent]:
+        """The events since the last call; at most one text for each stay in a segment."""
+        self._join_texts()
+        events, self._events = self._events, []
+        return events
+
+    def touch(self, draft: Draft, rules: Iterable[Rule]) -> None:
+        """Count rules that had a part in this message."""
+        rules = tuple(rules)
+        draft.verbatim = draft.verbatim and not rules
+        count(self._recoveries, rules)
+
+    def begin(self, draft: Draft) -> None:
+        """A call is announced before its first argument; anything else when it has text."""
+        if draft.kind is SegmentKind.FUNCTION_CALL:
+            draft.arguments = Arguments()
+            self._start(draft)
+
+    def write(self, draft: Draft, text: str, text_ids: int = 0) -> None:
+        """More body: readable text, and how many ids were read for it (0: they are counted)."""
+        if text and draft.glue:
+            text, draft.glue = draft.glue + text, ""
+        draft.text_ids += text_ids
+        if draft.kind is None:
+            draft.held.append(text)
+            return
+        if draft.kind is SegmentKind.REASONING:
+            self.reasoning_tokens += text_ids
+        if draft.arguments is not None:
+            text = draft.arguments.feed(text)
+        self._emit(draft, text)
+
+    def decide(self, draft: Draft, kind: SegmentKind, name: str = "") -> None:
+        """A waiting draft learns what it is; what it held flows."""
+        draft.kind, draft.name = kind, name
+        held, text_ids = "".join(draft.held), draft.text_ids
+        draft.held, draft.text_ids = [], 0
+        self.begin(draft)
+        self.write(draft, held, text_ids)
+
+    def close(self, draft: Draft, closing: Closing) -> None:
+        """The message is over."""
+        if draft.kind is None:
+            if any(draft.held):
+                self._settle(SegmentKind.REASONING)
+                self._waiting = draft, closing
+            return
+        complete = not closing.cut
+        if draft.arguments is not None:
+            conclusion = draft.arguments.finish()
+            self._emit(draft, conclusion.text)
+            complete = complete or conclusion.is_json
+            if not closing.cut:
+                self.touch(draft, conclusion.rules)
+        if not draft.started:
+            return
+        trained = closing.terminator in _TERMINATORS[draft.kind]
+        if closing.terminator is not None and not trained:
+            self.touch(draft, (Rule.WRONG_TERMINATOR,))
+        self._join_texts()
+        verbatim = draft.verbatim and trained
+        self._events.append(SegmentEnded(draft.start, closing.end, complete, verbatim))
+
+    def conclude(self) -> None:
+        """Nothing more comes: what waited is the answer."""
+        self._settle(SegmentKind.FINAL)
+
+    def _settle(self, kind: SegmentKind) -> None:
+        if self._waiting is None:
+            return
+        (draft, closing), self._waiting = self._waiting, None
+        if draft.faint and (kind is SegmentKind.REASONING or self.visible):
+            return
+        self.decide(draft, kind)
+        self.close(draft, closing)
+
+    def _emit(self, draft: Draft, text: str) -> None:
+        if text:
+            if not draft.started:
+                self._start(draft)
+            self._texts.append(text)
+
+    def _start(self, draft: Draft) -> None:
+        self._settle(SegmentKind.REASONING)
+        draft.started = True
+        kind = draft.kind or SegmentKind.REASONING
+        self.visible = self.visible or kind is not SegmentKind.REASONING
+        self._events.append(SegmentStarted(kind, draft.name))
+
+    def _join_texts(self) -> None:
+        if self._texts:
+            self._events.append(SegmentText("".join(self._texts)))
+            self._texts.clear()

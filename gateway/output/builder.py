@@ -1,0 +1,203 @@
+"""Segments to stream events: the only assigner of ids, indexes and sequence numbers.
+
+Three rules beyond the tables of `lifecycle`:
+
+* A message or reasoning that never says anything is no item: it is announced with its first text.
+* All text that one call of `feed` brings for one item is one delta event.
+* A segment that was cut off keeps its item open. If more follows, the item was not where the
+  response ended, and closes as `completed`; otherwise it closes with the response. So an
+  `incomplete` item is always the last one, and never part of a `completed` response.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gateway import ids
+from gateway.generation import SegmentEnded, SegmentStarted, SegmentText
+from gateway.output.items import OpenItem
+from gateway.output.lifecycle import (
+    ALIVE_EVENT,
+    CLOSING_EVENTS,
+    ENVELOPES,
+    ERROR_EVENT,
+    OPENING_EVENTS,
+    RESPONSE_STATUSES,
+    advance,
+)
+from gateway.protocol.events import Event
+from gateway.protocol.responses import Outcome, response_body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.generation import SegmentEvent
+    from gateway.output.lifecycle import ItemStatus
+    from gateway.protocol.responses import ResponseHead
+
+
+class Builder:
+    """One response, from `response.created` to its terminal event.
+
+    Call `start` first, then `feed` and `alive` in any order, then `finish` once. Any other order
+    raises `ValueError`, and so do segment events in an order that no `TokenParser` may produce.
+    """
+
+    def __init__(self, head: ResponseHead) -> None:
+        self._head = head
+        self._outcome = Outcome("queued" if head.background else "in_progress")
+        self._sequence_number = 0
+        self._segment: SegmentStarted | None = None
+        self._item: OpenItem | None = None
+        self.output: list[dict[str, Any]] = []
+        """The items that are done, each exactly as its `output_item.done` showed it."""
+        self.endings: dict[int, SegmentEnded] = {}
+        """How the segment behind an item ended, by output index."""
+        self.is_visible = False
+        """A call, or a message with text, came out: something beside reasoning."""
+
+    @property
+    def is_started(self) -> bool:
+        """`response.created` was emitted."""
+        return self._sequence_number > 0
+
+    @property
+    def is_finished(self) -> bool:
+        """The terminal event was emitted."""
+        return not RESPONSE_STATUSES[self._outcome.status]
+
+    def start(self) -> list[Event]:
+        """The events that precede all work."""
+        if self.is_started:
+            raise ValueError("the response was started before")
+        events = []
+        for event_type, status in OPENING_EVENTS[self._head.background]:
+            self._outcome = Outcome(status)
+            events.append(self._response_event(event_type, []))
+        return events
+
+    def feed(self, segments: Iterable[SegmentEvent]) -> list[Event]:
+        """The events that show these segment events."""
+        self._require_running()
+        events: list[Event] = []
+        texts: list[str] = []
+        for segment in segments:
+            if isinstance(segment, SegmentText):
+                texts.append(segment.text)
+                continue
+            self._write(texts, events)
+            if isinstance(segment, SegmentStarted):
+                self._open_segment(segment, events)
+            else:
+                self._close_segment(segment, events)
+        self._write(texts, events)
+        return events
+
+    def alive(self) -> list[Event]:
+        """`response.in_progress` again: unlike an SSE comment it resets the timers of clients."""
+        self._require_running()
+        # Without the items so far: a client takes them from item events, and would have them twice.
+        return [self._response_event(ALIVE_EVENT, [])]
+
+    def finish(self, outcome: Outcome) -> list[Event]:
+        """Close what is open, then the one terminal event (after an `error` event for `failed`)."""
+        self._require_running()
+        advance(RESPONSE_STATUSES, self._outcome.status, outcome.status)
+        events: list[Event] = []
+        self._close_item("completed" if outcome.status == "completed" else "incomplete", events)
+        self._outcome = outcome
+        for event_type in CLOSING_EVENTS[outcome.status]:
+            if event_type == ERROR_EVENT:
+                events.append(self._emit(ERROR_EVENT, _error_fields(outcome.error or {})))
+            else:
+                events.append(self._response_event(event_type, self.output))
+        return events
+
+    def response(self) -> dict[str, Any]:
+        """The Response object as it is now, an open item with the text that it has so far."""
+        unfinished = [self._item.body()] if self._item else []
+        return response_body(self._head, self._outcome, [*self.output, *unfinished])
+
+    def _require_running(self) -> None:
+        if not self.is_started or self.is_finished:
+            raise ValueError("the response is not running: not started, or finished")
+
+    def _open_segment(self, segment: SegmentStarted, events: list[Event]) -> None:
+        self._close_item("completed", events)
+        self._segment = segment
+        if ENVELOPES[segment.kind].needs_delta:
+            self._open_item(segment, events)
+
+    def _close_segment(self, segment: SegmentEnded, events: list[Event]) -> None:
+        if self._segment is None:
+            raise ValueError("a segment ended that had not started")
+        self._segment = None
+        if self._item is None:
+            return
+        self.endings[self._item.output_index] = segment
+        if segment.complete:
+            self._close_item("completed", events)
+
+    def _write(self, texts: list[str], events: list[Event]) -> None:
+        """Show the texts, which are taken out of the list, as one delta."""
+        if not texts:
+            return
+        if self._segment is None:
+            raise ValueError("text outside of a segment")
+        item = self._item or self._open_item(self._segment, events)
+        events.append(self._delta(item, "".join(texts)))
+        texts.clear()
+
+    def _open_item(self, segment: SegmentStarted, events: list[Event]) -> OpenItem:
+        envelope = ENVELOPES[segment.kind]
+        index = len(self.output)
+        item = OpenItem(
+            envelope,
+            ids.output_item_id(envelope.id_prefix, self._head.uuid, index),
+            index,
+            call_id=ids.call_id(self._head.uuid, index),
+            name=segment.name,
+        )
+        events += [self._emit(name, item.fields(name)) for name in envelope.opening]
+        self._item = item
+        self.is_visible = self.is_visible or envelope.item_type != "reasoning"
+        return item
+
+    def _close_item(self, status: ItemStatus, events: list[Event]) -> None:
+        item = self._item
+        if item is None:
+            return
+        if item.lacks_delta:
+            events.append(self._delta(item, ""))
+        item.close(status)
+        events += [self._emit(name, item.fields(name)) for name in item.envelope.closing]
+        self.output.append(item.body())
+        self._item = None
+
+    def _delta(self, item: OpenItem, text: str) -> Event:
+        number = self._sequence_number
+        self._sequence_number = number + 1
+        return Event(item.envelope.delta, number, item.write(text, number), len(text))
+
+    def _response_event(self, event_type: str, output: list[dict[str, Any]]) -> Event:
+        return self._emit(
+            event_type, {"response": response_body(self._head, self._outcome, output)}
+        )
+
+    def _emit(self, event_type: str, fields: dict[str, Any]) -> Event:
+        number = self._sequence_number
+        self._sequence_number = number + 1
+        data = orjson.dumps({"type": event_type, "sequence_number": number, **fields})
+        return Event(event_type, number, data)
+
+
+def _error_fields(error: dict[str, Any]) -> dict[str, Any]:
+    """The body of an `error` event, in both shapes that clients read.
+
+    The API nests it; OpenAI's SDK types describe it flat, and its iterator raises only for the
+    nested one.
+    """
+    flat = {"code": error["code"], "message": error["message"], "param": None}
+    return {**flat, "error": {"type": error["code"], **flat}}

@@ -1,0 +1,63 @@
+"""Bytes of a request → a JSON object, within bounds.
+
+orjson refuses what the later stages could not carry: lone surrogates, numbers beyond a double,
+NaN, text that is not UTF-8, more than 1024 nested containers. Of duplicate keys the last wins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from gateway.protocol.limits import InputLimits
+
+DEPTH_MAX: Final = 200
+"""Whatever the settings say: what is read must be written again, and orjson writes 254 levels."""
+
+
+def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
+    """The object that `body` spells. Raises `InvalidRequest`, whose code is null (OpenAI's way)."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"We could not parse the JSON body of your request ({error}). Send one JSON object, "
+            "encoded as UTF-8."
+        ) from None
+    if not isinstance(document, dict):
+        raise InvalidRequest(
+            "We could not parse the JSON body of your request: it is not a JSON object. Send one "
+            'such as {"model": "...", "input": "..."}.'
+        )
+    _check_shape(document, limits)
+    return document
+
+
+def _check_shape(document: dict[str, Any], limits: InputLimits) -> None:
+    """Level by level, so that nothing recurses and a hostile body costs one look at each value."""
+    level: list[dict[str, Any] | list[Any]] = [document]
+    depth_max = min(limits.json_depth_max, DEPTH_MAX)
+    depth = containers = 0
+    while level:
+        depth += 1
+        containers += len(level)
+        if depth > depth_max:
+            raise InvalidRequest(
+                "The JSON body of your request is nested too deeply. Expected at most "
+                f"{depth_max} levels."
+            )
+        if containers > limits.json_containers_max:
+            raise InvalidRequest(
+                "The JSON body of your request has too many parts. Expected at most "
+                f"{limits.json_containers_max} objects and arrays."
+            )
+        level = [
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, dict | list)
+        ]

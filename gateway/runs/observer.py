@@ -1,0 +1,64 @@
+"""What a run tells operators: metrics and log events, never content."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway import ids
+from gateway.errors import StoreError
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from gateway.log import Finished
+    from gateway.output.fold import Fold
+    from gateway.runs.specification import RunSpecification
+    from gateway.telemetry import Metrics
+
+_log = EventLog("gateway.runs")
+
+
+class Observer:
+    """Counts and logs the life of runs."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def first_token(self, specification: RunSpecification, seconds: float) -> None:
+        """The first id came, `seconds` after the run began."""
+        self._metrics.first_token(model=specification.model, seconds=seconds)
+
+    def failed(self, specification: RunSpecification, error: Exception) -> None:
+        """A backend or the database kept a run from its end."""
+        if isinstance(error, StoreError):
+            self._metrics.store_failed(type(error).__name__)
+        _log.error(
+            "a response failed",
+            response_id=ids.response_id(specification.head.uuid),
+            model=specification.model,
+            error=error,
+        )
+
+    def finished(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
+        """A run is over; its counts are final."""
+        usage, model = fold.usage, specification.model
+        self._metrics.response_finished(status=finished.status, model=model)
+        self._metrics.tokens(
+            model=model,
+            input_tokens=usage.input_tokens,
+            cached=usage.cached_tokens,
+            output=usage.output_tokens,
+            reasoning=usage.reasoning_tokens,
+        )
+        self._metrics.recovered(fold.recoveries)
+        if usage.output_tokens and not fold.visible:
+            self._metrics.empty_output()
+        _log.info(
+            "response ended",
+            response_id=ids.response_id(specification.head.uuid),
+            model=model,
+            status=finished.status,
+            input_tokens=usage.input_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.output_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+        )

@@ -1,0 +1,225 @@
+"""Who may call: tenants and keys for operators, authentication for requests.
+
+A key's secret is 256 random bits, so one keyed hash (HMAC-SHA256 under the pepper) is enough to
+store it, costs microseconds, and is what the key is found by. Decisions are cached for a few
+seconds, which is how long a disabled key keeps working on other replicas; while the database is
+down, known keys keep working for a bounded time.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from gateway import ids
+from gateway.errors import (
+    AuthenticationError,
+    InvalidRequest,
+    ResourceNotFound,
+    StoreConflict,
+    StoreUnavailable,
+)
+from gateway.store import tenants
+from gateway.tenancy import ApiKey, Principal, Tenant, TenantId
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.store.engine import Database
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
+_HINT_LENGTH: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    principal: Principal | None
+    at: float
+
+
+class _Decisions:
+    """The latest decisions by hash; the least recently used one goes first."""
+
+    def __init__(self, keys_max: int) -> None:
+        self._keys_max = keys_max
+        self._by_hash: OrderedDict[bytes, _Decision] = OrderedDict()
+
+    def get(self, key_hash: bytes) -> _Decision | None:
+        decision = self._by_hash.get(key_hash)
+        if decision is not None:
+            self._by_hash.move_to_end(key_hash)
+        return decision
+
+    def put(self, key_hash: bytes, decision: _Decision) -> None:
+        self._by_hash[key_hash] = decision
+        self._by_hash.move_to_end(key_hash)
+        if len(self._by_hash) > self._keys_max:
+            self._by_hash.popitem(last=False)
+
+    def discard(self, key_hash: bytes) -> None:
+        self._by_hash.pop(key_hash, None)
+
+    def clear(self) -> None:
+        self._by_hash.clear()
+
+
+class Access:
+    """Tenants, keys, and the answer to "who is calling?"."""
+
+    def __init__(
+        self,
+        database: Database,
+        pepper: bytes,
+        cache_ttl_s: float,
+        cache_keys_max: int,
+        *,
+        cache_stale_s: float = 900.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`cache_stale_s` is how long a known key outlives its `cache_ttl_s` without a database.
+
+        Up to `cache_keys_max` known keys are cached, and apart from them as many unknown ones: a
+        flood of wrong keys must not drive out the right ones.
+        """
+        self._database = database
+        self._pepper = pepper
+        self._cache_ttl_s = cache_ttl_s
+        self._cache_stale_s = cache_stale_s
+        self._clock = clock
+        self._known = _Decisions(cache_keys_max)
+        self._unknown = _Decisions(cache_keys_max)
+
+    async def create_tenant(self, name: str) -> Tenant:
+        """Raises `InvalidRequest` for a name that is taken or no name."""
+        _check_name(name)
+        try:
+            return await tenants.insert_tenant(self._database, TenantId(ids.new_uuid()), name)
+        except StoreConflict as conflict:
+            raise InvalidRequest(f"There is a tenant {name!r} already.", param="name") from conflict
+
+    async def list_tenants(self) -> list[Tenant]:
+        """All of them by name, disabled ones included."""
+        return await tenants.all_tenants(self._database)
+
+    async def disable_tenant(self, name: str) -> Tenant:
+        """None of its keys works any more. Raises `ResourceNotFound`."""
+        tenant = await tenants.disable_tenant(self._database, name)
+        self._known.clear()
+        if tenant is None:
+            raise _no_tenant(name)
+        return tenant
+
+    async def create_key(self, tenant_name: str, key_name: str) -> tuple[ApiKey, str]:
+        """The key and its secret, which cannot be had again.
+
+        Raises `ResourceNotFound` for an unknown tenant, `InvalidRequest` for a disabled one or a
+        bad name.
+        """
+        _check_name(key_name)
+        tenant = await self._tenant(tenant_name)
+        if tenant.disabled_at is not None:
+            raise InvalidRequest(f"Tenant {tenant_name!r} is disabled.", param="tenant")
+        secret = ids.new_api_key()
+        key = await tenants.insert_key(
+            self._database,
+            tenants.NewKey(
+                id=ids.new_uuid(),
+                tenant_id=tenant.id,
+                name=key_name,
+                hint=secret[-_HINT_LENGTH:],
+                hash=self._hash(secret),
+            ),
+        )
+        return key, secret
+
+    async def list_keys(self, tenant_name: str | None = None) -> list[ApiKey]:
+        """Keys of a tenant, or of all, the oldest first. Raises `ResourceNotFound`."""
+        tenant = None if tenant_name is None else await self._tenant(tenant_name)
+        return await tenants.keys(self._database, tenant.id if tenant else None)
+
+    async def disable_key(self, key: str) -> ApiKey:
+        """`key` is an id or a hint. Raises `ResourceNotFound`, and `InvalidRequest` for a hint
+        that several enabled keys share.
+        """
+        found = [one for one in await self.list_keys() if _is_meant(key, one)]
+        enabled = [one for one in found if one.disabled_at is None] or found[:1]
+        if not enabled:
+            raise ResourceNotFound(f"There is no key {key!r}.", param="key")
+        if len(enabled) > 1:
+            raise InvalidRequest(f"Several keys end in {key!r}: give the id.", param="key")
+        disabled = await tenants.disable_key(self._database, enabled[0].tenant_id, enabled[0].id)
+        self._known.clear()
+        return disabled or enabled[0]
+
+    async def authenticate(self, secret: str) -> Principal:
+        """Whose key this is.
+
+        Raises `AuthenticationError`, the same for a key that is unknown or disabled or whose tenant
+        is, and `StoreUnavailable` when the database is down and the key is not known here.
+        """
+        key_hash = self._hash(secret)
+        now = self._clock()
+        known = self._known.get(key_hash)
+        decision = known or self._unknown.get(key_hash)
+        if decision is None or now - decision.at > self._cache_ttl_s:
+            decision = await self._decide(key_hash, now, known)
+        if decision.principal is None:
+            raise _incorrect(secret)
+        return decision.principal
+
+    async def _decide(self, key_hash: bytes, now: float, known: _Decision | None) -> _Decision:
+        try:
+            principal = await tenants.find_principal(self._database, key_hash)
+        except StoreUnavailable:
+            if known is not None and now - known.at <= self._cache_ttl_s + self._cache_stale_s:
+                return known
+            raise
+        decision = _Decision(principal, now)
+        cache, other = self._known, self._unknown
+        if principal is None:
+            cache, other = other, cache
+        cache.put(key_hash, decision)
+        other.discard(key_hash)
+        return decision
+
+    async def _tenant(self, name: str) -> Tenant:
+        tenant = await tenants.find_tenant(self._database, name)
+        if tenant is None:
+            raise _no_tenant(name)
+        return tenant
+
+    def _hash(self, secret: str) -> bytes:
+        return hmac.digest(self._pepper, secret.encode("utf-8", "surrogatepass"), sha256)
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.match(name):
+        raise InvalidRequest(
+            f"{name!r} is no name: up to 64 letters, digits, '.', '_' and '-', the first of them a"
+            " letter or a digit.",
+            param="name",
+        )
+
+
+def _is_meant(key: str, candidate: ApiKey) -> bool:
+    try:
+        return UUID(key) == candidate.id
+    except ValueError:
+        return key == candidate.hint
+
+
+def _no_tenant(name: str) -> ResourceNotFound:
+    return ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
+
+
+def _incorrect(secret: str) -> AuthenticationError:
+    """Says nothing but what the caller sent, and of that no more than helps to recognise it."""
+    shown = f"{secret[:5]}***{secret[-_HINT_LENGTH:]}" if _SHOWABLE.match(secret) else "***"
+    return AuthenticationError(f"Incorrect API key provided: {shown}.", code="invalid_api_key")

@@ -1,0 +1,94 @@
+"""Arguments > environment > gateway.yaml > defaults, and every mistake with its place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+from pydantic_settings import InitSettingsSource
+
+from gateway.errors import ConfigError
+from gateway.settings.document import read_document
+from gateway.settings.environment import CONFIG_VARIABLE, PREFIX, read_environment
+from gateway.settings.layer import Layer, Mistake
+from gateway.settings.model import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydantic_core import ErrorDetails
+
+DEFAULT_FILE = "gateway.yaml"
+_UNKNOWN = "extra_forbidden"
+
+
+def load_settings(
+    config: Path | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings of this process.
+
+    `config` is the file (default: `GATEWAY_CONFIG`, then ./gateway.yaml if there is one),
+    `arguments` nested values that win over all else, `environ` the environment (default: the
+    process's). Raises one `ConfigError` that lists every mistake.
+    """
+    environ = os.environ if environ is None else environ
+    layers = [
+        Layer(dict(arguments or {})),
+        read_environment(Settings, environ),
+        _read_file(config, environ),
+    ]
+    mistakes = [mistake for layer in layers for mistake in layer.mistakes]
+    sources = tuple(InitSettingsSource(Settings, layer.values) for layer in layers)
+    try:
+        settings = Settings(_build_sources=(sources, {}))
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        mistakes += [_located(detail, layers) for detail in details]
+    else:
+        if not mistakes:
+            return settings
+    raise _as_error(list(dict.fromkeys(mistakes)))
+
+
+def _read_file(config: Path | None, environ: Mapping[str, str]) -> Layer:
+    named = config or environ.get(CONFIG_VARIABLE)
+    if named is None and not Path(DEFAULT_FILE).is_file():
+        return Layer()
+    return read_document(Path(named or DEFAULT_FILE), environ)
+
+
+def _located(detail: ErrorDetails, layers: Sequence[Layer]) -> Mistake:
+    """The mistake at the place of the value, or of the nearest section around it."""
+    path = detail["loc"]
+    for length in range(len(path), 0, -1):
+        for layer in layers:
+            if path[:length] in layer.places:
+                return Mistake(layer.places[path[:length]], _message(detail))
+    return Mistake(_spelled(path) or "settings", _message(detail))
+
+
+def _message(detail: ErrorDetails) -> str:
+    path = _spelled(detail["loc"])
+    if detail["type"] == _UNKNOWN:
+        return f"there is no setting {path}"
+    reason = detail["msg"].removeprefix("Value error, ")
+    return f"{path}: {reason}" if path else reason
+
+
+def _spelled(path: Sequence[str | int]) -> str:
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(parts).removeprefix(".")
+
+
+def _as_error(mistakes: Sequence[Mistake]) -> ConfigError:
+    first, *others = mistakes
+    return ConfigError(
+        "\n".join([first.message, *map(str, others)]),
+        where=first.where,
+        remedy=f"`harmony-gateway config env` lists every setting; in {DEFAULT_FILE} "
+        f"{PREFIX}SERVER__PORT is `port` under `server`.",
+    )

@@ -1,0 +1,145 @@
+"""All settings of a process, as one frozen value."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from typing_extensions import override
+
+from gateway.errors import ConfigError
+from gateway.settings.sections import (
+    Auth,
+    Backend,
+    Database,
+    Harmony,
+    Input,
+    Limits,
+    Log,
+    Model,
+    Secret,
+    Server,
+    Stream,
+    Upstream,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def default_data_dir() -> Path:
+    """Where this user's applications keep data, by the platform's custom.
+
+    Root's is not in its home: PostgreSQL refuses to run as root, and others cannot enter there.
+    """
+    if os.geteuid() == 0:
+        return Path("/var/lib/harmony-gateway")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "harmony-gateway"
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "harmony-gateway"
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()
+
+
+def _refuse_repeated(what: str, names: Iterable[str]) -> None:
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    if repeated:
+        raise ValueError(f"{what} must differ: {', '.join(repeated)}")
+
+
+class Settings(BaseSettings):
+    """Built in code it holds arguments and defaults; `load_settings` adds file and environment."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    data_dir: Annotated[Path, AfterValidator(_absolute)] = Field(
+        default_factory=default_data_dir,
+        description="Folder of the embedded PostgreSQL, its pepper and demo.env.",
+    )
+    cache_salt_secret: Secret | None = Field(
+        None,
+        description="Secret that keeps tenants' prefix caches apart; default: from the pepper.",
+    )
+    server: Server = Server()
+    database: Database = Database()
+    auth: Auth = Auth()
+    models: tuple[Model, ...] = Field(
+        (), description="Models offered; empty: every model that a backend serves."
+    )
+    backends: tuple[Backend, ...] = Field((), description="The inference servers.")
+    upstream: Upstream = Upstream()
+    limits: Limits = Limits()
+    stream: Stream = Stream()
+    harmony: Harmony = Harmony()
+    input: Input = Input()
+    log: Log = Log()
+
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only the arguments: what a test or a demo builds does not depend on where it runs."""
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _names_are_unambiguous(self) -> Self:
+        _refuse_repeated("names of backends", (backend.name for backend in self.backends))
+        _refuse_repeated(
+            "ids and aliases of models",
+            (name for model in self.models for name in (model.id, *model.aliases)),
+        )
+        return self
+
+    @property
+    def database_url(self) -> str:
+        """The URL, password and all. Raises `ConfigError` where there is none."""
+        if self.database.url is None:
+            raise ConfigError(
+                "there is no database URL",
+                where="database.url",
+                remedy="Set DATABASE_URL=postgresql://USER:PASSWORD@HOST:5432/DATABASE.",
+            )
+        return self.database.url.get_secret_value()
+
+    @property
+    def pepper(self) -> bytes:
+        """What API keys are hashed with. Raises `ConfigError` where there is none."""
+        if self.auth.key_pepper is None:
+            raise ConfigError(
+                "no secret to hash API keys with; all replicas must share one",
+                where="auth.key_pepper",
+                remedy="Set GATEWAY_AUTH__KEY_PEPPER to the output of: openssl rand -hex 32",
+            )
+        return self.auth.key_pepper.get_secret_value().encode()
+
+    @property
+    def cache_salt_key(self) -> bytes:
+        """What tenants' cache salts are made with: `cache_salt_secret`, or from the pepper."""
+        if self.cache_salt_secret is None:
+            return hmac.digest(self.pepper, b"cache salt", "sha256")
+        return self.cache_salt_secret.get_secret_value().encode()
+
+    def with_database_url(self, url: str) -> Settings:
+        """The same settings once the embedded database is running."""
+        database = self.database.model_copy(update={"url": SecretStr(url)})
+        return self.model_copy(update={"database": database})
+
+    def with_pepper(self, pepper: str) -> Settings:
+        """The same settings with the pepper that was made for the embedded database."""
+        auth = self.auth.model_copy(update={"key_pepper": SecretStr(pepper)})
+        return self.model_copy(update={"auth": auth})

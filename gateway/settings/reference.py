@@ -1,0 +1,111 @@
+"""The settings as documentation: the table of variables and the annotated example file."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from gateway.settings.environment import CONFIG_VARIABLE, CUSTOMARY, FILE_SUFFIX, variables
+from gateway.settings.model import Settings
+from gateway.settings.sections import Backend, Model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pydantic.fields import FieldInfo
+
+_LINE_WIDTH = 98
+_NO_STATIC_DEFAULT = {"data_dir": "~/.local/share/harmony-gateway"}
+_EXAMPLE_ITEMS: Mapping[str, tuple[type[BaseModel], dict[str, Any]]] = {
+    "models": (Model, {"id": "gpt-oss-120b", "served_as": "openai/gpt-oss-120b"}),
+    "backends": (Backend, {"name": "gpu-1", "url": "http://gpu-1:8000"}),
+}
+_HEADER = """\
+# Harmony Gateway. Every setting with its default; what is commented out may stay so.
+# Copy to gateway.yaml, or name the file with --config or GATEWAY_CONFIG.
+# ${NAME} and ${NAME:-default} stand for environment variables; $${ is a plain ${.
+# An environment variable wins over this file: GATEWAY_SERVER__PORT over `port` under `server`.
+# Written by `harmony-gateway config example`; checked by `harmony-gateway config check`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One variable, its default as it would be written, and what it means."""
+
+    name: str
+    default: str
+    description: str
+
+
+def rows() -> list[Row]:
+    """Every environment variable that is read, in the order of the sections."""
+    table = [Row(CONFIG_VARIABLE, "gateway.yaml", "Path of the configuration file.")]
+    customary = {path: name for name, path in CUSTOMARY.items()}
+    for variable in variables(Settings):
+        also = []
+        if variable.is_list:
+            also.append("As JSON.")
+        if variable.is_secret:
+            also.append(f"Or {variable.name}{FILE_SUFFIX}: a file that holds it.")
+        if variable.path in customary:
+            also.append(f"{customary[variable.path]} is honoured too.")
+        default = _default(variable.path[-1], variable.field)
+        description = " ".join([variable.field.description or "", *also])
+        table.append(Row(variable.name, default, description))
+    return table
+
+
+def example() -> str:
+    """The text of gateway.example.yaml."""
+    return "\n".join([_HEADER, *_section(Settings, indent=0)])
+
+
+def _section(model: type[BaseModel], indent: int) -> Iterator[str]:
+    for key, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from _comment((annotation.__doc__ or "").splitlines()[0], indent)
+            yield f"{key}:"
+            yield from _section(annotation, indent + 2)
+            yield ""
+        elif key in _EXAMPLE_ITEMS and not indent:
+            yield from _comment(field.description or "", indent)
+            yield f"{key}:"
+            yield from _item(*_EXAMPLE_ITEMS[key])
+            yield ""
+        else:
+            yield from _comment(field.description or "", indent)
+            yield f"{' ' * indent}# {key}: {_default(key, field)}".rstrip()
+            if not indent:
+                yield ""
+
+
+def _item(model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
+    """One entry of a list, its first line marked with a dash."""
+    first = True
+    for key, field in model.model_fields.items():
+        yield from _comment(field.description or "", 2 if first else 4)
+        lead = "  - " if first else "    "
+        value = given[key] if key in given else _default(key, field)
+        yield f"{lead}{'' if key in given else '# '}{key}: {value}".rstrip()
+        first = False
+
+
+def _comment(text: str, indent: int) -> list[str]:
+    prefix = " " * indent + "# "
+    return textwrap.wrap(text, _LINE_WIDTH, initial_indent=prefix, subsequent_indent=prefix)
+
+
+def _default(key: str, field: FieldInfo) -> str:
+    """The default in YAML, which for these values is also how the variable is written."""
+    if key in _NO_STATIC_DEFAULT:
+        return _NO_STATIC_DEFAULT[key]
+    if field.default is None or field.default is PydanticUndefined:
+        return ""
+    return field.default if isinstance(field.default, str) else json.dumps(field.default)

@@ -1,0 +1,229 @@
+"""The sections of the configuration: every setting with its default, its bounds and its unit.
+
+The descriptions are the reference documentation: `harmony-gateway config env` and gateway.example.yaml
+are made from them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+)
+
+MIB = 1024 * 1024
+
+Secret = Annotated[SecretStr, Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s\x00-\x1f]+$")]
+PEPPER_CHARS_MIN = 16
+
+
+def _http_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("expected a URL such as http://gpu-1:8000")
+    if parts.query or parts.fragment or parts.username:
+        raise ValueError("a backend's URL has no query, fragment or user; use api_key")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _postgres_url(url: SecretStr) -> SecretStr:
+    scheme = url.get_secret_value().partition("://")[0]
+    if scheme not in {"postgres", "postgresql", "postgresql+asyncpg"}:
+        raise ValueError("expected a URL such as postgresql://user:password@host:5432/database")
+    return url
+
+
+class Section(BaseModel):
+    """Frozen; a key that does not exist is a mistake; no value is repeated in an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Server(Section):
+    """The listening socket and the end of the process."""
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    connections_max: PositiveInt = Field(
+        4096, description="Open connections; a request on one more is answered 503."
+    )
+    backlog_max: PositiveInt = Field(2048, description="Connections waiting to be accepted.")
+    head_bytes_max: PositiveInt = Field(65_536, description="Bytes of a request's headers.")
+    head_timeout_s: PositiveFloat = Field(30.0, description="Seconds for the headers to arrive.")
+    keepalive_timeout_s: PositiveInt = Field(
+        75, description="Seconds an idle client connection stays open; longer than the proxy's."
+    )
+    drain_grace_s: int = Field(
+        110, ge=0, description="Seconds that streams may go on after SIGTERM, before they are cut."
+    )
+
+
+class Database(Section):
+    """PostgreSQL."""
+
+    url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = Field(
+        None, description="postgresql://…; without one an embedded PostgreSQL is started."
+    )
+    pool_size_max: PositiveInt = Field(10, description="Connections this process holds.")
+    connect_timeout_s: PositiveFloat = Field(5.0, description="Seconds to connect.")
+    command_timeout_s: PositiveFloat = Field(10.0, description="Seconds one statement may take.")
+    commit_wait_s: PositiveFloat = Field(
+        10.0, description="Seconds the end of a response waits for a database that is away."
+    )
+    statement_cache_size: int = Field(
+        0, ge=0, description="Prepared statements a connection keeps; 0 behind PgBouncer."
+    )
+
+
+class Auth(Section):
+    """API keys."""
+
+    key_pepper: Annotated[SecretStr, Field(min_length=PEPPER_CHARS_MIN)] | None = Field(
+        None,
+        description="Secret that API keys are hashed with, 16 characters or more; needed with an "
+        "external database, made once for the embedded one.",
+    )
+    key_cache_ttl_s: PositiveFloat = Field(
+        5.0, description="Seconds until a disabled key is refused by every replica."
+    )
+    key_cache_entries_max: PositiveInt = Field(10_000, description="Keys remembered.")
+    stale_keys_max_s: float = Field(
+        900.0, ge=0, description="Seconds a known key goes on working while the database is away."
+    )
+
+
+class Model(Section):
+    """A model as clients know it."""
+
+    id: Name = Field(description="The name in requests and in GET /v1/models.")
+    aliases: tuple[Name, ...] = Field((), description="Other names for it.")
+    served_as: Name | None = Field(None, description="Its name at the backends, if another.")
+    context_length: PositiveInt | None = Field(
+        None, description="Tokens of prompt and output together; default: what backends report."
+    )
+    reasoning_effort: Literal["low", "medium", "high"] = Field(
+        "medium", description="Effort of requests that name none."
+    )
+
+
+class Backend(Section):
+    """One inference server."""
+
+    name: Name = Field(description="Its name in logs and metrics.")
+    url: Annotated[str, AfterValidator(_http_url)] = Field(description="Such as http://gpu-1:8000.")
+    api_key: Secret | None = Field(None, description="Sent as a bearer token.")
+    models: tuple[Name, ...] = Field((), description="Names it serves; empty: what it lists.")
+
+
+class Upstream(Section):
+    """Talking to backends."""
+
+    connect_timeout_s: PositiveFloat = Field(5.0, description="Seconds to connect.")
+    first_token_timeout_s: PositiveFloat = Field(600.0, description="Seconds to the first token.")
+    stall_timeout_s: PositiveFloat = Field(60.0, description="Seconds between two tokens.")
+    attempts_max: PositiveInt = Field(3, description="Backends tried before the first token.")
+    connections_max: PositiveInt = Field(2048, description="Open connections to all backends.")
+    keepalive_expiry_s: PositiveFloat = Field(
+        4.0, description="Seconds an idle connection is kept; below the backends' 5."
+    )
+    probe_interval_s: PositiveFloat = Field(
+        30.0, description="Seconds between two looks at a backend's models and version."
+    )
+    probe_timeout_s: PositiveFloat = Field(10.0, description="Seconds such a look may take.")
+    health_interval_s: PositiveFloat = Field(2.0, description="Seconds between health checks.")
+    health_timeout_s: PositiveFloat = Field(2.0, description="Seconds a health check may take.")
+
+
+class Limits(Section):
+    """What a request may ask of the gateway. Beyond a limit is a 4xx that says so."""
+
+    body_bytes_max: PositiveInt = Field(16 * MIB, description="Bytes of a request's body.")
+    body_timeout_s: PositiveFloat = Field(30.0, description="Seconds for the body to arrive.")
+    json_depth_max: PositiveInt = Field(128, le=1000, description="Nested JSON containers.")
+    json_containers_max: PositiveInt = Field(500_000, description="JSON containers in all.")
+    text_chars_max: PositiveInt = Field(10 * MIB, description="Characters of one text.")
+    items_max: PositiveInt = Field(10_000, description="Items in one request's input.")
+    tools_max: PositiveInt = Field(512, description="Tools in one request.")
+    schema_bytes_max: PositiveInt = Field(256 * 1024, description="Bytes of one tool's schema.")
+    schema_depth_max: PositiveInt = Field(32, description="Nesting of one tool's schema.")
+    schema_nodes_max: PositiveInt = Field(10_000, description="Nodes of a schema, $ref inlined.")
+    history_depth_max: PositiveInt = Field(1000, description="Responses in one chain.")
+    history_items_max: PositiveInt = Field(20_000, description="Items in one chain.")
+    inline_tokenize_chars_max: PositiveInt = Field(
+        20_000, description="Characters tokenised on the event loop; more goes to a thread."
+    )
+    tokenize_threads_max: PositiveInt = Field(2, description="Threads that tokenise.")
+    responses_in_flight_max: PositiveInt = Field(
+        1000, description="Responses generated at once by this process; one more is answered 429."
+    )
+    request_timeout_s: PositiveFloat = Field(
+        3600.0, description="Seconds one response may take from the request to its last token."
+    )
+
+
+class Stream(Section):
+    """Server-sent events."""
+
+    start_grace_s: float = Field(
+        1.0,
+        ge=0,
+        description="Seconds a stream's status waits for the first token, so that a failure before "
+        "it is an HTTP status.",
+    )
+    keepalive_event_s: PositiveFloat = Field(
+        15.0,
+        description="Seconds of silence until response.in_progress is sent again, for clients "
+        "whose timers comments do not reset.",
+    )
+    write_timeout_s: PositiveFloat = Field(
+        60.0, description="Seconds a client may take to read one write."
+    )
+    reader_events_max: PositiveInt = Field(
+        1000, description="Events a slow reader may lag behind before it is cut off."
+    )
+    write_bytes_max: PositiveInt = Field(65_536, description="Bytes of events put into one write.")
+
+
+class Harmony(Section):
+    """The system message of every prompt."""
+
+    identity: str = Field(
+        "You are ChatGPT, a large language model trained by OpenAI.",
+        max_length=4096,
+        description="Its first sentence.",
+    )
+    knowledge_cutoff: str = Field("2024-06", max_length=64, description="Knowledge cutoff line.")
+    date: Literal["utc", "off"] = Field(
+        "utc", description="The date of the chain's first response, or none."
+    )
+    commentary_without_tools: bool = Field(
+        default=False, description="Offer the commentary channel to requests that have no tools."
+    )
+
+
+class Input(Section):
+    """How requests are read."""
+
+    strict: bool = Field(
+        default=False, description="Refuse what this gateway cannot honour instead of ignoring it."
+    )
+
+
+class Log(Section):
+    """Standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least severe level that is written."
+    )
+    format: Literal["auto", "json", "console"] = Field(
+        "auto", description="auto: console on a terminal, json otherwise."
+    )

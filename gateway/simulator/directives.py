@@ -1,0 +1,200 @@
+"""Directives in the user's text: `[[sim key=value key=value]]`, any number of them.
+
+| key | value | effect |
+|---|---|---|
+| `say` | text to the end of the directive | the answer |
+| `think` | `none` or a number of ids | length of the analysis |
+| `tokens` | number of ids | length of the answer |
+| `call` | a tool's name, or `none` | call it, or call nothing |
+| `calls` | number | how many calls, one after the other |
+| `tokens_per_s`, `ids_per_event`, `first_token_delay_s` | number | pace of this stream |
+| `status` | HTTP status | answer it instead of generating |
+| `first_event_error` | HTTP status | 200, and the error as the first event |
+| `slow_accept_s` | seconds | wait before the response's head |
+| `die_after` | n | after n ids of this request the connection is cut, as by kill -9 |
+| `stall_after` | n | after n ids nothing more comes, and the connection stays open |
+| `abort_after` | n | the n-th id carries `finish_reason: "abort"` |
+| `error_after` | n | after n ids an error event 500, as when the engine dies |
+| `end_after` | n | after n ids a proper end of the body without a finish reason |
+| `times` | n | faults only for the first n requests of this prompt |
+| `only` | instance name | faults only at this instance |
+
+A directive with an unknown key or a bad value is refused, so that no test passes by a typing error.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.simulator.errors import bad_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_DIRECTIVE: Final = re.compile(r"\[\[sim\s+(.*?)\]\]", re.DOTALL)
+_SAY: Final = re.compile(r"(?:^|\s)say=(.*)\Z", re.DOTALL)
+_NUMBER_MAX: Final = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user's text asks of the script. None: left to the script."""
+
+    say: str | None = None
+    think: int | None = None
+    tokens: int | None = None
+    call: str | None = None
+    calls: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What it asks of the stream's speed. None: as the instance is set."""
+
+    tokens_per_s: float | None = None
+    ids_per_event: int | None = None
+    first_token_delay_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What is to go wrong. The `_after` counts are ids of one request, not of the turn."""
+
+    status: int | None = None
+    first_event_error: int | None = None
+    slow_accept_s: float | None = None
+    die_after: int | None = None
+    stall_after: int | None = None
+    abort_after: int | None = None
+    error_after: int | None = None
+    end_after: int | None = None
+    times: int | None = None
+    only: str | None = None
+
+    @property
+    def break_at(self) -> int | None:
+        """After how many ids of a request it breaks off; None: it does not."""
+        marks = (
+            self.die_after,
+            self.stall_after,
+            self.abort_after,
+            self.error_after,
+            self.end_after,
+        )
+        return min((mark for mark in marks if mark is not None), default=None)
+
+    def __bool__(self) -> bool:
+        """Whether anything at all is to go wrong."""
+        return self.break_at is not None or any(
+            value is not None for value in (self.status, self.first_event_error, self.slow_accept_s)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Directives:
+    """Everything a text asks for."""
+
+    wishes: Wishes = Wishes()
+    pace: Pace = Pace()
+    faults: Faults = Faults()
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= _NUMBER_MAX:
+        raise ValueError(text)
+    return number
+
+
+def _positive(text: str) -> int:
+    return _count(text) or _count("-1")
+
+
+def _amount(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= _NUMBER_MAX:
+        raise ValueError(text)
+    return number
+
+
+def _error_status(text: str) -> int:
+    status = int(text)
+    if not 400 <= status <= 599:
+        raise ValueError(text)
+    return status
+
+
+def _ids_or_none(text: str) -> int:
+    return 0 if text == "none" else _count(text)
+
+
+_READ: Final[Mapping[str, Callable[[str], object]]] = {
+    "say": str,
+    "think": _ids_or_none,
+    "tokens": _count,
+    "call": str,
+    "calls": _count,
+    "tokens_per_s": _amount,
+    "ids_per_event": _positive,
+    "first_token_delay_s": _amount,
+    "status": _error_status,
+    "first_event_error": _error_status,
+    "slow_accept_s": _amount,
+    "die_after": _count,
+    "stall_after": _count,
+    "abort_after": _count,
+    "error_after": _count,
+    "end_after": _count,
+    "times": _count,
+    "only": str,
+}
+
+
+def parse(text: str) -> Directives:
+    """The directives in a user's text, later ones over earlier ones.
+
+    Raises `SimulatedError` (400) for a key or value that means nothing.
+    """
+    values: dict[str, Any] = {}
+    for match in _DIRECTIVE.finditer(text):
+        values |= _values(match[1])
+    return _build(values)
+
+
+def parse_plan(plan: str) -> Faults:
+    """A fault plan without brackets; raises `SimulatedError` as `parse` does."""
+    return _build(_values(plan)).faults
+
+
+def without_directives(text: str) -> str:
+    """The text as the user meant it for the reader."""
+    return _DIRECTIVE.sub("", text).strip()
+
+
+def _values(directive: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if said := _SAY.search(directive):
+        values["say"] = said[1]
+        directive = directive[: said.start()]
+    for word in directive.split():
+        key, _, value = word.partition("=")
+        try:
+            values[key] = _READ[key](value)
+        except (KeyError, ValueError) as error:
+            raise bad_request(f"The simulator does not know the directive {word!r}.") from error
+    return values
+
+
+def _build(values: dict[str, Any]) -> Directives:
+    return Directives(
+        wishes=Wishes(**_of(Wishes, values)),
+        pace=Pace(**_of(Pace, values)),
+        faults=Faults(**_of(Faults, values)),
+    )
+
+
+def _of(kind: type[Wishes | Pace | Faults], values: dict[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {key: value for key, value in values.items() if key in names}

@@ -1,0 +1,73 @@
+"""What the simulated server answers when it does not generate, in vLLM's words.
+
+Source: responses of vLLM 0.32.0; `{"error": {message, type, param, code}}`, code = HTTP status.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.errors import GatewayError
+
+ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+ENGINE_BUSY = (
+    "The engine is currently busy and cannot accept new requests. Please try again later or on a "
+    "different instance."
+)
+
+_TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    500: "InternalServerError",
+    503: "Service Unavailable",
+}
+
+
+class SimulatedError(GatewayError):
+    """Answered to the caller with `status` and `body()`."""
+
+    def __init__(
+        self, status: int, message: str, *, kind: str | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind or _TYPES.get(status, "InternalServerError")
+        self.param = param
+
+    def body(self) -> dict[str, Any]:
+        """The JSON of the response, or of the event when the response is a stream already."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param,
+                "code": self.status,
+            }
+        }
+
+
+def bad_request(message: str, param: str | None = None) -> SimulatedError:
+    """A value the engine refuses."""
+    return SimulatedError(400, message, param=param)
+
+
+def bad_value(message: str, param: str, value: object) -> SimulatedError:
+    """A value the engine refuses, with vLLM's suffix that repeats it."""
+    return bad_request(f"{message} (parameter={param}, value={value})", param)
+
+
+def bad_shape(place: str, kind: str, message: str, value: object) -> SimulatedError:
+    """A field of the wrong type, in the form of vLLM's request validation."""
+    detail = {"type": kind, "loc": f"body.{place}", "msg": message, "input": str(value)[:100]}
+    return SimulatedError(
+        400, f"1 validation error:\n  {detail}", kind="Bad Request", param=f"body.{place}"
+    )
+
+
+def injected(status: int) -> SimulatedError:
+    """The error a fault plan asks for."""
+    message = ENGINE_BUSY if status == 503 else ENGINE_DEAD if status == 500 else "Simulated fault."
+    return SimulatedError(status, message)

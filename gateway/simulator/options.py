@@ -1,0 +1,64 @@
+"""What a simulated server is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorOptions:
+    """All settings of one simulated server.
+
+    `faults` is a plan in the words of `gateway.simulator.directives`, such as
+    `"status=503 times=2"`; it applies to every request that names no fault itself.
+    """
+
+    name: str = "simulator"
+    """This instance, as `only=NAME` in a directive calls it."""
+    models: tuple[str, ...] = ("gpt-oss-20b", "gpt-oss-120b")
+    """Served names; a request without a model gets the first."""
+    version: str = "0.32.0"
+    """The vLLM version it claims to be in `GET /version`."""
+    api_key: str | None = None
+    """Guards `/v1/…`, as vLLM's --api-key does. None: open."""
+    context_length: int = 131_072
+    """Ids of prompt and output together."""
+
+    tokens_per_s: float | None = None
+    """Pace of one stream; None: as fast as it can be written."""
+    first_token_delay_s: float = 0.0
+    """Seconds between the response's head and the first id."""
+    ids_per_event: int = 1
+    """Ids in one server-sent event, as with vLLM's --stream-interval."""
+    write_events_max: int = 64
+    """Events joined into one write when the stream is behind its pace or has none."""
+
+    running_max: int = 256
+    """Requests generated at once; more wait, in order."""
+    queued_max: int = 1024
+    """Requests that may wait; one more is answered 503."""
+    overload_as_event: bool = False
+    """Answer such a one 200 and an error as the first event, as vLLM does to requests that race."""
+
+    faults: str = ""
+    """The fault plan; see above."""
+    fault_prompts_max: int = 10_000
+    """Prompts whose attempts are counted for `times=`; the oldest are forgotten."""
+    stall_max_s: float = 3600.0
+    """Seconds a stalled stream is held before it is cut."""
+
+    cache_blocks_max: int = 65_536
+    """Blocks of 16 ids that the prefix cache remembers."""
+    report_cached_tokens: bool = True
+    """Put cached tokens into the usage, as --enable-prompt-tokens-details does."""
+
+    observed_requests_max: int = 1000
+    """Requests that `GET /simulator/requests` remembers."""
+    body_bytes_max: int = 32 * 1024 * 1024
+    """Bytes of one request's body."""
+    corpus_path: Path | None = None
+    """Lines of malformed and other output for `corpus:ID`; None: the packaged ones."""

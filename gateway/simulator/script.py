@@ -1,0 +1,85 @@
+"""A script: everything that is said in one turn, before any of it is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway.generation import FinishReason
+from gateway.harmony.framing import OPENING
+from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
+
+if TYPE_CHECKING:
+    from gateway.harmony.vocabulary import Vocabulary
+
+ANALYSIS: Final = "analysis"
+COMMENTARY: Final = "commentary"
+FINAL: Final = "final"
+CALL_PREFIX: Final = "functions."
+"""The kind of a call is its recipient; of any other message, its channel."""
+
+_TERMINATORS: Final = {ANALYSIS: END, COMMENTARY: END, FINAL: RETURN}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One message of a script. `header` begins with `<|start|>assistant`."""
+
+    kind: str
+    header: tuple[int, ...]
+    body: tuple[int, ...]
+    terminator: int
+
+    @property
+    def ids(self) -> list[int]:
+        """The whole message."""
+        return [*self.header, *self.body, self.terminator]
+
+    @property
+    def ends_turn(self) -> bool:
+        """Whether nothing is said after it."""
+        return self.terminator != END
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The ids of a turn from its `<|start|>assistant` on, and why it ends where it ends.
+
+    `parts` is empty for a script that is replayed as it is, well formed or not.
+    """
+
+    ids: list[int]
+    parts: tuple[Part, ...] = ()
+    finish: FinishReason = FinishReason.STOP
+
+
+class PartWriter:
+    """Makes parts out of text."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    def part(self, kind: str, text: str) -> Part:
+        """A message of `kind` with this text."""
+        return self.part_of_ids(kind, self.vocabulary.encode(text))
+
+    def part_of_ids(self, kind: str, body: list[int]) -> Part:
+        """A message of `kind` with this body."""
+        return Part(
+            kind=kind,
+            header=(*OPENING, *self._header(kind)),
+            body=tuple(body),
+            terminator=_TERMINATORS.get(kind, CALL),
+        )
+
+    def _header(self, kind: str) -> list[int]:
+        encode = self.vocabulary.encode
+        if not kind.startswith(CALL_PREFIX):
+            return [CHANNEL, *encode(kind), MESSAGE]
+        address = encode(f"{COMMENTARY} to={kind} ")
+        return [CHANNEL, *address, CONSTRAIN, *encode("json"), MESSAGE]
+
+
+def script_of(parts: list[Part]) -> Script:
+    """The script that says these messages one after the other."""
+    return Script(ids=[one for part in parts for one in part.ids], parts=tuple(parts))

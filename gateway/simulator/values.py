@@ -1,0 +1,218 @@
+"""Makes a value that is valid against a JSON Schema, out of what the user said where that fits."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Final
+
+Schema = dict[str, Any]
+
+DEPTH_MAX: Final = 24
+"""Nesting beyond which a value is empty: the schema has no finite one."""
+DEPTH_SHORT: Final = 4
+"""Nesting from which on the shortest way out is taken: null, the empty array."""
+_QUOTED: Final = re.compile(r"""["'`“]([^"'`“”]{1,200})["'`”]""")
+_PLACE: Final = re.compile(r"\b(?:in|at|for|to|from)\s+((?:[^\W\d_a-z][\w'.\-]*\s?)+)")
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_FORMATS: Final = {
+    "date": "2026-01-31",
+    "date-time": "2026-01-31T12:00:00Z",
+    "time": "12:00:00Z",
+    "duration": "P1D",
+    "email": "someone@example.com",
+    "hostname": "example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "https://example.com/",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+}
+_STRING_CHARS_MAX: Final = 120
+
+
+def make_value(schema: Schema, request: str) -> Any:
+    """A value valid against a schema whose references resolve within it.
+
+    `request` is what the user said. Deterministic. `pattern` and `not` are not honoured.
+    """
+    return _Maker(schema, request).value(schema, "", 0)
+
+
+def make_arguments(schema: Schema, request: str) -> dict[str, Any]:
+    """The arguments of a call: always an object."""
+    value = make_value(schema, request)
+    return value if isinstance(value, dict) else {}
+
+
+class _Maker:
+    def __init__(self, root: Schema, request: str) -> None:
+        self._root = root
+        self._request = request
+        self._numbers = [json.loads(found) for found in _NUMBER.findall(_plain(request))]
+        self._names = [*_QUOTED.findall(request), *_PLACE.findall(request)]
+
+    def value(self, schema: Any, key: str, depth: int) -> Any:
+        schema = _resolve(schema, self._root)
+        if depth > DEPTH_MAX:
+            return {}
+        if constants := [schema["const"]] if "const" in schema else schema.get("enum"):
+            return self._choose(constants)
+        if members := schema.get("anyOf") or schema.get("oneOf"):
+            return self._one_of(members, key, depth)
+        return self._typed(_type_of(schema), schema, key, depth)
+
+    def _typed(self, kind: str, schema: Schema, key: str, depth: int) -> Any:
+        match kind:
+            case "object":
+                return self._object(schema, depth)
+            case "array":
+                return self._array(schema, key, depth)
+            case "integer" | "number":
+                return self._number(schema)
+            case "boolean" | "null":
+                return True if kind == "boolean" else None
+            case _:
+                return self._string(schema, key)
+
+    def _one_of(self, members: list[Any], key: str, depth: int) -> Any:
+        resolved = [_resolve(member, self._root) for member in members]
+        constants = [member["const"] for member in resolved if "const" in member]
+        if constants:
+            return self._choose(constants)
+        kinds = [_type_of(member) for member in resolved]
+        if "null" in kinds and depth >= DEPTH_SHORT:
+            return None
+        flat = [i for i, kind in enumerate(kinds) if kind not in {"object", "array", "null"}]
+        some = [i for i, kind in enumerate(kinds) if kind != "null"]
+        return self.value(resolved[(flat or some or [0])[0]], key, depth + 1)
+
+    def _choose(self, values: list[Any]) -> Any:
+        """The first that the user mentions, else the first that is not null."""
+        said = [value for value in values if isinstance(value, str) and self._mentions(value, 0)]
+        return next((value for value in [*said, *values] if value is not None), None)
+
+    def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
+        properties = schema.get("properties") or {}
+        required = schema.get("required") or []
+        wanted = [key for key in properties if key in required or self._mentions(key, depth)]
+        missing = [key for key in required if key not in properties]
+        return {
+            key: self.value(properties.get(key, {}), key, depth + 1) for key in [*wanted, *missing]
+        }
+
+    def _array(self, schema: Schema, key: str, depth: int) -> list[Any]:
+        if "prefixItems" in schema:
+            return [self.value(item, key, depth + 1) for item in schema["prefixItems"]]
+        least = schema.get("minItems", 0)
+        wanted = max(least, 1) if depth < DEPTH_SHORT else least
+        count = min(wanted, schema.get("maxItems", wanted))
+        first = self.value(schema.get("items", {}), key, depth + 1) if count else None
+        if schema.get("uniqueItems") and isinstance(first, str):
+            return [first, *(f"{first} {number}" for number in range(2, count + 1))]
+        return [first] * count
+
+    def _number(self, schema: Schema) -> int | float:
+        """The first number the user said that fits, else 1, else one within the bounds."""
+        whole = _type_of(schema) == "integer"
+        for number in [*self._numbers, 1, 0, *_candidates(schema)]:
+            if _fits(number, schema) and (not whole or number == int(number)):
+                return int(number) if number == int(number) else number
+        return 1
+
+    def _string(self, schema: Schema, key: str) -> str:
+        if schema.get("format") in _FORMATS:
+            return _FORMATS[schema["format"]]
+        text = self._text_for(key)
+        least = schema.get("minLength", 0)
+        most = schema.get("maxLength", max(least, _STRING_CHARS_MAX))
+        return text[:most].ljust(least, "x")
+
+    def _text_for(self, key: str) -> str:
+        stated = key and re.search(rf"\b{re.escape(key)}\s*(?:=|:|is)\s*(\S+)", self._request)
+        if stated:
+            return stated[1].strip(".,;\"'")
+        if self._names:
+            return str(self._names[0]).strip().rstrip(".,;!?")
+        return self._request or "example"
+
+    def _mentions(self, name: str, depth: int) -> bool:
+        said = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self._request, re.IGNORECASE)
+        return said is not None and depth < DEPTH_SHORT
+
+
+def _plain(text: str) -> str:
+    return _QUOTED.sub(" ", text)[:10_000]
+
+
+def _type_of(schema: Schema) -> str:
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return next((str(one) for one in kind if one != "null"), "null")
+    if kind is not None:
+        return str(kind)
+    if "properties" in schema or "required" in schema:
+        return "object"
+    return "array" if "items" in schema else "string"
+
+
+def _resolve(schema: Any, root: Schema) -> Schema:
+    """Follows local references and merges `allOf`; True and False are the schema of anything."""
+    for _ in range(DEPTH_MAX):
+        if not isinstance(schema, dict):
+            return {}
+        if "$ref" in schema:
+            schema = _at(root, str(schema["$ref"]))
+        elif "allOf" in schema:
+            schema = _merged(schema, root)
+        else:
+            return schema
+    return {}
+
+
+def _at(root: Schema, reference: str) -> Any:
+    place: Any = root
+    for step in reference.removeprefix("#").split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        place = place.get(name, {}) if isinstance(place, dict) else {}
+    return place
+
+
+def _merged(schema: Schema, root: Schema) -> Schema:
+    merged = {key: value for key, value in schema.items() if key != "allOf"}
+    for member in schema["allOf"]:
+        for key, value in _resolve(member, root).items():
+            merged[key] = _joined(merged.get(key), value)
+    return merged
+
+
+def _joined(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | new
+    if isinstance(old, list) and isinstance(new, list):
+        return [*old, *(one for one in new if one not in old)]
+    return new
+
+
+def _candidates(schema: Schema) -> list[float]:
+    """Numbers at, just inside of and between the bounds, and the multiples next to them."""
+    bounds = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+    ends = [schema[bound] for bound in bounds if bound in schema]
+    near = [one for end in ends for one in (end, math.floor(end) + 1, math.ceil(end) - 1)]
+    between = [sum(ends) / len(ends)] if ends else []
+    step = schema.get("multipleOf")
+    multiples = (
+        [end // step * step + step * n for end in ends or [0] for n in (0, 1)] if step else []
+    )
+    return [*near, *between, *multiples]
+
+
+def _fits(number: float, schema: Schema) -> bool:
+    step = schema.get("multipleOf")
+    return (
+        number >= schema.get("minimum", -math.inf)
+        and number <= schema.get("maximum", math.inf)
+        and number > schema.get("exclusiveMinimum", -math.inf)
+        and number < schema.get("exclusiveMaximum", math.inf)
+        and (step is None or number % step == 0)
+    )

@@ -1,0 +1,98 @@
+"""The schema's revisions: where they are, which is the newest, and how to get there.
+
+The lock is one of a session: migrate over a direct connection, not through a transaction pooler.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
+from sqlalchemy import NullPool, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from gateway.errors import StartupError
+from gateway.store.dsn import driver_url
+from gateway.store.translation import DRIVER_ERRORS, translate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+_LOCK_KEY: Final = 0x4861726D6F6E79  # "Harmony", as the number of an advisory lock
+_PACKAGE: Final = Path(__file__).parents[1]
+
+
+def migrations_folder() -> Path:
+    """`gateway/_migrations` of an installed wheel, `migrations` of a checkout."""
+    installed = _PACKAGE / "_migrations"
+    return installed if installed.is_dir() else _PACKAGE.parent / "migrations"
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    """Alembic's configuration without its file; `env.py` migrates over `connection`."""
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+@cache
+def head_revision() -> str:
+    """The revision that this release needs."""
+    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    if head is None:
+        raise StartupError(
+            f"no migrations in {migrations_folder()}", remedy="Reinstall the package."
+        )
+    return head
+
+
+async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 10.0) -> None:
+    """Bring the database at `url` to `head_revision`, creating what is missing.
+
+    Any number of processes may call it at once: one works, the others wait up to `wait_s` for it.
+    Raises `StoreUnavailable` when the wait, or a lock on a busy table, took too long (what was
+    migrated until then stays), and `StartupError` for a database of a newer release.
+    """
+    await run_locked(
+        url,
+        lambda connection: command.upgrade(alembic_config(connection), "head"),
+        wait_s=wait_s,
+        connect_timeout_s=connect_timeout_s,
+    )
+
+
+async def run_locked(
+    url: str, work: Callable[[Connection], None], *, wait_s: float, connect_timeout_s: float
+) -> None:
+    """Do `work` on a connection of its own while no other process migrates this database."""
+    engine = create_async_engine(
+        "postgresql+asyncpg://",
+        connect_args={"dsn": driver_url(url), "timeout": connect_timeout_s},
+        poolclass=NullPool,
+        hide_parameters=True,
+    )
+    try:
+        async with engine.connect() as connection:
+            limit = text("SELECT set_config('lock_timeout', :wait_ms, false)")
+            await connection.execute(limit, {"wait_ms": str(max(1, int(wait_s * 1000)))})
+            await connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
+            # Alembic begins and commits by itself; the lock goes when the connection is closed.
+            await connection.commit()
+            await connection.run_sync(work)
+    except DRIVER_ERRORS as error:
+        raise translate(error) from error
+    except CommandError as error:
+        raise StartupError(
+            f"cannot migrate: {error}",
+            remedy="Was this database used by a newer release? Then start that release.",
+        ) from error
+    finally:
+        await engine.dispose()

@@ -1,0 +1,198 @@
+"""The tables. Every key and every index starts with the tenant; the migrations build the same.
+
+Text that clients or models wrote is kept in `bytea`: PostgreSQL's `text` and `jsonb` refuse NUL,
+and no encoding of the server takes lone surrogates. `text` is for words of our own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Date,
+    DateTime,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+
+from gateway.store.types import ClientText, TokenIds
+
+APP_ROLE: Final = "harmony_gateway_app"
+"""The role of every tenant transaction: no login, no ownership, so row-level security binds it."""
+
+RUNNING: Final = ("queued", "in_progress")
+TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+
+def _required(name: str, kind: Any, *arguments: Any, **options: Any) -> Column[Any]:
+    return Column(name, kind, *arguments, nullable=False, **options)
+
+
+def _item_columns() -> list[Column[Any]]:
+    """A context item, with what a query must know of it. `ids` null: not rendered yet."""
+    return [
+        _required("kind", Text),
+        Column("role", Text),
+        Column("phase", Text),
+        _required("item_id", ClientText),
+        Column("call_id", ClientText),
+        Column("name", ClientText),
+        _required("complete", Boolean),
+        _required("item", LargeBinary),
+        Column("ids", TokenIds),
+    ]
+
+
+_TIME = DateTime(timezone=True)
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    _required("name", Text, unique=True),
+    _required("created_at", _TIME),
+    Column("disabled_at", _TIME),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("tenant_id", Uuid, ForeignKey("tenants.id"), primary_key=True),
+    Column("id", Uuid, primary_key=True),
+    _required("name", Text),
+    _required("hash", LargeBinary, unique=True),
+    _required("hint", Text),
+    _required("created_at", _TIME),
+    Column("disabled_at", _TIME),
+)
+
+responses = Table(
+    "responses",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("id", Uuid, primary_key=True),
+    _required("key_id", Uuid),
+    _required("status", Text),
+    _required("model", Text),
+    _required("background", Boolean),
+    _required("stored", Boolean),
+    _required("created_at", _TIME),
+    _required("root_created_at", _TIME),
+    Column("completed_at", _TIME),
+    # No foreign key: a parent may be deleted, and then its descendants say so.
+    Column("parent_id", Uuid),
+    _required("request", LargeBinary),
+    Column("body", LargeBinary),
+    # The claim of a background run.
+    Column("owner", Text),
+    _required("epoch", Integer, server_default=text("0")),
+    Column("lease_until", _TIME),
+    _required("next_entry", Integer, server_default=text("0")),
+    _required("attempts", SmallInteger, server_default=text("0")),
+    _required("fold_version", SmallInteger),
+    CheckConstraint(
+        "status IN ('queued', 'in_progress', 'completed', 'incomplete', 'failed', 'cancelled')",
+        name="status",
+    ),
+    Index(None, "tenant_id", "parent_id"),
+    # Neither owner, lease nor head is indexed, so that heartbeats and appends stay HOT updates.
+    Index(
+        "ix_responses_running",
+        "tenant_id",
+        "id",
+        postgresql_where=text("status IN ('queued', 'in_progress')"),
+    ),
+    postgresql_with={"fillfactor": 50},
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("response_id", Uuid, primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    _required("is_output", Boolean),
+    *_item_columns(),
+    ForeignKeyConstraint(
+        ["tenant_id", "response_id"], ["responses.tenant_id", "responses.id"], ondelete="CASCADE"
+    ),
+)
+# A digest, because an index entry is limited to 2,704 bytes and a client's id is not.
+Index("ix_messages_tenant_id_item_id", messages.c.tenant_id, func.sha256(messages.c.item_id))
+
+events = Table(
+    "events",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("response_id", Uuid, primary_key=True),
+    Column("first_entry", Integer, primary_key=True, autoincrement=False),
+    # The day (UTC) the response was created, so that retention drops whole partitions.
+    Column("day", Date, primary_key=True),
+    _required("epoch", Integer),
+    _required("entry_count", Integer),
+    _required("entries", LargeBinary),
+    postgresql_partition_by="RANGE (day)",
+)
+
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("id", Uuid, primary_key=True),
+    _required("created_at", _TIME),
+    _required("metadata", LargeBinary),
+)
+
+conversation_items = Table(
+    "conversation_items",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("conversation_id", Uuid, primary_key=True),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    *_item_columns(),
+    ForeignKeyConstraint(
+        ["tenant_id", "conversation_id"],
+        ["conversations.tenant_id", "conversations.id"],
+        ondelete="CASCADE",
+    ),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    # No foreign key: what was metered outlives the response.
+    Column("response_id", Uuid, primary_key=True),
+    _required("key_id", Uuid),
+    _required("model", Text),
+    _required("at", _TIME),
+    _required("input_tokens", Integer),
+    _required("cached_tokens", Integer),
+    _required("output_tokens", Integer),
+    _required("reasoning_tokens", Integer),
+    Index(None, "tenant_id", "at"),
+)

@@ -1,0 +1,143 @@
+"""Tenants and their keys, for operators; and the one look-up that makes a key a tenant.
+
+Names are the operator's, checked by `services.access`. Times are the database's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import func, insert, select, text, update
+
+from gateway.store.tables import APP_ROLE, api_keys, tenants
+from gateway.tenancy import ApiKey, Principal, Tenant, TenantId
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from sqlalchemy import Row
+
+    from gateway.store.engine import Database
+
+_FIND_KEY: Final = text(
+    "SELECT tenant_id, tenant_name, key_id, is_enabled FROM find_api_key(:key_hash)"
+)
+_TAKE_ROLE: Final = text("SELECT set_config('role', :role, true)")
+_KEY = (
+    api_keys.c.id,
+    api_keys.c.tenant_id,
+    api_keys.c.name,
+    api_keys.c.hint,
+    api_keys.c.created_at,
+    api_keys.c.disabled_at,
+)
+_TENANT = (tenants.c.id, tenants.c.name, tenants.c.created_at, tenants.c.disabled_at)
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key that is made: `hash` is the HMAC of its secret, `hint` its last characters."""
+
+    id: UUID
+    tenant_id: TenantId
+    name: str
+    hint: str
+    hash: bytes
+
+
+def _tenant(row: Row[*tuple[Any, ...]]) -> Tenant:
+    return Tenant(TenantId(row.id), row.name, row.created_at, row.disabled_at)
+
+
+def _key(row: Row[*tuple[Any, ...]]) -> ApiKey:
+    return ApiKey(
+        id=row.id,
+        tenant_id=TenantId(row.tenant_id),
+        name=row.name,
+        hint=row.hint,
+        created_at=row.created_at,
+        disabled_at=row.disabled_at,
+    )
+
+
+async def insert_tenant(database: Database, tenant_id: TenantId, name: str) -> Tenant:
+    """Raises `StoreConflict` (uq_tenants_name) when the name is taken."""
+    statement = insert(tenants).values(id=tenant_id, name=name, created_at=func.now())
+    async with database.owner_transaction() as connection:
+        return _tenant((await connection.execute(statement.returning(*_TENANT))).one())
+
+
+async def all_tenants(database: Database) -> list[Tenant]:
+    """By name."""
+    async with database.owner_transaction() as connection:
+        rows = await connection.execute(select(*_TENANT).order_by(tenants.c.name))
+        return [_tenant(row) for row in rows]
+
+
+async def find_tenant(database: Database, name: str) -> Tenant | None:
+    """The tenant of that name, disabled ones included."""
+    async with database.owner_transaction() as connection:
+        rows = await connection.execute(select(*_TENANT).where(tenants.c.name == name))
+        row = rows.one_or_none()
+    return _tenant(row) if row else None
+
+
+async def disable_tenant(database: Database, name: str) -> Tenant | None:
+    """Disable it, if it is not already; None when there is no such tenant."""
+    statement = (
+        update(tenants)
+        .where(tenants.c.name == name)
+        .values(disabled_at=func.coalesce(tenants.c.disabled_at, func.now()))
+    )
+    async with database.owner_transaction() as connection:
+        row = (await connection.execute(statement.returning(*_TENANT))).one_or_none()
+    return _tenant(row) if row else None
+
+
+async def insert_key(database: Database, new: NewKey) -> ApiKey:
+    """Raises `StoreConflict` when the tenant is unknown."""
+    statement = insert(api_keys).values(
+        tenant_id=new.tenant_id,
+        id=new.id,
+        name=new.name,
+        hint=new.hint,
+        hash=new.hash,
+        created_at=func.now(),
+    )
+    async with database.owner_transaction() as connection:
+        return _key((await connection.execute(statement.returning(*_KEY))).one())
+
+
+async def keys(database: Database, tenant_id: TenantId | None) -> list[ApiKey]:
+    """A tenant's keys, or (None) all of them, the oldest first."""
+    statement = select(*_KEY).order_by(api_keys.c.created_at, api_keys.c.id)
+    if tenant_id is not None:
+        statement = statement.where(api_keys.c.tenant_id == tenant_id)
+    async with database.owner_transaction() as connection:
+        return [_key(row) for row in await connection.execute(statement)]
+
+
+async def disable_key(database: Database, tenant_id: TenantId, key_id: UUID) -> ApiKey | None:
+    """Disable it, if it is not already; None when there is no such key."""
+    statement = (
+        update(api_keys)
+        .where(api_keys.c.tenant_id == tenant_id, api_keys.c.id == key_id)
+        .values(disabled_at=func.coalesce(api_keys.c.disabled_at, func.now()))
+    )
+    async with database.owner_transaction() as connection:
+        row = (await connection.execute(statement.returning(*_KEY))).one_or_none()
+    return _key(row) if row else None
+
+
+async def find_principal(database: Database, key_hash: bytes) -> Principal | None:
+    """Whose key this is; None when it is unknown, or disabled, or its tenant is.
+
+    Runs as the role of tenants, which can see a key only by the hash of its secret.
+    """
+    async with database.owner_transaction() as connection:
+        await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
+        row = (await connection.execute(_FIND_KEY, {"key_hash": key_hash})).one_or_none()
+    if row is None or not row.is_enabled:
+        return None
+    return Principal(TenantId(row.tenant_id), row.tenant_name, row.key_id)

@@ -1,0 +1,89 @@
+"""The one place where errors of SQLAlchemy, asyncpg and the socket become `StoreError`s.
+
+The text of a database error may quote rows: only its kind and its SQLSTATE go into the message.
+SQLSTATE classes: https://www.postgresql.org/docs/18/errcodes-appendix.html.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import asyncpg
+from asyncpg import exceptions as asyncpg_errors
+from sqlalchemy import exc
+
+from gateway.errors import StoreConflict, StoreError, StoreUnavailable
+
+DRIVER_ERRORS: Final = (
+    exc.SQLAlchemyError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg_errors.InternalClientError,
+    OSError,
+)
+"""All that a statement can raise; `TimeoutError` and `ssl.SSLError` are `OSError`s."""
+
+_CONSTRAINT_CLASS: Final = "23"
+_PASSING_CLASSES: Final = frozenset(
+    {
+        "08",  # connection exception
+        "28",  # invalid authorization: a password that is being rotated
+        "3D",  # no such database: not restored yet
+        "40",  # serialization failure, deadlock
+        "53",  # too many connections, out of memory, disk full
+        "55",  # lock not available
+        "57",  # statement timeout, shutdown, crash, starting up
+        "58",  # I/O error
+    }
+)
+_PASSING_STATES: Final = frozenset(
+    {
+        "25006",  # read-only transaction: connected to a standby after a failover
+        "25P02",  # the transaction is aborted: whatever aborted it was reported before
+        "25P03",  # idle-in-transaction timeout
+        "25P04",  # transaction timeout
+    }
+)
+
+
+def translate(error: BaseException) -> StoreError:
+    """What a driver's error means to a caller; total over `DRIVER_ERRORS`.
+
+    `StoreUnavailable` when the same work may succeed in a moment, `StoreConflict` for a violated
+    constraint, and a plain `StoreError` for a mistake of ours: SQL, types, a schema that is not
+    migrated.
+    """
+    if isinstance(error, exc.DBAPIError):
+        if error.connection_invalidated:
+            return StoreUnavailable(_describe(error.driver_exception))
+        return translate(error.driver_exception)
+    if isinstance(error, asyncpg.PostgresError):
+        return _from_server(error)
+    return (
+        StoreUnavailable(_describe(error)) if _is_passing(error) else StoreError(_describe(error))
+    )
+
+
+def _from_server(error: asyncpg.PostgresError) -> StoreError:
+    state: str = error.sqlstate or ""
+    if state.startswith(_CONSTRAINT_CLASS):
+        return StoreConflict(error.constraint_name or error.column_name or type(error).__name__)
+    passing = (
+        state[:2] in _PASSING_CLASSES
+        or state in _PASSING_STATES
+        or isinstance(error, asyncpg_errors.InvalidCachedStatementError)
+    )
+    return StoreUnavailable(_describe(error)) if passing else StoreError(_describe(error))
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Errors made on this side of the wire. A `ValueError` is a wrong argument or URL."""
+    if isinstance(error, asyncpg.InterfaceError):
+        return not isinstance(error, ValueError)
+    return isinstance(error, (OSError, exc.TimeoutError, asyncpg_errors.InternalClientError))
+
+
+def _describe(error: BaseException | None) -> str:
+    state = getattr(error, "sqlstate", None)
+    name = type(error).__name__
+    return f"database: {name} ({state})" if state else f"database: {name}"

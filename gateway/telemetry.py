@@ -1,0 +1,275 @@
+"""What operators see: log events, metric names, and nothing of what users say.
+
+Fields of log events are a closed set (`Fields`, checked by mypy), none of which holds content.
+Exceptions are logged as their type and stack; their text only where it was written for operators,
+because the text of any other may quote a request. Metrics follow OpenTelemetry's GenAI names where
+there are some, in Prometheus' spelling; labels never name a key or a user.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypedDict, Unpack
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from gateway.errors import StartupError, StoreError, UpstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from structlog.typing import EventDict, Processor, WrappedLogger
+
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["auto", "json", "console"]
+
+EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
+SECONDS: Final = (
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+)  # fmt: skip
+"""Bucket bounds that OpenTelemetry recommends for GenAI durations."""
+FIRST_TOKEN_SECONDS: Final = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+"""The same for the time to the first token."""
+FRAMES_MAX: Final = 40
+_FOR_OPERATORS: Final = (StartupError, StoreError, UpstreamError)
+
+
+class Context(TypedDict, total=False):
+    """Bound once for all events of a request."""
+
+    request_id: str
+    tenant: str
+    response_id: str
+
+
+class Fields(Context, total=False):
+    """Everything a log event may say. Add here what is missing; never a prompt or an output."""
+
+    method: str
+    path: str
+    status: int | str
+    seconds: float
+    first_token_s: float
+    client: str
+    model: str
+    upstream: str
+    attempt: int
+    code: str | None
+    param: str | None
+    rule: str
+    reason: str
+    count: int
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    url: str
+    error: BaseException
+
+
+class EventLog:
+    """One line per event: a short sentence and fields."""
+
+    def __init__(self, name: str) -> None:
+        self._logger: Any = structlog.stdlib.get_logger(name)
+
+    def debug(self, event: str, **fields: Unpack[Fields]) -> None:
+        """For whoever debugs this package."""
+        self._logger.debug(event, **fields)
+
+    def info(self, event: str, **fields: Unpack[Fields]) -> None:
+        """Normal operation."""
+        self._logger.info(event, **fields)
+
+    def warning(self, event: str, **fields: Unpack[Fields]) -> None:
+        """Worth a look; nobody has noticed yet."""
+        self._logger.warning(event, **fields)
+
+    def error(self, event: str, **fields: Unpack[Fields]) -> None:
+        """Somebody did not get what they asked for, and it is not their fault."""
+        self._logger.error(event, **fields)
+
+
+def bind(**context: Unpack[Context]) -> None:
+    """Add to every later event of this task and of the tasks it starts."""
+    structlog.contextvars.bind_contextvars(**context)
+
+
+def unbind_all() -> None:
+    """Forget what was bound: a new request begins."""
+    structlog.contextvars.clear_contextvars()
+
+
+def configure_logging(
+    level: Level, log_format: Format, *, stream: TextIO | None = None, colors: bool = True
+) -> None:
+    """Send all events, those of libraries too, to `stream` (default: standard error)."""
+    stream = stream or sys.stderr
+    console = log_format == "console" or (log_format == "auto" and stream.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _describe_error,
+    ]
+    renderer: Processor = (
+        structlog.dev.ConsoleRenderer(colors=colors and stream.isatty())
+        if console
+        else structlog.processors.JSONRenderer()
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            foreign_pre_chain=shared,
+        )
+    )
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for noisy in ("uvicorn.error", "httpx2", "httpcore2", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _describe_error(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Exceptions as type and stack, with their text only if it was written for operators."""
+    record = event.get("_record")
+    error = event.pop("error", None)
+    exc_info = event.pop("exc_info", None) or (record.exc_info if record else None)
+    if isinstance(exc_info, tuple):
+        error = error or exc_info[1]
+    if isinstance(error, BaseException):
+        ours = isinstance(error, _FOR_OPERATORS)
+        event["error"] = f"{type(error).__name__}: {error}" if ours else type(error).__name__
+        frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
+        if frames and not ours:
+            event["stack"] = "\n".join(f"{f.filename}:{f.lineno} {f.name}" for f in frames)
+    return event
+
+
+class Metrics:
+    """Every metric of a process, by what happened. One per registry."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry = registry or CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._request_seconds = Histogram(
+            "gen_ai_server_request_duration_seconds",
+            "Time from a request's first byte to the end of its response.",
+            ["model"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._first_token_seconds = Histogram(
+            "gen_ai_server_time_to_first_token_seconds",
+            "Time from a request's first byte to its first generated token.",
+            ["model"],
+            buckets=FIRST_TOKEN_SECONDS,
+            registry=registry,
+        )
+        self._requests = self._counter("requests", "Answered requests.", "status", "model")
+        self._in_flight = self._gauge("requests_in_flight", "Requests being answered.")
+        self._responses = self._counter("responses", "Responses that ended.", "status", "model")
+        self._tokens = self._counter("tokens", "Tokens, by what they are.", "model", "type")
+        self._disconnects = self._counter("sse_disconnects", "Streams that clients left early.")
+        self._recoveries = self._counter("harmony_recovery", "Repaired model output.", "rule")
+        self._empty = self._counter("harmony_empty_output", "Turns without visible output.")
+        self._upstream_requests = self._counter(
+            "upstream_requests", "Attempts at a backend, by outcome.", "upstream", "outcome"
+        )
+        self._upstream_in_flight = self._gauge(
+            "upstream_requests_in_flight", "Generations at a backend.", "upstream"
+        )
+        self._upstream_up = self._gauge(
+            "upstream_up", "1 if a backend takes requests, 0 if not.", "upstream"
+        )
+        self._upstream_wait = Histogram(
+            "gateway_upstream_first_token_seconds",
+            "Time from sending a prompt to a backend to its first token.",
+            ["upstream"],
+            buckets=FIRST_TOKEN_SECONDS,
+            registry=registry,
+        )
+        self._store_errors = self._counter("store_errors", "Failed database work.", "kind")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"gateway_{name}_total", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"gateway_{name}", text, labels, registry=self.registry)
+
+    def exposition(self) -> bytes:
+        """All metrics in Prometheus' text format, of type `EXPOSITION_TYPE`."""
+        return generate_latest(self.registry)
+
+    def request_started(self) -> None:
+        """A request came in."""
+        self._in_flight.inc()
+
+    def request_finished(self, *, status: int, model: str = "", seconds: float) -> None:
+        """It was answered. `model` is one this gateway serves, or empty: never free text."""
+        self._in_flight.dec()
+        self._requests.labels(str(status), model).inc()
+        if model:
+            self._request_seconds.labels(model).observe(seconds)
+
+    def first_token(self, *, model: str, seconds: float) -> None:
+        """A response's first token, `seconds` after its request."""
+        self._first_token_seconds.labels(model).observe(seconds)
+
+    def response_finished(self, *, status: str, model: str) -> None:
+        """A response reached a terminal status."""
+        self._responses.labels(status, model).inc()
+
+    def tokens(
+        self, *, model: str, input_tokens: int, cached: int, output: int, reasoning: int
+    ) -> None:
+        """Token counts of one response; `cached` are part of input, `reasoning` of output."""
+        counts = {"input": input_tokens, "cached": cached, "output": output, "reasoning": reasoning}
+        for kind, count in counts.items():
+            self._tokens.labels(model, kind).inc(count)
+
+    def client_disconnected(self) -> None:
+        """A client left before its response was complete."""
+        self._disconnects.inc()
+
+    def recovered(self, rules: Mapping[str, int]) -> None:
+        """How often each recovery rule of the parser fired in one response."""
+        for rule, count in rules.items():
+            self._recoveries.labels(rule).inc(count)
+
+    def empty_output(self) -> None:
+        """A turn ended well and the client saw nothing of it."""
+        self._empty.inc()
+
+    def upstream_started(self, upstream: str) -> None:
+        """A prompt goes to a backend."""
+        self._upstream_in_flight.labels(upstream).inc()
+
+    def upstream_first_token(self, upstream: str, seconds: float) -> None:
+        """Its first token came."""
+        self._upstream_wait.labels(upstream).observe(seconds)
+
+    def upstream_finished(self, upstream: str, outcome: str) -> None:
+        """That attempt is over: `ok`, `unavailable`, `rejected`, `failed` or `cancelled`."""
+        self._upstream_in_flight.labels(upstream).dec()
+        self._upstream_requests.labels(upstream, outcome).inc()
+
+    def upstream_is_up(self, upstream: str, up: int) -> None:
+        """1: the backend takes requests; 0: it does not."""
+        self._upstream_up.labels(upstream).set(up)
+
+    def store_failed(self, kind: str) -> None:
+        """Database work failed; `kind` is the class of the error."""
+        self._store_errors.labels(kind).inc()

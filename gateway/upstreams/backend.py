@@ -1,0 +1,63 @@
+"""What the operator says of the backends, and the bounds of talking to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import httpx2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One vLLM server (or what speaks like one).
+
+    `models` maps public model ids to the names the server knows them by (a base model or a LoRA
+    adapter); empty: every model it lists, under its own name. `base_url` is given with or without
+    `/v1`. `context_lengths` (tokens, prompt and output together, by public id) go before what the
+    server says of itself.
+    """
+
+    name: str
+    base_url: str
+    models: Mapping[str, str] = field(default_factory=dict)
+    api_key: str | None = field(default=None, repr=False)
+    context_lengths: Mapping[str, int] = field(default_factory=dict)
+
+    def url(self, path: str) -> httpx2.URL:
+        """The address of `path`, as in `/v1/models` or `/health`."""
+        return httpx2.URL(self.base_url.rstrip("/").removesuffix("/v1") + path)
+
+    def served_name(self, model: str) -> str:
+        """What to call a public model here."""
+        return self.models.get(model, model)
+
+    def headers(self) -> dict[str, str]:
+        """What identifies the gateway to this backend."""
+        return {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds. There is no limit on a whole stream, only on its silences.
+
+    `first_token_s` covers queueing and prefill; `stall_s` is the longest gap between two ids, and
+    keep-alive comments do not count; `tail_s` is how long to wait for what follows the last id.
+    """
+
+    connect_s: float = 5.0
+    write_s: float = 30.0
+    first_token_s: float = 300.0
+    stall_s: float = 60.0
+    tail_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """Bytes: of one event of a stream, and of a refusal's body."""
+
+    frame_bytes_max: int = 8 * 1024 * 1024
+    error_bytes_max: int = 64 * 1024

@@ -1,0 +1,217 @@
+"""One TCP or TLS connection to a backend: request out, head and body of the answer in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import httpx2
+from typing_extensions import override
+
+from gateway.upstreams.deadline import Deadline
+from gateway.upstreams.response_reader import ResponseReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HttpTimeouts = Mapping[str, float | None]
+"""httpx2's `timeout` extension: seconds for connect, read, write, pool; None or absent: no limit.
+
+It is looked up anew at every wait, so who sent the request may tighten `read` while it streams.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """`head_bytes_max` bounds the answer's headers, `buffer_bytes_max` the body not yet fetched.
+
+    The buffer may exceed its bound by what one read from the socket brings (256 KiB at most).
+    """
+
+    head_bytes_max: int = 64 * 1024
+    buffer_bytes_max: int = 256 * 1024
+
+
+class Connection(asyncio.Protocol):
+    """One exchange at a time, driven by one task at a time.
+
+    All failures come out of `send`, `head` and `read` as httpx2's errors. `on_lost` is called once,
+    when the socket is closed.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: ConnectionLimits,
+        on_lost: Callable[[Connection], None],
+    ) -> None:
+        self.lost: asyncio.Future[None] = loop.create_future()
+        self._loop = loop
+        self._limits = limits
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._reader: ResponseReader | None = None
+        self._error: httpx2.TransportError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._deadline = Deadline(loop, self._expire)
+        self._expired = False
+        self._reading_paused = False
+        self._writing_paused = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether another request may be sent: open, and nothing is going on."""
+        return self._error is None and self._reader is None and not self.lost.done()
+
+    @property
+    def answered(self) -> bool:
+        """Whether the backend has sent any byte in answer to the current request."""
+        return self._reader is not None and self._reader.touched
+
+    async def send(self, data: bytes, timeouts: HttpTimeouts) -> None:
+        """Write a whole request.
+
+        Returns early when the backend answers before it has read all of it. Raises WriteTimeout,
+        WriteError or what `head` raises.
+        """
+        self._reader = reader = ResponseReader(self._limits.head_bytes_max)
+        if self._transport is None or self._transport.is_closing():
+            raise httpx2.WriteError("connection is closed")
+        self._transport.write(data)
+        while self._writing_paused and not reader.touched:
+            self._raise_error()
+            if not await self._wait(timeouts.get("write")):
+                raise httpx2.WriteTimeout("backend does not read the request")
+
+    async def head(self, timeouts: HttpTimeouts) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """Status and headers. Raises ReadTimeout, ReadError or RemoteProtocolError."""
+        reader = self._current()
+        while not reader.status:
+            self._raise_error()
+            if not await self._wait(timeouts.get("read")):
+                raise httpx2.ReadTimeout("backend does not answer")
+        return reader.status, reader.headers
+
+    async def read(self, timeouts: HttpTimeouts) -> bytes:
+        """All body bytes there are, waiting for the first; empty at the end of the body.
+
+        Raises ReadTimeout, ReadError or RemoteProtocolError, after all bytes that came before it.
+        """
+        reader = self._current()
+        while not reader.buffered:
+            if reader.complete:
+                return b""
+            self._raise_error()
+            if not await self._wait(timeouts.get("read")):
+                raise httpx2.ReadTimeout("backend fell silent")
+        data = reader.take()
+        if self._reading_paused and self._transport is not None:
+            self._reading_paused = False
+            self._transport.resume_reading()
+        return data
+
+    def finish(self) -> bool:
+        """End the exchange: True if the connection is fit for another one, else it is aborted."""
+        reader = self._current()
+        self._deadline.cancel()
+        if reader.complete and reader.reusable and not reader.buffered and not self._writing_paused:
+            self._reader = None
+            if self.usable:
+                return True
+        self.abort()
+        return False
+
+    def abort(self) -> None:
+        """Close the socket now, whatever is going on: this is how a backend learns of a cancel."""
+        self._deadline.cancel()
+        if self._reader is not None:
+            self._reader.close()
+        if self._error is None:
+            self._error = httpx2.ReadError("connection was aborted")
+        if self._transport is not None:
+            self._transport.abort()
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        if reader is None:
+            self.abort()  # between two exchanges there is nothing to say
+            return
+        try:
+            reader.feed(data)
+        except httpx2.RemoteProtocolError as error:
+            self._error = error
+            self.abort()
+        if reader.buffered > self._limits.buffer_bytes_max and not self._reading_paused:
+            self._pause_reading()
+        self._wake()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._error is None:
+            self._error = self._reason_of_loss(exc)
+        self._deadline.cancel()
+        if not self.lost.done():
+            self.lost.set_result(None)
+        self._on_lost(self)
+        self._wake()
+
+    @override
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    @override
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._wake()
+
+    def _reason_of_loss(self, exc: Exception | None) -> httpx2.TransportError:
+        if exc is not None:
+            return httpx2.ReadError(f"connection lost: {exc!r}")
+        try:
+            if self._reader is not None:
+                self._reader.feed_eof()
+        except httpx2.RemoteProtocolError as error:
+            return error
+        return httpx2.ReadError("connection is closed")
+
+    def _pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def _current(self) -> ResponseReader:
+        if self._reader is None:
+            raise httpx2.LocalProtocolError("no exchange is going on")
+        return self._reader
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _wait(self, seconds: float | None) -> bool:
+        """Wait until anything changes; False if `seconds` went by without."""
+        self._waiter = waiter = self._loop.create_future()
+        self._expired = False
+        if seconds is not None:
+            self._deadline.set(seconds)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            self._deadline.clear()
+        return not self._expired
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,55 @@
+"""A deadline that is moved at every read and hardly ever met: moving it must cost nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+
+class Deadline:
+    """Calls `expire` once when the deadline passes.
+
+    Moving the deadline later only stores a number: the timer that is already running looks at it
+    when it fires, and is started again for the rest. A stream therefore costs one timer for each
+    span of its timeout instead of one for each read.
+    """
+
+    __slots__ = ("_at", "_expire", "_loop", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[], None]) -> None:
+        self._loop = loop
+        self._expire = expire
+        self._at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float) -> None:
+        """Let the deadline be `seconds` from now, whatever it was."""
+        self._at = at = self._loop.time() + seconds
+        if self._timer is None or self._timer.when() > at:
+            self.cancel()
+            self._at = at
+            self._timer = self._loop.call_at(at, self._fire)
+
+    def clear(self) -> None:
+        """No deadline; the timer is left to run out unheard, the next `set` may use it again."""
+        self._at = None
+
+    def cancel(self) -> None:
+        """No deadline and no timer."""
+        self._at = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _fire(self) -> None:
+        self._timer = None
+        if self._at is None:
+            return
+        if self._at > self._loop.time():
+            self._timer = self._loop.call_at(self._at, self._fire)
+            return
+        self._at = None
+        self._expire()

@@ -1,0 +1,144 @@
+"""One backend of the pool, with all that is known of it."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
+from gateway.telemetry import EventLog
+from gateway.upstreams.selection import BackendState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from gateway.generation import TokenChunk, TokenRequest, Upstream
+    from gateway.telemetry import Metrics
+    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.health import Health
+    from gateway.upstreams.probe import Description
+
+_log = EventLog("gateway.upstreams")
+
+
+class Member:
+    """Counts what is in flight, and learns from every request how the backend is.
+
+    `clock` gives seconds and never goes back.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        upstream: Upstream,
+        health: Health,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self.backend = backend
+        self.health = health
+        self.description: Description | None = None
+        self.problem: str | None = None
+        self._upstream = upstream
+        self._metrics = metrics
+        self._clock = clock
+        self._in_flight = 0
+
+    def models(self) -> dict[str, int | None]:
+        """Context lengths by public id.
+
+        A configured model that the server does not list is left out, once it has listed any.
+        """
+        listed = self.description.models if self.description is not None else {}
+        offered = self.backend.models or {name: name for name in listed}
+        return {
+            model: self.backend.context_lengths.get(model) or listed.get(served)
+            for model, served in offered.items()
+            if served in listed or not listed
+        }
+
+    def state(self) -> BackendState:
+        """What selection and operators look at."""
+        now = self._clock()
+        return BackendState(
+            name=self.backend.name,
+            models=self.models(),
+            healthy=self.health.healthy,
+            available=self.health.available(now),
+            in_flight=self._in_flight,
+            failures=self.health.failures,
+            ejected_for_s=self.health.ejected_for(now),
+            version=self.description.version if self.description is not None else None,
+            problem=self.problem,
+        )
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
+        """What the backend generates; raises what it raises."""
+        started_at = self._clock()
+        on_trial = self.health.begin_trial(started_at)
+        self._in_flight += 1
+        self._metrics.upstream_started(self.backend.name)
+        answered = False
+        outcome = "cancelled"
+        try:
+            async with aclosing(self._upstream.generate(request)) as chunks:
+                async for chunk in chunks:
+                    if not answered:
+                        answered = True
+                        self._answered(self._clock() - started_at)
+                    if chunk.finish is not None:
+                        outcome = "ok"
+                        self._completed()
+                    yield chunk
+        except UpstreamError as error:
+            outcome = self._failed(error)
+            raise
+        finally:
+            self._in_flight -= 1
+            self._metrics.upstream_finished(self.backend.name, outcome)
+            if on_trial:
+                self.health.end_trial()
+
+    def polled(self, *, alive: bool) -> None:
+        """The outcome of a health check."""
+        was_reachable = self.health.reachable
+        self.health.polled(alive=alive)
+        if was_reachable and not self.health.reachable:
+            self.problem = "GET /health is not answered with 200"
+            _log.warning("backend is unreachable", upstream=self.backend.name)
+        elif not was_reachable and alive:
+            self.problem = None
+            _log.info("backend is reachable again", upstream=self.backend.name)
+        self._report()
+
+    def described(self, description: Description) -> None:
+        """What the backend says of itself now."""
+        self.description = description
+        if self.health.healthy:
+            self.problem = None
+        self._report()
+
+    def _answered(self, seconds: float) -> None:
+        self.health.answered()
+        self._metrics.upstream_first_token(self.backend.name, seconds)
+        self._report()
+
+    def _completed(self) -> None:
+        self.health.completed()
+        self.problem = None
+
+    def _failed(self, error: UpstreamError) -> str:
+        """Note a failure; returns what metrics call it."""
+        if isinstance(error, UpstreamRejected):
+            self.health.answered()  # a backend that finds fault with a request is a backend
+            return "rejected"
+        was_healthy = self.health.healthy
+        self.problem = str(error)
+        self.health.failed(self._clock())
+        if was_healthy and not self.health.healthy:
+            _log.warning("backend is ejected", upstream=self.backend.name, error=error)
+        self._report()
+        return "unavailable" if isinstance(error, UpstreamUnavailable) else "failed"
+
+    def _report(self) -> None:
+        self._metrics.upstream_is_up(self.backend.name, int(self.health.healthy))

@@ -1,0 +1,200 @@
+"""All backends: who serves which model, and whose turn it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gateway.errors import ModelNotFound, NoUpstreamAvailable, UpstreamUnavailable
+from gateway.upstreams.backend import StreamLimits, Timeouts
+from gateway.upstreams.health import EjectionPolicy, Health
+from gateway.upstreams.member import Member
+from gateway.upstreams.probe import describe, is_alive
+from gateway.upstreams.selection import candidates, round_robin
+from gateway.upstreams.vllm import VllmUpstream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+
+    from gateway.generation import TokenChunk, TokenRequest
+    from gateway.telemetry import Metrics
+    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.client import Client
+    from gateway.upstreams.selection import BackendState
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model that is served, with the smallest context length (tokens) of its backends."""
+
+    id: str
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSchedule:
+    """Seconds. `health` is the cheap poll, `describe` asks for version and models."""
+
+    health_interval_s: float = 2.0
+    health_timeout_s: float = 2.0
+    describe_interval_s: float = 30.0
+    describe_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPolicy:
+    """Every bound of the pool. `attempts_max` counts backends tried for one request."""
+
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    limits: StreamLimits = field(default_factory=StreamLimits)
+    ejection: EjectionPolicy = field(default_factory=EjectionPolicy)
+    schedule: ProbeSchedule = field(default_factory=ProbeSchedule)
+    attempts_max: int = 3
+
+
+class Pool:
+    """The backends of all models.
+
+    `start` asks each what it serves, `run` keeps asking until it is cancelled, `close` closes the
+    client, which from the start belongs to the pool. `started_at` is in unix seconds.
+    """
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        client: Client,
+        *,
+        stop_ids: Sequence[int],
+        policy: PoolPolicy,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.started_at = int(time.time())
+        self._client = client
+        self._policy = policy
+        self._turns: dict[str, int] = {}
+        self._members: dict[str, Member] = {}
+        for backend in backends:
+            upstream = VllmUpstream(
+                backend,
+                client,
+                stop_ids=stop_ids,
+                timeouts=policy.timeouts,
+                limits=policy.limits,
+            )
+            health = Health(policy.ejection)
+            self._members[backend.name] = Member(backend, upstream, health, metrics, clock)
+
+    async def start(self) -> None:
+        """Ask every backend once what it serves; one that does not answer is asked again later."""
+        async with asyncio.TaskGroup() as group:
+            for member in self._members.values():
+                group.create_task(self._describe(member))
+
+    async def run(self) -> None:
+        """Keep asking, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for member in self._members.values():
+                group.create_task(self._keep_polling(member))
+                group.create_task(self._keep_describing(member))
+
+    async def poll(self) -> None:
+        """Ask every backend once whether it is there."""
+        async with asyncio.TaskGroup() as group:
+            for member in self._members.values():
+                group.create_task(self._poll(member))
+
+    async def close(self) -> None:
+        """Close every connection; streams under way break off."""
+        await self._client.aclose()
+
+    def models(self) -> tuple[ModelInfo, ...]:
+        """Every model with a known context length, in the order of the configuration."""
+        lengths: dict[str, int] = {}
+        for member in self._members.values():
+            for model, length in member.models().items():
+                if length is not None:
+                    lengths[model] = min(length, lengths.get(model, length))
+        return tuple(ModelInfo(model, length) for model, length in lengths.items())
+
+    def context_length(self, model: str) -> int:
+        """Tokens of prompt and output that fit at every backend of the model.
+
+        Raises ModelNotFound, or NoUpstreamAvailable while no backend has said it yet.
+        """
+        known = [length for state in self._serving(model) if (length := state.models[model])]
+        if not known:
+            raise NoUpstreamAvailable(model, "no backend has told its context length yet")
+        return min(known)
+
+    def snapshot(self) -> tuple[BackendState, ...]:
+        """Every backend now, in the order of the configuration."""
+        return tuple(member.state() for member in self._members.values())
+
+    async def stream(
+        self, request: TokenRequest, *, avoid: Collection[str] = ()
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """Generate at one backend after the other until one yields a first chunk.
+
+        After that nothing is tried again. `avoid` names backends to use only if no other is left,
+        such as the one that broke off before. Raises ModelNotFound, UpstreamRejected,
+        NoUpstreamAvailable, and after the first chunk UpstreamFailed.
+        """
+        reasons: list[str] = []
+        for member in self._attempts(request.model, avoid):
+            try:
+                async with aclosing(member.generate(request)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            except UpstreamUnavailable as error:
+                reasons.append(str(error))
+            else:
+                return
+        raise NoUpstreamAvailable(request.model, "; ".join(reasons))
+
+    def _attempts(self, model: str, avoid: Collection[str]) -> Iterator[Member]:
+        """Backends to try, each once; each choice is made when the one before has failed."""
+        tried: set[str] = set()
+        while len(tried) < self._policy.attempts_max:
+            turn = self._turns.get(model, 0)
+            choices = candidates(self._serving(model), tried=tried, avoided=avoid)
+            state = round_robin(choices, turn)
+            if state is None:
+                return
+            self._turns[model] = turn + 1
+            tried.add(state.name)
+            yield self._members[state.name]
+
+    def _serving(self, model: str) -> list[BackendState]:
+        states = [state for state in self.snapshot() if model in state.models]
+        if not states:
+            raise ModelNotFound(model)
+        return states
+
+    async def _keep_polling(self, member: Member) -> None:
+        while True:
+            await asyncio.sleep(self._policy.schedule.health_interval_s)
+            await self._poll(member)
+
+    async def _keep_describing(self, member: Member) -> None:
+        while True:
+            await asyncio.sleep(self._policy.schedule.describe_interval_s)
+            await self._describe(member)
+
+    async def _poll(self, member: Member) -> None:
+        was_reachable = member.health.reachable
+        timeout_s = self._policy.schedule.health_timeout_s
+        alive = await is_alive(self._client, member.backend, timeout_s=timeout_s)
+        member.polled(alive=alive)
+        if alive and (member.description is None or not was_reachable):
+            await self._describe(member)  # what came back may serve something else than before
+
+    async def _describe(self, member: Member) -> None:
+        timeout_s = self._policy.schedule.describe_timeout_s
+        try:
+            member.described(await describe(self._client, member.backend, timeout_s=timeout_s))
+        except UpstreamUnavailable as error:
+            member.problem = str(error)

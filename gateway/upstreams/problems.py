@@ -1,0 +1,86 @@
+"""A backend's refusals, in whichever shape it words them → errors of this package."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import orjson
+
+from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
+
+_CALLER_AT_FAULT: Final = frozenset({400, 404, 422})
+_MESSAGE_CHARS_MAX: Final = 500
+
+_CONTEXT_OVERFLOW: Final = re.compile(
+    r"maximum context length|maximum model length|model's context length"
+    r"|Requested token count exceeds|max_tokens must be at least 1, got (?:0|-\d+)"
+    r"|cannot be greater than max_model_len",
+    re.IGNORECASE,
+)
+"""vLLM 0.10 to 0.33 and SGLang 0.5 each word it in several ways and give it no code of its own."""
+
+
+class ContextOverflow(UpstreamRejected):
+    """Prompt and `max_tokens` do not fit into the backend's context window."""
+
+
+class BackendTooOld(UpstreamUnavailable):
+    """The backend does not return token ids."""
+
+    def __init__(self, *, upstream: str) -> None:
+        super().__init__(
+            "backend too old: needs vLLM >= 0.10.2 (its answer has no token_ids)",
+            upstream=upstream,
+        )
+
+
+def refusal(upstream: str, status: int, message: str) -> UpstreamError:
+    """The error for a request that was refused before anything was generated.
+
+    `status` is the HTTP status, or the `code` of an error that came as the first event of a 200.
+    """
+    text = f"answered {status}: {message}"
+    if status not in _CALLER_AT_FAULT:
+        return UpstreamUnavailable(text, upstream=upstream)
+    if status != 404 and _CONTEXT_OVERFLOW.search(message):
+        return ContextOverflow(text, upstream=upstream)
+    return UpstreamRejected(text, upstream=upstream)
+
+
+def message_of_body(body: bytes) -> str:
+    """What an error body says, cut to a length fit for a log line.
+
+    vLLM answers `{"error": {"message"}}`, its key check `{"error": "Unauthorized"}`, its router
+    `{"detail"}`, SGLang `{"object": "error", "message"}`; proxies answer anything.
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        document = body.decode("utf-8", "replace").strip()
+    return message_of(document)
+
+
+def message_of(document: object) -> str:
+    """The same for a body that is decoded already."""
+    found = document
+    while isinstance(found, dict):
+        inner = next((found[key] for key in ("error", "message", "detail") if found.get(key)), None)
+        if inner is None:
+            break
+        found = inner
+    text = found if isinstance(found, str) else _as_json(found)
+    return " ".join(text.split())[:_MESSAGE_CHARS_MAX] or "no message"
+
+
+def code_of(document: object) -> int:
+    """The `code` of an error object that came inside a stream; 500 when it has none."""
+    error = document.get("error", document) if isinstance(document, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, str) and code.isascii() and code.isdigit():
+        code = int(code)
+    return code if type(code) is int and 100 <= code <= 599 else 500
+
+
+def _as_json(value: object) -> str:
+    return orjson.dumps(value, default=str).decode()

@@ -1,0 +1,127 @@
+"""Bytes of one HTTP/1.1 response → status, headers, body. No I/O here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httptools
+import httpx2
+
+_NO_STATUS: Final = 0
+
+
+class ResponseReader:
+    """Reads exactly one response; interim (1xx) responses before it are skipped.
+
+    `status` is 0 until the head is complete. Body bytes pile up until `take` fetches them;
+    `buffered` is how many there are. The `on_...` methods are called by httptools.
+    """
+
+    __slots__ = (
+        "_eof_delimited", "_head_bytes", "_head_bytes_max", "_interim", "_parser", "_pieces",
+        "buffered", "complete", "headers", "reusable", "status", "touched",
+    )  # fmt: skip
+
+    def __init__(self, head_bytes_max: int) -> None:
+        self.status = _NO_STATUS
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.touched = False
+        self.complete = False
+        self.reusable = False
+        self.buffered = 0
+        self._pieces: list[bytes] = []
+        self._head_bytes = 0
+        self._head_bytes_max = head_bytes_max
+        self._eof_delimited = True
+        self._interim = False
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        """Take in what the network brought; raises RemoteProtocolError when it is not HTTP/1.1."""
+        if self._parser is None:
+            self.reusable = False
+            return
+        self.touched = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            raise httpx2.RemoteProtocolError("backend switched protocols unasked") from error
+        except httptools.HttpParserError as error:
+            self.reusable = False
+            if not self.complete:
+                raise httpx2.RemoteProtocolError(f"backend sent no valid HTTP: {error}") from error
+        if not self.status:
+            self._head_bytes += len(data)
+        if self._head_bytes > self._head_bytes_max:
+            raise httpx2.RemoteProtocolError(
+                f"backend sent more than {self._head_bytes_max} bytes of headers"
+            )
+        if self.complete:
+            self.close()
+
+    def feed_eof(self) -> None:
+        """The backend closed; raises RemoteProtocolError unless the body was to end this way."""
+        if self.complete:
+            return
+        if not self.touched:
+            raise httpx2.RemoteProtocolError("backend disconnected without an answer")
+        if not self.status or not self._eof_delimited:
+            raise httpx2.RemoteProtocolError("backend disconnected in the middle of its answer")
+        self.complete = True
+        self.close()
+
+    def take(self) -> bytes:
+        """All body bytes that have arrived since the last call; empty when there are none."""
+        pieces = self._pieces
+        if len(pieces) == 1:
+            data = pieces[0]
+            pieces.clear()
+        else:
+            data = b"".join(pieces)
+            pieces.clear()
+        self.buffered = 0
+        return data
+
+    def close(self) -> None:
+        """Break the cycle between parser and reader, so that no garbage collection is needed."""
+        self._parser = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.status:
+            return  # trailers, or the head of an answer nobody asked for
+        self._head_bytes += len(name) + len(value) + 4
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self._parser is None or self.status:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._interim = True
+            self.headers.clear()
+            return
+        self.status = status
+        self._eof_delimited = not any(_frames_body(name, value) for name, value in self.headers)
+
+    def on_body(self, body: bytes) -> None:
+        if not self.complete:
+            self._pieces.append(body)
+            self.buffered += len(body)
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            self.reusable = False  # bytes after the end: whatever they are, they are not ours
+
+    def on_message_complete(self) -> None:
+        if self._interim:
+            self._interim = False
+        elif not self.complete and self._parser is not None:
+            self.complete = True
+            self.reusable = self._parser.should_keep_alive()
+
+
+def _frames_body(name: bytes, value: bytes) -> bool:
+    lowered = name.lower()
+    if lowered == b"transfer-encoding":
+        return b"chunked" in value.lower()
+    return lowered == b"content-length"

@@ -1,0 +1,266 @@
+"""httpx2's transport seam on asyncio and httptools, made for long streams of small chunks.
+
+Reading such a stream through httpx2's own transport costs five to ten times the CPU. What is left
+out on purpose: proxies, HTTP/2, Unix sockets, and everything an environment variable could change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import httpx2
+from typing_extensions import override
+
+from gateway.upstreams.connection import Connection, ConnectionLimits
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Callable
+
+    from gateway.upstreams.connection import HttpTimeouts
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_FORBIDDEN_IN_HEADERS = frozenset(b"\r\n\0")
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """`connections_max` and `idle_max` count per origin.
+
+    `expiry_s` must stay below what backends use themselves (uvicorn's default, 5 seconds), or
+    requests race with their closing of idle connections.
+    """
+
+    connections_max: int = 1024
+    idle_max: int = 64
+    expiry_s: float = 4.0
+
+
+class _Origin(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+
+
+class HttptoolsTransport(httpx2.AsyncBaseTransport):
+    """A keep-alive pool of HTTP/1.1 connections.
+
+    A request beyond `connections_max` is refused with PoolTimeout at once: callers limit what is in
+    flight, a second queue here would only hide it. A request that went out on a kept-alive
+    connection which turns out closed, without one byte in answer, is sent once more on a new one.
+    """
+
+    def __init__(
+        self,
+        *,
+        keep_alive: KeepAlive,
+        limits: ConnectionLimits,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._keep_alive = keep_alive
+        self._limits = limits
+        self._ssl_context = ssl_context
+        self._origins: dict[_Origin, _OriginPool] = {}
+
+    @override
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        timeouts = request.extensions.get("timeout", {})
+        message = await _encode(request)
+        pool = self._pool_of(request.url)
+        kept = pool.take_idle()
+        if kept is not None:
+            try:
+                return await _exchange(kept, message, timeouts, pool.release)
+            except (httpx2.NetworkError, httpx2.RemoteProtocolError):
+                if kept.answered:
+                    raise
+        fresh = await pool.connect(timeouts)
+        return await _exchange(fresh, message, timeouts, pool.release)
+
+    @override
+    async def aclose(self) -> None:
+        """Abort every connection, idle or not, and wait until their sockets are closed."""
+        for pool in self._origins.values():
+            await pool.aclose()
+
+    def _pool_of(self, url: httpx2.URL) -> _OriginPool:
+        if url.scheme not in _DEFAULT_PORTS:
+            raise httpx2.UnsupportedProtocol(f"scheme {url.scheme!r} is not http or https")
+        origin = _Origin(url.scheme, url.host, url.port or _DEFAULT_PORTS[url.scheme])
+        pool = self._origins.get(origin)
+        if pool is None:
+            pool = _OriginPool(origin, self._keep_alive, self._limits, self._tls(origin))
+            self._origins[origin] = pool
+        return pool
+
+    def _tls(self, origin: _Origin) -> ssl.SSLContext | None:
+        if origin.scheme == "http":
+            return None
+        if self._ssl_context is None:
+            self._ssl_context = httpx2.create_ssl_context(trust_env=False)
+        return self._ssl_context
+
+
+class _OriginPool:
+    """The connections to one scheme, host and port."""
+
+    def __init__(
+        self,
+        origin: _Origin,
+        keep_alive: KeepAlive,
+        limits: ConnectionLimits,
+        ssl_context: ssl.SSLContext | None,
+    ) -> None:
+        self._origin = origin
+        self._keep_alive = keep_alive
+        self._limits = limits
+        self._ssl_context = ssl_context
+        self._connecting = 0
+        self._open: set[Connection] = set()
+        self._idle: dict[Connection, asyncio.TimerHandle] = {}  # the longest idle one first
+        self._closed = False
+
+    def take_idle(self) -> Connection | None:
+        """The connection that was used last, for it is the least likely to be closed soon."""
+        while self._idle:
+            connection, expiry = self._idle.popitem()
+            expiry.cancel()
+            if connection.usable:
+                return connection
+        return None
+
+    async def connect(self, timeouts: HttpTimeouts) -> Connection:
+        """A new connection. Raises PoolTimeout, ConnectTimeout or ConnectError."""
+        if len(self._open) + self._connecting >= self._keep_alive.connections_max:
+            raise httpx2.PoolTimeout(
+                f"all {self._keep_alive.connections_max} connections to "
+                f"{self._origin.host}:{self._origin.port} are in use"
+            )
+        self._connecting += 1
+        try:
+            async with asyncio.timeout(timeouts.get("connect")):
+                connection = await self._dial()
+        except TimeoutError as error:
+            raise httpx2.ConnectTimeout("backend does not accept the connection") from error
+        except OSError as error:  # ssl.SSLError and socket.gaierror are among them
+            raise httpx2.ConnectError(str(error)) from error
+        finally:
+            self._connecting -= 1
+        if self._closed or not connection.usable:
+            connection.abort()
+            raise httpx2.ConnectError("connection was closed as soon as it was made")
+        self._open.add(connection)
+        return connection
+
+    def release(self, connection: Connection) -> None:
+        """Keep the connection for the next request if its last answer ended as it should."""
+        if not connection.finish():
+            return
+        if len(self._idle) >= self._keep_alive.idle_max:
+            connection.abort()
+            return
+        loop = asyncio.get_running_loop()
+        self._idle[connection] = loop.call_later(
+            self._keep_alive.expiry_s, self._expire, connection
+        )
+
+    async def aclose(self) -> None:
+        self._closed = True
+        connections = list(self._open)
+        for connection in connections:
+            connection.abort()
+        for connection in connections:
+            await connection.lost
+
+    async def _dial(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: Connection(loop, self._limits, self._forget),
+            self._origin.host,
+            self._origin.port,
+            ssl=self._ssl_context,
+        )
+        return connection
+
+    def _expire(self, connection: Connection) -> None:
+        if self._idle.pop(connection, None) is not None:
+            connection.abort()
+
+    def _forget(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        expiry = self._idle.pop(connection, None)
+        if expiry is not None:
+            expiry.cancel()
+
+
+class _ResponseBody(httpx2.AsyncByteStream):
+    """The body as it arrives: one item is all that came since the last one."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        timeouts: HttpTimeouts,
+        release: Callable[[Connection], None],
+    ) -> None:
+        self._connection = connection
+        self._timeouts = timeouts
+        self._release: Callable[[Connection], None] | None = release
+
+    @override
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._release is None:
+            raise httpx2.StreamClosed
+        data = await self._connection.read(self._timeouts)
+        if not data:
+            raise StopAsyncIteration
+        return data
+
+    @override
+    async def aclose(self) -> None:
+        """Give the connection back; it is aborted when the body was not read to its end."""
+        release, self._release = self._release, None
+        if release is not None:
+            release(self._connection)
+
+
+async def _exchange(
+    connection: Connection,
+    message: bytes,
+    timeouts: HttpTimeouts,
+    release: Callable[[Connection], None],
+) -> httpx2.Response:
+    try:
+        await connection.send(message, timeouts)
+        status, headers = await connection.head(timeouts)
+    except BaseException:
+        connection.abort()
+        raise
+    return httpx2.Response(
+        status,
+        headers=headers,
+        stream=_ResponseBody(connection, timeouts, release),
+        extensions={"http_version": b"HTTP/1.1"},
+    )
+
+
+async def _encode(request: httpx2.Request) -> bytes:
+    """The whole request in one piece: bodies are ids in JSON, a few MB at the very most."""
+    if request.method in {"HEAD", "CONNECT"}:
+        raise httpx2.LocalProtocolError(f"method {request.method} is not supported")
+    if not isinstance(request.stream, httpx2.AsyncByteStream):
+        raise httpx2.LocalProtocolError("the body must be asynchronous")
+    body = b"".join([part async for part in request.stream])
+    lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
+    for name, value in request.headers.raw:
+        if not _FORBIDDEN_IN_HEADERS.isdisjoint(name + value):
+            raise httpx2.LocalProtocolError(f"header {name!r} holds a line break")
+        if name.lower() not in {b"content-length", b"transfer-encoding"}:
+            lines.append(b"%s: %s" % (name, value))
+    if body or request.method not in {"GET", "DELETE"}:
+        lines.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join([*lines, b"", b""]) + body

@@ -1,0 +1,135 @@
+"""A vLLM server as an `Upstream`: token ids in, token ids out."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import httpx2
+
+from gateway.errors import UpstreamError, UpstreamUnavailable
+from gateway.upstreams.backend import StreamLimits
+from gateway.upstreams.client import read_body
+from gateway.upstreams.completions import CompletionReader, request_body
+from gateway.upstreams.problems import message_of_body, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+    from gateway.generation import TokenChunk, TokenRequest
+    from gateway.upstreams.backend import Backend, Timeouts
+    from gateway.upstreams.client import Client
+
+_DEFAULT_LIMITS = StreamLimits()
+
+
+class VllmUpstream:
+    """`POST /v1/completions` of one backend.
+
+    Always streamed, because closing the connection is what makes the server stop generating.
+    `stop_ids` end a turn; a stream that breaks after one of them has lost nothing.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        client: Client,
+        *,
+        stop_ids: Sequence[int],
+        timeouts: Timeouts,
+        limits: StreamLimits = _DEFAULT_LIMITS,
+    ) -> None:
+        self.name = backend.name
+        self._backend = backend
+        self._client = client
+        self._stop_ids = tuple(stop_ids)
+        self._timeouts = timeouts
+        self._limits = limits
+        self._url = backend.url("/v1/completions")
+        self._headers = {**backend.headers(), "content-type": "application/json"}
+
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
+        """One chunk for each read that brought ids; the last one has `finish`, often without ids.
+
+        The counts of cached tokens come after the finish reason, so the finish waits for them; ids
+        never wait. Once exhausted the connection is free for the next request.
+        """
+        clock = asyncio.get_running_loop().time
+        waits: dict[str, float | None] = {
+            "connect": self._timeouts.connect_s,
+            "write": self._timeouts.write_s,
+            "read": self._timeouts.first_token_s,
+        }
+        patient_until = clock() + self._timeouts.first_token_s
+        response = await self._open(request, waits)
+        reader = self._reader(request)
+        async with aclosing(response.aiter_raw()) as parts:
+            while reader.fault is None and not reader.finished:
+                waits["read"] = max(patient_until - clock(), 0.0)
+                chunk = await _next_chunk(parts, reader)
+                if chunk is not None:
+                    yield chunk
+                    patience = self._timeouts.tail_s if reader.ending else self._timeouts.stall_s
+                    patient_until = clock() + patience
+            if reader.fault is not None:
+                raise reader.fault
+            await self._drain(parts)
+
+    def _reader(self, request: TokenRequest) -> CompletionReader:
+        return CompletionReader(
+            self.name,
+            stop_ids=self._stop_ids,
+            max_tokens=request.sampling.max_tokens,
+            frame_bytes_max=self._limits.frame_bytes_max,
+        )
+
+    async def _open(self, request: TokenRequest, waits: dict[str, float | None]) -> httpx2.Response:
+        served_model = self._backend.served_name(request.model)
+        http_request = self._client.build_request(
+            "POST",
+            self._url,
+            content=request_body(request, served_model, self._stop_ids),
+            headers=self._headers,
+            extensions={"timeout": waits},
+        )
+        try:
+            response = await self._client.send(http_request, stream=True)
+        except httpx2.TransportError as error:
+            raise UpstreamUnavailable(_describe(error), upstream=self.name) from error
+        if response.status_code != 200:
+            waits["read"] = self._timeouts.tail_s
+            raise await self._refusal(response)
+        return response
+
+    async def _refusal(self, response: httpx2.Response) -> UpstreamError:
+        try:
+            body = await read_body(response, self._limits.error_bytes_max)
+        except httpx2.TransportError as error:
+            message = f"(its message was lost: {_describe(error)})"
+        else:
+            message = message_of_body(body)
+        return refusal(self.name, response.status_code, message)
+
+    async def _drain(self, parts: AsyncIterator[bytes]) -> None:
+        """Read the few bytes after the last word, for the sake of the connection alone."""
+        try:
+            async with asyncio.timeout(self._timeouts.tail_s):
+                async for _ in parts:
+                    pass
+        except (TimeoutError, httpx2.TransportError):
+            return
+
+
+async def _next_chunk(parts: AsyncIterator[bytes], reader: CompletionReader) -> TokenChunk | None:
+    try:
+        data = await anext(parts, b"")
+    except httpx2.ReadTimeout:
+        return reader.end("no next token in time" if reader.started else "no first token in time")
+    except httpx2.TransportError as error:
+        return reader.end(_describe(error))
+    return reader.feed(data) if data else reader.end("stream ended without a finish reason")
+
+
+def _describe(error: httpx2.TransportError) -> str:
+    return f"{type(error).__name__}: {error}"

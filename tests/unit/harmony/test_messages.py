@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import InvalidRequest
+from gateway.harmony.messages import FILE_NOTE, IMAGE_NOTE, harmony_message, recipient
+from gateway.harmony.rendering import Renderer
+from gateway.protocol.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    Item,
+    Message,
+    OutputText,
+    Phase,
+    Reasoning,
+    ReasoningText,
+    Refusal,
+    SummaryText,
+)
+from tests.fakes.contexts import context_item
+from tests.fakes.harmony_oracle import encoding, spelled, vocabulary
+
+
+def rendered(item: Item, function: str | None = None) -> str:
+    return spelled(Renderer(vocabulary()).render_item(context_item(item), function))
+
+
+def message(role: str, *parts: object, phase: Phase | None = None) -> Message:
+    return Message.model_validate({"role": role, "content": parts, "phase": phase})
+
+
+ONE_MESSAGE = [
+    (message("user", InputText(text="hi")), "<|start|>user<|message|>hi<|end|>"),
+    (message("user"), "<|start|>user<|message|><|end|>"),
+    (
+        message("user", InputText(text="a"), InputText(text="b")),
+        "<|start|>user<|message|>a\nb<|end|>",
+    ),
+    (
+        message("user", InputText(text="see"), InputImage(image_url="http://x"), InputFile()),
+        f"<|start|>user<|message|>see\n{IMAGE_NOTE}\n{FILE_NOTE}<|end|>",
+    ),
+    (
+        message("system", InputText(text="B")),
+        "<|start|>developer<|message|># Instructions\n\nB<|end|>",
+    ),
+    (
+        message("developer", InputText(text="C")),
+        "<|start|>developer<|message|># Instructions\n\nC<|end|>",
+    ),
+    (
+        message("assistant", OutputText(text="x"), phase="commentary"),
+        "<|start|>assistant<|channel|>commentary<|message|>x<|end|>",
+    ),
+    (
+        message("assistant", OutputText(text="x"), OutputText(text="y"), phase="final_answer"),
+        "<|start|>assistant<|channel|>final<|message|>xy<|end|>",
+    ),
+    (
+        message("assistant", InputText(text="x")),
+        "<|start|>assistant<|channel|>final<|message|>x<|end|>",
+    ),
+    (
+        message("assistant", Refusal(refusal="no")),
+        "<|start|>assistant<|channel|>final<|message|>no<|end|>",
+    ),
+    (
+        Reasoning(content=(ReasoningText(text="h"), ReasoningText(text="m"))),
+        "<|start|>assistant<|channel|>analysis<|message|>hm<|end|>",
+    ),
+    (
+        Reasoning(summary=(SummaryText(text="s"), SummaryText(text="t"))),
+        "<|start|>assistant<|channel|>analysis<|message|>s\nt<|end|>",
+    ),
+    (
+        FunctionCall(call_id="c", name="get_weather", arguments='{"a":1}'),
+        "<|start|>assistant to=functions.get_weather<|channel|>commentary <|constrain|>json"
+        '<|message|>{"a":1}<|call|>',
+    ),
+]
+
+
+@pytest.mark.parametrize(("item", "text"), ONE_MESSAGE)
+def test_an_item_is_one_message(item: Item, text: str) -> None:
+    assert rendered(item) == text
+
+
+@pytest.mark.parametrize(("item", "text"), ONE_MESSAGE)
+def test_openai_harmony_gives_the_message_the_same_ids(item: Item, text: str) -> None:
+    ids = Renderer(vocabulary()).render_item(context_item(item))
+    assert ids == encoding().render(harmony_message(item))
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("ok", "ok"),
+        ("", ""),
+        ((InputText(text="x"), InputImage(image_url="data:")), f"x\n{IMAGE_NOTE}"),
+        ((), ""),
+    ],
+)
+def test_an_output_comes_from_its_function(
+    output: str | tuple[InputText | InputImage, ...], text: str
+) -> None:
+    item = FunctionCallOutput(call_id="c", output=output)
+    header = "<|start|>functions.math.sum to=assistant<|channel|>commentary<|message|>"
+    assert rendered(item, "math.sum") == f"{header}{text}<|end|>"
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        Reasoning(),
+        Reasoning(content=()),
+        Reasoning(content=(ReasoningText(text=""),)),
+        message("assistant"),
+        message("assistant", OutputText(text="")),
+        message("developer", InputText(text="")),
+    ],
+)
+def test_an_item_that_says_nothing_has_no_ids(item: Item) -> None:
+    assert rendered(item) == ""
+
+
+@pytest.mark.parametrize("name", ["f", "get-weather", "a.b_c", "x" * 128])
+def test_function_names_become_recipients(name: str) -> None:
+    assert recipient(name) == f"functions.{name}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "x" * 129, "f to=system", "f\n", "f<|channel|>analysis", "naïve", "a/b", "f\u200b"],
+)
+def test_no_other_name_reaches_a_header(name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        harmony_message(FunctionCall(call_id="c", name=name, arguments="{}"))
+    assert caught.value.param == "input"
+    with pytest.raises(InvalidRequest):
+        harmony_message(FunctionCallOutput(call_id="c", output="ok"), name)

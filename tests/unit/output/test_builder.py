@@ -1,0 +1,209 @@
+"""Streams of typical responses, event by event."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from gateway import ids
+from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted, SegmentText
+from gateway.output.builder import Builder
+from gateway.protocol.responses import Outcome
+from tests.fakes.event_grammar import check_stream
+from tests.fakes.response_heads import UUID_OF_TEST, response_head
+
+if TYPE_CHECKING:
+    from gateway.generation import SegmentEvent
+
+COMPLETED = Outcome("completed", completed_at=9)
+INCOMPLETE = Outcome("incomplete", incomplete_details={"reason": "max_output_tokens"})
+END = SegmentEnded(0, 1)
+CUT = SegmentEnded(0, 1, complete=False)
+
+
+def segment(kind: SegmentKind, *texts: str, end: SegmentEnded = END) -> list[SegmentEvent]:
+    return [SegmentStarted(kind, "f"), *map(SegmentText, texts), end]
+
+
+def started() -> Builder:
+    builder = Builder(response_head())
+    builder.start()
+    return builder
+
+
+def test_an_answer_after_reasoning_is_two_items() -> None:
+    builder = Builder(response_head())
+    events = builder.start()
+    events += builder.feed(segment(SegmentKind.REASONING, "Easy", "."))
+    events += builder.feed(segment(SegmentKind.FINAL, "4"))
+    stream = check_stream(events + builder.finish(COMPLETED))
+    assert stream.types() == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.reasoning_text.delta",
+        "response.reasoning_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [item["id"] for item in stream.items] == [
+        ids.output_item_id("rs_", UUID_OF_TEST, 0),
+        ids.output_item_id("msg_", UUID_OF_TEST, 1),
+    ]
+
+
+def test_a_call_without_arguments_still_has_a_delta() -> None:
+    builder = started()
+    events = builder.feed(segment(SegmentKind.FUNCTION_CALL))
+    assert [event.type for event in events] == [
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+    ]
+    done = orjson.loads(events[2].data)
+    assert (done["arguments"], done["name"]) == ("", "f")
+
+
+def test_two_calls_have_different_call_ids() -> None:
+    builder = started()
+    builder.feed(segment(SegmentKind.FUNCTION_CALL, "{}") * 2)
+    assert [item["call_id"] for item in builder.output] == [
+        ids.call_id(UUID_OF_TEST, 0),
+        ids.call_id(UUID_OF_TEST, 1),
+    ]
+
+
+def test_a_call_is_shown_before_its_arguments_come() -> None:
+    events = started().feed([SegmentStarted(SegmentKind.FUNCTION_CALL, "f")])
+    assert [event.type for event in events] == ["response.output_item.added"]
+
+
+@pytest.mark.parametrize("kind", [SegmentKind.REASONING, SegmentKind.COMMENTARY, SegmentKind.FINAL])
+def test_a_message_that_says_nothing_is_no_item(kind: SegmentKind) -> None:
+    builder = started()
+    assert builder.feed(segment(kind)) == []
+    assert not builder.is_visible
+
+
+def test_reasoning_alone_is_not_visible() -> None:
+    builder = started()
+    builder.feed(segment(SegmentKind.REASONING, "Hm."))
+    assert not builder.is_visible
+    builder.feed(segment(SegmentKind.FINAL, "4"))
+    assert builder.is_visible
+
+
+def test_texts_of_one_feed_are_one_delta() -> None:
+    builder = started()
+    builder.feed([SegmentStarted(SegmentKind.FINAL), SegmentText("a")])
+    (event,) = builder.feed([SegmentText("b"), SegmentText("c")])
+    assert (orjson.loads(event.data)["delta"], event.delta_length) == ("bc", 2)
+
+
+def test_a_cut_item_ends_with_the_response() -> None:
+    builder = started()
+    events = builder.feed(segment(SegmentKind.FINAL, "4", end=CUT))
+    assert events[-1].type == "response.output_text.delta"
+    events = builder.finish(INCOMPLETE)
+    assert [event.type for event in events] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.incomplete",
+    ]
+    assert builder.response()["output"][0]["status"] == "incomplete"
+
+
+def test_a_cut_item_that_something_follows_is_completed() -> None:
+    builder = started()
+    builder.feed(segment(SegmentKind.REASONING, "Hm", end=CUT))
+    builder.feed(segment(SegmentKind.FINAL, "4"))
+    assert [item["status"] for item in builder.output] == ["completed", "completed"]
+    assert builder.endings == {0: CUT, 1: END}
+
+
+def test_an_item_that_never_ended_is_incomplete_when_the_response_fails() -> None:
+    builder = started()
+    builder.feed([SegmentStarted(SegmentKind.FINAL), SegmentText("4")])
+    error = {"code": "server_error", "message": "Broken off."}
+    events = builder.finish(Outcome("failed", error=error))
+    assert [event.type for event in events[-2:]] == ["error", "response.failed"]
+    flat = {"code": "server_error", "message": "Broken off.", "param": None}
+    assert orjson.loads(events[-2].data) == {
+        "type": "error",
+        "sequence_number": events[-2].sequence_number,
+        **flat,
+        "error": {"type": "server_error", **flat},
+    }
+    assert builder.response()["error"] == error
+    assert builder.response()["output"][0]["status"] == "incomplete"
+
+
+def test_a_cancelled_response_has_no_error_event() -> None:
+    builder = started()
+    (event,) = builder.finish(Outcome("cancelled"))
+    assert event.type == "response.failed"
+    assert orjson.loads(event.data)["response"]["status"] == "cancelled"
+
+
+def test_a_background_response_is_queued_first() -> None:
+    builder = Builder(response_head(background=True))
+    assert builder.response()["status"] == "queued"
+    events = builder.start()
+    shown = [(event.type, orjson.loads(event.data)["response"]["status"]) for event in events]
+    assert shown == [
+        ("response.created", "queued"),
+        ("response.queued", "queued"),
+        ("response.in_progress", "in_progress"),
+    ]
+
+
+def test_a_keep_alive_shows_no_items() -> None:
+    builder = started()
+    builder.feed(segment(SegmentKind.FINAL, "4"))
+    (event,) = builder.alive()
+    assert event.type == "response.in_progress"
+    assert orjson.loads(event.data)["response"]["output"] == []
+
+
+def test_a_response_in_progress_shows_the_open_item_so_far() -> None:
+    builder = started()
+    builder.feed(segment(SegmentKind.REASONING, "Hm"))
+    builder.feed([SegmentStarted(SegmentKind.FINAL), SegmentText("4")])
+    done, unfinished = builder.response()["output"]
+    assert (done["status"], unfinished["status"]) == ("completed", "in_progress")
+    assert unfinished["content"][0]["text"] == "4"
+
+
+def test_nothing_can_precede_the_start_or_follow_the_end() -> None:
+    builder = Builder(response_head())
+    with pytest.raises(ValueError, match="not running"):
+        builder.feed([])
+    builder.start()
+    with pytest.raises(ValueError, match="started before"):
+        builder.start()
+    with pytest.raises(ValueError, match="queued cannot follow in_progress"):
+        builder.finish(Outcome("queued"))
+    builder.finish(COMPLETED)
+    with pytest.raises(ValueError, match="not running"):
+        builder.alive()
+    with pytest.raises(ValueError, match="not running"):
+        builder.finish(COMPLETED)
+
+
+def test_segments_out_of_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="text outside of a segment"):
+        started().feed([SegmentText("a")])
+    with pytest.raises(ValueError, match="had not started"):
+        started().feed([END])

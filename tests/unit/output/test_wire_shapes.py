@@ -1,0 +1,192 @@
+"""Every event against the two published descriptions of the API: OpenAI's SDK and Open Responses.
+
+Where the SDK's types and the API's documentation differ, the difference is pinned here as data.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+import jsonschema
+import openai
+import orjson
+import pytest
+from openai import BaseModel, omit
+from openai.lib.streaming.responses._responses import ResponseStreamState
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from gateway.generation import FinishReason
+from gateway.log import Alive, Entry, Finished, Tokens, TurnEnded, TurnStarted
+from tests.fakes.event_grammar import check_stream
+from tests.fakes.toy_logs import ENDINGS, apply_all, new_fold
+from tests.fakes.toy_parser import CALL, COMMENTARY, END, FINAL, PIECES, REASONING, TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from gateway.protocol.events import Event
+
+BEYOND_THE_SDK: Final = {
+    "response.function_call_arguments.done": {"name"},
+    "error": {"error"},
+}
+"""Fields of events that the SDK's types do not know: its `error` is flat, and `name` is new."""
+BEYOND_THE_SDK_RESPONSE: Final = {"presence_penalty", "frequency_penalty", "store"}
+"""Fields of a Response that only Open Responses knows; the API sends `store`, too."""
+RENAMED_BY_OPEN_RESPONSES: Final = {
+    "response.reasoning_text.delta": "response.reasoning.delta",
+    "response.reasoning_text.done": "response.reasoning.done",
+}
+"""The one place where the two cannot both be served; see the conflict table of the reference."""
+OPEN_RESPONSES: Final = (
+    Path(__file__).parents[4] / "shared/corpus/openresponses-2026-04-24.openapi.json"
+)
+_TEXTS: Final = tuple(range(TEXT, TEXT + len(PIECES)))
+_SDK: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+
+
+def story(ending: Finished, *, background: bool = False) -> list[Event]:
+    """A stream in which every kind of item and event occurs."""
+    log: list[Entry] = [
+        TurnStarted(20),
+        Tokens((REASONING, *_TEXTS, END, COMMENTARY, *_TEXTS)),
+        Alive(),
+        Tokens((*_TEXTS, END, CALL, END, CALL, *_TEXTS, END, FINAL, *_TEXTS)),
+        TurnEnded(FinishReason.LENGTH, 10),
+        ending,
+    ]
+    return apply_all(new_fold(background=background), log)
+
+
+@pytest.fixture(params=ENDINGS, ids=lambda ending: ending.status)
+def events(request: pytest.FixtureRequest) -> list[Event]:
+    """A whole stream, for every way in which it can end."""
+    return story(request.param, background=request.param.status == "cancelled")
+
+
+def test_the_story_holds_every_event_there_is(events: list[Event]) -> None:
+    stream = check_stream(events)
+    assert {item["type"] for item in stream.items} == {"message", "reasoning", "function_call"}
+    assert {item.get("phase") for item in stream.items} == {"commentary", "final_answer", None}
+
+
+def test_events_are_strictly_those_of_the_openai_sdk(events: list[Event]) -> None:
+    for event in events:
+        parsed = _SDK.validate_json(event.data, strict=True)
+        assert parsed.type == event.type
+        unknown = BEYOND_THE_SDK.get(event.type, set())
+        assert set(parsed.model_extra) == unknown
+        for name, model in _models_in(parsed):
+            expected = BEYOND_THE_SDK_RESPONSE if name == "Response" else set()
+            assert set(model.model_extra or ()) == expected, name
+
+
+def test_the_accumulator_of_the_openai_sdk_accepts_the_stream() -> None:
+    events = story(ENDINGS[0])
+    state = ResponseStreamState(input_tools=omit, text_format=omit)
+    for event in events:
+        state.handle_event(_SDK.validate_json(event.data))
+    final = state._completed_response
+    assert final is not None
+    output = check_stream(events).response["output"]
+    assert [
+        item.model_dump(
+            exclude={"content": {0: {"parsed"}}, "parsed_arguments": True}, exclude_unset=True
+        )
+        for item in final.output
+    ] == output
+
+
+def test_the_openai_client_ends_with_the_final_response() -> None:
+    events = story(ENDINGS[0])
+    with _client(events) as client, client.responses.stream(model="m", input="hi") as stream:
+        final = stream.get_final_response()
+    assert final.output_text == "".join(PIECES) * 3
+    assert final.usage is not None
+    assert final.usage.input_tokens_details.cached_tokens == 10
+
+
+def test_the_openai_client_raises_for_an_error_event() -> None:
+    failed = ENDINGS[2]
+    with (
+        _client(story(failed)) as client,
+        client.responses.create(model="m", input="hi", stream=True) as stream,
+        pytest.raises(openai.APIError) as caught,
+    ):
+        list(stream)
+    assert caught.value.message == failed.message
+    assert caught.value.code == failed.code
+
+
+def test_events_are_those_of_open_responses(
+    events: list[Event], open_responses: jsonschema.Draft202012Validator
+) -> None:
+    for event in events:
+        body = orjson.loads(event.data)
+        body["type"] = RENAMED_BY_OPEN_RESPONSES.get(event.type, event.type)
+        open_responses.validate(body)
+
+
+def test_nothing_is_null_that_open_responses_wants_absent(events: list[Event]) -> None:
+    absent = {"phase", "content", "encrypted_content", "logprobs", "obfuscation"}
+    for event in events:
+        for key, value in _pairs_in(orjson.loads(event.data)):
+            assert not (key in absent and value is None)
+
+
+@pytest.fixture(scope="module")
+def open_responses() -> jsonschema.Draft202012Validator:
+    """A validator of its stream events; the document is not part of this project."""
+    if not OPEN_RESPONSES.exists():
+        pytest.skip(f"{OPEN_RESPONSES.name} is not here")
+    document = orjson.loads(OPEN_RESPONSES.read_bytes())
+    answer = document["paths"]["/responses"]["post"]["responses"]["200"]["content"]
+    by_type = {}
+    for reference in answer["text/event-stream"]["schema"]["oneOf"]:
+        schema = document["components"]["schemas"][reference["$ref"].rpartition("/")[2]]
+        by_type[schema["properties"]["type"]["enum"][0]] = reference
+    # One branch for each type, so that a failure names the field and not only the union.
+    branches = [
+        {"if": {"properties": {"type": {"const": name}}}, "then": reference}
+        for name, reference in by_type.items()
+    ]
+    known = {"properties": {"type": {"enum": list(by_type)}}}
+    schema = {"allOf": [known, *branches], "components": document["components"]}
+    return jsonschema.Draft202012Validator(schema)
+
+
+def _client(events: list[Event]) -> openai.OpenAI:
+    """A client whose server answers with this stream."""
+    frames = b"".join(
+        b"event: %b\ndata: %b\n\n" % (event.type.encode(), event.data) for event in events
+    )
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=frames)
+
+    transport = httpx2.Client(transport=httpx2.MockTransport(answer))
+    return openai.OpenAI(api_key="k", base_url="http://test/v1", http_client=transport)
+
+
+def _models_in(value: object) -> Iterator[tuple[str, BaseModel]]:
+    """Every SDK model below a model, with the name of its class."""
+    children = value if isinstance(value, list) else getattr(value, "__dict__", {}).values()
+    for child in children:
+        if isinstance(child, BaseModel):
+            yield type(child).__name__, child
+        if isinstance(child, BaseModel | list):
+            yield from _models_in(child)
+
+
+def _pairs_in(value: object) -> Iterator[tuple[str, object]]:
+    children: Iterable[object] = ()
+    if isinstance(value, dict):
+        yield from value.items()
+        children = value.values()
+    elif isinstance(value, list):
+        children = value
+    for child in children:
+        yield from _pairs_in(child)

@@ -1,0 +1,138 @@
+"""The packed form of a log."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.generation import FinishReason
+from gateway.log import (
+    PACKING_VERSION,
+    Alive,
+    Entry,
+    Finished,
+    Tokens,
+    TurnEnded,
+    TurnStarted,
+    pack,
+    unpack,
+)
+
+_counts = st.integers(0, 2**63 - 1)
+_ids = st.lists(st.integers(0, 2**32 - 1), max_size=20).map(tuple)
+_texts = st.text(alphabet="ab é\U0001f600\x00", max_size=5)
+_entries = st.one_of(
+    st.builds(TurnStarted, _counts, _ids),
+    st.builds(Tokens, _ids),
+    st.just(Alive()),
+    st.builds(TurnEnded, st.sampled_from(FinishReason), _counts),
+    st.builds(
+        Finished,
+        st.sampled_from(["completed", "incomplete", "failed", "cancelled"]),
+        _counts,
+        reason=_texts,
+        code=_texts,
+        message=_texts,
+    ),
+)
+_optional = st.none() | _texts
+LOG: list[Entry] = [
+    TurnStarted(300, (200005, 17196)),
+    Tokens((200008, 4)),
+    Alive(),
+    TurnEnded(FinishReason.LENGTH, 128),
+    Finished("incomplete", 1_795_000_009, reason="max_output_tokens"),
+]
+
+
+@given(st.lists(_entries, max_size=10))
+def test_unpacking_gives_what_was_packed(entries: list[Entry]) -> None:
+    assert unpack(pack(entries)) == entries
+
+
+@given(_optional, _optional, _optional)
+def test_a_missing_text_is_not_an_empty_one(
+    reason: str | None, code: str | None, message: str | None
+) -> None:
+    entry = Finished("cancelled", 1, reason, code, message)
+    assert unpack(pack([entry])) == [entry]
+
+
+def test_the_packed_form_never_changes() -> None:
+    assert pack(LOG).hex() == (
+        "01"
+        "51ac02450d03002c430000"
+        "42480d030004000000"
+        "03"
+        "1c018001"
+        "d50101c98df6d706126d61785f6f75747075745f746f6b656e730000"
+    )
+
+
+def test_a_single_id_takes_five_bytes_and_a_full_flush_little_more_than_four_each() -> None:
+    assert len(pack([Tokens((199_999,))])) == 1 + 5
+    assert len(pack([Tokens((199_999,) * 100)])) == 1 + 2 + 400
+
+
+@given(st.binary(max_size=40))
+def test_damaged_bytes_raise_value_error_or_are_a_log(damaged: bytes) -> None:
+    try:
+        entries = unpack(bytes([PACKING_VERSION]) + damaged)
+    except ValueError:
+        return
+    assert unpack(pack(entries)) == entries
+
+
+@given(st.data())
+def test_flipped_bytes_raise_value_error_or_are_a_log(data: st.DataObject) -> None:
+    packed = bytearray(pack(LOG))
+    packed[data.draw(st.integers(1, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        entries = unpack(bytes(packed))
+    except ValueError:
+        return
+    assert unpack(pack(entries)) == entries
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("02", id="another version"),
+        pytest.param("0142", id="an entry that is cut off"),
+        pytest.param("010a00", id="half an id"),
+        pytest.param("010b00", id="an entry that is too long"),
+        pytest.param("0107", id="an unknown tag"),
+        pytest.param("0114ff00", id="an unknown finish reason"),
+        pytest.param("01ffffffffffffffffff01", id="a number that is too large"),
+        pytest.param("013d000002ff0000", id="text that is not UTF-8"),
+        pytest.param("011d010100", id="an end without its texts"),
+        pytest.param("012d0101000000", id="an incomplete end without its reason"),
+    ],
+)
+def test_damage_is_a_value_error(damaged: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        unpack(bytes.fromhex(damaged))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Tokens((-1,)),
+        Tokens((2**32,)),
+        TurnStarted(-1),
+        TurnEnded(FinishReason.STOP, 2**63),
+        Finished("cancelled", 1, reason="\ud800"),
+    ],
+)
+def test_what_has_no_packed_form_is_refused(entry: Entry) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        pack([entry])
+
+
+def test_an_end_says_why() -> None:
+    with pytest.raises(ValueError, match="needs a reason"):
+        Finished("incomplete", 1)
+    with pytest.raises(ValueError, match="needs a code and a message"):
+        Finished("failed", 1, code="server_error")
