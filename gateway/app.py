@@ -98,7 +98,7 @@ def create_app(settings: Settings) -> Starlette:
         settings.auth.key_cache_entries_max,
         cache_stale_s=settings.auth.stale_keys_max_s,
     )
-    pool = _pool(settings)
+    pool = _pool(settings, metrics)
     models = Models(
         pool,
         aliases={alias: model.id for model in settings.models for alias in model.aliases},
@@ -167,7 +167,7 @@ def _database(settings: Settings) -> Database:
     )
 
 
-def _pool(settings: Settings) -> Pool:
+def _pool(settings: Settings, metrics: Metrics) -> Pool:
     upstream = settings.upstream
     served = {model.id: model.served_as or model.id for model in settings.models}
     lengths = {m.id: m.context_length for m in settings.models if m.context_length is not None}
@@ -206,7 +206,7 @@ def _pool(settings: Settings) -> Pool:
         ),
         attempts_max=upstream.attempts_max,
     )
-    return Pool(backends, client, stop_ids=STOP_IDS, policy=policy)
+    return Pool(backends, client, stop_ids=STOP_IDS, policy=policy, metrics=metrics)
 
 
 def _preparation(

@@ -169,9 +169,10 @@ def _pack_entry(entry: Entry) -> tuple[int, bytes]:
         case TurnEnded(finish, cached_tokens):
             index = _FINISH_REASONS.index(finish)
             return _TURN_ENDED, bytes([index]) + _pack_number(cached_tokens)
-    texts = (entry.reason, entry.code, entry.message)
-    head = bytes([_STATUSES.index(entry.status)]) + _pack_number(entry.at)
-    return _FINISHED, head + b"".join(map(_pack_text, texts))
+        case _:
+            texts = (entry.reason, entry.code, entry.message)
+            head = bytes([_STATUSES.index(entry.status)]) + _pack_number(entry.at)
+            return _FINISHED, head + b"".join(map(_pack_text, texts))
 
 
 def _unpack_entry(tag: int, body: _Reader) -> Entry:

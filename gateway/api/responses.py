@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from gateway.protocol.events import Event
     from gateway.protocol.limits import InputLimits
     from gateway.protocol.requests import CreateResponse
     from gateway.services.responses import Generation, Responses
@@ -100,22 +102,20 @@ class CreateEndpoint:
             pass
         headers = [*sse.HEADERS, *_ignored_header(request)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async for events in generation.follow():
-            for chunk in sse.writes(
-                events,
-                obfuscate=request.obfuscated,
-                bytes_max=self._limits.write_bytes_max,
-            ):
-                await self._write(send, chunk)
+        async with aclosing(generation.follow()) as batches:
+            async for events in batches:
+                await self._write(send, events, obfuscate=request.obfuscated)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _write(self, send: Send, chunk: bytes) -> None:
-        """One write; a client that does not read within the bound counts as gone."""
-        try:
-            async with asyncio.timeout(self._limits.write_timeout_s):
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        except TimeoutError:
-            raise ClientDisconnected from None
+    async def _write(self, send: Send, events: list[Event], *, obfuscate: bool) -> None:
+        """Write events; a client that does not read one write within the bound counts as gone."""
+        limits = self._limits
+        for chunk in sse.writes(events, obfuscate=obfuscate, bytes_max=limits.write_bytes_max):
+            try:
+                async with asyncio.timeout(limits.write_timeout_s):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except TimeoutError:
+                raise ClientDisconnected from None
 
 
 def _ignored_header(request: CreateResponse) -> list[tuple[bytes, bytes]]:

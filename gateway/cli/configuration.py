@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 import typer
 
-from gateway.cli import terminal
-from gateway.cli.options import Config, Json
+from gateway.cli import options, terminal
 from gateway.settings import load_settings
 from gateway.settings.reference import example, rows
 
@@ -16,7 +15,7 @@ commands = typer.Typer(help="Check the configuration, list every setting.", no_a
 
 
 @commands.command()
-def check(config: Config = None, json_: Json = False) -> None:
+def check(config: options.Config = None, json_: options.Json = False) -> None:
     """Read the configuration file and the environment as `serve` would.
 
     Every mistake is listed with its file and line, or its variable. Exit code 0: none.
@@ -37,7 +36,7 @@ def check(config: Config = None, json_: Json = False) -> None:
 
 
 @commands.command()
-def env(json_: Json = False) -> None:
+def env(json_: options.Json = False) -> None:
     """List every environment variable with its default and meaning."""
     if json_:
         terminal.out.print(json.dumps([asdict(row) for row in rows()]))

@@ -138,22 +138,24 @@ async def _key(settings: Settings) -> str:
         accounts = access(settings, database)
         if TENANT not in {tenant.name for tenant in await accounts.list_tenants()}:
             await accounts.create_tenant(TENANT)
-        key = await _saved_key(settings.data_dir / ENVIRONMENT, accounts)
-        if key is None:
+        key = _saved_key(settings.data_dir / ENVIRONMENT)
+        if key is None or not await _works(accounts, key):
             _, key = await accounts.create_key(TENANT, "demo")
     terminal.step(terminal.OK, "tenant", f"{TENANT}   key …{key[-4:]}")
     return key
 
 
-async def _saved_key(path: Path, accounts: Access) -> str | None:
+def _saved_key(path: Path) -> str | None:
     match = _SAVED_KEY.search(path.read_text("utf-8")) if path.exists() else None
-    if match is None:
-        return None
+    return match[1] if match else None
+
+
+async def _works(accounts: Access, key: str) -> bool:
     try:
-        await accounts.authenticate(match[1])
+        await accounts.authenticate(key)
     except AuthenticationError:
-        return None
-    return match[1]
+        return False
+    return True
 
 
 def _save(data_dir: Path, base_url: str, key: str) -> Path:

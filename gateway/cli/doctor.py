@@ -31,10 +31,9 @@ from gateway.upstreams.vllm import VllmUpstream
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import httpx2
-
     from gateway.settings import Backend as BackendSettings
     from gateway.settings import Settings
+    from gateway.upstreams.client import Client
 
 PROBE_TIMEOUT_S = 30.0
 PROBE_IDS = (13225,)  # "Hello"
@@ -85,7 +84,8 @@ async def _examine(config: Path | None) -> list[Finding]:
     keep_alive = KeepAlive(connections_max=len(settings.backends) or 1)
     async with build_client(keep_alive=keep_alive, limits=ConnectionLimits()) as client:
         for backend in settings.backends:
-            findings.append(await _backend(settings, backend, client))
+            finding = await _backend(settings, backend, client)
+            findings.append(finding)
     return findings
 
 
@@ -113,15 +113,13 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
         findings.append(Finding("pepper", ok=True, detail=where))
 
 
-async def _backend(
-    settings: Settings, configured: BackendSettings, client: httpx2.AsyncClient
-) -> Finding:
+async def _backend(settings: Settings, configured: BackendSettings, client: Client) -> Finding:
     """Reachable, what it serves, and whether one token comes back as an id."""
     api_key = configured.api_key.get_secret_value() if configured.api_key else None
     asked = Backend(configured.name, configured.url, models={}, api_key=api_key)
     try:
         said = await describe(client, asked, timeout_s=settings.upstream.probe_timeout_s)
-        served = {name: name for name in configured.models or said.context_lengths}
+        served = {name: name for name in configured.models or said.models}
         backend = Backend(configured.name, configured.url, models=served, api_key=api_key)
         for model in served:
             await _one_token(backend, model, client)
@@ -129,12 +127,12 @@ async def _backend(
         return _failed(f"backend {configured.name}", error)
     if not served:
         return Finding(f"backend {configured.name}", ok=False, detail="it serves no model")
-    models = ", ".join(f"{name} ({said.context_lengths.get(name, '?')} tokens)" for name in served)
+    models = ", ".join(f"{name} ({said.models.get(name) or '?'} tokens)" for name in served)
     detail = f"version {said.version or 'unknown'}, {models}; token ids come back"
     return Finding(f"backend {configured.name}", ok=True, detail=detail)
 
 
-async def _one_token(backend: Backend, model: str, client: httpx2.AsyncClient) -> None:
+async def _one_token(backend: Backend, model: str, client: Client) -> None:
     """Raises `UpstreamError` when no id comes back."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = VllmUpstream(backend, client, stop_ids=STOP_IDS, timeouts=timeouts)

@@ -1,4 +1,4 @@
-"""Expected trouble is one red line and one line what to do; only what nobody expected has a traceback."""
+"""Expected trouble is one red line and what to do; only the unexpected has a traceback."""
 
 from __future__ import annotations
 

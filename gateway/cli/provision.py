@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from gateway.errors import StartupError
@@ -85,10 +85,8 @@ def access(settings: Settings, database: Database) -> Access:
 def load_pepper(data_dir: Path) -> str:
     """The embedded database's pepper, made on first use; readable by this user only."""
     path = data_dir / "pepper"
-    try:
+    with suppress(FileExistsError):
         write_private(path, secrets.token_hex(PEPPER_BYTES) + "\n", exclusive=True)
-    except FileExistsError:
-        pass
     return path.read_text(encoding="ascii").strip()
 
 

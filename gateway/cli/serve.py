@@ -11,8 +11,8 @@ from gateway.cli.options import Config, run
 from gateway.cli.provision import provisioned
 from gateway.cli.serving import Server, listen, stopped_by_signals, until_stopped
 from gateway.errors import ConfigError
-from gateway.settings import Settings, load_settings
 from gateway.settings import Server as ServerSettings
+from gateway.settings import Settings, load_settings
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from gateway.telemetry import EventLog, configure_logging
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import socket
 
     from starlette.types import ASGIApp
-
-log = EventLog("gateway.cli")
 
 
 def serve(
@@ -61,10 +59,10 @@ async def serve_gateway(settings: Settings, listener: socket.socket) -> None:
     """The gateway on a socket until a signal; needs settings that are complete."""
     app = create_app(settings)
     server = Server(app, listener, settings.server)
-    await _until_signal(server, "gateway")
+    await _until_signal(server, EventLog("gateway"))
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 - each is an option
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.")] = 8100,
     name: Annotated[str, typer.Option(help="Name of this instance in directives.")] = "simulator",
@@ -95,12 +93,13 @@ def simulate(
 async def _simulate(app: ASGIApp, host: str, port: int) -> None:
     settings = ServerSettings(host=host, port=port, drain_grace_s=1)
     with listen(host, port, settings.backlog_max) as listener:
-        await _until_signal(Server(app, listener, settings), "simulator")
+        server = Server(app, listener, settings)
+        await _until_signal(server, EventLog("gateway.simulator"))
 
 
-async def _until_signal(server: Server, what: str) -> None:
+async def _until_signal(server: Server, log: EventLog) -> None:
     with stopped_by_signals(server):
         async with server:
-            log.info(f"{what} is listening", url=server.url)
+            log.info("listening", url=server.url)
             await until_stopped(server)
-    log.info(f"{what} has stopped")
+    log.info("stopped")

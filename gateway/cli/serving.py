@@ -1,8 +1,7 @@
 """One listening process: its socket, its start, its signals, its end.
 
-uvicorn's phases are called one by one, so that several servers can share a loop (the demo), a
-failed start is an exception and not a traceback in the log, and the application can stop taking
-work before uvicorn waits for the open connections.
+uvicorn's phases are called one by one, so that several servers can share a loop (the demo) and
+a failed start is an exception and not a traceback in the log.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gateway.cli.connection import bounded
 from gateway.errors import StartupError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -87,23 +86,11 @@ class Lifespan:
 
 
 class Server(uvicorn.Server):
-    """An application on a socket while entered.
+    """An application on a socket while entered."""
 
-    `before_shutdown` is awaited when the server is told to stop, before open connections are
-    waited for: the place to end what would keep them open.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        listener: socket.socket,
-        settings: ServerSettings,
-        *,
-        before_shutdown: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, settings: ServerSettings) -> None:
         self._lifespan_of_app = Lifespan(app)
         self._listener = listener
-        self._before_shutdown = before_shutdown
         super().__init__(
             uvicorn.Config(
                 self._lifespan_of_app,
@@ -144,8 +131,6 @@ class Server(uvicorn.Server):
 
     async def __aexit__(self, *_: object) -> None:
         """Stop accepting, let responses finish within the grace, end the application."""
-        if self._before_shutdown is not None:
-            await self._before_shutdown()
         await self.shutdown(sockets=[self._listener])
 
     @override

@@ -237,7 +237,8 @@ class _Reader:
     def _read_front(self, text: str) -> str:
         found = _ROLE_AGAIN.match(text)
         if not found:
-            return self._read_spoken_channel(text)
+            # Output without any markup may well begin with the word "final".
+            return text if self._trapped else self._read_spoken_channel(text)
         self._rules.append(Rule.DOUBLED_START)
         return self._read_spoken_channel(text[found.end() :])
 

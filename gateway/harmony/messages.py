@@ -78,7 +78,7 @@ def harmony_message(item: Item, function: str | None = None) -> HarmonyMessage |
         case FunctionCall():
             call = _assistant("commentary", item.arguments).with_recipient(recipient(item.name))
             return call.with_content_type(JSON_CONTENT)
-        case FunctionCallOutput():
+        case _:
             author = Author.new(Role.TOOL, recipient(function or ""))
             output = HarmonyMessage.from_author_and_content(author, _output_text(item))
             return output.with_channel("commentary").with_recipient("assistant")
@@ -135,5 +135,5 @@ def _part_text(part: InputText | InputImage | InputFile | OutputText | Refusal) 
             return IMAGE_NOTE
         case InputFile():
             return FILE_NOTE
-        case Refusal():
+        case _:
             return part.refusal

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Refs = frozenset[str]
 
+_NO_REFS: Final[Refs] = frozenset()
+
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _OBJECT_KEYS: Final = ("properties", "additionalProperties", "patternProperties")
 _ARRAY_KEYS: Final = ("items", "prefixItems")
@@ -48,11 +50,14 @@ class SchemaLimits:
     """Bounds of all tools of one request together, `depth_max` of each.
 
     `nodes_max` counts schemas, properties and enum values after `$ref`s were inlined,
-    `characters_max` the keys, descriptions, defaults and literals among them.
+    `characters_max` the keys, descriptions, defaults and literals among them. What comes from
+    `$ref`s is also bounded by `inlined_nodes_max` in each schema: recursive definitions could
+    otherwise fill a context window.
     """
 
     depth_max: int = 48
     nodes_max: int = 20_000
+    inlined_nodes_max: int = 2_000
     characters_max: int = 2_000_000
 
 
@@ -67,6 +72,7 @@ class SchemaNormaliser:
         self._limits = limits
         self._inlined_refs = list(_INLINED_REFS)
         self._nodes = 0
+        self._inlined_nodes = 0
         self._characters = 0
         self._root: Schema = {}
         self._param = ""
@@ -80,8 +86,9 @@ class SchemaNormaliser:
         self._root, self._param = schema, param
         spent = self._nodes, self._characters
         while True:
+            self._inlined_nodes = 0
             try:
-                return self._schema(schema, frozenset(), 0)
+                return self._schema(schema, _NO_REFS, 0)
             except InvalidRequest:
                 if len(self._inlined_refs) == 1:
                     raise
@@ -99,9 +106,9 @@ class SchemaNormaliser:
         if depth > self._limits.depth_max:
             raise self._error(f"it is nested more than {self._limits.depth_max} levels deep")
         if not isinstance(schema, dict):
-            self._spend(1)
+            self._spend(1, refs)
             return {}, refs
-        self._spend(1 + sum(len(v) for v in schema.values() if isinstance(v, dict | list)))
+        self._spend(1 + sum(len(v) for v in schema.values() if isinstance(v, dict | list)), refs)
         flat = {key: value for key, value in schema.items() if key not in {"$ref", "allOf"}}
         if "const" in flat:
             flat["enum"] = [flat.pop("const")]
@@ -240,10 +247,15 @@ class SchemaNormaliser:
 
     # The budget ---------------------------------------------------------------------------------
 
-    def _spend(self, nodes: int) -> None:
+    def _spend(self, nodes: int, refs: Refs = _NO_REFS) -> None:
         self._nodes += nodes
+        if refs:
+            self._inlined_nodes += nodes
         if self._nodes > self._limits.nodes_max:
             raise self._error(f"the tools' schemas hold more than {self._limits.nodes_max} nodes")
+        if self._inlined_nodes > self._limits.inlined_nodes_max:
+            limit = self._limits.inlined_nodes_max
+            raise self._error(f"its references bring in more than {limit} nodes")
 
     def _text(self, text: str) -> str:
         self._characters += len(text)

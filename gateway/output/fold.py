@@ -112,7 +112,8 @@ class Fold:
                 return self._end_turn(entry)
             case Alive():
                 return self._open_stream() or self._builder.alive()
-        return self._finish(entry)
+            case _:
+                return self._finish(entry)
 
     def items(self) -> list[RenderedItem]:
         """The items that are done, with the ids that repeat them in the next prompt.

@@ -12,7 +12,6 @@ from gateway.protocol.items import (
     FunctionCall,
     FunctionCallOutput,
     InputText,
-    ItemReference,
     Message,
     OutputText,
     Reasoning,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.items import InputItem
     from gateway.protocol.limits import InputLimits
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.create import CreateResponse
     from gateway.protocol.tools import FunctionTool
 
 FUNCTION_NAME_PATTERN: Final = "^[A-Za-z0-9_.-]{1,128}$"
@@ -107,7 +106,7 @@ def _texts(item: InputItem, path: str) -> Iterator[tuple[str, str]]:
                 yield f"{path}.output", item.output
             else:
                 yield from _part_texts(item.output, f"{path}.output")
-        case ItemReference():
+        case _:  # a reference has no text
             pass
 
 

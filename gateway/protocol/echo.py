@@ -12,7 +12,7 @@ from gateway.protocol.parameters import DEFAULT_EFFORT, ToolChoice
 
 if TYPE_CHECKING:
     from gateway.protocol.parameters import Effort
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.create import CreateResponse
     from gateway.protocol.tools import FunctionTool
 
 SERVICE_TIER: Final = "default"

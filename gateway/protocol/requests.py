@@ -1,137 +1,34 @@
-"""`POST /v1/responses`: the request, and how it is read.
+"""`POST /v1/responses`: how a request is read.
 
 One mistake is reported at a time, in the order measured on OpenAI's validator: a missing model,
-another missing parameter, unknown names, then types, bounds and values field by field in the order
-in which `CreateResponse` declares them, and last what this release refuses (`protocol.support`).
+another missing parameter, unknown names, then types, bounds and values field by field, and last
+what this release refuses (`protocol.support`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+import re
+from typing import TYPE_CHECKING, Any, Final
 
-from openai.types.responses import ResponseIncludable
-from openai.types.responses.service_tier import ServiceTier
-from pydantic import BeforeValidator, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import ValidationError
 
-from gateway.protocol.base import WireModel
 from gateway.protocol.bounds import check_bounds, check_counts
+from gateway.protocol.create import PARAMETERS, CreateResponse
 from gateway.protocol.documented import CREATE_PARAMETERS
-from gateway.protocol.items import AnyInputItem, Many
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.nulls import without_nulls
-from gateway.protocol.parameters import (
-    DEFAULT_EFFORT,
-    AnyConversation,
-    AnyToolChoice,
-    ContextManagement,
-    Effort,
-    Metadata,
-    Moderation,
-    PromptCacheOptions,
-    PromptTemplate,
-    ReasoningOptions,
-    StreamOptions,
-    TextOptions,
-)
 from gateway.protocol.refusals import missing, unknown
 from gateway.protocol.support import check_support
-from gateway.protocol.tools import AnyTool, FunctionTool
 from gateway.protocol.validation import refusal_of
 
 if TYPE_CHECKING:
     from gateway.protocol.limits import InputLimits
 
-MODEL_CHARS_MAX: Final = 256
-RESPONSE_ID_CHARS_MAX: Final = 512
-PROMPT_CACHE_KEY_CHARS_MAX: Final = 64
-SAFETY_IDENTIFIER_CHARS_MAX: Final = 128
-OUTPUT_TOKENS_MIN: Final = 16
-TOP_LOGPROBS_MAX: Final = 20
+__all__ = ["CreateResponse", "parse_create"]
 
+IGNORED_NAMES_MAX: Final = 32
 
-def _input_items(value: object) -> object:
-    """A string is one user message, the empty string none."""
-    match value:
-        case "":
-            return ()
-        case str():
-            return ({"type": "message", "role": "user", "content": value},)
-        case list() | tuple():
-            return value
-        case _:
-            expected = "one of a string or array of input items"
-            raise PydanticCustomError("expected", "", {"expected": expected})
-
-
-class CreateResponse(WireModel):
-    """Every documented parameter, with OpenAI's default where one is left out.
-
-    Accepted without any effect, because there is nothing they could change here: `max_tool_calls`
-    (it counts built-in tools, of which there are none), `service_tier` (there is one tier),
-    `prompt_cache_*` and `user` (hints), `include` of what hosted tools would return, and
-    `reasoning.encrypted_content` in `include`: several clients always ask for it, and reasoning
-    items carry the raw text, which holds the same and is accepted back.
-    """
-
-    model: Annotated[str, Field(max_length=MODEL_CHARS_MAX)]
-    input: Annotated[Many[AnyInputItem], BeforeValidator(_input_items)] = ()
-    conversation: AnyConversation | None = None
-    previous_response_id: Annotated[str, Field(max_length=RESPONSE_ID_CHARS_MAX)] | None = None
-    prompt: PromptTemplate | None = None
-    moderation: Moderation | None = None
-    include: Many[ResponseIncludable] = ()
-    tools: Many[AnyTool] = ()
-    tool_choice: AnyToolChoice = "auto"
-    metadata: Metadata = Field(default_factory=dict)
-    text: TextOptions = TextOptions()
-    temperature: float = Field(1.0, ge=0.0, le=2.0)
-    top_p: float = Field(1.0, ge=0.0, le=1.0)
-    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
-    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
-    parallel_tool_calls: bool = True
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    background: bool = False
-    max_output_tokens: int | None = Field(None, ge=OUTPUT_TOKENS_MIN)
-    max_tool_calls: int | None = Field(None, ge=1)
-    reasoning: ReasoningOptions = ReasoningOptions()
-    user: str | None = None
-    safety_identifier: str | None = Field(None, max_length=SAFETY_IDENTIFIER_CHARS_MAX)
-    prompt_cache_options: PromptCacheOptions | None = None
-    prompt_cache_key: str | None = Field(None, max_length=PROMPT_CACHE_KEY_CHARS_MAX)
-    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
-    truncation: Literal["auto", "disabled"] = "disabled"
-    instructions: str | None = None
-    store: bool = True
-    service_tier: ServiceTier = None
-    top_logprobs: int = Field(0, ge=0, le=TOP_LOGPROBS_MAX)
-    context_management: Many[ContextManagement] | None = Field(None, min_length=1)
-
-    ignored: tuple[str, ...] = Field((), exclude=True)
-    """Names of top-level keys that were sent and mean nothing here; not a parameter itself."""
-
-    def effort_or(self, default: Effort) -> Effort:
-        """The effort that the model is told; `default` when the request names none."""
-        return self.reasoning.effective_effort(default)
-
-    @property
-    def effort(self) -> Effort:
-        """The effort that the model is told, with gpt-oss's own default."""
-        return self.effort_or(DEFAULT_EFFORT)
-
-    @property
-    def offered_tools(self) -> tuple[FunctionTool, ...]:
-        """The tools the model may know of."""
-        return () if self.tool_choice == "none" else self.tools
-
-    @property
-    def obfuscated(self) -> bool:
-        """Whether delta events are padded; OpenAI's default."""
-        return self.stream_options is None or self.stream_options.include_obfuscation
-
-
-PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {"ignored"}
+_HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def parse_create(body: bytes, *, limits: InputLimits, strict: bool = False) -> CreateResponse:
@@ -154,7 +51,7 @@ def parse_create(body: bytes, *, limits: InputLimits, strict: bool = False) -> C
         raise refusal_of(error) from None
     check_bounds(request, limits)
     check_support(request)
-    return request.model_copy(update={"ignored": ignored})
+    return request.model_copy(update={"ignored": _presentable(ignored)})
 
 
 def _check_presence(document: dict[str, Any]) -> None:
@@ -162,6 +59,11 @@ def _check_presence(document: dict[str, Any]) -> None:
         raise missing("model")
     if not {"input", "previous_response_id", "conversation", "prompt"} & document.keys():
         raise missing("input")
+
+
+def _presentable(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that may stand in a response header; others are not from any client's author."""
+    return tuple(name for name in names if _HEADER_SAFE.fullmatch(name))[:IGNORED_NAMES_MAX]
 
 
 def _check_known(ignored: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from gateway.protocol.refusals import unsupported, unsupported_value
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.create import CreateResponse
     from gateway.protocol.tools import FunctionTool
 
 LOGPROBS: Final = "message.output_text.logprobs"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gateway.log import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
 
     from gateway.log import Entry
     from gateway.output.fold import Fold
@@ -73,7 +73,7 @@ class LiveLog:
             self.fold.apply(entry)
         return self.fold
 
-    async def follow(self, after: int = -1) -> AsyncIterator[list[Event]]:
+    async def follow(self, after: int = -1) -> AsyncGenerator[list[Event], None]:
         """Events with a sequence number above `after`: those that were, then those to come.
 
         Yields non-empty lists; ends after the terminal event.
@@ -99,7 +99,7 @@ class LiveLog:
         finally:
             self._readers.discard(reader)
 
-    async def _replay(self, reader: _Reader, after: int) -> AsyncIterator[list[Event]]:
+    async def _replay(self, reader: _Reader, after: int) -> AsyncGenerator[list[Event], None]:
         """Fold again from the start, in slices, until nothing was appended meanwhile."""
         fold = self._new_fold()
         done = 0

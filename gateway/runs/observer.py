@@ -38,6 +38,16 @@ class Observer:
             error=error,
         )
 
+    def not_metered(self, specification: RunSpecification, error: Exception) -> None:
+        """The usage of an unstored response could not be booked; its client has the answer."""
+        self._metrics.store_failed(type(error).__name__)
+        _log.error(
+            "usage was not booked",
+            response_id=ids.response_id(specification.head.uuid),
+            model=specification.model,
+            error=error,
+        )
+
     def finished(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
         """A run is over; its counts are final."""
         usage, model = fold.usage, specification.model

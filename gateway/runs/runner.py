@@ -148,7 +148,7 @@ class Run:
         try:
             await self._engine.archive.meter(self._spec, finished, fold)
         except GatewayError as error:
-            self._engine.observer.failed(self._spec, error)
+            self._engine.observer.not_metered(self._spec, error)
 
     def _fail(self, error: Exception) -> None:
         self._engine.observer.failed(self._spec, error)

@@ -12,7 +12,7 @@ from gateway.store import messages
 from gateway.store import responses as rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
     from uuid import UUID
 
     from gateway.output.fold import Fold
@@ -44,7 +44,7 @@ class Generation:
         if self._live.failure is not None and not self._live.fold.usage.output_tokens:
             raise self._live.failure
 
-    def follow(self) -> AsyncIterator[list[Event]]:
+    def follow(self) -> AsyncGenerator[list[Event], None]:
         """All events, as they come; the last one is terminal."""
         return self._live.follow()
 

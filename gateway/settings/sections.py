@@ -1,7 +1,7 @@
 """The sections of the configuration: every setting with its default, its bounds and its unit.
 
-The descriptions are the reference documentation: `harmony-gateway config env` and gateway.example.yaml
-are made from them.
+The descriptions are the reference documentation: `harmony-gateway config env` and
+gateway.example.yaml are made from them.
 """
 
 from __future__ import annotations

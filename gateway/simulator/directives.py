@@ -19,6 +19,7 @@
 | `times` | n | faults only for the first n requests of this prompt |
 | `only` | instance name | faults only at this instance |
 
+In the plan of an instance `health=503` makes `GET /health` answer that as well.
 A directive with an unknown key or a bad value is refused, so that no test passes by a typing error.
 """
 
@@ -72,24 +73,24 @@ class Faults:
     end_after: int | None = None
     times: int | None = None
     only: str | None = None
+    health: int | None = None
 
     @property
-    def break_at(self) -> int | None:
-        """After how many ids of a request it breaks off; None: it does not."""
-        marks = (
-            self.die_after,
-            self.stall_after,
-            self.abort_after,
-            self.error_after,
-            self.end_after,
-        )
-        return min((mark for mark in marks if mark is not None), default=None)
+    def breakage(self) -> tuple[int, str] | None:
+        """After how many ids of a request it breaks off, and how: `die`, `stall`, …"""
+        marks = {
+            "die": self.die_after,
+            "stall": self.stall_after,
+            "abort": self.abort_after,
+            "error": self.error_after,
+            "end": self.end_after,
+        }
+        return min(((at, how) for how, at in marks.items() if at is not None), default=None)
 
     def __bool__(self) -> bool:
         """Whether anything at all is to go wrong."""
-        return self.break_at is not None or any(
-            value is not None for value in (self.status, self.first_event_error, self.slow_accept_s)
-        )
+        others = (self.status, self.first_event_error, self.slow_accept_s)
+        return self.breakage is not None or any(value is not None for value in others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ _READ: Final[Mapping[str, Callable[[str], object]]] = {
     "abort_after": _count,
     "error_after": _count,
     "end_after": _count,
+    "health": _error_status,
     "times": _count,
     "only": str,
 }

@@ -128,9 +128,10 @@ class Database:
                     yield connection
                 except TimeoutError:
                     # A server that does not answer will not answer the rollback either.
-                    raw = await connection.get_raw_connection()
-                    driver: Any = raw.driver_connection
-                    driver.terminate()
+                    if not connection.invalidated:
+                        raw = await connection.get_raw_connection()
+                        driver: Any = raw.driver_connection
+                        driver.terminate()
                     raise
         except DRIVER_ERRORS as error:
             raise translate(error) from error

@@ -58,6 +58,7 @@ async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 
     """Bring the database at `url` to `head_revision`, creating what is missing.
 
     Any number of processes may call it at once: one works, the others wait up to `wait_s` for it.
+    Within a process it runs once at a time, because Alembic's environment is global.
     Raises `StoreUnavailable` when the wait, or a lock on a busy table, took too long (what was
     migrated until then stays), and `StartupError` for a database of a newer release.
     """

@@ -157,14 +157,14 @@ class Pool:
 
     def _attempts(self, model: str, avoid: Collection[str]) -> Iterator[Member]:
         """Backends to try, each once; each choice is made when the one before has failed."""
+        turn = self._turns.get(model, 0)
+        self._turns[model] = turn + 1
         tried: set[str] = set()
         while len(tried) < self._policy.attempts_max:
-            turn = self._turns.get(model, 0)
             choices = candidates(self._serving(model), tried=tried, avoided=avoid)
             state = round_robin(choices, turn)
             if state is None:
                 return
-            self._turns[model] = turn + 1
             tried.add(state.name)
             yield self._members[state.name]
 

@@ -53,7 +53,7 @@ class SseSplitter:
         for frame in block.split(b"\n\n"):
             if len(frame) > self._frame_bytes_max:
                 raise FrameTooLarge(f"an event is longer than {self._frame_bytes_max} bytes")
-            if frame.startswith(b"data: ") and b"\n" not in frame:
+            if len(frame) > 6 and frame.startswith(b"data: ") and b"\n" not in frame:
                 payloads.append(frame[6:])
             elif payload := _joined_data(frame):
                 payloads.append(payload)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.generation import (
@@ -22,6 +22,8 @@ from tests.fakes.response_heads import CREATED_AT, response_head
 
 if TYPE_CHECKING:
     from gateway.protocol.events import Event
+
+laws = settings(deadline=None)
 
 OUTCOMES = (
     Outcome("completed", completed_at=CREATED_AT + 1, usage=TokenUsage(5, 3, 7, 2)),
@@ -58,6 +60,7 @@ def build(batches: list[list[SegmentEvent]], outcome: Outcome) -> list[Event]:
     return events + builder.finish(outcome)
 
 
+@laws
 @given(conversations(), st.sampled_from(OUTCOMES))
 def test_whatever_comes_the_stream_is_lawful(said: list[SegmentEvent], outcome: Outcome) -> None:
     stream = check_stream(build([said], outcome))
@@ -65,6 +68,7 @@ def test_whatever_comes_the_stream_is_lawful(said: list[SegmentEvent], outcome: 
     assert [item["type"] for item in stream.items] == _expected_types(said)
 
 
+@laws
 @given(conversations(), st.sampled_from(OUTCOMES))
 def test_cuts_between_feeds_change_no_item(said: list[SegmentEvent], outcome: Outcome) -> None:
     whole = check_stream(build([said], outcome))
@@ -72,6 +76,7 @@ def test_cuts_between_feeds_change_no_item(said: list[SegmentEvent], outcome: Ou
     assert whole.items == single.items
 
 
+@laws
 @given(conversations(), st.sampled_from(OUTCOMES))
 def test_all_text_of_the_segments_is_in_the_items(
     said: list[SegmentEvent], outcome: Outcome

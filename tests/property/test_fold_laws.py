@@ -6,19 +6,23 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.log import Entry, Tokens, TurnStarted, pack, unpack
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.toy_logs import apply_all, logs, new_fold
 
+laws = settings(deadline=None)
 
+
+@laws
 @given(logs(), st.booleans())
 def test_every_log_folds_to_a_lawful_stream(log: list[Entry], background: bool) -> None:
     check_stream(apply_all(new_fold(background=background), log))
 
 
+@laws
 @given(logs())
 def test_the_response_is_the_one_inside_the_terminal_event(log: list[Entry]) -> None:
     fold = new_fold()
@@ -28,11 +32,13 @@ def test_the_response_is_the_one_inside_the_terminal_event(log: list[Entry]) -> 
     assert fold.response()["output"] == [rendered.item for rendered in fold.items()]
 
 
+@laws
 @given(logs())
 def test_the_same_log_folds_to_the_same_bytes(log: list[Entry]) -> None:
     assert apply_all(new_fold(), log) == apply_all(new_fold(), unpack(pack(log)))
 
 
+@laws
 @given(logs(), st.data())
 def test_a_prefix_and_then_the_rest_fold_like_all(log: list[Entry], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(log)))
@@ -43,6 +49,7 @@ def test_a_prefix_and_then_the_rest_fold_like_all(log: list[Entry], data: st.Dat
     assert (parts.usage, parts.recoveries) == (whole.usage, whole.recoveries)
 
 
+@laws
 @given(logs())
 def test_the_cut_into_entries_changes_only_the_cut_into_deltas(log: list[Entry]) -> None:
     coarse, fine = new_fold(), new_fold()
@@ -53,6 +60,7 @@ def test_the_cut_into_entries_changes_only_the_cut_into_deltas(log: list[Entry])
     assert coarse.response() == fine.response()
 
 
+@laws
 @given(logs())
 def test_an_entry_yields_at_most_one_delta_of_a_part(log: list[Entry]) -> None:
     fold = new_fold()
@@ -62,6 +70,7 @@ def test_an_entry_yields_at_most_one_delta_of_a_part(log: list[Entry]) -> None:
         assert len(parts) == len(set(parts))
 
 
+@laws
 @given(logs())
 def test_output_tokens_are_the_ids_of_the_log(log: list[Entry]) -> None:
     fold = new_fold()
@@ -74,6 +83,7 @@ def test_output_tokens_are_the_ids_of_the_log(log: list[Entry]) -> None:
     )
 
 
+@laws
 @given(logs())
 def test_an_item_that_is_not_complete_is_never_repeated_as_ids(log: list[Entry]) -> None:
     fold = new_fold()
@@ -83,6 +93,7 @@ def test_an_item_that_is_not_complete_is_never_repeated_as_ids(log: list[Entry])
             assert rendered.ids is None
 
 
+@laws
 @given(logs())
 def test_the_response_can_be_read_at_any_time(log: list[Entry]) -> None:
     fold = new_fold(background=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.generation import FinishReason
@@ -19,6 +19,7 @@ from gateway.log import (
     unpack,
 )
 
+laws = settings(deadline=None)
 _counts = st.integers(0, 2**63 - 1)
 _ids = st.lists(st.integers(0, 2**32 - 1), max_size=20).map(tuple)
 _texts = st.text(alphabet="ab é\U0001f600\x00", max_size=5)
@@ -46,11 +47,13 @@ LOG: list[Entry] = [
 ]
 
 
+@laws
 @given(st.lists(_entries, max_size=10))
 def test_unpacking_gives_what_was_packed(entries: list[Entry]) -> None:
     assert unpack(pack(entries)) == entries
 
 
+@laws
 @given(_optional, _optional, _optional)
 def test_a_missing_text_is_not_an_empty_one(
     reason: str | None, code: str | None, message: str | None
@@ -75,6 +78,7 @@ def test_a_single_id_takes_five_bytes_and_a_full_flush_little_more_than_four_eac
     assert len(pack([Tokens((199_999,) * 100)])) == 1 + 2 + 400
 
 
+@laws
 @given(st.binary(max_size=40))
 def test_damaged_bytes_raise_value_error_or_are_a_log(damaged: bytes) -> None:
     try:
@@ -84,6 +88,7 @@ def test_damaged_bytes_raise_value_error_or_are_a_log(damaged: bytes) -> None:
     assert unpack(pack(entries)) == entries
 
 
+@laws
 @given(st.data())
 def test_flipped_bytes_raise_value_error_or_are_a_log(data: st.DataObject) -> None:
     packed = bytearray(pack(LOG))

@@ -12,15 +12,19 @@ from gateway.generation import TokenUsage
 from gateway.protocol.responses import ECHO_FIELDS, Outcome, response_body, usage_body
 from tests.fakes.response_heads import CREATED_AT, ECHO, UUID_OF_TEST, response_head
 
-REQUIRED_BY_OPEN_RESPONSES = frozenset(
-    (
-        "id object created_at completed_at status incomplete_details model previous_response_id "
-        "instructions output error tools tool_choice truncation parallel_tool_calls text top_p "
-        "presence_penalty frequency_penalty top_logprobs temperature reasoning usage "
-        "max_output_tokens max_tool_calls store background service_tier metadata "
-        "safety_identifier prompt_cache_key"
-    ).split()  # noqa: SIM905 - a column of thirty names says no more
-)
+REQUIRED_BY_OPEN_RESPONSES = {
+    *("id", "object", "created_at"),
+    *("completed_at", "status", "incomplete_details"),
+    *("model", "previous_response_id", "instructions"),
+    *("output", "error", "tools"),
+    *("tool_choice", "truncation", "parallel_tool_calls"),
+    *("text", "top_p", "presence_penalty"),
+    *("frequency_penalty", "top_logprobs", "temperature"),
+    *("reasoning", "usage", "max_output_tokens"),
+    *("max_tool_calls", "store", "background"),
+    *("service_tier", "metadata", "safety_identifier"),
+    "prompt_cache_key",
+}
 
 
 def test_every_field_is_there_in_its_order() -> None:

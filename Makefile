@@ -1,0 +1,70 @@
+# What developers and CI do. Needs make and a python3 of 3.11 or newer; the rest is installed into
+# .venv from requirements-dev.lock, once. Nothing after that needs a network.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+WORKERS ?= $(shell echo $$(( $(CORES) < 2 ? 2 : $(CORES) > 8 ? 8 : $(CORES) )))
+PYTEST := $(BIN)/python -m pytest
+CORE := gateway/protocol/*,gateway/conversation/*,gateway/harmony/*,gateway/output/*,gateway/errors.py,gateway/log.py
+LOCK = .make/uv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url \
+	--no-header --no-annotate --python-version 3.11 $(UPGRADE)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint coverage bench fmt test-vllm nightly lock clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+$(READY): requirements-dev.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); 3.11 or newer is needed, as in: make PYTHON=python3.12 test" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY) ## a whole gateway on this machine: no GPU, no Docker, a scripted backend
+	@$(BIN)/harmony-gateway demo
+
+test: $(READY) ## all tests
+	$(PYTEST) -n $(WORKERS)
+
+check: lint coverage ## everything CI insists on
+
+lint: $(READY) ## formatting, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+coverage: $(READY) ## all tests, migrations among them, and their branch coverage
+	@rm -f .coverage .coverage.*
+	$(PYTEST) -n $(WORKERS) --cov --cov-report=
+	$(BIN)/coverage report --include='$(CORE)' --fail-under=100
+	$(BIN)/coverage report --fail-under=95
+
+bench: $(READY) ## load against the simulator; says what it measures
+	$(BIN)/python -m tests.load.bench
+
+fmt: $(READY) ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test-vllm: $(READY) ## the tests that need a vLLM server
+	$(PYTEST) -m vllm
+
+nightly: $(READY) ## the long form of the property tests
+	$(PYTEST) -n $(WORKERS) -m nightly --timeout 3600
+
+lock: ## solve the dependencies anew (needs a network); UPGRADE=--upgrade for newer ones
+	@test -x .make/uv/bin/uv || { $(PYTHON) -m venv .make/uv && .make/uv/bin/pip install --quiet uv; }
+	$(LOCK) pyproject.toml --extra embedded --group dev -o requirements-dev.lock
+	$(LOCK) pyproject.toml --constraint requirements-dev.lock -o requirements.lock
+
+clean: ## remove everything that the other targets made
+	rm -rf .venv .make .coverage .coverage.* htmlcov build dist .pytest_cache .mypy_cache .ruff_cache \
+		.import_linter_cache .hypothesis
+	find gateway migrations tests -name __pycache__ -prune -exec rm -rf {} +

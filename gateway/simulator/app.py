@@ -1,0 +1,175 @@
+"""The simulated vLLM server. It is scripted: rules choose what it says, there is no model in it.
+
+Routes of vLLM: `/v1/completions`, `/v1/models`, `/health`, `/ping`, `/version`, `/load` and
+`/metrics`; of ours: `/` and `/simulator/{requests,reset,faults}`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from gateway.simulator.completions import Completions
+from gateway.simulator.directives import __doc__ as directives_text
+from gateway.simulator.directives import parse_plan
+from gateway.simulator.engine import Engine
+from gateway.simulator.errors import SimulatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from gateway.simulator.faults import Attempts
+    from gateway.simulator.options import SimulatorOptions
+
+PLAN_BYTES_MAX: Final = 10_000
+_LANDING: Final = f"""This is the simulated backend of Harmony Gateway.
+
+It speaks vLLM's token API (POST /v1/completions), but there is no model in it: what it says is
+scripted, chosen by rules from the conversation in the prompt. Nothing it says means anything.
+
+GET  /simulator/requests   what it was asked; ?ids=true with token ids
+POST /simulator/reset      forget requests, cached prefixes and attempts
+PUT  /simulator/faults     the body is a fault plan such as: status=503 times=2
+
+{directives_text}"""
+
+
+def create_simulator(options: SimulatorOptions, attempts: Attempts | None = None) -> ASGIApp:
+    """The ASGI app of one instance.
+
+    Instances in one process may share `attempts`, so that `times=1` means once for all of them.
+    Raises `ConfigError` for a bad fault plan or corpus, `VocabularyError` for a damaged rank file.
+    """
+    return _Simulator(Engine(options, attempts))
+
+
+class _Simulator:
+    """Completions go past Starlette: they need the server's own `send`, and every microsecond."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._options = engine.options
+        self._in_flight = 0
+        self._completions = Completions(engine)
+        self._others = _routes(engine, lambda: self._in_flight)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._others(scope, receive, send)
+        elif not self._is_allowed(scope):
+            refusal = JSONResponse({"error": "Unauthorized"}, status_code=401)
+            await refusal(scope, receive, send)
+        elif (scope["method"], scope["path"]) == ("POST", "/v1/completions"):
+            self._in_flight += 1
+            try:
+                await self._completions(scope, receive, send)
+            finally:
+                self._in_flight -= 1
+        else:
+            await self._others(scope, receive, send)
+
+    def _is_allowed(self, scope: Scope) -> bool:
+        if self._options.api_key is None or not scope["path"].startswith("/v1"):
+            return True
+        expected = f"Bearer {self._options.api_key}".encode()
+        return (b"authorization", expected) in scope["headers"]
+
+
+def _routes(engine: Engine, in_flight: Callable[[], int]) -> Starlette:
+    endpoints = _Endpoints(engine)
+
+    async def load(_: Request) -> Response:
+        return JSONResponse({"server_load": in_flight()})
+
+    async def completions(_: Request) -> Response:
+        raise HTTPException(405, headers={"allow": "POST"})
+
+    return Starlette(
+        routes=[
+            Route("/", endpoints.landing),
+            Route("/health", endpoints.health),
+            Route("/ping", endpoints.health, methods=["GET", "POST"]),
+            Route("/version", endpoints.version),
+            Route("/load", load),
+            Route("/metrics", endpoints.metrics),
+            Route("/v1/models", endpoints.models),
+            Route("/v1/completions", completions),
+            Route("/simulator/requests", endpoints.requests),
+            Route("/simulator/reset", endpoints.reset, methods=["POST"]),
+            Route("/simulator/faults", endpoints.faults, methods=["PUT"]),
+        ],
+        exception_handlers={HTTPException: _detail, SimulatedError: _error},
+    )
+
+
+class _Endpoints:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._started = int(time.time())
+
+    async def landing(self, _: Request) -> Response:
+        return PlainTextResponse(_LANDING)
+
+    async def health(self, _: Request) -> Response:
+        return Response(status_code=self._engine.faults.standing.health or 200)
+
+    async def version(self, _: Request) -> Response:
+        return JSONResponse({"version": self._engine.options.version})
+
+    async def metrics(self, _: Request) -> Response:
+        media_type = "text/plain; version=1.0.0; charset=utf-8"
+        return Response(self._engine.metrics.text(), media_type=media_type)
+
+    async def models(self, _: Request) -> Response:
+        options = self._engine.options
+        rows = [_model(name, self._started, options.context_length) for name in options.models]
+        return JSONResponse({"object": "list", "data": rows})
+
+    async def requests(self, request: Request) -> Response:
+        with_ids = request.query_params.get("ids") == "true"
+        rows = [observed.as_json(with_ids=with_ids) for observed in self._engine.ledger]
+        return JSONResponse({"instance": self._engine.options.name, "requests": rows})
+
+    async def reset(self, _: Request) -> Response:
+        self._engine.reset()
+        return Response(status_code=204)
+
+    async def faults(self, request: Request) -> Response:
+        plan = await request.body()
+        if len(plan) > PLAN_BYTES_MAX:
+            raise SimulatedError(413, f"A plan has at most {PLAN_BYTES_MAX} bytes.")
+        self._engine.faults.standing = parse_plan(plan.decode("utf-8", "replace"))
+        return Response(status_code=204)
+
+
+def _model(name: str, created: int, context_length: int) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "vllm",
+        "root": name,
+        "parent": None,
+        "max_model_len": context_length,
+        "permission": [],
+    }
+
+
+async def _detail(_: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    body = {"detail": error.detail}
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def _error(_: Request, error: Exception) -> Response:
+    if not isinstance(error, SimulatedError):
+        raise error
+    return JSONResponse(error.body(), status_code=error.status)

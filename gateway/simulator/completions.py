@@ -1,0 +1,243 @@
+"""`POST /v1/completions`: reads the request, waits for a place, says the script or breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from gateway.simulator.admission import QueueFull
+from gateway.simulator.errors import ENGINE_BUSY, ENGINE_DEAD, SimulatedError, injected
+from gateway.simulator.exchange import (
+    EVENT_STREAM,
+    ClientGone,
+    Outlet,
+    read_body,
+    while_connected,
+)
+from gateway.simulator.frames import DONE, Ending, event
+from gateway.simulator.pacing import Tempo
+from gateway.simulator.reply import reply_to
+from gateway.simulator.requests import read_request
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from gateway.simulator.directives import Faults
+    from gateway.simulator.engine import Engine
+    from gateway.simulator.exchange import Line
+    from gateway.simulator.ledger import Observed
+    from gateway.simulator.reply import Reply
+
+
+class Completions:
+    """The ASGI endpoint."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        outlet = Outlet(send)
+        try:
+            completion = await self._read(scope, receive, outlet)
+        except SimulatedError as error:
+            await outlet.json(error.status, error.body())
+        except ClientGone:
+            return
+        else:
+            async with while_connected(receive) as line:
+                await completion.run(line)
+            completion.close(line)
+
+    async def _read(self, scope: Scope, receive: Receive, outlet: Outlet) -> _Completion:
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        body = await read_body(receive, self._engine.options.body_bytes_max)
+        if not headers.get("content-type", "").startswith("application/json"):
+            message = "Unsupported Media Type: Only 'application/json' is allowed"
+            raise SimulatedError(400, f"1 validation error:\n  {message}", kind="Bad Request")
+        request = read_request(body, self._engine.options)
+        continuation = self._engine.model.continuation(request.prompt)
+        observed = self._engine.observe(request, continuation, headers)
+        asked = continuation.directives
+        return _Completion(
+            self._engine,
+            outlet,
+            observed,
+            reply_to(request, continuation),
+            self._engine.faults.faults_of(asked.faults, request.prompt[: continuation.turn_start]),
+            Tempo.of(self._engine.options, asked.pace),
+        )
+
+
+class _Completion:
+    """One request on its way. `observed.outcome` always says how far it has come."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        outlet: Outlet,
+        observed: Observed,
+        reply: Reply,
+        faults: Faults,
+        tempo: Tempo,
+    ) -> None:
+        self._engine = engine
+        self._outlet = outlet
+        self._observed = observed
+        self._reply = reply
+        self._faults = faults
+        self._tempo = tempo
+        self._head = self._make_head()
+        self._writer = engine.writer(self._head, observed.request)
+        self._arrived = time.monotonic()
+
+    async def run(self, line: Line) -> None:
+        """Answer it; a cancellation that is not the client's doing is the server's end."""
+        try:
+            await self._admitted()
+        except SimulatedError as error:
+            self._observed.outcome = "rejected"
+            self._observed.status = error.status
+            await self._outlet.json(error.status, error.body())
+        except asyncio.CancelledError:
+            if line.cut or self._observed.outcome not in {"running", "stall"}:
+                raise
+            await self._break_off_at_shutdown()
+
+    def close(self, line: Line) -> None:
+        """Enter how it ended."""
+        if line.cut and self._observed.outcome in {"waiting", "running", "stall"}:
+            self._observed.outcome = "disconnected"
+        if self._observed.outcome != "rejected":
+            self._engine.close(self._observed)
+
+    async def _admitted(self) -> None:
+        faults = self._faults
+        if faults.slow_accept_s:
+            await asyncio.sleep(faults.slow_accept_s)
+        if faults.status is not None:
+            raise injected(faults.status)
+        try:
+            async with self._engine.admission.place():
+                self._observed.outcome = "running"
+                await (self._stream() if self._observed.request.stream else self._answer())
+        except QueueFull as full:
+            self._engine.metrics.rejected()
+            await self._refuse(SimulatedError(503, ENGINE_BUSY), full)
+
+    async def _refuse(self, error: SimulatedError, cause: Exception) -> None:
+        if not (self._engine.options.overload_as_event and self._observed.request.stream):
+            raise error from cause
+        await self._outlet.open(200, EVENT_STREAM)
+        await self._fail_stream(error)
+
+    async def _stream(self) -> None:
+        await self._outlet.open(200, EVENT_STREAM)
+        if self._faults.first_event_error is not None:
+            await self._fail_stream(injected(self._faults.first_event_error))
+            return
+        await asyncio.sleep(self._tempo.first_token_delay_s)
+        self._engine.prefill(self._observed)
+        at, how = self._breakage()
+        count = len(self._reply.ids) if at is None else at
+        whole_ending = Ending.of(self._reply) if at is None else None
+        ending = Ending("abort") if how == "abort" else whole_ending
+        async for start, end in self._tempo.spans(count):
+            await self._write(start, end, ending if end == count else None)
+        if count == 0 and ending:
+            await self._write(0, 0, ending)
+        if ending:
+            await self._finish_stream(ending)
+        elif how is not None:
+            await self._break_off(how)
+
+    def _breakage(self) -> tuple[int | None, str | None]:
+        """After how many ids to break off and how; neither when the reply is shorter than that."""
+        breakage = self._faults.breakage
+        if breakage is None or breakage[0] > len(self._reply.ids):
+            return None, None
+        return breakage
+
+    async def _write(self, start: int, end: int, ending: Ending | None) -> None:
+        if start == 0:
+            self._engine.metrics.first_token_s.observe(time.monotonic() - self._arrived)
+        ids = self._reply.ids[start:end]
+        self._engine.say(self._observed, ids)
+        await self._outlet.write(self._writer.events(ids, self._tempo.ids_per_event, ending))
+
+    async def _finish_stream(self, ending: Ending) -> None:
+        self._observed.outcome = ending.finish
+        usage = self._writer.usage(self._engine.usage(self._observed))
+        await self._outlet.close(usage + DONE)
+
+    async def _fail_stream(self, error: SimulatedError) -> None:
+        self._observed.outcome = "error"
+        await self._outlet.close(event(error.body()) + DONE)
+
+    async def _break_off(self, how: str) -> None:
+        self._observed.outcome = how
+        match how:
+            case "error":
+                await self._fail_stream(SimulatedError(500, ENGINE_DEAD))
+            case "end":
+                await self._outlet.close()
+            case "stall":
+                await asyncio.sleep(self._engine.options.stall_max_s)
+                await self._outlet.cut()
+            case _:
+                await self._outlet.cut()
+
+    async def _break_off_at_shutdown(self) -> None:
+        """A terminated vLLM ends its streams with `abort`."""
+        if self._observed.request.stream:
+            await self._outlet.write(self._writer.events([], 1, Ending("abort")))
+            await self._finish_stream(Ending("abort"))
+        else:
+            await self._answer_with(Ending("abort"))
+
+    async def _answer(self) -> None:
+        if self._faults.first_event_error is not None:
+            raise injected(self._faults.first_event_error)
+        at, how = self._breakage()
+        ids = self._reply.ids[:at]
+        tempo = self._tempo
+        await asyncio.sleep(tempo.first_token_delay_s + tempo.duration_s(len(ids)))
+        self._engine.prefill(self._observed)
+        self._engine.say(self._observed, ids)
+        if how is None or how == "abort":
+            await self._answer_with(Ending("abort") if how else Ending.of(self._reply))
+        elif how == "error":
+            raise SimulatedError(500, ENGINE_DEAD)
+        else:
+            await self._break_off("stall" if how == "stall" else "die")
+
+    async def _answer_with(self, ending: Ending) -> None:
+        observed = self._observed
+        observed.outcome = ending.finish
+        choice = self._writer.choice(observed.sent.tolist(), ending)
+        details: dict[str, Any] = {"prompt_tokens_details": None, "completion_tokens_details": None}
+        await self._outlet.json(
+            200,
+            {
+                **self._head,
+                "choices": [{**choice, "prompt_logprobs": None, "routed_experts": None}],
+                "service_tier": None,
+                "system_fingerprint": self._engine.fingerprint,
+                "usage": {**details, **self._engine.usage(observed)},
+                "kv_transfer_params": None,
+                "ec_transfer_params": None,
+                "metrics": None,
+            },
+        )
+
+    def _make_head(self) -> dict[str, Any]:
+        observed = self._observed
+        request_id = observed.headers.get("x-request-id") or observed.request.id
+        return {
+            "id": f"cmpl-{request_id or f'{observed.number:016x}'}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": observed.request.model,
+        }

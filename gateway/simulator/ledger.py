@@ -1,0 +1,92 @@
+"""What an instance was asked and what became of it, for tests to look at."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gateway.simulator.faults import ids_hash
+
+if TYPE_CHECKING:
+    from gateway.simulator.requests import CompletionRequest
+
+
+@dataclass(slots=True)
+class Observed:
+    """One request. `outcome` is vLLM's finish reason, or what happened instead.
+
+    `waiting`, `running`, `stop`, `length`, `abort` (as reported, on a fault or at shutdown),
+    `disconnected` (the client went away), `rejected`, `die`, `stall`, `error`, `end`.
+    """
+
+    number: int
+    request: CompletionRequest
+    prefilled_ids: int
+    """Ids of the open turn that the prompt already held, `<|start|>assistant` left out."""
+    headers: dict[str, str]
+    cached_ids: int = 0
+    sent: array[int] = field(default_factory=lambda: array("I"))
+    outcome: str = "waiting"
+    status: int = 200
+
+    def as_json(self, *, with_ids: bool) -> dict[str, Any]:
+        """For `GET /simulator/requests`; ids only when asked for."""
+        request = self.request
+        ids = {"prompt_ids": request.prompt, "sent_ids": self.sent.tolist()} if with_ids else {}
+        return {
+            "number": self.number,
+            "request_id": self.headers.get("x-request-id") or request.id,
+            "model": request.model,
+            "prompt_tokens": len(request.prompt),
+            "prompt_hash": ids_hash(request.prompt),
+            "prefilled_ids": self.prefilled_ids,
+            "cached_tokens": self.cached_ids,
+            "max_tokens": request.max_tokens,
+            "stop_token_ids": list(request.stop_ids),
+            "sampling": dict(request.sampling),
+            "cache_salt": request.cache_salt,
+            "stream": request.stream,
+            "sent_tokens": len(self.sent),
+            "outcome": self.outcome,
+            "aborted": self.outcome == "disconnected",
+            "status": self.status,
+            **ids,
+        }
+
+
+class Ledger:
+    """The last requests, bounded by their number and, with them, by the ids they hold."""
+
+    def __init__(self, requests_max: int, ids_max: int) -> None:
+        self._requests_max = requests_max
+        self._ids_max = ids_max
+        self._requests: deque[Observed] = deque()
+        self._ids = 0
+        self._number = 0
+
+    def open(
+        self, request: CompletionRequest, prefilled_ids: int, headers: dict[str, str]
+    ) -> Observed:
+        """A request has arrived."""
+        self._number += 1
+        observed = Observed(self._number, request, prefilled_ids, headers)
+        self._requests.append(observed)
+        self._ids += _weight(observed)
+        while len(self._requests) > self._requests_max or self._ids > self._ids_max:
+            self._ids -= _weight(self._requests.popleft())
+        return observed
+
+    def clear(self) -> None:
+        """Forget all of them; numbers go on."""
+        self._requests.clear()
+        self._ids = 0
+
+    def __iter__(self) -> Any:
+        """The requests, oldest first."""
+        return iter(tuple(self._requests))
+
+
+def _weight(observed: Observed) -> int:
+    return len(observed.request.prompt) + observed.request.max_tokens

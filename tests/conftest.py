@@ -1,0 +1,106 @@
+"""Databases for tests: one server per test process, one fresh database per test.
+
+The template is built by the migrations, so every run tests them. Databases are cloned from it
+(0.05 s), because transactions, commits and second connections are what the store is about.
+Set GATEWAY_TEST_POSTGRES_BIN to test against another version of PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from gateway.store.engine import Database
+    from gateway.tenancy import TenantId
+    from tests.fakes.postgres import PostgresServer
+
+# Imported where used: most tests need no database, and should not wait for its libraries.
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running server."""
+    from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
+
+    with reachable_folder() as folder, embedded(folder / "data") as server:
+        yield PostgresServer(server.url)
+
+
+@pytest.fixture(scope="session")
+async def template(postgres: PostgresServer) -> str:
+    """The name of a migrated database that nobody is connected to."""
+    from gateway.store.migrate import upgrade
+
+    name = await postgres.create()
+    await upgrade(postgres.database_url(name))
+    return name
+
+
+@pytest.fixture
+async def empty_database_url(postgres: PostgresServer) -> AsyncIterator[str]:
+    """A database without tables."""
+    name = await postgres.create()
+    yield postgres.database_url(name)
+    await postgres.drop(name)
+
+
+@pytest.fixture
+async def database_url(postgres: PostgresServer, template: str) -> AsyncIterator[str]:
+    """A migrated database of the test's own."""
+    name = await postgres.create(template)
+    yield postgres.database_url(name)
+    await postgres.drop(name)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """The same, opened."""
+    async with opened(database_url) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+async def shared_database(postgres: PostgresServer, template: str) -> AsyncIterator[Database]:
+    """One for all tests that only write, read and count rows of tenants of their own."""
+    name = await postgres.create(template)
+    async with opened(postgres.database_url(name)) as one:
+        yield one
+    await postgres.drop(name)
+
+
+@pytest.fixture
+async def tenant(database: Database) -> TenantId:
+    """A tenant in `database`, whichever that is in this module."""
+    return await new_tenant(database)
+
+
+@pytest.fixture
+async def other_tenant(database: Database) -> TenantId:
+    """Another one, which must never see anything of the first."""
+    return await new_tenant(database)
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Database]:
+    from gateway.store.engine import Database
+
+    one = Database.connect(url, pool_size_max=5, command_timeout_s=30, connect_timeout_s=30)
+    try:
+        yield one
+    finally:
+        await one.close()
+
+
+async def new_tenant(database: Database) -> TenantId:
+    from gateway import ids
+    from gateway.store.tenants import insert_tenant
+    from gateway.tenancy import TenantId
+
+    tenant_id = TenantId(ids.new_uuid())
+    await insert_tenant(database, tenant_id, f"tenant-{tenant_id}")
+    return tenant_id

@@ -1,0 +1,47 @@
+"""Create requests for tests: limits as the defaults of the settings, and short ways to parse."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.limits import InputLimits
+from gateway.protocol.requests import parse_create
+
+if TYPE_CHECKING:
+    from gateway.protocol.requests import CreateResponse
+
+LIMITS = InputLimits(
+    json_depth_max=128, items_max=1_000, tools_max=64, schema_bytes_max=16_384, text_chars_max=5_000
+)
+FUNCTION: dict[str, Any] = {"type": "function", "name": "f", "parameters": {}}
+CALL: dict[str, Any] = {
+    "type": "function_call",
+    "call_id": "call_1",
+    "name": "f",
+    "arguments": "{}",
+}
+
+Row = tuple[dict[str, Any], str | None, str | None, str]
+"""Fields of a body, and the code, param and message of its refusal."""
+
+
+def body_of(fields: dict[str, Any]) -> dict[str, Any]:
+    """A complete body; `...` as a value leaves the key out."""
+    body = {"model": "gpt-oss-20b", "input": "hi", **fields}
+    return {name: value for name, value in body.items() if value is not ...}
+
+
+def parse(*, strict: bool = False, **fields: Any) -> CreateResponse:
+    """The parsed request of a body with these fields."""
+    return parse_create(json.dumps(body_of(fields)).encode(), limits=LIMITS, strict=strict)
+
+
+def refusal(**fields: Any) -> tuple[str | None, str | None, str]:
+    """Code, param and message of what parsing such a body raises."""
+    with pytest.raises(InvalidRequest) as caught:
+        parse(**fields)
+    return caught.value.code, caught.value.param, str(caught.value)

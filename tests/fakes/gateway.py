@@ -1,0 +1,78 @@
+"""The gateway on a real socket, with a real database and real backends, in this event loop."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import SecretStr
+
+from gateway.app import create_app
+from gateway.services.access import Access
+from gateway.settings import Settings
+from gateway.settings.sections import Backend
+from gateway.settings.sections import Database as DatabaseSettings
+from gateway.store.engine import Database
+from tests.fakes.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from typing import Any
+
+PEPPER = "pepper-of-the-tests-only"
+
+
+@dataclass(frozen=True)
+class RunningGateway:
+    """Where it listens, and a key of its first tenant."""
+
+    url: str
+    key: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What authenticates the first tenant."""
+        return {"authorization": f"Bearer {self.key}"}
+
+
+def gateway_settings(
+    database_url: str, backends: Sequence[str], **sections: Mapping[str, Any]
+) -> Settings:
+    """Settings for tests: `backends` are URLs, `sections` override single sections."""
+    database = DatabaseSettings(url=SecretStr(database_url), pool_size_max=8)
+    return Settings.model_validate(
+        {
+            "database": database,
+            "auth": {"key_pepper": SecretStr(PEPPER)},
+            "backends": [Backend(name=f"b{i}", url=url) for i, url in enumerate(backends)],
+            "server": {"drain_grace_s": 1},
+            **sections,
+        }
+    )
+
+
+@asynccontextmanager
+async def running_gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
+    """The gateway of `settings`, with a tenant `acme`."""
+    async with serving(create_app(settings)) as url:
+        yield RunningGateway(url, await new_key(settings, "acme"))
+
+
+async def new_key(settings: Settings, tenant: str) -> str:
+    """A key for a new tenant."""
+    assert settings.database.url is not None
+    database = Database.connect(
+        settings.database.url.get_secret_value(),
+        pool_size_max=2,
+        command_timeout_s=30,
+        connect_timeout_s=30,
+    )
+    try:
+        access = Access(database, PEPPER.encode(), 5, 100)
+        if tenant not in {known.name for known in await access.list_tenants()}:
+            await access.create_tenant(tenant)
+        _, secret = await access.create_key(tenant, "test")
+    finally:
+        await database.close()
+    return secret

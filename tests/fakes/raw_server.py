@@ -1,0 +1,179 @@
+"""A TCP server that plays back scripted bytes, and knows what its clients did."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+    from types import TracebackType
+
+
+class Act(Enum):
+    """What a script can do besides sending bytes."""
+
+    CLOSE = "close"  # FIN
+    RESET = "reset"  # RST
+    STALL = "stall"  # say nothing until the client hangs up
+
+
+@dataclass
+class Gate:
+    """The script waits here: `reached` tells the test so, which sets `opened` to let it go on."""
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+Step = bytes | Act | Gate
+Script = tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Received:
+    """One request as it arrived."""
+
+    head: bytes
+    body: bytes
+
+    @property
+    def path(self) -> str:
+        return self.head.split(b" ", 2)[1].decode()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        lines = self.head.decode("latin-1").split("\r\n")[1:]
+        pairs = (line.partition(": ") for line in lines if line)
+        return {name.lower(): value for name, _, value in pairs}
+
+
+class RawServer:
+    """`routes` are scripts by path, one for each request; the last one is repeated.
+
+    `"*"` is for every path without a route of its own.
+    """
+
+    def __init__(
+        self, routes: dict[str, Sequence[Script]], *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.requests: list[Received] = []
+        self.connections = 0
+        self.bytes_sent = 0
+        self.hung_up = asyncio.Event()
+        self.port = 0
+        self._tls = tls
+        self._scripts = {path: list(scripts) for path, scripts in routes.items()}
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def url(self) -> str:
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self.port, ssl=self._tls
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Refuse new connections, break off the others."""
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await self._idle.wait()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        self._idle.clear()
+        try:
+            while await self._answer(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self.hung_up.set()
+        finally:
+            writer.transport.abort()
+            self._writers.discard(writer)
+            if not self._writers:
+                self._idle.set()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = Received(head, b"").headers.get("content-length", "0")
+        received = Received(head, await reader.readexactly(int(length)))
+        self.requests.append(received)
+        for step in self._next_script(received.path):
+            if isinstance(step, bytes):
+                writer.write(step)
+                await writer.drain()
+                self.bytes_sent += len(step)
+            elif isinstance(step, Gate):
+                step.reached.set()
+                await step.opened.wait()
+            elif step is Act.STALL:
+                await self._wait_for_hang_up(reader)
+                return False
+            else:
+                await self._finish(writer, step)
+                return False
+        return True
+
+    def _next_script(self, path: str) -> Script:
+        scripts = self._scripts.get(path) or self._scripts["*"]
+        return scripts.pop(0) if len(scripts) > 1 else scripts[0]
+
+    async def _wait_for_hang_up(self, reader: asyncio.StreamReader) -> None:
+        while await reader.read(65536):
+            pass
+        self.hung_up.set()
+
+    async def _finish(self, writer: asyncio.StreamWriter, act: Act) -> None:
+        if act is Act.RESET:
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
+        else:
+            writer.close()
+            await writer.wait_closed()
+
+
+def response(
+    body: bytes, *, status: int = 200, content_type: str = "application/json", headers: str = ""
+) -> bytes:
+    """A whole HTTP response with a content-length."""
+    return (
+        f"HTTP/1.1 {status} Whatever\r\ncontent-type: {content_type}\r\n{headers}"
+        f"content-length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+STREAM_END = b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a chunked body."""
+    return b"%x\r\n%s\r\n" % (len(data), data)

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import text
+
+from gateway import ids
+from gateway.errors import StoreError, StoreUnavailable
+from gateway.store.engine import Database
+from gateway.store.migrate import head_revision
+from gateway.tenancy import TenantId
+from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture
+async def single(database_url: str) -> AsyncIterator[Database]:
+    """A pool of one connection with short patience."""
+    opened = Database.connect(
+        database_url, pool_size_max=1, command_timeout_s=0.2, connect_timeout_s=0.2
+    )
+    yield opened
+    await opened.close()
+
+
+async def test_a_migrated_database_is_current(database: Database) -> None:
+    await database.ping()
+    assert await database.revision() == head_revision()
+    assert await database.revision_is_current()
+
+
+async def test_an_empty_database_is_not_current(empty_database_url: str) -> None:
+    empty = Database.connect(
+        empty_database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
+    )
+    assert await empty.revision() is None
+    assert not await empty.revision_is_current()
+    await empty.close()
+
+
+@pytest.mark.parametrize("size", [0, 50])
+async def test_statements_are_prepared_with_and_without_a_cache(
+    database_url: str, size: int
+) -> None:
+    opened = Database.connect(
+        database_url,
+        pool_size_max=1,
+        command_timeout_s=30,
+        connect_timeout_s=30,
+        statement_cache_size=size,
+    )
+    tenant = TenantId(ids.new_uuid())
+    for _ in range(2):
+        async with opened.transaction(tenant) as connection:
+            left = await connection.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
+            assert bool(left) == bool(size)
+    await opened.close()
+
+
+async def test_an_exhausted_pool_is_unavailable_not_endless(single: Database) -> None:
+    async with single.owner_transaction():
+        with pytest.raises(StoreUnavailable):
+            await single.ping()
+    await single.ping()
+
+
+async def test_a_slow_statement_is_ended_here_and_on_the_server(
+    single: Database, database: Database
+) -> None:
+    with pytest.raises(StoreUnavailable):
+        async with single.owner_transaction() as connection:
+            await connection.execute(text("SELECT pg_sleep(60), 'slow'"))
+    await single.ping()
+    async with database.owner_transaction() as connection:
+        running = await connection.scalar(
+            text(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE state = 'active' AND query LIKE '%''slow''%' AND pid <> pg_backend_pid()"
+            )
+        )
+    assert running == 0
+
+
+async def test_connections_that_the_server_closed_are_replaced(
+    database: Database, single: Database
+) -> None:
+    await single.ping()
+    async with database.owner_transaction() as connection:
+        await connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )
+    await single.ping()
+
+
+async def test_a_connection_lost_inside_a_transaction_is_unavailable(database: Database) -> None:
+    with pytest.raises(StoreUnavailable):
+        async with database.owner_transaction() as connection:
+            await connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+    await database.ping()
+
+
+async def test_a_frozen_server_is_unavailable_and_returns() -> None:
+    with reachable_folder() as folder, embedded(folder / "data") as server:
+        opened = Database.connect(
+            server.url, pool_size_max=2, command_timeout_s=0.3, connect_timeout_s=0.3
+        )
+        async with opened.owner_transaction() as connection:
+            backend = await connection.scalar(text("SELECT pg_backend_pid()"))
+        assert isinstance(backend, int)
+        os.kill(backend, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreUnavailable):
+                await opened.ping()
+        finally:
+            os.kill(backend, signal.SIGCONT)
+        await opened.ping()
+        await opened.close()
+
+
+async def test_a_stopped_server_is_unavailable_and_returns() -> None:
+    with reachable_folder() as folder:
+        server = embedded(folder / "data")
+        server.start()
+        opened = Database.connect(
+            server.url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
+        )
+        await opened.ping()
+        server.stop()
+        with pytest.raises(StoreUnavailable):
+            await opened.ping()
+        await opened.close()
+
+
+async def test_a_refused_connection_is_unavailable() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        opened = Database.connect(
+            f"postgresql://nobody@127.0.0.1:{port}/x",
+            pool_size_max=1,
+            command_timeout_s=5,
+            connect_timeout_s=5,
+        )
+        with pytest.raises(StoreUnavailable):
+            await opened.ping()
+        await opened.close()
+
+
+async def test_a_wrong_password_is_unavailable(postgres: PostgresServer) -> None:
+    opened = Database.connect(
+        postgres.database_url("postgres", user="harmony"),
+        pool_size_max=1,
+        command_timeout_s=5,
+        connect_timeout_s=5,
+    )
+    with pytest.raises(StoreUnavailable, match="28P01"):
+        await opened.ping()
+    await opened.close()
+
+
+async def test_a_mistake_of_ours_is_neither_unavailable_nor_a_conflict(database: Database) -> None:
+    with pytest.raises(StoreError, match="42601") as caught:
+        async with database.owner_transaction() as connection:
+            await connection.execute(text("SELEC 'a secret'"))
+    assert type(caught.value) is StoreError
+    assert "secret" not in str(caught.value)
+
+
+async def test_an_abandoned_statement_does_not_poison_its_connection(
+    database_url: str, database: Database
+) -> None:
+    alone = Database.connect(
+        database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
+    )
+    started = asyncio.Event()
+
+    async def wait_for_ever() -> None:
+        async with alone.owner_transaction() as connection:
+            started.set()
+            await connection.execute(text("SELECT pg_sleep(60)"))
+
+    async with asyncio.TaskGroup() as group:
+        abandoned = group.create_task(wait_for_ever())
+        await started.wait()
+        abandoned.cancel()
+    await alone.ping()
+    await alone.close()

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+from sqlalchemy import delete, insert, select, text, update
+
+from gateway import ids
+from gateway.errors import StoreError
+from gateway.store import messages, responses, tenants, usage
+from gateway.store.engine import Database
+from gateway.store.tables import APP_ROLE, conversation_items, conversations, events, metadata
+from gateway.store.tables import messages as messages_table
+from tests.fakes.stored import COMPLETED, CREATED, USAGE, finished, item, new_response, store_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from uuid import UUID
+
+    from gateway.tenancy import TenantId
+    from tests.fakes.postgres import PostgresServer
+
+Attack: TypeAlias = "Callable[[Database, TenantId, UUID], Awaitable[Any]]"
+
+
+@pytest.fixture
+def database(shared_database: Database) -> Database:
+    return shared_database
+
+
+async def write_over(database: Database, intruder: TenantId, uuid: UUID) -> bool:
+    return await responses.finish(
+        database, intruder, finished(uuid, [item("planted")], body=b"planted")
+    )
+
+
+async def continue_from(database: Database, intruder: TenantId, uuid: UUID) -> list[str]:
+    """A response of the intruder's that names a foreign parent."""
+    child = await store_turn(database, intruder, "child", parent=uuid)
+    page = await messages.input_items(database, intruder, child, limit=100, order="asc", after=None)
+    assert page is not None
+    return [] if page.items == [item("in-child").json] else ["a foreign item"]
+
+
+ATTACKS: dict[str, tuple[Attack, Any]] = {
+    "responses.load": (responses.load, None),
+    "responses.delete": (responses.delete, False),
+    "responses.finish": (write_over, False),
+    "responses.insert": (continue_from, []),
+    "messages.history": (
+        lambda db, who, uuid: messages.history(db, who, uuid, depth_max=9, items_max=9),
+        None,
+    ),
+    "messages.input_items": (
+        lambda db, who, uuid: messages.input_items(
+            db, who, uuid, limit=9, order="asc", after="in-secret"
+        ),
+        None,
+    ),
+    "messages.find_items": (
+        lambda db, who, uuid: messages.find_items(db, who, ["in-secret", "out-secret"]),
+        {},
+    ),
+    "usage.record": (
+        lambda db, who, uuid: usage.record(
+            db, who, usage.UsageLine(uuid, ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE)
+        ),
+        None,
+    ),
+}
+
+
+def test_every_store_function_of_a_tenant_is_attacked() -> None:
+    found = {
+        f"{module.__name__.rpartition('.')[2]}.{name}"
+        for module in (responses, messages, usage)
+        for name, function in inspect.getmembers(module, inspect.iscoroutinefunction)
+        if function.__module__ == module.__name__
+        and list(inspect.signature(function).parameters)[:2] == ["database", "tenant_id"]
+    }
+    assert found == set(ATTACKS)
+
+
+async def everything_of(database: Database, tenant: TenantId) -> dict[str, list[Any]]:
+    async with database.transaction(tenant) as connection:
+        return {
+            table.name: sorted(map(repr, await connection.execute(select(table))))
+            for table in metadata.sorted_tables
+            if table.name != "api_keys"
+        }
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS))
+async def test_a_foreign_response_is_as_good_as_unknown(
+    database: Database, tenant: TenantId, other_tenant: TenantId, name: str
+) -> None:
+    uuid = await store_turn(database, tenant, "secret")
+    running = new_response()
+    await responses.insert(database, tenant, running)
+    before = await everything_of(database, tenant)
+    attack, nothing = ATTACKS[name]
+    for target in (uuid, running.uuid):
+        assert await attack(database, other_tenant, target) == nothing
+    assert await everything_of(database, tenant) == before
+
+
+async def fill_all_tables(database: Database, tenant: TenantId) -> None:
+    uuid = await store_turn(database, tenant, "secret")
+    await tenants.insert_key(
+        database, tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", ids.new_uuid().bytes)
+    )
+    of_tenant = {"tenant_id": tenant}
+    log = {"first_entry": 0, "day": CREATED.date(), "epoch": 0, "entry_count": 1, "entries": b"."}
+    conversation = {"created_at": CREATED, "metadata": b"{}"}
+    part = {"kind": "message", "item_id": "x", "complete": True, "item": b"{}"}
+    async with database.transaction(tenant) as connection:
+        await connection.execute(insert(events), of_tenant | log | {"response_id": uuid})
+        await connection.execute(insert(conversations), of_tenant | conversation | {"id": uuid})
+        await connection.execute(
+            insert(conversation_items), of_tenant | part | {"conversation_id": uuid, "position": 0}
+        )
+
+
+@pytest.mark.parametrize("table", sorted(metadata.tables))
+async def test_without_a_where_clause_no_row_of_another_tenant_is_seen(
+    database: Database, tenant: TenantId, other_tenant: TenantId, table: str
+) -> None:
+    await fill_all_tables(database, tenant)
+    every_row = select(metadata.tables[table])
+    if table == "api_keys":
+        with pytest.raises(StoreError, match="42501"):
+            async with database.transaction(other_tenant) as connection:
+                await connection.execute(every_row)
+        return
+    async with database.transaction(tenant) as connection:
+        assert len((await connection.execute(every_row)).all()) == 1 + (table == "messages")
+    async with database.transaction(other_tenant) as connection:
+        seen = (await connection.execute(every_row)).all()
+    assert [row.id for row in seen] == ([other_tenant] if table == "tenants" else [])
+
+
+async def test_without_a_where_clause_no_row_of_another_tenant_is_changed(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    await fill_all_tables(database, tenant)
+    before = await everything_of(database, tenant)
+    async with database.transaction(other_tenant) as connection:
+        await connection.execute(update(messages_table).values(item=b"planted"))
+        for table in ("messages", "responses", "events", "conversation_items", "conversations"):
+            await connection.execute(delete(metadata.tables[table]))
+    assert await everything_of(database, tenant) == before
+
+
+async def test_a_row_cannot_be_written_for_another_tenant(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    row = {"tenant_id": tenant, "id": ids.new_uuid(), "created_at": CREATED, "metadata": b""}
+    with pytest.raises(StoreError, match="42501"):
+        async with database.transaction(other_tenant) as connection:
+            await connection.execute(insert(conversations), row)
+
+
+async def test_without_a_tenant_nothing_is_seen(database: Database, tenant: TenantId) -> None:
+    await fill_all_tables(database, tenant)
+    async with database.owner_transaction() as connection:
+        await connection.execute(text(f"SET LOCAL ROLE {APP_ROLE}"))
+        for table in metadata.sorted_tables:
+            if table.name != "api_keys":
+                assert (await connection.execute(select(table))).all() == []
+
+
+async def test_nothing_of_a_tenant_stays_in_the_connection(
+    database_url: str, tenant: TenantId
+) -> None:
+    alone = Database.connect(
+        database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
+    )
+    state = text(
+        "SELECT current_user <> :role, coalesce(current_setting('app.tenant_id', true), '')"
+    )
+    async with alone.transaction(tenant) as connection:
+        assert tuple((await connection.execute(state, {"role": APP_ROLE})).one()) == (
+            False,
+            str(tenant),
+        )
+    async with alone.owner_transaction() as connection:
+        assert tuple((await connection.execute(state, {"role": APP_ROLE})).one()) == (True, "")
+    await alone.close()
+
+
+async def test_every_table_is_walled_off(postgres: PostgresServer, database_url: str) -> None:
+    rows = await postgres.fetch(
+        "SELECT relname, relrowsecurity AND relforcerowsecurity AS is_walled FROM pg_class"
+        " WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace",
+        url=database_url,
+    )
+    open_tables = {row["relname"] for row in rows if not row["is_walled"]}
+    assert open_tables == {"alembic_version"}
+    assert {row["relname"] for row in rows} > set(metadata.tables)
+
+
+def test_every_key_and_index_begins_with_the_tenant() -> None:
+    for table in metadata.sorted_tables:
+        if table.name == "tenants":
+            continue
+        assert next(iter(table.primary_key.columns)).name == "tenant_id"
+        for index in table.indexes:
+            assert str(index.expressions[0]) == f"{table.name}.tenant_id"

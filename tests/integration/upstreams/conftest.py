@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.upstreams.client import Client, build_client
+from gateway.upstreams.connection import ConnectionLimits
+from gateway.upstreams.transport import KeepAlive
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()) as client:
+        yield client

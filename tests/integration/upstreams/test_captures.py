@@ -1,0 +1,144 @@
+"""What a real vLLM sent, through a real socket: the contract of `VllmUpstream`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.errors import UpstreamError, UpstreamFailed, UpstreamRejected, UpstreamUnavailable
+from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
+from gateway.upstreams.backend import Backend, Timeouts
+from gateway.upstreams.problems import BackendTooOld, ContextOverflow
+from gateway.upstreams.vllm import VllmUpstream
+from tests.fakes.backend_captures import Capture, capture, names
+from tests.fakes.raw_server import Act, RawServer, Script
+
+if TYPE_CHECKING:
+    from gateway.upstreams.client import Client
+
+STOP_IDS = (200002, 200012, 199999)
+REQUEST = TokenRequest("req_1", "gpt-oss-tiny", [1, 2, 3], Sampling(max_tokens=9999), "salt")
+
+COMPLETE = {
+    "a_cached_1": (FinishReason.LENGTH, 0),
+    "a_cached_2": (FinishReason.LENGTH, 384),
+    "cmpl_stream_all": (FinishReason.LENGTH, None),
+    "cmpl_stream_cont_usage": (FinishReason.LENGTH, None),
+    "cmpl_stream_token_ids": (FinishReason.LENGTH, None),
+    "d_eos_call_stopids": (FinishReason.STOP, None),
+    "d_eos_call_stream": (FinishReason.STOP, None),
+    "d_eos_incl": (FinishReason.STOP, None),
+    "d_eos_return_stream": (FinishReason.STOP, None),
+    "d_ignore_eos": (FinishReason.LENGTH, None),
+    "d_min_tokens": (FinishReason.STOP, None),
+    "d_stop_str": (FinishReason.STOP, None),
+    "d_stop_token_stream": (FinishReason.STOP, None),
+    "o_overload_0": (FinishReason.LENGTH, 0),
+    "o_overload_5": (FinishReason.LENGTH, 0),
+    "s_json_stream": (FinishReason.LENGTH, None),
+    "si2_req": (FinishReason.LENGTH, None),
+    "si5_stream": (FinishReason.LENGTH, None),
+    "si8_req": (FinishReason.LENGTH, None),
+}
+BROKEN = {
+    "k_api9_stream": "RemoteProtocolError",  # the API process was killed: no end, no [DONE]
+    "k_engine9_stream": "EngineCore encountered an issue",
+    "k_int_stream": "EngineCore encountered an issue",
+    "k_term_stream": "finish reason abort",
+    "x_abort_cmpl_stream": "finish reason abort",
+    "x_disconnect_stream": "RemoteProtocolError",
+}
+REFUSED = [
+    name
+    for name in names("a_badauth", "a_noauth_cmpl", "a_dprank_bad", "d_*", "e_*", "s_bad_*", "l_*")
+    + names("k_*_nostream", "o_gen_overload_hdrs")
+    if capture(name).status >= 400
+]
+
+
+def ids_in(recorded: Capture) -> list[int]:
+    """Read from the recording with nothing but a regular expression."""
+    found = re.findall(rb'(?<!prompt_)"token_ids":\[([\d,]*)\]', recorded.response)
+    return [int(number) for numbers in found for number in numbers.split(b",") if number]
+
+
+def playing(recorded: Capture, *, at_once: bool = False) -> RawServer:
+    reads = (recorded.response,) if at_once else recorded.reads
+    script: Script = (*reads, Act.CLOSE)
+    return RawServer({"/v1/completions": [script]})
+
+
+async def collect(
+    server: RawServer, client: Client
+) -> tuple[list[TokenChunk], UpstreamError | None]:
+    backend = Backend("gpu-1", server.url)
+    upstream = VllmUpstream(backend, client, stop_ids=STOP_IDS, timeouts=Timeouts())
+    chunks = []
+    try:
+        async for chunk in upstream.generate(REQUEST):
+            chunks.append(chunk)  # noqa: PERF401  what came before an error counts
+    except UpstreamError as error:
+        return chunks, error
+    return chunks, None
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("name", COMPLETE)
+async def test_a_recorded_turn_comes_out_id_for_id(
+    client: Client, name: str, at_once: bool
+) -> None:
+    recorded = capture(name)
+    async with playing(recorded, at_once=at_once) as server:
+        chunks, error = await collect(server, client)
+    assert error is None
+    assert [i for chunk in chunks for i in chunk.ids] == ids_in(recorded)
+    assert [chunk.finish for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert (chunks[-1].finish, chunks[-1].cached_tokens) == COMPLETE[name]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("name", BROKEN)
+async def test_a_recorded_break_is_a_failure_after_all_its_ids(
+    client: Client, name: str, at_once: bool
+) -> None:
+    recorded = capture(name)
+    async with playing(recorded, at_once=at_once) as server:
+        chunks, error = await collect(server, client)
+    assert [i for chunk in chunks for i in chunk.ids] == ids_in(recorded)
+    assert all(chunk.finish is None for chunk in chunks)
+    assert isinstance(error, UpstreamFailed)
+    assert error.upstream == "gpu-1"
+    assert BROKEN[name] in str(error)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_recorded_refusal_is_told_with_its_message(client: Client, name: str) -> None:
+    recorded = capture(name)
+    async with playing(recorded) as server:
+        chunks, error = await collect(server, client)
+    rejected = recorded.status in {400, 404, 422}
+    assert chunks == []
+    assert isinstance(error, UpstreamRejected if rejected else UpstreamUnavailable)
+    assert f"answered {recorded.status}: " in str(error)
+    assert "no message" not in str(error)
+
+
+@pytest.mark.parametrize("name", ["e_too_long", "e_too_long_stream", "e_exact_maxlen"])
+async def test_a_recorded_overflow_of_the_context_is_told_apart(client: Client, name: str) -> None:
+    async with playing(capture(name)) as server:
+        _, error = await collect(server, client)
+    assert isinstance(error, ContextOverflow)
+
+
+async def test_a_server_that_returns_no_ids_is_too_old(client: Client) -> None:
+    async with playing(capture("cmpl_stream")) as server:
+        chunks, error = await collect(server, client)
+    assert chunks == []
+    assert isinstance(error, BackendTooOld)
+
+
+def test_every_recording_of_a_completion_is_played() -> None:
+    recorded = {name for name in names("*") if b"POST /v1/completions" in capture(name).request}
+    assert recorded == {*COMPLETE, *BROKEN, *REFUSED, "cmpl_stream", "l_gpt-oss-tiny"}

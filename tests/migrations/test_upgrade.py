@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from gateway import ids
+from gateway.errors import StartupError, StoreError, StoreUnavailable
+from gateway.store import responses, tenants
+from gateway.store.engine import Database
+from gateway.store.migrate import alembic_config, head_revision, run_locked, upgrade
+from gateway.store.tables import APP_ROLE
+from gateway.tenancy import TenantId
+from tests.fakes.stored import store_turn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from tests.fakes.postgres import PostgresServer
+
+UPGRADE = """
+import asyncio, sys
+from gateway.store.migrate import upgrade
+asyncio.run(upgrade(sys.argv[1]))
+"""
+
+
+async def test_four_processes_may_upgrade_at_once(
+    pytestconfig: pytest.Config, empty_database_url: str, postgres: PostgresServer
+) -> None:
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            UPGRADE,
+            empty_database_url,
+            cwd=pytestconfig.rootpath,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        for _ in range(4)
+    ]
+    for process in processes:
+        _, complaint = await process.communicate()
+        assert (process.returncode, complaint) == (0, b"")
+    rows = await postgres.fetch("SELECT version_num FROM alembic_version", url=empty_database_url)
+    assert [row["version_num"] for row in rows] == [head_revision()]
+
+
+@pytest.fixture
+async def owner(postgres: PostgresServer) -> AsyncIterator[str]:
+    """A user who owns databases and may create roles, but is no superuser."""
+    name = "owner_" + ids.new_uuid().hex
+    await postgres.execute(f"CREATE ROLE {name} LOGIN CREATEROLE PASSWORD 'secret'")
+    yield name
+    await postgres.execute(f"DROP ROLE {name}")
+
+
+async def forget_role(postgres: PostgresServer) -> bool:
+    """False when other databases of this server still use it."""
+    try:
+        await postgres.execute(f"DROP ROLE IF EXISTS {APP_ROLE}")
+    except asyncpg.DependentObjectsStillExistError:
+        return False
+    return True
+
+
+async def test_an_owner_without_superpowers_can_migrate_and_serve(
+    postgres: PostgresServer, owner: str
+) -> None:
+    name = await postgres.create(owner=owner)
+    if not await forget_role(postgres):
+        # Another database's migration made the role: its administrator has to share it.
+        await postgres.execute(f"GRANT {APP_ROLE} TO {owner}")
+    url = postgres.database_url(name, user=owner)
+    await upgrade(url)
+    database = Database.connect(url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30)
+    tenant = TenantId(ids.new_uuid())
+    await tenants.insert_tenant(database, tenant, "acme")
+    await tenants.insert_key(
+        database, tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash")
+    )
+    found = await tenants.find_principal(database, b"hash")
+    assert found is not None
+    assert found.tenant_id == tenant
+    uuid = await store_turn(database, tenant, "1")
+    assert await responses.delete(database, tenant, uuid)
+    await store_turn(database, tenant, "2")
+    async with database.owner_transaction() as connection:
+        for content in ("responses", "messages", "usage"):
+            assert await connection.scalar(text(f"SELECT count(*) FROM {content}")) == 0
+    await database.close()
+    await postgres.drop(name)
+
+
+async def test_an_owner_who_may_not_take_the_role_is_told_so(postgres: PostgresServer) -> None:
+    name, owner = await postgres.create(), "owner_" + ids.new_uuid().hex
+    await upgrade(postgres.database_url(await postgres.create()))
+    await postgres.execute(f"CREATE ROLE {owner} LOGIN PASSWORD 'secret'")
+    await postgres.execute(f"ALTER DATABASE {name} OWNER TO {owner}")
+    with pytest.raises(StoreError, match="42501"):
+        await upgrade(postgres.database_url(name, user=owner))
+    await postgres.drop(name)
+    await postgres.execute(f"DROP ROLE {owner}")
+
+
+async def test_the_role_may_be_made_from_many_databases_at_once(
+    postgres: PostgresServer, owner: str
+) -> None:
+    names = [await postgres.create(owner=owner) for _ in range(4)]
+    role = "role_" + ids.new_uuid().hex
+    migration = ScriptDirectory.from_config(alembic_config()).get_revision("5d1e0c7a9b42")
+    statement = migration.module.CREATE_ROLE.replace(APP_ROLE, role)
+
+    async def make_role(url: str) -> None:
+        connection = await asyncpg.connect(url)
+        try:
+            await connection.execute(statement)
+            await connection.execute(f"SET ROLE {role}")
+        finally:
+            await connection.close()
+
+    urls = [postgres.database_url(name, user=owner) for name in names]
+    await asyncio.gather(*[make_role(url) for url in urls * 3])
+    for name in names:
+        await postgres.drop(name)
+    await postgres.execute(f"DROP ROLE {role}")
+
+
+async def test_upgrading_twice_changes_nothing(database_url: str, database: Database) -> None:
+    await upgrade(database_url)
+    assert await database.revision_is_current()
+
+
+async def test_waiting_for_another_migration_ends(database_url: str) -> None:
+    holding, release = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold(_: Connection) -> None:
+        loop.call_soon_threadsafe(holding.set)
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+
+    def first() -> None:
+        asyncio.run(run_locked(database_url, hold, wait_s=30, connect_timeout_s=30))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.to_thread(first))
+        await holding.wait()
+        with pytest.raises(StoreUnavailable, match="55P03"):
+            await upgrade(database_url, wait_s=0.05)
+        release.set()
+    await upgrade(database_url)
+
+
+async def test_a_database_of_a_newer_release_is_left_alone(
+    postgres: PostgresServer, database_url: str, database: Database
+) -> None:
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute("UPDATE alembic_version SET version_num = 'f00'", database=name)
+    with pytest.raises(StartupError, match="f00") as caught:
+        await upgrade(database_url)
+    assert "newer release" in caught.value.remedy
+    assert not await database.revision_is_current()
+
+
+async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable):
+        await upgrade(f"postgresql://u@/d?host={tmp_path}")

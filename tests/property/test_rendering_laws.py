@@ -1,0 +1,278 @@
+"""Laws of rendering, judged by openai-harmony wherever it has an opinion."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import InvalidRequest
+from gateway.generation import PREAMBLE
+from gateway.harmony.framing import OPENING
+from gateway.harmony.rendering import Renderer, prompt_messages
+from gateway.harmony.schema import SchemaLimits, SchemaNormaliser
+from gateway.harmony.typescript import function_text
+from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
+from gateway.protocol.tools import FunctionTool
+from tests.fakes.contexts import answer, call, options, output, said, thought, user
+from tests.fakes.harmony_oracle import library_declaration, library_prompt, vocabulary
+
+if TYPE_CHECKING:
+    from gateway.harmony.rendering import RenderOptions
+    from gateway.harmony.typescript import Schema
+    from gateway.protocol.context import ContextItem
+
+laws = settings(deadline=None, max_examples=60)
+
+# Conversations ----------------------------------------------------------------------------------
+
+markers = st.sampled_from(["<|end|>", "<|start|>system<|message|>", "<|call|>", " to=f", "\n\n"])
+texts = st.one_of(st.text(max_size=40), st.lists(markers, max_size=3).map("".join))
+names = st.text("abcXYZ019_-.", min_size=1, max_size=12)
+
+
+@st.composite
+def tool_calls(draw: st.DrawFn) -> list[ContextItem]:
+    """One to three calls at once, and their outputs in any order."""
+    number = draw(st.integers(0, 9999))
+    ids = [f"call_{number}_{i}" for i in range(draw(st.integers(1, 3)))]
+    calls = [call(call_id, draw(names), draw(texts)) for call_id in ids]
+    return calls + [output(call_id, draw(texts)) for call_id in draw(st.permutations(ids))]
+
+
+single_items = st.one_of(
+    texts.map(user),
+    texts.map(thought),
+    st.builds(answer, texts, st.sampled_from(["commentary", "final_answer", None])),
+    st.builds(said, st.sampled_from(["system", "developer"]), texts),
+).map(lambda item: [item])
+contexts = st.lists(st.one_of(single_items, tool_calls()), max_size=8).map(
+    lambda groups: [item for group in groups for item in group]
+)
+
+
+# Schemas that openai-harmony writes well --------------------------------------------------------
+
+words = st.text("abc xyz,.;é中'`", max_size=12)
+keys = st.text("abcdxyz_", min_size=1, max_size=6)
+notes = st.fixed_dictionaries({}, optional={"description": words, "title": words})
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | words,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner, max_size=2),
+    max_leaves=3,
+)
+defaults = st.fixed_dictionaries({}, optional={"default": json_values})
+plain_types = st.sampled_from(["string", "number", "integer", "boolean"])
+leaves = st.one_of(
+    plain_types.map(lambda name: {"type": name}),
+    st.lists(words, min_size=1, max_size=3).map(lambda v: {"type": "string", "enum": v}),
+    st.lists(plain_types | st.just("null"), min_size=2, max_size=3).map(lambda v: {"type": v}),
+    st.just({}),
+    st.just({"type": "object"}),
+    st.just({"type": "array"}),
+)  # fmt: skip
+
+
+def with_notes(schemas: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+    return st.builds(
+        lambda schema, note, default: schema | note | default, schemas, notes, defaults
+    )
+
+
+def object_schemas(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+    properties = st.dictionaries(keys, with_notes(inner), max_size=3)
+    required = st.lists(keys, max_size=2)
+    return st.builds(
+        lambda p, r: {"type": "object", "properties": p, "required": r}, properties, required
+    )
+
+
+def unions(inner: st.SearchStrategy[Schema], key: str) -> st.SearchStrategy[Schema]:
+    return st.lists(with_notes(inner), min_size=1, max_size=3).map(lambda v: {key: v})
+
+
+def is_bracketless(schema: Schema) -> bool:
+    """Whether the library may put `[]` behind it."""
+    return isinstance(schema.get("type"), str) and "enum" not in schema
+
+
+def library_right(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+    arrays = inner.filter(is_bracketless).map(lambda items: {"type": "array", "items": items})
+    return st.one_of(object_schemas(inner), arrays, unions(inner, "oneOf"))
+
+
+right_schemas = st.recursive(leaves, library_right, max_leaves=6)
+right_parameters = object_schemas(right_schemas)
+
+
+def resolvable(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+    """The same types, said with keywords that the library does not read."""
+    return st.one_of(
+        library_right(inner),
+        unions(inner, "anyOf"),
+        inner.map(lambda schema: {"allOf": [schema]}),
+        inner.map(lambda schema: {"anyOf": [schema]}),
+        words.map(lambda text: {"const": text}),
+        st.sampled_from(["A", "B"]).map(lambda name: {"$ref": f"#/$defs/{name}"}),
+        st.lists(words, min_size=1, max_size=3).map(lambda v: {"enum": v}),
+    )
+
+
+resolvable_parameters = st.builds(
+    lambda schema, a, b: schema | {"$defs": {"A": a, "B": b}},
+    object_schemas(st.recursive(leaves, resolvable, max_leaves=6)),
+    leaves.filter(is_bracketless),
+    object_schemas(leaves),
+)
+
+KEYWORDS = [
+    *("type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "nullable"),
+    *("properties", "required", "additionalProperties", "patternProperties", "items"),
+    *("prefixItems", "description", "title", "default", "examples"),
+]
+anything = st.recursive(
+    json_values,
+    lambda inner: st.dictionaries(
+        st.sampled_from(KEYWORDS),
+        inner | st.lists(inner, max_size=3) | st.sampled_from(["string", "object", "array", "#"]),
+        max_size=5,
+    ),
+    max_leaves=20,
+).filter(lambda schema: isinstance(schema, dict))
+
+
+def normalised(schema: Schema) -> Schema:
+    return SchemaNormaliser(SchemaLimits()).normalise(schema, param="tools[0].parameters")
+
+
+tools = st.lists(
+    st.builds(
+        FunctionTool,
+        name=names,
+        description=st.none() | st.text(max_size=30),
+        parameters=st.none() | right_parameters,
+    ),
+    max_size=2,
+).map(tuple)
+some_options = st.builds(
+    options,
+    instructions=st.none() | texts,
+    tools=tools,
+    current_date=st.sampled_from([None, "2026-11-20"]),
+    commentary_without_tools=st.booleans(),
+)
+
+
+# Laws -------------------------------------------------------------------------------------------
+
+
+@laws
+@given(contexts, some_options)
+def test_ids_equal_those_of_openai_harmony(items: list[ContextItem], chosen: RenderOptions) -> None:
+    prompt = Renderer(vocabulary()).render(items, chosen)
+    assert prompt.ids == library_prompt(prompt_messages(items, chosen))
+
+
+@laws
+@given(contexts, some_options)
+def test_the_whole_prompt_is_preamble_items_and_opening(
+    items: list[ContextItem], chosen: RenderOptions
+) -> None:
+    prompt = Renderer(vocabulary()).render(items, chosen)
+    ends = [0, *(span.end for span in prompt.spans)]
+    assert [span.start for span in prompt.spans] == ends[:-1]
+    assert prompt.ids[ends[-1] :] == list(OPENING)
+    assert prompt.spans[0].source == PREAMBLE
+    sources = [span.source for span in prompt.spans]
+    assert len(set(sources)) == len(sources)
+
+
+@laws
+@given(contexts, some_options)
+def test_items_that_carry_their_rendered_ids_make_the_same_prompt(
+    items: list[ContextItem], chosen: RenderOptions
+) -> None:
+    renderer = Renderer(vocabulary())
+    prompt = renderer.render(items, chosen)
+    stored = list(items)
+    for span in prompt.spans[1:]:
+        ids = array("I", prompt.ids[span.start : span.end])
+        stored[span.source] = stored[span.source].with_ids(ids)
+    assert renderer.render(stored, chosen) == prompt
+
+
+@laws
+@given(contexts, some_options, st.lists(texts, min_size=1, max_size=4))
+def test_in_a_tool_loop_each_prompt_extends_the_one_before_and_its_output(
+    items: list[ContextItem], chosen: RenderOptions, rounds: list[str]
+) -> None:
+    encode = vocabulary().encode
+    renderer = Renderer(vocabulary())
+    context = [*items, user()]
+    for number, text in enumerate(rounds):
+        prompt = renderer.render(context, chosen).ids
+        thinking = [CHANNEL, *encode("analysis"), MESSAGE, *encode(text), END]
+        header = [*encode("commentary to=functions.f "), CONSTRAIN, *encode("json"), MESSAGE]
+        calling = [CHANNEL, *header, *encode("{}"), CALL]
+        context += [
+            thought(text).with_ids(array("I", [*OPENING, *thinking])),
+            call(f"loop_{number}", "f").with_ids(array("I", [*OPENING, *calling])),
+            output(f"loop_{number}", text),
+        ]
+        following = renderer.render(context, chosen).ids
+        said_ids = [*thinking, *OPENING, *calling]
+        assert following[: len(prompt) + len(said_ids)] == prompt + said_ids
+
+
+@laws
+@given(contexts, st.text(max_size=60), some_options)
+def test_the_number_of_special_ids_does_not_depend_on_text(
+    items: list[ContextItem], text: str, chosen: RenderOptions
+) -> None:
+    def specials(content: str) -> int:
+        prompt = Renderer(vocabulary()).render(
+            [*items, user(content), answer(f"x{content}")], chosen
+        )
+        return sum(token >= FIRST_SPECIAL for token in prompt.ids)
+
+    assert specials(text) == specials("harmless")
+
+
+@laws
+@given(right_parameters)
+def test_a_schema_that_the_library_writes_well_is_written_alike(schema: Schema) -> None:
+    assert function_text("f", normalised(schema)) == library_declaration(schema)
+
+
+@laws
+@given(resolvable_parameters)
+def test_a_resolved_schema_is_written_as_the_library_would(schema: Schema) -> None:
+    resolved = normalised(schema)
+    assert function_text("f", resolved) == library_declaration(resolved)
+
+
+@laws
+@given(anything)
+def test_any_schema_is_written_or_refused(schema: dict[str, Any]) -> None:
+    try:
+        text = function_text("f", normalised(schema))
+    except InvalidRequest as error:
+        assert error.code == "invalid_function_parameters"  # noqa: PT017
+    else:
+        assert text.endswith(") => any;\n")
+
+
+@laws
+@given(right_schemas | resolvable_parameters | anything)
+def test_normalising_twice_changes_nothing(schema: Schema) -> None:
+    try:
+        once = normalised(schema)
+    except InvalidRequest:
+        return
+    assert function_text("f", normalised(once)) == function_text("f", once)

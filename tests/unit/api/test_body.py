@@ -1,0 +1,106 @@
+"""Reading a body within its bounds, and noticing a client that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.api.body import ClientDisconnected, read_body
+from gateway.api.connection import while_connected
+from gateway.errors import InvalidRequest, PayloadTooLarge
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
+
+
+def receiving(*messages: dict[str, Any]) -> Receive:
+    """Messages one after the other, then silence."""
+    waiting = list(messages)
+
+    async def receive() -> dict[str, Any]:
+        if not waiting:
+            await asyncio.Event().wait()
+        return waiting.pop(0)
+
+    return receive
+
+
+def chunk(body: bytes, *, more: bool = False) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+DISCONNECT = {"type": "http.disconnect"}
+
+
+async def read(receive: Receive, *headers: tuple[bytes, bytes], timeout_s: float = 5) -> bytes:
+    scope = {"type": "http", "headers": list(headers)}
+    return await read_body(scope, receive, bytes_max=10, timeout_s=timeout_s)
+
+
+async def test_chunks_are_joined() -> None:
+    assert await read(receiving(chunk(b"abc", more=True), chunk(b"def"))) == b"abcdef"
+
+
+async def test_a_body_above_the_bound_is_refused_before_it_is_all_there() -> None:
+    with pytest.raises(PayloadTooLarge, match="larger than 10 bytes"):
+        await read(receiving(chunk(b"x" * 11, more=True)))
+
+
+async def test_a_declared_length_above_the_bound_is_refused_unread() -> None:
+    with pytest.raises(PayloadTooLarge):
+        await read(receiving(), (b"content-length", b"11"))
+
+
+async def test_compressed_bodies_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="Compressed"):
+        await read(receiving(), (b"content-encoding", b"gzip"))
+
+
+async def test_a_body_that_stalls_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="did not arrive within"):
+        await read(receiving(chunk(b"a", more=True)), timeout_s=0)
+
+
+async def test_a_client_that_leaves_while_sending_is_gone() -> None:
+    with pytest.raises(ClientDisconnected):
+        await read(receiving(chunk(b"a", more=True), DISCONNECT))
+
+
+async def test_work_of_a_client_that_leaves_is_cancelled() -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+    waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def leave() -> None:
+        await started.wait()
+        await waiting.put(DISCONNECT)
+
+    with pytest.raises(ClientDisconnected):
+        await asyncio.gather(while_connected(waiting.get, work()), leave())
+    assert cancelled.is_set()
+
+
+async def test_work_that_ends_is_not_disturbed() -> None:
+    done: list[int] = []
+
+    async def work() -> None:
+        done.append(1)
+
+    await while_connected(receiving(), work())
+    assert done == [1]
+
+
+async def test_what_work_raises_comes_out_as_it_is() -> None:
+    async def work() -> None:
+        raise InvalidRequest("no")
+
+    with pytest.raises(InvalidRequest, match="no"):
+        await while_connected(receiving(), work())

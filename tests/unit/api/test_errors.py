@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from gateway import errors
+from gateway.api.errors import ANSWERS, answer_to, error_response, routing_error_response
+
+SECRET = "postgresql://gateway:hunter2@db"
+
+
+def _classes() -> list[type[errors.GatewayError]]:
+    return [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, errors.GatewayError)
+    ]
+
+
+def _error(response: Response) -> dict[str, Any]:
+    body = json.loads(bytes(response.body))
+    assert list(body) == ["error"]
+    error = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error, dict)
+    return error
+
+
+@pytest.mark.parametrize("kind", _classes())
+def test_every_class_of_error_has_a_row_of_its_own(kind: type[errors.GatewayError]) -> None:
+    assert kind in ANSWERS
+
+
+def test_no_status_is_one_that_sdks_misread() -> None:
+    assert {answer.status for answer in ANSWERS.values()} <= {
+        *(400, 401, 403, 404, 413, 429),
+        *(500, 502, 503),
+    }
+
+
+def test_the_nearest_base_class_answers_for_a_new_one() -> None:
+    class Novel(errors.UpstreamUnavailable):
+        pass
+
+    assert answer_to(Novel("x", upstream="a")) is ANSWERS[errors.UpstreamUnavailable]
+    assert answer_to(ZeroDivisionError()) is ANSWERS[BaseException]
+
+
+INVALID = "invalid_request_error"
+REQUESTS: list[tuple[errors.RequestError, int, dict[str, Any]]] = [
+    (
+        errors.InvalidRequest("m", code="invalid_type", param="input[0]"),
+        400,
+        {"message": "m", "type": INVALID, "param": "input[0]", "code": "invalid_type"},
+    ),
+    (
+        errors.InvalidRequest("We could not parse the JSON body of your request."),
+        400,
+        {
+            "message": "We could not parse the JSON body of your request.",
+            "type": INVALID,
+            "param": None,
+            "code": None,
+        },
+    ),
+    (
+        errors.ContextLengthExceeded("too long"),
+        400,
+        {
+            "message": "too long",
+            "type": INVALID,
+            "param": "input",
+            "code": "context_length_exceeded",
+        },
+    ),
+    (
+        errors.PreviousResponseNotFound("resp_1"),
+        400,
+        {
+            "message": "Previous response with id 'resp_1' not found.",
+            "type": INVALID,
+            "param": "previous_response_id",
+            "code": "previous_response_not_found",
+        },
+    ),
+    (
+        errors.ModelNotFound("x"),
+        404,
+        {
+            "message": "The requested model 'x' does not exist. GET /v1/models lists the models.",
+            "type": INVALID,
+            "param": "model",
+            "code": "model_not_found",
+        },
+    ),
+    (
+        errors.ResourceNotFound("Response with id 'resp_1' not found."),
+        404,
+        {
+            "message": "Response with id 'resp_1' not found.",
+            "type": INVALID,
+            "param": None,
+            "code": None,
+        },
+    ),
+    (
+        errors.PayloadTooLarge("too large"),
+        413,
+        {"message": "too large", "type": INVALID, "param": None, "code": None},
+    ),
+    (
+        errors.AuthenticationError("Incorrect API key provided.", code="invalid_api_key"),
+        401,
+        {
+            "message": "Incorrect API key provided.",
+            "type": INVALID,
+            "param": None,
+            "code": "invalid_api_key",
+        },
+    ),
+    (
+        errors.AuthenticationError("You didn't provide an API key."),
+        401,
+        {
+            "message": "You didn't provide an API key.",
+            "type": INVALID,
+            "param": None,
+            "code": None,
+        },
+    ),
+    (
+        errors.PermissionDenied("no", code="insufficient_permissions"),
+        403,
+        {"message": "no", "type": INVALID, "param": None, "code": "insufficient_permissions"},
+    ),
+    (
+        errors.RateLimited("slow down"),
+        429,
+        {
+            "message": "slow down",
+            "type": "requests",
+            "param": None,
+            "code": "rate_limit_exceeded",
+        },
+    ),
+    (
+        errors.RateLimited("no money", code="insufficient_quota"),
+        429,
+        {
+            "message": "no money",
+            "type": "insufficient_quota",
+            "param": None,
+            "code": "insufficient_quota",
+        },
+    ),
+    (
+        errors.RequestError("m"),
+        400,
+        {"message": "m", "type": INVALID, "param": None, "code": None},
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "envelope"), REQUESTS)
+def test_the_caller_s_mistake_is_told_as_it_is(
+    error: errors.RequestError, status: int, envelope: dict[str, Any]
+) -> None:
+    response = error_response(error)
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/json"
+    assert _error(response) == envelope
+
+
+SERVERS: list[tuple[BaseException, int, str | None]] = [
+    (errors.UpstreamUnavailable(SECRET, upstream="gpu-1"), 503, "server_is_overloaded"),
+    (errors.NoUpstreamAvailable("gpt-oss-20b", SECRET), 503, "server_is_overloaded"),
+    (errors.UpstreamRejected(SECRET, upstream="gpu-1"), 502, None),
+    (errors.UpstreamFailed(SECRET, upstream="gpu-1"), 502, None),
+    (errors.UpstreamError(SECRET, upstream="gpu-1"), 502, None),
+    (errors.StoreUnavailable(SECRET), 503, None),
+    (errors.StoreConflict(SECRET), 500, None),
+    (errors.StoreError(SECRET), 500, None),
+    (errors.ConfigError(SECRET, where="x", remedy=SECRET), 500, None),
+    (errors.GatewayError(SECRET), 500, None),
+    (RuntimeError(SECRET), 500, None),
+    (RecursionError(SECRET), 500, None),
+    (HTTPException(418, SECRET), 500, None),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "code"), SERVERS)
+def test_the_server_s_trouble_is_told_without_its_inside(
+    error: BaseException, status: int, code: str | None
+) -> None:
+    response = error_response(error)
+    shown = _error(response)
+    assert response.status_code == status
+    assert (shown["type"], shown["code"], shown["param"]) == ("server_error", code, None)
+    assert "hunter2" not in str(shown)
+    assert "gpu-1" not in str(shown)
+    assert shown["message"].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("error", "headers"),
+    [
+        (errors.RateLimited("x"), {"retry-after": "1"}),
+        (errors.RateLimited("x", code="insufficient_quota"), {"x-should-retry": "false"}),
+        (errors.UpstreamUnavailable("x", upstream="a"), {"retry-after": "1"}),
+        (errors.NoUpstreamAvailable("m", "x"), {"retry-after": "2"}),
+        (errors.StoreUnavailable("x"), {"retry-after": "2"}),
+        (errors.UpstreamRejected("x", upstream="a"), {"x-should-retry": "false"}),
+        (errors.AuthenticationError("x"), {"www-authenticate": "Bearer"}),
+        (errors.InvalidRequest("x"), {}),
+        (errors.UpstreamFailed("x", upstream="a"), {}),
+    ],
+)
+def test_headers_steer_what_sdks_do_next(
+    error: errors.GatewayError, headers: dict[str, str]
+) -> None:
+    steering = {"retry-after", "x-should-retry", "www-authenticate"}
+    response = error_response(error)
+    assert {name: response.headers[name] for name in steering & {*response.headers}} == headers
+
+
+def _refuse(_: object) -> Response:
+    raise HTTPException(418, SECRET)
+
+
+@pytest.fixture
+def client() -> TestClient:
+    app = Starlette(
+        routes=[Route("/v1/models", Response(), methods=["GET"]), Route("/teapot", _refuse)],
+        exception_handlers={HTTPException: routing_error_response},
+    )
+    return TestClient(app)
+
+
+def test_an_unknown_url_is_answered_with_an_envelope(client: TestClient) -> None:
+    response = client.post("/v1/nothing")
+    assert response.status_code == 404
+    assert response.json() == {
+        "error": {
+            "message": "Invalid URL (POST /v1/nothing). The routes are those of the OpenAI API "
+            "under /v1.",
+            "type": INVALID,
+            "param": None,
+            "code": None,
+        }
+    }
+
+
+def test_a_wrong_method_is_answered_with_an_envelope_and_the_right_ones(
+    client: TestClient,
+) -> None:
+    response = client.delete("/v1/models")
+    assert response.status_code == 405
+    assert "GET" in response.headers["allow"]
+    assert response.json() == {
+        "error": {
+            "message": "Not allowed: DELETE /v1/models. Use one of the methods in the Allow "
+            "header.",
+            "type": INVALID,
+            "param": None,
+            "code": "method_not_supported",
+        }
+    }
+
+
+def test_any_other_http_exception_is_a_server_error(client: TestClient) -> None:
+    response = client.get("/teapot")
+    assert response.status_code == 500
+    assert response.json()["error"]["type"] == "server_error"
+    assert "hunter2" not in response.text

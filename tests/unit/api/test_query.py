@@ -1,0 +1,42 @@
+"""Query parameters and their envelopes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.api.query import boolean, choice, integer
+from gateway.errors import InvalidRequest
+
+
+def test_absent_parameters_have_no_value() -> None:
+    assert integer({}, "limit", minimum=1) is None
+    assert choice({}, "order", ("asc",)) is None
+    assert boolean({}, "stream") is False
+
+
+def test_values_within_bounds_are_taken() -> None:
+    assert integer({"limit": "7"}, "limit", minimum=1, maximum=100) == 7
+    assert choice({"order": "asc"}, "order", ("asc", "desc")) == "asc"
+    assert boolean({"stream": "true"}, "stream") is True
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("x", "invalid_type"),
+        ("", "invalid_type"),
+        ("0", "integer_below_min_value"),
+        ("101", "integer_above_max_value"),
+    ],
+)
+def test_a_bad_number_says_what_is_expected(text: str, code: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        integer({"limit": text}, "limit", minimum=1, maximum=100)
+    assert (caught.value.code, caught.value.param) == (code, "limit")
+
+
+@pytest.mark.parametrize("text", ["1", "TRUE", ""])
+def test_booleans_are_words(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="Supported values are: 'true' and 'false'") as caught:
+        boolean({"stream": text}, "stream")
+    assert caught.value.code == "invalid_value"

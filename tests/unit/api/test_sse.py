@@ -1,0 +1,58 @@
+"""Frames: their bytes, their padding, and that none is ever split."""
+
+from __future__ import annotations
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.api import sse
+from gateway.protocol.events import Event
+
+
+def delta(number: int, text: str = "hi") -> Event:
+    body = {"type": "response.output_text.delta", "sequence_number": number, "delta": text}
+    return Event("response.output_text.delta", number, orjson.dumps(body), delta_length=len(text))
+
+
+def test_a_frame_is_two_lines_and_a_blank_one() -> None:
+    event = Event("response.created", 0, b'{"type":"response.created"}')
+    expected = b'event: response.created\ndata: {"type":"response.created"}\n\n'
+    assert sse.frame(event, obfuscate=True) == expected
+
+
+@given(st.text(max_size=80))
+def test_padding_evens_out_the_size_of_deltas(text: str) -> None:
+    framed = sse.frame(delta(1, text), obfuscate=True)
+    data = orjson.loads(framed.split(b"data: ", 1)[1])
+    if text:
+        assert (len(text) + len(data["obfuscation"])) % sse.PADDING_STEP == 0
+        assert data["obfuscation"]
+    assert data["delta"] == text
+
+
+def test_padding_can_be_switched_off() -> None:
+    assert b"obfuscation" not in sse.frame(delta(1), obfuscate=False)
+
+
+def test_a_slice_of_padding_is_never_the_same_twice() -> None:
+    frames = {sse.frame(delta(1, "a"), obfuscate=True) for _ in range(8)}
+    assert len(frames) > 1
+
+
+@given(st.lists(st.integers(0, 400), max_size=30), st.integers(1, 2000))
+def test_writes_hold_whole_frames_in_order(sizes: list[int], bytes_max: int) -> None:
+    events = [delta(number, "x" * size) for number, size in enumerate(sizes)]
+    chunks = list(sse.writes(events, obfuscate=False, bytes_max=bytes_max))
+    frames = [sse.frame(event, obfuscate=False) for event in events]
+    assert b"".join(chunks) == b"".join(frames)
+    for chunk in chunks:
+        assert chunk.endswith(b"\n\n")
+        assert len(chunk) <= bytes_max or chunk in frames
+
+
+def test_the_end_mark_follows_the_terminal_event_in_the_same_write() -> None:
+    terminal = Event("response.completed", 3, b"{}")
+    (chunk,) = sse.writes([delta(2), terminal], obfuscate=False, bytes_max=10_000)
+    assert chunk.endswith(sse.DONE)
+    assert chunk.count(sse.DONE) == 1

@@ -1,0 +1,72 @@
+"""The fold with the real parser, over everything that models were seen to say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.generation import FinishReason
+from gateway.harmony.framing import OPENING
+from gateway.harmony.parsing import Parser
+from gateway.harmony.vocabulary import END, RETURN
+from gateway.log import Entry, Finished, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.output.fold import Fold, Framing
+from tests.fakes.event_grammar import check_stream
+from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
+from tests.fakes.response_heads import response_head
+from tests.fakes.toy_logs import apply_all
+
+CORPUS = Path(__file__).parents[2] / "data" / "harmony_corpus.jsonl"
+CASES: list[dict[str, Any]] = [orjson.loads(line) for line in CORPUS.read_bytes().splitlines()]
+CHANNELS = {"commentary": "commentary", "final_answer": "final"}
+
+
+def new_fold() -> Fold:
+    framing = Framing(opening=OPENING, turn_end=RETURN, message_end=END)
+    return Fold(response_head(), lambda: Parser(vocabulary(), TOOLS), framing)
+
+
+def whole_log(ids: list[int], size: int, finish: FinishReason) -> list[Entry]:
+    """What a run would write, at `size` ids an entry."""
+    if finish is FinishReason.LENGTH:
+        end = Finished("incomplete", 9, reason="max_output_tokens")
+    else:
+        end = Finished("completed", 9)
+    said = [Tokens(tuple(ids[at : at + size])) for at in range(0, len(ids), size)]
+    return [TurnStarted(70), *said, TurnEnded(finish), end]
+
+
+def as_the_corpus_has_it(item: dict[str, Any]) -> dict[str, Any]:
+    if item["type"] == "reasoning":
+        return {"type": "reasoning", "text": item["content"][0]["text"]}
+    if item["type"] == "function_call":
+        return {key: item[key] for key in ("type", "name", "arguments", "status")}
+    text, channel = item["content"][0]["text"], CHANNELS[item["phase"]]
+    return {"type": "message", "channel": channel, "text": text, "status": item["status"]}
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
+@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+def test_a_turn_becomes_the_items_that_were_meant(case: dict[str, Any], size: int) -> None:
+    log = whole_log(case["tokens"], size, FinishReason(case["finish"]))
+    fold = new_fold()
+    stream = check_stream(apply_all(fold, unpack(pack(log))))
+    defaults = {"message": {"status": "completed"}}
+    assert [as_the_corpus_has_it(item) for item in stream.items] == [
+        {**defaults.get(item["type"], {}), **item} for item in case["desired"]
+    ]
+    assert fold.usage.output_tokens == len(case["tokens"])
+
+
+def test_the_ids_of_the_items_are_the_next_prompt_of_what_was_said() -> None:
+    said = script_ids(
+        "<|channel|>analysis<|message|>Easy.<|end|><|start|>assistant"
+        "<|channel|>final<|message|>It is 4.<|return|>"
+    )
+    fold = new_fold()
+    apply_all(fold, whole_log(said, 3, FinishReason.STOP))
+    repeated = [token for item in fold.items() for token in item.ids or ()]
+    assert repeated == [*OPENING, *said[:-1], END]

@@ -1,0 +1,368 @@
+"""Bodies that real clients send, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+
+from gateway.protocol.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    ItemReference,
+    Message,
+    OutputText,
+    Reasoning,
+    ReasoningText,
+    Refusal,
+)
+from gateway.protocol.parameters import Effort
+from gateway.protocol.requests import IGNORED_NAMES_MAX, parse_create
+from tests.fakes.create_bodies import CALL, FUNCTION, LIMITS, parse
+
+SECOND_TURN: list[Any] = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+    {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None},
+    {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "hello", "annotations": []}],
+    },
+    CALL,
+    {"type": "function_call_output", "call_id": "call_1", "output": "ok"},
+    {"role": "user", "content": "go on"},
+]
+
+CLIENTS: dict[str, dict[str, Any]] = {
+    "codex and opencode, second turn": {
+        "store": False,
+        "input": SECOND_TURN,
+        "tools": [FUNCTION],
+    },
+    "codex": {
+        "stream": True,
+        "store": False,
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "reasoning": {"effort": "medium", "summary": "auto"},
+        "include": ["reasoning.encrypted_content"],
+        "prompt_cache_key": "0196-session",
+        "client_metadata": {"turn": "1"},
+        "text": {"verbosity": "medium"},
+        "tools": [{**FUNCTION, "strict": False}],
+        "input": [
+            {
+                "type": "message",
+                "role": "developer",
+                "id": "msg_0196f2a4-77aa-7e01-9c1f-5f6f0a8f2b3c",
+                "content": [{"type": "input_text", "text": "You are a coding agent."}],
+            },
+            {
+                "type": "reasoning",
+                "id": "rs_1",
+                "summary": [],
+                "content": [{"type": "reasoning_text", "text": "Hm."}],
+                "encrypted_content": "gAAAA",
+            },
+            CALL,
+            {
+                "type": "function_call_output",
+                "id": "fco_1",
+                "call_id": "call_1",
+                "output": [
+                    {"type": "input_text", "text": "x"},
+                    {
+                        "type": "input_image",
+                        "image_url": "data:image/png;base64,AA==",
+                        "detail": "high",
+                    },
+                ],
+            },
+        ],
+    },
+    "the gpt-oss compatibility test": {
+        "instructions": "",
+        "input": [
+            {"role": "user", "content": "Как здоровье системы?"},
+            {
+                "id": "rs_1",
+                "type": "reasoning",
+                "summary": [],
+                "content": [{"type": "reasoning_text", "text": "We call."}],
+                "status": "completed",
+            },
+            {**CALL, "id": "fc_1", "status": "completed"},
+            {
+                "type": "function_call_output",
+                "call_id": "call_1",
+                "output": "{}",
+                "status": "completed",
+            },
+        ],
+        "include": [],
+        "tools": [{**FUNCTION, "description": "d", "strict": False}],
+        "stream": False,
+    },
+    "LlamaIndex": {
+        "include": None,
+        "instructions": None,
+        "metadata": None,
+        "user": None,
+        "max_output_tokens": None,
+        "previous_response_id": None,
+        "store": False,
+        "temperature": 0.1,
+        "truncation": "disabled",
+        "tool_choice": "none",
+        "stream_options": None,
+        "top_logprobs": None,
+        "service_tier": None,
+        "background": None,
+    },
+    "LangChain, output only": {
+        "previous_response_id": "resp_1",
+        "input": [{"type": "function_call_output", "call_id": "c", "output": ""}],
+        "stream": False,
+    },
+    "LangChain for JavaScript": {
+        "text": {},
+        "tools": [
+            {
+                **FUNCTION,
+                "strict": None,
+                "description": None,
+                "parameters": {"$schema": "https://json-schema.org/draft/2020-12/schema"},
+            }
+        ],
+    },
+    "AI SDK": {
+        "input": [
+            {"type": "item_reference", "id": "rs_1"},
+            {"id": "fc_1"},
+            {"id": "m", "type": None},
+        ],
+        "tool_choice": "auto",
+        "store": True,
+    },
+    "semantic-kernel": {
+        "text": {},
+        "tools": [],
+        "metadata": {},
+        "previous_response_id": None,
+        "store": True,
+    },
+    "Open WebUI": {
+        "reasoning_effort": "low",
+        "input": [{"role": "assistant", "content": [{"type": "output_text", "text": "x"}]}],
+    },
+    "everything null inside": {
+        "reasoning": {"effort": None, "summary": None},
+        "text": {"format": None, "verbosity": None},
+        "input": [
+            {"id": None, "status": None, "phase": None, "role": "user", "content": "x"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "output_text", "text": "x", "annotations": None, "logprobs": None}
+                ],
+            },
+        ],
+    },
+    "hints": {
+        "max_tool_calls": 3,
+        "parallel_tool_calls": False,
+        "prompt_cache_key": "k" * 64,
+        "prompt_cache_retention": "24h",
+        "prompt_cache_options": {"mode": "explicit", "ttl": "30m", "prewarm": True},
+        "safety_identifier": "s" * 128,
+        "service_tier": "ultrafast",
+        "user": "u",
+        "top_logprobs": 0,
+        "truncation": "auto",
+        "include": [
+            "file_search_call.results",
+            "web_search_call.results",
+            "web_search_call.action.sources",
+            "message.input_image.image_url",
+            "computer_call_output.output.image_url",
+            "code_interpreter_call.outputs",
+            "reasoning.encrypted_content",
+        ],
+        "text": {"format": {"type": "text"}, "verbosity": "low"},
+        "reasoning": {"context": "current_turn", "mode": "standard"},
+        "stream": True,
+        "stream_options": {"include_obfuscation": False},
+    },
+    "at the bounds": {
+        "max_output_tokens": 16,
+        "max_tool_calls": 1,
+        "temperature": 2,
+        "top_p": 0,
+        "presence_penalty": -2,
+        "frequency_penalty": 2,
+        "metadata": {f"{number:064}": "v" * 512 for number in range(16)},
+        "input": "x" * 5_000,
+    },
+    "image and file in new input": {
+        "input": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_text", "text": "What is this?"},
+                    {"type": "input_image", "image_url": "data:image/png;base64,AA=="},
+                    {"type": "input_file", "file_id": "file_1", "filename": "a.pdf"},
+                ],
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("fields", CLIENTS.values(), ids=CLIENTS)
+def test_what_real_clients_send_is_accepted(fields: dict[str, Any]) -> None:
+    assert parse(**fields).model == "gpt-oss-20b"
+
+
+def test_a_string_is_one_user_message() -> None:
+    assert parse(input="hi").input == (Message(role="user", content=(InputText(text="hi"),)),)
+
+
+def test_content_is_always_parts() -> None:
+    request = parse(
+        input=[
+            {"role": "system", "content": "a"},
+            {"role": "assistant", "content": "b", "phase": "commentary"},
+            {"role": "assistant", "content": [{"type": "input_text", "text": "c"}]},
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "d"}]},
+            {"role": "user", "content": [{"type": "input_image"}, {"type": "input_file"}]},
+        ]
+    )
+    assert request.input == (
+        Message(role="system", content=(InputText(text="a"),)),
+        Message(role="assistant", content=(OutputText(text="b"),), phase="commentary"),
+        Message(role="assistant", content=(InputText(text="c"),)),
+        Message(role="assistant", content=(Refusal(refusal="d"),)),
+        Message(role="user", content=(InputImage(), InputFile())),
+    )
+
+
+def test_items_of_every_kind_are_told_apart() -> None:
+    request = parse(input=[*SECOND_TURN, {"id": "rs_1"}])
+    assert [type(item) for item in request.input] == [
+        Message,
+        Reasoning,
+        Message,
+        FunctionCall,
+        FunctionCallOutput,
+        Message,
+        ItemReference,
+    ]
+
+
+def test_reasoning_keeps_its_text_and_what_was_encrypted() -> None:
+    (item,) = parse(
+        input=[
+            {
+                "type": "reasoning",
+                "id": "rs_1",
+                "content": [{"type": "reasoning_text", "text": "Hm."}],
+                "encrypted_content": "x",
+            }
+        ]
+    ).input
+    assert item == Reasoning(id="rs_1", content=(ReasoningText(text="Hm."),), encrypted_content="x")
+
+
+def test_a_tool_s_output_is_a_text_or_parts() -> None:
+    outputs = ["ok", [{"type": "input_text", "text": "x"}], ""]
+    items = parse(
+        input=[
+            {"type": "function_call_output", "call_id": "c", "output": output} for output in outputs
+        ]
+    ).input
+    assert [getattr(item, "output", None) for item in items] == [
+        "ok",
+        (InputText(text="x"),),
+        "",
+    ]
+
+
+def test_nul_survives() -> None:
+    request = parse_create(b'{"model": "m", "input": "a\\u0000b"}', limits=LIMITS)
+    assert request.input == (Message(role="user", content=(InputText(text="a\0b"),)),)
+
+
+def test_absent_parameters_have_openais_defaults() -> None:
+    request = parse()
+    assert (request.store, request.stream, request.background) == (True, False, False)
+    assert (request.temperature, request.top_p) == (1.0, 1.0)
+    assert (request.presence_penalty, request.frequency_penalty) == (0.0, 0.0)
+    assert (request.tool_choice, request.truncation) == ("auto", "disabled")
+    assert request.parallel_tool_calls
+    assert request.metadata == {}
+    assert request.max_output_tokens is None
+    assert request.previous_response_id is None
+    assert request.ignored == ()
+
+
+def test_input_may_be_missing_when_a_response_is_continued() -> None:
+    assert parse(input=..., previous_response_id="resp_1").input == ()
+    assert parse(input="", previous_response_id="resp_1").input == ()
+    assert parse(input=[], previous_response_id="resp_1").input == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "effective"),
+    [
+        ("none", "low"),
+        ("minimal", "low"),
+        ("low", "low"),
+        ("medium", "medium"),
+        ("high", "high"),
+        ("xhigh", "high"),
+        ("max", "high"),
+        (None, "medium"),
+    ],
+)
+def test_every_effort_becomes_one_that_gpt_oss_has(asked: str | None, effective: str) -> None:
+    assert parse(reasoning={"effort": asked}).effort == effective
+
+
+@pytest.mark.parametrize("default", get_args(Effort))
+def test_the_default_effort_is_the_caller_s(default: Effort) -> None:
+    assert parse().effort_or(default) == default
+    assert parse(reasoning={"effort": "max"}).effort_or(default) == "high"
+
+
+def test_tools_are_hidden_from_the_model_when_it_must_not_call_them() -> None:
+    assert [tool.name for tool in parse(tools=[FUNCTION]).offered_tools] == ["f"]
+    hidden = parse(tools=[FUNCTION], tool_choice="none")
+    assert hidden.offered_tools == ()
+    assert len(hidden.tools) == 1
+
+
+def test_deltas_are_padded_unless_the_client_says_otherwise() -> None:
+    assert parse(stream=True).obfuscated
+    assert parse(stream=True, stream_options={}).obfuscated
+    assert not parse(stream=True, stream_options={"include_obfuscation": False}).obfuscated
+
+
+def test_unknown_parameters_are_reported_if_their_names_fit_into_a_header() -> None:
+    names = ["reasoning_effort", "ignored", "x\r\nset-cookie: a", "é", "y" * 65, ""]
+    body = {"model": "m", "input": "hi", **dict.fromkeys(names, 1)}
+    request = parse_create(json.dumps(body).encode(), limits=LIMITS)
+    assert request.ignored == ("reasoning_effort", "ignored")
+
+
+def test_only_so_many_unknown_parameters_are_reported() -> None:
+    unknown: dict[str, Any] = {f"key{number}": 1 for number in range(1_000)}
+    assert len(parse(**unknown).ignored) == IGNORED_NAMES_MAX
+
+
+def test_function_names_may_have_dots_and_dashes() -> None:
+    name = "mcp.server-1_" + "x" * 115
+    assert parse(tools=[{**FUNCTION, "name": name}]).tools[0].name == name

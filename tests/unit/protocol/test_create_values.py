@@ -1,0 +1,324 @@
+"""Wrong values and bounds, in OpenAI's words: body → code, param, message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.create_bodies import CALL, FUNCTION, Row, refusal
+
+VALUES: list[Row] = [
+    (
+        {"input": [{"type": "bogus"}]},
+        "invalid_value",
+        "input[0]",
+        "Invalid value: 'bogus'. Supported values are: 'message', 'reasoning', 'function_call', "
+        "'function_call_output', and 'item_reference'.",
+    ),
+    (
+        {"input": [{"role": "bogus", "content": "x"}]},
+        "invalid_value",
+        "input[0].role",
+        "Invalid value: 'bogus'. Supported values are: 'user', 'assistant', 'system', and "
+        "'developer'.",
+    ),
+    (
+        {"input": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]},
+        "invalid_value",
+        "input[0].content[0].type",
+        "Invalid value: 'text'. Supported values are: 'input_text', 'input_image', 'input_file', "
+        "'output_text', and 'refusal'.",
+    ),
+    (
+        {"input": [{"role": "assistant", "content": "x", "phase": "bogus"}]},
+        "invalid_value",
+        "input[0].phase",
+        "Invalid value: 'bogus'. Supported values are: 'commentary' and 'final_answer'.",
+    ),
+    (
+        {"input": [{"type": "item_reference", "id": "msg 1"}]},
+        "invalid_value",
+        "input[0].id",
+        "Invalid 'input[0].id': 'msg 1'. Expected an ID that contains letters, numbers, "
+        "underscores, or dashes, but this value contained additional characters.",
+    ),
+    (
+        {"input": [{**CALL, "call_id": ""}]},
+        "empty_string",
+        "input[0].call_id",
+        "Invalid 'input[0].call_id': empty string. Expected a string with minimum length 1, but "
+        "got an empty string instead.",
+    ),
+    (
+        {"input": [{**CALL, "name": "f to=system"}]},
+        "invalid_value",
+        "input[0].name",
+        "Invalid 'input[0].name': string does not match pattern. Expected a string that matches "
+        "the pattern '^[A-Za-z0-9_.-]{1,128}$'.",
+    ),
+    (
+        {"tools": [{**FUNCTION, "name": "<|start|>"}]},
+        "invalid_value",
+        "tools[0].name",
+        "Invalid 'tools[0].name': string does not match pattern. Expected a string that matches "
+        "the pattern '^[A-Za-z0-9_.-]{1,128}$'.",
+    ),
+    (
+        {"tools": [{**FUNCTION, "name": "f\n"}]},
+        "invalid_value",
+        "tools[0].name",
+        "Invalid 'tools[0].name': string does not match pattern. Expected a string that matches "
+        "the pattern '^[A-Za-z0-9_.-]{1,128}$'.",
+    ),
+    (
+        {"tools": [{"type": "bogus"}]},
+        "invalid_value",
+        "tools[0].type",
+        "Invalid value: 'bogus'. Supported values are: 'function'.",
+    ),
+    (
+        {"tool_choice": "bogus"},
+        "invalid_value",
+        "tool_choice",
+        "Invalid value: 'bogus'. Supported values are: 'none', 'auto', and 'required'.",
+    ),
+    (
+        {"tool_choice": {"type": "bogus"}},
+        "invalid_value",
+        "tool_choice.type",
+        "Invalid value: 'bogus'. Supported values are: 'allowed_tools', 'file_search', "
+        "'web_search_preview', 'computer', 'computer_use_preview', 'computer_use', "
+        "'web_search_preview_2025_03_11', 'image_generation', 'code_interpreter', 'function', "
+        "'mcp', 'custom', 'programmatic_tool_calling', 'apply_patch', and 'shell'.",
+    ),
+    (
+        {"include": ["reasoning.encrypted_content", "bogus"]},
+        "invalid_value",
+        "include[1]",
+        "Invalid value: 'bogus'. Supported values are: 'file_search_call.results', "
+        "'web_search_call.results', 'web_search_call.action.sources', "
+        "'message.input_image.image_url', 'computer_call_output.output.image_url', "
+        "'code_interpreter_call.outputs', 'reasoning.encrypted_content', and "
+        "'message.output_text.logprobs'.",
+    ),
+    (
+        {"truncation": "bogus"},
+        "invalid_value",
+        "truncation",
+        "Invalid value: 'bogus'. Supported values are: 'auto' and 'disabled'.",
+    ),
+    (
+        {"text": {"verbosity": "bogus"}},
+        "invalid_value",
+        "text.verbosity",
+        "Invalid value: 'bogus'. Supported values are: 'low', 'medium', and 'high'.",
+    ),
+    (
+        {"text": {"format": {"type": "bogus"}}},
+        "invalid_value",
+        "text.format.type",
+        "Invalid value: 'bogus'. Supported values are: 'text', 'json_schema', and 'json_object'.",
+    ),
+    (
+        {"reasoning": {"summary": "bogus"}},
+        "invalid_value",
+        "reasoning.summary",
+        "Invalid value: 'bogus'. Supported values are: 'auto', 'concise', and 'detailed'.",
+    ),
+    (
+        {"reasoning": {"effort": "bogus"}},
+        "unsupported_value",
+        "reasoning.effort",
+        "Unsupported value: 'reasoning.effort' does not support 'bogus' with this model. Supported "
+        "values are: 'none', 'minimal', 'low', 'medium', 'high', 'xhigh', and 'max'.",
+    ),
+    (
+        {"reasoning": {"context": "all_turns"}},
+        "unsupported_value",
+        "reasoning.context",
+        "Unsupported value: 'reasoning.context' does not support 'all_turns' with this model. "
+        "Supported values are: 'auto' and 'current_turn'.",
+    ),
+    (
+        {"prompt_cache_retention": "x" * 200},
+        "invalid_value",
+        "prompt_cache_retention",
+        f"Invalid value: '{'x' * 128}...'. Supported values are: 'in_memory' and '24h'.",
+    ),
+]
+
+BOUNDS: list[Row] = [
+    (
+        {"max_output_tokens": 15},
+        "integer_below_min_value",
+        "max_output_tokens",
+        "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got "
+        "15 instead.",
+    ),
+    (
+        {"max_tool_calls": 0},
+        "integer_below_min_value",
+        "max_tool_calls",
+        "Invalid 'max_tool_calls': integer below minimum value. Expected a value >= 1, but got 0 "
+        "instead.",
+    ),
+    (
+        {"top_logprobs": 21},
+        "integer_above_max_value",
+        "top_logprobs",
+        "Invalid 'top_logprobs': integer above maximum value. Expected a value <= 20, but got 21 "
+        "instead.",
+    ),
+    (
+        {"temperature": 2.1},
+        "decimal_above_max_value",
+        "temperature",
+        "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 2.1 "
+        "instead.",
+    ),
+    (
+        {"top_p": -1},
+        "decimal_below_min_value",
+        "top_p",
+        "Invalid 'top_p': decimal below minimum value. Expected a value >= 0, but got -1 instead.",
+    ),
+    (
+        {"frequency_penalty": 2.5},
+        "decimal_above_max_value",
+        "frequency_penalty",
+        "Invalid 'frequency_penalty': decimal above maximum value. Expected a value <= 2, but got "
+        "2.5 instead.",
+    ),
+    (
+        {"presence_penalty": -2.5},
+        "decimal_below_min_value",
+        "presence_penalty",
+        "Invalid 'presence_penalty': decimal below minimum value. Expected a value >= -2, but got "
+        "-2.5 instead.",
+    ),
+    (
+        {"metadata": {"k": "v" * 513}},
+        "string_above_max_length",
+        "metadata.k",
+        "Invalid 'metadata.k': string too long. Expected a string with maximum length 512, but got "
+        "a string with length 513 instead.",
+    ),
+    (
+        {"metadata": {"k" * 65: "v"}},
+        "property_name_above_max_length",
+        f"metadata.{'k' * 65}",
+        f"Invalid property name in 'metadata': '{'k' * 65}' is too long. Expected a string with "
+        "maximum length 64, but got a string with length 65 instead.",
+    ),
+    (
+        {"metadata": {f"k{number}": "v" for number in range(17)}},
+        "object_above_max_properties",
+        "metadata",
+        "Invalid 'metadata': too many properties. Expected an object with at most 16 properties, "
+        "but got an object with 17 properties instead.",
+    ),
+    (
+        {"prompt_cache_key": "x" * 65},
+        "string_above_max_length",
+        "prompt_cache_key",
+        "Invalid 'prompt_cache_key': string too long. Expected a string with maximum length 64, "
+        "but got a string with length 65 instead.",
+    ),
+    (
+        {"safety_identifier": "x" * 129},
+        "string_above_max_length",
+        "safety_identifier",
+        "Invalid 'safety_identifier': string too long. Expected a string with maximum length 128, "
+        "but got a string with length 129 instead.",
+    ),
+    (
+        {"input": [{**CALL, "call_id": "c" * 65}]},
+        "string_above_max_length",
+        "input[0].call_id",
+        "Invalid 'input[0].call_id': string too long. Expected a string with maximum length 64, "
+        "but got a string with length 65 instead.",
+    ),
+    (
+        {"input": [{"role": "user", "content": "x"}] * 1_001},
+        "array_above_max_length",
+        "input",
+        "Invalid 'input': array too long. Expected an array with maximum length 1000, but got an "
+        "array with length 1001 instead.",
+    ),
+    (
+        {"tools": [FUNCTION] * 65},
+        "array_above_max_length",
+        "tools",
+        "Invalid 'tools': array too long. Expected an array with maximum length 64, but got an "
+        "array with length 65 instead.",
+    ),
+    (
+        {"context_management": []},
+        "empty_array",
+        "context_management",
+        "Invalid 'context_management': empty array. Expected an array with minimum length 1, but "
+        "got an empty array instead.",
+    ),
+    (
+        {"tools": [{**FUNCTION, "parameters": {"description": "x" * 16_384}}]},
+        "invalid_function_parameters",
+        "tools[0].parameters",
+        "Invalid schema for function 'f': it has 16402 bytes. Expected at most 16384 bytes.",
+    ),
+]
+
+LONG = "x" * 5_001
+LONG_TEXTS: list[tuple[dict[str, Any], str]] = [
+    ({"input": LONG}, "input"),
+    ({"instructions": LONG}, "instructions"),
+    ({"tools": [{**FUNCTION, "description": LONG}]}, "tools[0].description"),
+    ({"input": [{"role": "user", "content": LONG}]}, "input[0].content[0].text"),
+    ({"input": [{"role": "assistant", "content": LONG}]}, "input[0].content[0].text"),
+    (
+        {"input": [{"role": "assistant", "content": [{"type": "refusal", "refusal": LONG}]}]},
+        "input[0].content[0].refusal",
+    ),
+    (
+        {"input": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": LONG}]}]},
+        "input[0].content[0].text",
+    ),
+    (
+        {"input": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": LONG}]}]},
+        "input[0].summary[0].text",
+    ),
+    ({"input": [{**CALL, "arguments": LONG}]}, "input[0].arguments"),
+    (
+        {"input": [{"type": "function_call_output", "call_id": "c", "output": LONG}]},
+        "input[0].output",
+    ),
+    (
+        {
+            "input": [
+                {
+                    "type": "function_call_output",
+                    "call_id": "c",
+                    "output": [{"type": "input_image"}, {"type": "input_text", "text": LONG}],
+                }
+            ]
+        },
+        "input[0].output[1].text",
+    ),
+]
+BOUNDS += [
+    (
+        fields,
+        "string_above_max_length",
+        param,
+        f"Invalid '{param}': string too long. Expected a string with maximum length 5000, but got "
+        "a string with length 5001 instead.",
+    )
+    for fields, param in LONG_TEXTS
+]
+
+
+@pytest.mark.parametrize(("fields", "code", "param", "message"), [*VALUES, *BOUNDS])
+def test_a_wrong_value_is_answered_in_openais_words(
+    fields: dict[str, Any], code: str | None, param: str | None, message: str
+) -> None:
+    assert refusal(**fields) == (code, param, message)

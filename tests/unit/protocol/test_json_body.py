@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.json_body import DEPTH_MAX, parse_object
+from tests.fakes.create_bodies import LIMITS
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"a": NaN}',
+        b'{"a": 1e999}',
+        b'{"a": "\\ud83d"}',
+        b'{"a": "\xff"}',
+        b'{"a": 1,}',
+        b"\x00",
+        b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_json_is_refused_without_a_code(body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="could not parse the JSON body") as caught:
+        parse_object(body, LIMITS)
+    assert caught.value.code is None
+    assert caught.value.param is None
+
+
+@pytest.mark.parametrize("body", [b"[]", b"1", b"null", b'"x"', b"true"])
+def test_json_that_is_no_object_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="it is not a JSON object") as caught:
+        parse_object(body, LIMITS)
+    assert caught.value.code is None
+
+
+def test_of_duplicate_keys_the_last_wins() -> None:
+    assert parse_object(b'{"a": 1, "a": 2}', LIMITS) == {"a": 2}
+
+
+def test_nul_and_paired_surrogates_are_text() -> None:
+    assert parse_object(b'{"a": "\\u0000 \\ud83d\\ude00"}', LIMITS) == {"a": "\0 \U0001f600"}
+
+
+def _nested(depth: int) -> bytes:
+    return b'{"a":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+
+
+def test_nesting_is_allowed_up_to_the_bound() -> None:
+    limits = replace(LIMITS, json_depth_max=10)
+    assert parse_object(_nested(10), limits)
+    with pytest.raises(InvalidRequest, match="Expected at most 10 levels"):
+        parse_object(_nested(11), limits)
+
+
+def test_no_bound_allows_what_could_not_be_written_again() -> None:
+    limits = replace(LIMITS, json_depth_max=1_000)
+    assert parse_object(_nested(DEPTH_MAX), limits)
+    with pytest.raises(InvalidRequest, match=f"at most {DEPTH_MAX} levels"):
+        parse_object(_nested(DEPTH_MAX + 1), limits)
+
+
+def test_containers_are_allowed_up_to_the_bound() -> None:
+    limits = replace(LIMITS, json_containers_max=4)
+    assert parse_object(b'{"a": [{}, {}]}', limits)
+    with pytest.raises(InvalidRequest, match="at most 4 objects and arrays"):
+        parse_object(b'{"a": [{}, {}, {}]}', limits)

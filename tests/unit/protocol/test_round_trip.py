@@ -1,0 +1,108 @@
+"""Whatever a Responses server gives as output is accepted back as input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from openai.types.responses import (
+    ResponseFunctionToolCall,
+    ResponseFunctionToolCallOutputItem,
+    ResponseInputText,
+    ResponseOutputMessage,
+    ResponseOutputRefusal,
+    ResponseOutputText,
+    ResponseReasoningItem,
+)
+from openai.types.responses.response_output_text import AnnotationURLCitation
+from openai.types.responses.response_reasoning_item import Content, Summary
+
+from tests.fakes.create_bodies import parse
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+OUTPUT: list[BaseModel] = [
+    ResponseOutputMessage(
+        id="msg_1",
+        type="message",
+        role="assistant",
+        status="completed",
+        phase="final_answer",
+        content=[
+            ResponseOutputText(
+                type="output_text",
+                text="Grüße",
+                annotations=[
+                    AnnotationURLCitation(
+                        type="url_citation", url="u", title="t", start_index=0, end_index=1
+                    )
+                ],
+                logprobs=[],
+            ),
+            ResponseOutputRefusal(type="refusal", refusal="no"),
+        ],
+    ),
+    ResponseReasoningItem(
+        id="rs_1",
+        type="reasoning",
+        summary=[Summary(type="summary_text", text="s")],
+        content=[Content(type="reasoning_text", text="c")],
+        status="completed",
+    ),
+    ResponseReasoningItem(id="rs_2", type="reasoning", summary=[], encrypted_content="gAAA"),
+    ResponseFunctionToolCall(
+        id="fc_1",
+        type="function_call",
+        call_id="call_1",
+        name="get_weather",
+        arguments='{"a": 1}',
+        status="incomplete",
+    ),
+    ResponseFunctionToolCallOutputItem(
+        id="fco_1",
+        type="function_call_output",
+        call_id="call_1",
+        output=[ResponseInputText(type="input_text", text="x")],
+        status="completed",
+    ),
+]
+
+
+def _dumped(item: BaseModel, *, exclude_none: bool) -> dict[str, Any]:
+    return item.model_dump(mode="json", exclude_none=exclude_none)
+
+
+@pytest.mark.parametrize("exclude_none", [True, False])
+@pytest.mark.parametrize("item", OUTPUT, ids=lambda item: type(item).__name__)
+def test_an_output_item_is_accepted_as_input(item: BaseModel, exclude_none: bool) -> None:
+    (parsed,) = parse(input=[_dumped(item, exclude_none=exclude_none)]).input
+    kept = parsed.model_dump(mode="json", exclude_none=True)
+    assert kept == {
+        name: value
+        for name, value in _without_logprobs(_dumped(item, exclude_none=True)).items()
+        if name in kept
+    }
+    assert {"id", "type"} <= kept.keys()
+
+
+def _without_logprobs(item: dict[str, Any]) -> dict[str, Any]:
+    for part in item.get("content", ()):
+        part.pop("logprobs", None)
+    return item
+
+
+@pytest.mark.parametrize("item", OUTPUT, ids=lambda item: type(item).__name__)
+def test_it_is_accepted_without_id_and_status_and_with_unknown_keys(item: BaseModel) -> None:
+    raw = _dumped(item, exclude_none=False)
+    for name in ("id", "status"):
+        raw.pop(name)
+    assert len(parse(input=[{**raw, "extra": {"a": [1]}, "namespace": "ns"}]).input) == 1
+
+
+def test_input_and_output_of_a_turn_and_more_make_the_next_turn() -> None:
+    turn = [_dumped(item, exclude_none=False) for item in OUTPUT]
+    request = parse(
+        input=[{"role": "user", "content": "a"}, *turn, {"role": "user", "content": "b"}]
+    )
+    assert len(request.input) == len(OUTPUT) + 2

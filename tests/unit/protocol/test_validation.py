@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError
+
+from gateway.protocol.refusals import listed
+from gateway.protocol.validation import param_path, refusal_of
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        (("model",), "model"),
+        (("input", 1, "message", "content", 0, "input_text", "text"), "input[1].content[0].text"),
+        (("input", 0, "function_call_output", "output", "parts", 2), "input[0].output[2]"),
+        (
+            ("input", 0, "message", "content", 0, "refusal", "refusal"),
+            "input[0].content[0].refusal",
+        ),
+        (("tool_choice", "object", "name"), "tool_choice.name"),
+        (("metadata", "message"), "metadata.message"),
+        (("metadata", "text"), "metadata.text"),
+        (("tools", 0, "name"), "tools[0].name"),
+        ((), ""),
+    ],
+)
+def test_a_location_becomes_a_path_without_the_tags_of_unions(
+    location: tuple[int | str, ...], path: str
+) -> None:
+    assert param_path(location) == path
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [(["a"], "'a'"), (["a", "b"], "'a' and 'b'"), (["a", "b", "c"], "'a', 'b', and 'c'")],
+)
+def test_values_are_listed_as_in_a_sentence(values: list[str], text: str) -> None:
+    assert listed(values, "and") == text
+
+
+def test_a_finding_without_a_row_is_still_the_caller_s_mistake() -> None:
+    class Even(BaseModel):
+        number: int = Field(multiple_of=2)
+
+    with pytest.raises(ValidationError) as caught:
+        Even(number=3)
+    refusal = refusal_of(caught.value)
+    assert (refusal.code, refusal.param) == ("invalid_value", "number")
+    assert str(refusal) == "Invalid 'number': Input should be a multiple of 2."

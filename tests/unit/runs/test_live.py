@@ -1,0 +1,104 @@
+"""The live log: readers see every event once, in order, however slow they are."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.log import Alive, Entry, Finished
+from gateway.runs.live import LiveLog
+from tests.fakes.toy_logs import apply_all, logs, new_fold
+
+if TYPE_CHECKING:
+    from gateway.protocol.events import Event
+
+
+def play(live: LiveLog, entries: list[Entry]) -> None:
+    """Append a whole log, its end included."""
+    for entry in entries[:-1]:
+        live.append(entry)
+    live.close(entries[-1], live.fold.apply(entries[-1]))
+
+
+async def collect(live: LiveLog, after: int = -1) -> list[Event]:
+    return [event async for batch in live.follow(after) for event in batch]
+
+
+@given(logs(), st.integers(-1, 40))
+def test_a_reader_of_a_finished_log_gets_the_suffix(entries: list[Entry], after: int) -> None:
+    async def read() -> list[Event]:
+        live = LiveLog(new_fold, reader_events_max=10)
+        play(live, entries)
+        return await collect(live, after)
+
+    wanted = [event for event in apply_all(new_fold(), entries) if event.sequence_number > after]
+    assert asyncio.run(read()) == wanted
+
+
+@given(logs(), st.integers(1, 5), st.data())
+def test_readers_get_every_event_once_whatever_their_pace(
+    entries: list[Entry], reader_events_max: int, data: st.DataObject
+) -> None:
+    pauses = data.draw(st.lists(st.booleans(), min_size=len(entries), max_size=len(entries)))
+
+    async def read() -> tuple[list[Event], list[Event]]:
+        live = LiveLog(new_fold, reader_events_max=reader_events_max)
+
+        async def write() -> None:
+            for entry, pause in zip(entries[:-1], pauses, strict=False):
+                live.append(entry)
+                if pause:
+                    await asyncio.sleep(0)
+            live.close(entries[-1], live.fold.apply(entries[-1]))
+
+        async with asyncio.TaskGroup() as group:
+            first, second = (group.create_task(collect(live)) for _ in range(2))
+            group.create_task(write())
+        return first.result(), second.result()
+
+    wanted = apply_all(new_fold(), entries)
+    assert asyncio.run(read()) == (wanted, wanted)
+
+
+async def test_a_reader_that_falls_behind_holds_no_more_than_its_bound() -> None:
+    live = LiveLog(new_fold, reader_events_max=3)
+    live.append(Alive())
+    async with aclosing(live.follow()) as follower:
+        seen = list(await anext(follower))
+        for _ in range(50):
+            live.append(Alive())
+        (reader,) = live._readers
+        assert reader.lagging
+        assert not reader.events
+        finished = Finished("completed", 1)
+        live.close(finished, live.fold.apply(finished))
+        seen += [event async for batch in follower for event in batch]
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    assert seen[-1].is_terminal
+
+
+async def test_a_reader_that_leaves_is_forgotten() -> None:
+    live = LiveLog(new_fold, reader_events_max=3)
+    live.append(Alive())
+    async with aclosing(live.follow()) as follower:
+        await anext(follower)
+    assert not live._readers
+
+
+async def test_an_end_that_could_not_be_kept_is_taken_back() -> None:
+    live = LiveLog(new_fold, reader_events_max=3)
+    live.append(Alive())
+    live.fold.apply(Finished("completed", 1))
+    fold = live.refold()
+    assert not fold.is_finished
+    failed = Finished("failed", 2, code="server_error", message="not stored")
+    live.close(failed, fold.apply(failed))
+    events = await collect(live)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == "response.failed"
+    assert live.closed.is_set()
+    assert live.produced.is_set()

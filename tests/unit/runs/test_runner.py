@@ -1,0 +1,269 @@
+"""A run: whatever its backend does, one end, after everything it promised."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+import pytest
+
+from gateway.errors import (
+    GatewayError,
+    NoUpstreamAvailable,
+    StoreUnavailable,
+    UpstreamFailed,
+)
+from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
+from gateway.harmony.framing import FINAL_HEADER, OPENING
+from gateway.harmony.parsing import Parser
+from gateway.harmony.vocabulary import END, RETURN
+from gateway.output.fold import Fold, Framing
+from gateway.runs import outcome
+from gateway.runs.live import LiveLog
+from gateway.runs.observer import Observer
+from gateway.runs.runner import Engine, Run
+from gateway.runs.specification import RunSpecification
+from gateway.telemetry import Metrics
+from gateway.tenancy import Principal, TenantId
+from tests.fakes.harmony_script import script_ids, vocabulary
+from tests.fakes.response_heads import response_head
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from gateway.log import Finished
+    from gateway.protocol.events import Event
+
+ANSWER = "<|channel|>final<|message|>Hello there<|return|>"
+THOUGHT = "<|channel|>analysis<|message|>Hm<|end|>"
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+
+
+@dataclass
+class ScriptedTokens:
+    """A backend that says what it is told, turn by turn; an exception in a script is raised."""
+
+    turns: Sequence[Sequence[TokenChunk | Exception]]
+    requests: list[TokenRequest] = field(default_factory=list)
+    closed: int = 0
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    hang: bool = False
+
+    async def stream(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
+        script = self.turns[len(self.requests)]
+        self.requests.append(request)
+        try:
+            for step in script:
+                await asyncio.sleep(0)
+                if isinstance(step, Exception):
+                    raise step
+                yield step
+            if self.hang:
+                self.reached.set()
+                await asyncio.Event().wait()
+        finally:
+            self.closed += 1
+
+
+@dataclass
+class MemoryArchive:
+    """Keeps what it is given; fails as often as it is told."""
+
+    failure: GatewayError | None = None
+    finished: list[Finished] = field(default_factory=list)
+    metered: list[Finished] = field(default_factory=list)
+
+    async def finish(self, spec: RunSpecification, finished: Finished, fold: Fold) -> None:
+        await asyncio.sleep(0)
+        if self.failure is not None:
+            raise self.failure
+        self.finished.append(finished)
+
+    async def meter(self, spec: RunSpecification, finished: Finished, fold: Fold) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.metered.append(finished)
+
+
+def specification(*, store: bool = True, max_tokens: int = 100) -> RunSpecification:
+    return RunSpecification(
+        principal=Principal(TenantId(UUID(int=1)), "tenant", uuid4()),
+        head=response_head(),
+        model="gpt-oss-20b",
+        prompt_ids=script_ids("<|start|>user<|message|>hi<|end|><|start|>assistant"),
+        added=(),
+        sampling=Sampling(max_tokens=max_tokens),
+        cache_salt="salt",
+        store=store,
+        parent=None,
+        root_created_at=0,
+        tools=frozenset(),
+    )
+
+
+@dataclass
+class Stage:
+    """A run with its surroundings."""
+
+    tokens: ScriptedTokens
+    archive: MemoryArchive = field(default_factory=MemoryArchive)
+    spec: RunSpecification = field(default_factory=specification)
+    run_time_max_s: float = 60
+
+    def __post_init__(self) -> None:
+        framing = Framing(OPENING, RETURN, END)
+        self.live = LiveLog(
+            lambda: Fold(self.spec.head, lambda: Parser(vocabulary(), self.spec.tools), framing),
+            reader_events_max=100,
+        )
+        engine = Engine(
+            tokens=self.tokens,
+            archive=self.archive,  # type: ignore[arg-type]
+            observer=Observer(Metrics()),
+            alive_interval_s=60,
+            run_time_max_s=self.run_time_max_s,
+        )
+        self.run = Run(self.spec, self.live, engine)
+
+    async def play(self) -> list[Event]:
+        await self.run()
+        return [event async for batch in self.live.follow() for event in batch]
+
+
+def says(text: str, finish: FinishReason | None = STOP) -> list[TokenChunk | Exception]:
+    chunks: list[TokenChunk | Exception] = [TokenChunk([token]) for token in script_ids(text)]
+    if finish is not None:
+        chunks.append(TokenChunk([], finish, cached_tokens=2))
+    return chunks
+
+
+async def test_an_answer_is_committed_before_the_last_event() -> None:
+    stage = Stage(ScriptedTokens([says(THOUGHT + "<|start|>assistant" + ANSWER)]))
+    events = await stage.play()
+    assert events[-1].type == "response.completed"
+    assert [finished.status for finished in stage.archive.finished] == ["completed"]
+    assert stage.live.fold.usage.cached_tokens == 2
+    assert stage.tokens.closed == 1
+
+
+async def test_the_length_limit_makes_it_incomplete() -> None:
+    stage = Stage(ScriptedTokens([says("<|channel|>final<|message|>Hello", LENGTH)]))
+    assert (await stage.play())[-1].type == "response.incomplete"
+    assert stage.live.fold.response()["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+async def test_a_turn_without_an_answer_is_continued_once_in_the_final_channel() -> None:
+    stage = Stage(ScriptedTokens([says(THOUGHT), says("Now I know.<|return|>")]))
+    events = await stage.play()
+    first, second = stage.tokens.requests
+    expected = [*first.prompt_ids, *script_ids(THOUGHT)]
+    assert second.prompt_ids == [*expected, *OPENING, *FINAL_HEADER]
+    spent = len(second.prompt_ids) - len(first.prompt_ids)
+    assert second.sampling.max_tokens == first.sampling.max_tokens - spent
+    assert events[-1].type == "response.completed"
+    response = stage.live.fold.response()
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+    assert response["output"][1]["content"][0]["text"] == "Now I know."
+    assert response["usage"]["input_tokens"] == len(first.prompt_ids)
+
+
+async def test_nothing_at_all_is_continued_right_behind_the_prompt() -> None:
+    stage = Stage(ScriptedTokens([says(""), says("Well.<|return|>")]))
+    await stage.play()
+    first, second = stage.tokens.requests
+    assert second.prompt_ids == [*first.prompt_ids, *FINAL_HEADER]
+
+
+async def test_never_an_empty_completed_response() -> None:
+    stage = Stage(ScriptedTokens([says(THOUGHT), says("<|return|>")]))
+    events = await stage.play()
+    assert [event.type for event in events[-2:]] == ["error", "response.failed"]
+    assert stage.archive.finished[0].code == "server_error"
+
+
+async def test_without_room_there_is_no_continuation() -> None:
+    spec = specification(max_tokens=len(script_ids(THOUGHT)) + 2)
+    stage = Stage(ScriptedTokens([says(THOUGHT)]), spec=spec)
+    assert (await stage.play())[-1].type == "response.failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (NoUpstreamAvailable("m", "all gone"), "No server for this model could take"),
+        (UpstreamFailed("died", upstream="gpu-1"), "broke off while generating"),
+        (RuntimeError("a bug"), "had an error while processing"),
+    ],
+)
+async def test_a_failure_is_told_once_and_without_internals(error: Exception, words: str) -> None:
+    said = says("<|channel|>final<|message|>Hel", None)
+    stage = Stage(ScriptedTokens([[*said, error]]))
+    events = await stage.play()
+    assert [event.type for event in events[-2:]] == ["error", "response.failed"]
+    assert stage.live.failure is error
+    response = stage.live.fold.response()
+    assert words in response["error"]["message"]
+    assert "gpu-1" not in response["error"]["message"]
+    assert response["output"][0]["content"][0]["text"] == "Hel"
+    assert response["output"][0]["status"] == "incomplete"
+
+
+async def test_a_client_that_leaves_stops_the_backend_and_what_there_is_is_kept() -> None:
+    said = says("<|channel|>final<|message|>Hel", None)
+    stage = Stage(ScriptedTokens([said], hang=True))
+
+    async def leave() -> None:
+        await stage.tokens.reached.wait()
+        stage.run.cancel()
+
+    await asyncio.gather(stage.run(), leave())
+    assert stage.tokens.closed == 1
+    assert stage.archive.finished[0].status == "cancelled"
+    assert stage.live.fold.response()["output"][0]["content"][0]["text"] == "Hel"
+
+
+async def test_cancelling_before_the_start_sends_nothing() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]))
+    stage.run.cancel(outcome.shut_down)
+    await stage.play()
+    assert stage.archive.finished[0].status == "failed"
+
+
+async def test_cancelling_after_the_end_changes_nothing() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]))
+    await stage.play()
+    stage.run.cancel()
+    assert stage.archive.finished[0].status == "completed"
+
+
+async def test_a_run_that_takes_too_long_fails() -> None:
+    stage = Stage(ScriptedTokens([[]], hang=True), run_time_max_s=0)
+    events = await stage.play()
+    assert events[-1].type == "response.failed"
+    assert "longer than this server allows" in (stage.archive.finished[0].message or "")
+
+
+async def test_what_cannot_be_stored_is_not_called_completed() -> None:
+    failure = StoreUnavailable("gone")
+    stage = Stage(ScriptedTokens([says(ANSWER)]), archive=MemoryArchive(failure))
+    events = await stage.play()
+    assert [event.type for event in events[-2:]] == ["error", "response.failed"]
+    assert stage.live.failure is failure
+    assert "could not be stored" in stage.live.fold.response()["error"]["message"]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+async def test_an_unstored_response_needs_no_database() -> None:
+    archive = MemoryArchive(StoreUnavailable("gone"))
+    stage = Stage(ScriptedTokens([says(ANSWER)]), archive, specification(store=False))
+    assert (await stage.play())[-1].type == "response.completed"
+    assert stage.live.failure is None
+
+
+async def test_an_unstored_response_is_metered() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]), spec=specification(store=False))
+    await stage.play()
+    assert len(stage.archive.metered) == 1
+    assert not stage.archive.finished

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import StartupError
+from gateway.store.dsn import driver_url
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+asyncpg"])
+def test_every_usual_scheme_is_understood(scheme: str) -> None:
+    assert driver_url(f"{scheme}://u:p@h:5433/d") == "postgresql://u:p@h:5433/d"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("postgresql:///d?host=/run/pg", "postgresql:///d?host=%2Frun%2Fpg"),
+        ("postgresql://u@/d?host=/a%20b&port=1", "postgresql://u@/d?host=%2Fa%20b&port=1"),
+        ("postgresql://u:p%40@h1:1,h2:2/d", "postgresql://u:p%40@h1:1,h2:2/d"),
+        ("postgresql://[::1]:5432/d", "postgresql://[::1]:5432/d"),
+        ("postgres://h/d?ssl=require", "postgresql://h/d?sslmode=require"),
+        ("postgres://h/d?sslmode=verify-full", "postgresql://h/d?sslmode=verify-full"),
+        ("postgres://h/d?channel_binding=prefer", "postgresql://h/d"),
+        ("postgres://h/d?connect_timeout=3&keepalives=1&application_name=x",
+         "postgresql://h/d?application_name=x"),
+        ("postgres://h/d?options=-c%20search_path%3Dg",
+         "postgresql://h/d?options=-c%20search_path%3Dg"),
+    ],
+)  # fmt: skip
+def test_options_reach_the_driver_in_its_spelling(given: str, expected: str) -> None:
+    assert driver_url(given) == expected
+
+
+@pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "sqlite:///x", "", "host=h user=u"])
+def test_another_kind_of_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(StartupError, match="cannot start with") as caught:
+        driver_url(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_channel_binding_is_refused_rather_than_dropped() -> None:
+    with pytest.raises(StartupError, match="channel_binding"):
+        driver_url("postgres://h/d?channel_binding=require")

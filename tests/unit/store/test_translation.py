@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import inspect
+import ssl
+
+import asyncpg
+import pytest
+from asyncpg import exceptions as asyncpg_errors
+from sqlalchemy import exc
+
+from gateway.errors import StoreConflict, StoreError, StoreUnavailable
+from gateway.store.translation import DRIVER_ERRORS, translate
+
+SERVER_ERRORS = [
+    kind
+    for _, kind in inspect.getmembers(asyncpg_errors, inspect.isclass)
+    if issubclass(kind, asyncpg.PostgresError)
+]
+CLIENT_ERRORS = [
+    kind
+    for _, kind in inspect.getmembers(asyncpg_errors, inspect.isclass)
+    if issubclass(kind, asyncpg.InterfaceError | asyncpg_errors.InternalClientError)
+]
+SQLALCHEMY_ERRORS = [
+    kind
+    for _, kind in inspect.getmembers(exc, inspect.isclass)
+    if issubclass(kind, exc.SQLAlchemyError) and not issubclass(kind, exc.StatementError)
+]
+
+
+@pytest.mark.parametrize("kind", SERVER_ERRORS)
+def test_every_error_of_the_server_has_a_meaning(kind: type[Exception]) -> None:
+    error = kind("a secret row")
+    assert isinstance(error, DRIVER_ERRORS)
+    meaning = translate(error)
+    assert "secret" not in str(meaning)
+    state = getattr(kind, "sqlstate", None) or ""
+    assert isinstance(meaning, StoreConflict) == state.startswith("23")
+    wrapped = exc.DBAPIError("SELECT 'a secret'", {}, error)
+    assert type(translate(wrapped)) is type(meaning)
+
+
+@pytest.mark.parametrize("kind", CLIENT_ERRORS)
+def test_every_error_of_the_driver_has_a_meaning(kind: type[Exception]) -> None:
+    error = kind("a secret row")
+    assert isinstance(error, DRIVER_ERRORS)
+    expected = StoreError if issubclass(kind, ValueError) else StoreUnavailable
+    assert type(translate(error)) is expected
+    assert "secret" not in str(translate(error))
+
+
+@pytest.mark.parametrize("kind", SQLALCHEMY_ERRORS)
+def test_every_error_of_sqlalchemy_has_a_meaning(kind: type[Exception]) -> None:
+    error = kind.__new__(kind)
+    assert isinstance(error, DRIVER_ERRORS)
+    assert isinstance(translate(error), StoreError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TimeoutError(),
+        ConnectionRefusedError("refused"),
+        FileNotFoundError("no socket"),
+        ssl.SSLError("bad certificate"),
+        exc.TimeoutError("pool"),
+        exc.DBAPIError("q", {}, asyncpg.InterfaceError("closed"), connection_invalidated=True),
+    ],
+)
+def test_what_passes_is_unavailable(error: Exception) -> None:
+    assert isinstance(error, DRIVER_ERRORS)
+    assert type(translate(error)) is StoreUnavailable
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["08006", "40001", "40P01", "53300", "53100", "55P03", "57014", "57P01", "57P03", "25006"],
+)
+def test_passing_states_of_the_server_are_unavailable(state: str) -> None:
+    error = asyncpg.PostgresError.new({"C": state, "M": "no"})
+    assert type(translate(error)) is StoreUnavailable
+
+
+@pytest.mark.parametrize("state", ["42P01", "42601", "22P05", "22021", "42501", "0A000", "99999"])
+def test_mistakes_of_ours_are_not_retried(state: str) -> None:
+    error = asyncpg.PostgresError.new({"C": state, "M": "no"})
+    assert type(translate(error)) is StoreError
+
+
+def test_a_conflict_names_its_constraint() -> None:
+    error = asyncpg.PostgresError.new({"C": "23505", "M": "duplicate", "n": "uq_tenants_name"})
+    meaning = translate(error)
+    assert isinstance(meaning, StoreConflict)
+    assert meaning.constraint == "uq_tenants_name"
+
+
+def test_a_missing_value_names_its_column() -> None:
+    error = asyncpg.PostgresError.new({"C": "23502", "M": "null", "c": "model"})
+    meaning = translate(error)
+    assert isinstance(meaning, StoreConflict)
+    assert meaning.constraint == "model"

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import UpstreamFailed, UpstreamRejected, UpstreamUnavailable
+from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
+from gateway.upstreams.completions import CompletionReader, request_body
+from gateway.upstreams.problems import BackendTooOld, ContextOverflow
+from gateway.upstreams.response_reader import ResponseReader
+from tests.fakes.backend_captures import capture, names
+
+if TYPE_CHECKING:
+    from gateway.errors import UpstreamError
+
+STOP_IDS = (200002, 200012, 199999)
+REQUEST = TokenRequest("req_1", "public", [1, 2, 3], Sampling(max_tokens=9), "salt")
+
+
+def reader_of(max_tokens: int = 1000) -> CompletionReader:
+    return CompletionReader(
+        "gpu-1", stop_ids=STOP_IDS, max_tokens=max_tokens, frame_bytes_max=10**6
+    )
+
+
+def event(ids: object = (), finish: object = None, **fields: object) -> bytes:
+    choice = {"index": 0, "text": "?", "finish_reason": finish, "token_ids": ids}
+    return b"data: " + orjson.dumps({"choices": [choice], **fields}) + b"\n\n"
+
+
+def usage(cached: object = None) -> bytes:
+    details = {"prompt_tokens_details": {"cached_tokens": cached}}
+    return b"data: " + orjson.dumps({"choices": [], "usage": details}) + b"\n\n"
+
+
+def failure(code: object = 500, message: str = "oops") -> bytes:
+    return b"data: " + orjson.dumps({"error": {"message": message, "code": code}}) + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def fault_after(*reads: bytes) -> UpstreamError | None:
+    reader = reader_of()
+    for read in reads:
+        reader.feed(read)
+    return reader.fault
+
+
+def test_everything_a_backend_has_a_default_for_is_sent() -> None:
+    assert orjson.loads(request_body(REQUEST, "served", STOP_IDS)) == {
+        "model": "served",
+        "prompt": [1, 2, 3],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+        "skip_special_tokens": False,
+        "include_stop_str_in_output": True,
+        "stop_token_ids": [200002, 200012, 199999],
+        "max_tokens": 9,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "request_id": "req_1",
+        "cache_salt": "salt",
+    }
+
+
+def test_a_seed_is_sent_only_when_there_is_one() -> None:
+    seeded = replace(REQUEST, sampling=Sampling(max_tokens=1, seed=0))
+    assert orjson.loads(request_body(seeded, "m", STOP_IDS))["seed"] == 0
+
+
+def test_an_empty_cache_salt_is_not_sent_because_vllm_refuses_it() -> None:
+    assert b"cache_salt" not in request_body(replace(REQUEST, cache_salt=""), "m", STOP_IDS)
+
+
+def test_all_ids_of_a_read_come_in_one_chunk() -> None:
+    assert reader_of().feed(event([1]) + event([2, 3]) + event([]) + event([4])) == TokenChunk(
+        [1, 2, 3, 4]
+    )
+
+
+def test_a_read_without_ids_is_no_chunk() -> None:
+    assert reader_of().feed(b": keep-alive\n\n" + event([])) is None
+
+
+def test_ids_do_not_wait_for_the_token_counts_but_the_finish_does() -> None:
+    reader = reader_of()
+    assert reader.feed(event([1, 200002], "stop")) == TokenChunk([1, 200002])
+    assert reader.ending
+    assert not reader.finished
+    assert reader.feed(usage(cached=16)) == TokenChunk([], FinishReason.STOP, 16)
+    assert reader.finished
+
+
+def test_a_turn_that_comes_in_one_read_is_one_chunk() -> None:
+    read = event([1]) + event([2], "length") + usage(3) + DONE
+    assert reader_of().feed(read) == TokenChunk([1, 2], FinishReason.LENGTH, 3)
+
+
+def test_without_token_counts_the_finish_comes_with_done() -> None:
+    reader = reader_of()
+    reader.feed(event([1], "stop"))
+    assert reader.feed(DONE) == TokenChunk([], FinishReason.STOP)
+
+
+def test_without_anything_more_the_finish_comes_with_the_end() -> None:
+    reader = reader_of()
+    reader.feed(event([1], "stop"))
+    assert reader.end("gone") == TokenChunk([], FinishReason.STOP)
+
+
+def test_counts_in_every_event_do_not_end_the_turn() -> None:
+    reader = reader_of()
+    details = {"prompt_tokens_details": {"cached_tokens": 5}}
+    assert reader.feed(event([1], usage=details)) == TokenChunk([1])
+    assert reader.feed(event([2], "stop", usage=None)) == TokenChunk([2])
+    assert reader.feed(DONE) == TokenChunk([], FinishReason.STOP, 5)
+
+
+def test_ids_after_the_finish_are_not_part_of_the_turn() -> None:
+    reader = reader_of()
+    assert reader.feed(event([1], "stop") + event([2])) == TokenChunk([1])
+
+
+def test_repetition_found_by_the_engine_cuts_the_turn_short() -> None:
+    assert reader_of().feed(event([1], "repetition") + DONE) == TokenChunk([1], FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "content_filter", 3, {"type": "stop"}])
+def test_any_other_reason_is_a_failure_after_its_ids(reason: object) -> None:
+    reader = reader_of()
+    assert reader.feed(event([1, 2], reason) + usage() + DONE) == TokenChunk([1, 2])
+    assert isinstance(reader.fault, UpstreamFailed)
+    assert not reader.finished
+
+
+@pytest.mark.parametrize("end", [DONE, b""])
+def test_a_stream_without_a_finish_reason_is_a_failure(end: bytes) -> None:
+    reader = reader_of()
+    reader.feed(event([1]) + end)
+    reader.end("connection closed")
+    assert isinstance(reader.fault, UpstreamFailed)
+
+
+@pytest.mark.parametrize("last", [200002, 200012, 199999])
+@pytest.mark.parametrize("broken", [b"", DONE, failure(), event([], "abort")])
+def test_after_a_stop_id_no_failure_can_take_the_turn_back(last: int, broken: bytes) -> None:
+    reader = reader_of()
+    reader.feed(event([1, last]))
+    chunk = reader.feed(broken) or reader.end("connection reset")
+    assert chunk == TokenChunk([], FinishReason.STOP)
+    assert reader.fault is None
+
+
+def test_when_all_tokens_asked_for_are_there_nothing_is_missing() -> None:
+    reader = reader_of(max_tokens=2)
+    reader.feed(event([1, 2]))
+    assert reader.end("connection reset") == TokenChunk([], FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (503, UpstreamUnavailable),
+        (500, UpstreamUnavailable),
+        (429, UpstreamUnavailable),
+        (400, UpstreamRejected),
+        ("400", UpstreamRejected),
+        (404, UpstreamRejected),
+        (422, UpstreamRejected),
+        (None, UpstreamUnavailable),
+        (True, UpstreamUnavailable),
+        (99999, UpstreamUnavailable),
+    ],
+)
+def test_an_error_as_first_event_is_what_its_code_says(code: object, kind: type) -> None:
+    assert type(fault_after(failure(code))) is kind
+
+
+def test_an_error_in_the_words_of_sglang_is_an_error() -> None:
+    read = b'data: {"object":"error","message":"queue is full","code":503}\n\n'
+    fault = fault_after(read)
+    assert isinstance(fault, UpstreamUnavailable)
+    assert "queue is full" in str(fault)
+
+
+@pytest.mark.parametrize("code", [400, 503])
+def test_an_error_after_the_first_id_is_a_failure_whatever_its_code(code: int) -> None:
+    assert isinstance(fault_after(event([1]) + failure(code)), UpstreamFailed)
+
+
+def test_a_prompt_that_is_too_long_is_told_apart() -> None:
+    message = "The decoder prompt (length 9) is longer than the maximum model length of 8."
+    assert isinstance(fault_after(failure(400, message)), ContextOverflow)
+
+
+@pytest.mark.parametrize("ids", [None, ...])
+def test_an_answer_without_ids_comes_from_a_backend_that_is_too_old(ids: object) -> None:
+    read = event(None) if ids is None else b'data: {"choices":[{"text":"hi"}]}\n\n'
+    fault = fault_after(read)
+    assert isinstance(fault, BackendTooOld)
+    assert "needs vLLM >= 0.10.2" in str(fault)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        b"data: {nonsense\n\n",
+        b"data: []\n\n",
+        b"data: {}\n\n",
+        b'data: {"choices":{}}\n\n',
+        event([-1]),
+        event([1.0]),
+        event([True]),
+        event(["1"]),
+        event([2**31]),
+        event("12"),
+        event({"1": 2}),
+        b"data: " + b"x" * 10**6 + b"\n\n",
+    ],
+)
+def test_what_makes_no_sense_is_an_upstream_error(read: bytes) -> None:
+    assert isinstance(fault_after(read), UpstreamUnavailable)
+    assert isinstance(fault_after(event([1]), read), UpstreamFailed)
+
+
+@pytest.mark.parametrize("choice", ["null", "{}", '"x"'])
+def test_a_later_event_without_ids_is_a_failure(choice: str) -> None:
+    assert isinstance(
+        fault_after(event([1]), f'data: {{"choices":[{choice}]}}\n\n'.encode()), UpstreamFailed
+    )
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_no_bytes_make_it_raise(noise: bytes, framed: bool) -> None:
+    reader = reader_of()
+    reader.feed(b"data: " + noise + b"\n\n" if framed else noise)
+    reader.end("over")
+    assert (reader.fault is None) == reader.finished
+
+
+CUTTABLE = [
+    "cmpl_stream_token_ids", "cmpl_stream_all", "cmpl_stream_cont_usage", "d_eos_return_stream",
+    "d_eos_call_stream", "a_cached_2", "si5_stream", "k_term_stream", "k_api9_stream",
+]  # fmt: skip
+
+
+def outcome_of(reads: list[bytes]) -> tuple[list[int], FinishReason | None, int | None, object]:
+    """Ids, finish, cached tokens and kind of fault of one answer."""
+    response, completion = ResponseReader(10_000), reader_of()
+    chunks = []
+    for read in reads:
+        response.feed(read)
+        if response.buffered and completion.fault is None and not completion.finished:
+            chunks.append(completion.feed(response.take()))
+    if completion.fault is None and not completion.finished:
+        chunks.append(completion.end("over"))
+    present = [chunk for chunk in chunks if chunk is not None]
+    last = present[-1] if present else TokenChunk([])
+    ids = [i for chunk in present for i in chunk.ids]
+    assert all(chunk.finish is None for chunk in present[:-1])
+    return ids, last.finish, last.cached_tokens, type(completion.fault)
+
+
+@given(st.sampled_from(CUTTABLE), st.lists(st.integers(0, 12_000), max_size=30))
+def test_how_an_answer_is_cut_into_reads_makes_no_difference(name: str, cuts: list[int]) -> None:
+    recorded = capture(name)
+    whole = recorded.response
+    edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+    reads = [whole[a:b] for a, b in pairwise(edges)]
+    assert outcome_of(reads) == outcome_of(list(recorded.reads))
+
+
+def test_an_answer_may_come_byte_by_byte() -> None:
+    recorded = capture("cmpl_stream_all")
+    single = [recorded.response[i : i + 1] for i in range(len(recorded.response))]
+    assert outcome_of(single) == outcome_of([recorded.response])
+
+
+def test_there_are_recordings() -> None:
+    assert set(CUTTABLE) <= set(names("*"))

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.upstreams.health import EjectionPolicy, Health
+
+POLICY = EjectionPolicy(failures_max=3, backoff_s=1.0, backoff_max_s=8.0)
+
+
+def ejected(at: float = 0.0) -> Health:
+    health = Health(POLICY)
+    for _ in range(3):
+        health.failed(at)
+    return health
+
+
+def test_a_new_backend_is_trusted() -> None:
+    assert Health(POLICY).available(0.0)
+
+
+def test_failures_in_a_row_eject() -> None:
+    health = Health(POLICY)
+    health.failed(0.0)
+    health.failed(0.0)
+    assert health.available(0.0)
+    health.failed(0.0)
+    assert not health.available(0.0)
+    assert not health.healthy
+    assert health.ejected_for(0.25) == 0.75
+
+
+def test_a_turn_that_ends_well_forgives_failures() -> None:
+    health = Health(POLICY)
+    health.failed(0.0)
+    health.failed(0.0)
+    health.completed()
+    health.failed(0.0)
+    assert health.available(0.0)
+
+
+def test_an_answer_alone_forgives_nothing() -> None:
+    health = Health(POLICY)
+    for _ in range(3):
+        health.answered()
+        health.failed(0.0)
+    assert not health.available(0.0)
+
+
+def test_after_the_back_off_one_request_is_the_trial() -> None:
+    health = ejected()
+    assert not health.available(0.99)
+    assert not health.begin_trial(0.99)
+    assert health.available(1.0)
+    assert health.begin_trial(1.0)
+    assert not health.available(1.0)
+    assert not health.begin_trial(1.0)
+
+
+def test_a_trial_that_answers_brings_the_backend_back() -> None:
+    health = ejected()
+    health.begin_trial(1.0)
+    health.answered()
+    health.end_trial()
+    assert health.healthy
+
+
+def test_a_trial_that_fails_doubles_the_back_off_up_to_its_bound() -> None:
+    health = ejected()
+    now, waits = 0.0, []
+    for _ in range(5):
+        waits.append(health.ejected_for(now))
+        now += waits[-1]
+        assert health.begin_trial(now)
+        health.failed(now)
+        health.end_trial()
+    assert waits == [1.0, 2.0, 4.0, 8.0, 8.0]
+
+
+def test_a_trial_that_was_cancelled_leaves_the_next_one_to_another_request() -> None:
+    health = ejected()
+    health.begin_trial(1.0)
+    health.end_trial()
+    assert health.begin_trial(1.0)
+
+
+def test_streams_that_die_together_eject_once() -> None:
+    health = ejected()
+    for _ in range(60):
+        health.failed(0.5)
+    assert health.ejected_for(0.0) == 1.0
+
+
+def test_failing_again_right_after_a_trial_ejects_at_once_and_longer() -> None:
+    health = ejected()
+    health.begin_trial(1.0)
+    health.answered()
+    health.end_trial()
+    health.failed(2.0)
+    assert health.ejected_for(2.0) == 2.0
+
+
+def test_polls_in_a_row_take_a_backend_out_and_one_brings_it_back() -> None:
+    health = Health(POLICY)
+    for _ in range(3):
+        assert health.available(0.0)
+        health.polled(alive=False)
+    assert not health.available(0.0)
+    health.polled(alive=True)
+    assert health.available(0.0)
+
+
+def test_a_good_poll_does_not_end_an_ejection() -> None:
+    health = ejected()
+    health.polled(alive=True)
+    assert not health.available(0.0)
+
+
+@given(st.lists(st.sampled_from(["fail", "answer", "complete", "poll", "trial"]), max_size=60))
+def test_every_ejection_ends(happenings: list[str]) -> None:
+    health, now = Health(POLICY), 0.0
+    for happening in happenings:
+        now += 0.3
+        match happening:
+            case "fail":
+                health.failed(now)
+            case "answer":
+                health.answered()
+            case "complete":
+                health.completed()
+            case "poll":
+                health.polled(alive=True)
+            case _:
+                if health.begin_trial(now):
+                    health.end_trial()
+    assert health.available(now + POLICY.backoff_max_s)

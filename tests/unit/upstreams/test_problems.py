@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import UpstreamRejected, UpstreamUnavailable
+from gateway.upstreams.problems import ContextOverflow, code_of, message_of_body, refusal
+from tests.fakes.backend_captures import capture, names
+
+REFUSED = names("e_*", "a_noauth_cmpl", "d_max_tokens_*", "s_bad_*", "o_gen_*")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"error":{"message":"too bad","code":400}}', "too bad"),
+        (b'{"error":"Unauthorized"}', "Unauthorized"),
+        (b'{"detail":"Not Found"}', "Not Found"),
+        (b'{"object":"error","message":"queue is full","code":503}', "queue is full"),
+        (b'{"detail":[{"loc":["body"],"msg":"x"}]}', '[{"loc":["body"],"msg":"x"}]'),
+        (b"<html>\n <b>502</b>\n</html>", "<html> <b>502</b> </html>"),
+        (b"", "no message"),
+        (b'{"error":null}', '{"error":null}'),
+        (b"\xff\xfe", "\N{REPLACEMENT CHARACTER}" * 2),
+    ],
+)
+def test_every_shape_of_error_is_read(body: bytes, message: str) -> None:
+    assert message_of_body(body) == message
+
+
+def test_a_message_fits_into_a_log_line() -> None:
+    body = orjson.dumps({"error": {"message": "long\n" * 1000}})
+    assert len(message_of_body(body)) == 500
+    assert "\n" not in message_of_body(body)
+
+
+@given(st.binary(max_size=100))
+def test_no_body_makes_it_raise(body: bytes) -> None:
+    assert message_of_body(body)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, UpstreamRejected),
+        (404, UpstreamRejected),
+        (422, UpstreamRejected),
+        (401, UpstreamUnavailable),
+        (307, UpstreamUnavailable),
+        (405, UpstreamUnavailable),
+        (429, UpstreamUnavailable),
+        (500, UpstreamUnavailable),
+        (503, UpstreamUnavailable),
+    ],
+)
+def test_only_the_callers_own_mistakes_are_rejections(status: int, kind: type) -> None:
+    error = refusal("gpu-1", status, "because")
+    assert type(error) is kind
+    assert str(error) == f"gpu-1: answered {status}: because"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_recorded_overflows_and_only_they_are_told_apart(name: str) -> None:
+    recorded = capture(name)
+    error = refusal("gpu-1", recorded.status, message_of_body(recorded.body))
+    overflow = name in {"e_too_long", "e_too_long_stream", "e_exact_maxlen", "d_max_tokens_huge"}
+    overflow = overflow or name in {"d_max_tokens_neg", "d_max_tokens_zero"}
+    assert isinstance(error, ContextOverflow) == overflow, str(error)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "However, you requested 9000 tokens; this model's maximum context length is 8192 tokens.",
+        "The input (9 tokens) is longer than the model's context length (8 tokens).",
+        "Requested token count exceeds the model's maximum context length of 8 tokens.",
+    ],
+)
+def test_other_servers_word_overflows_differently(message: str) -> None:
+    assert isinstance(refusal("gpu-1", 400, message), ContextOverflow)
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {"error": "x"}, {"code": None}, {"code": "x"}])
+def test_an_error_without_a_code_counts_as_500(document: object) -> None:
+    assert code_of(document) == 500

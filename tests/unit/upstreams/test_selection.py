@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.upstreams.selection import BackendState, candidates, round_robin
+
+
+def state(name: str, *, available: bool = True) -> BackendState:
+    return BackendState(name, {"m": 100}, healthy=available, available=available, in_flight=0)
+
+
+def left(states: list[BackendState], tried: str = "", avoided: str = "") -> str:
+    chosen = candidates(states, tried=set(tried), avoided=set(avoided))
+    return "".join(choice.name for choice in chosen)
+
+
+def test_only_available_backends_are_chosen_from() -> None:
+    assert left([state("a"), state("b", available=False), state("c")]) == "ac"
+
+
+def test_when_none_is_available_all_are() -> None:
+    assert left([state("a", available=False), state("b", available=False)]) == "ab"
+
+
+def test_what_was_tried_is_not_tried_again_even_when_nothing_else_is_left() -> None:
+    assert left([state("a"), state("b", available=False)], tried="a") == "b"
+    assert left([state("a")], tried="a") == ""
+
+
+def test_an_avoided_backend_comes_last_but_before_an_unavailable_one() -> None:
+    states = [state("a"), state("b"), state("c", available=False)]
+    assert left(states, avoided="a") == "b"
+    assert left(states, avoided="a", tried="b") == "a"
+    assert left(states, avoided="a", tried="ab") == "c"
+
+
+def test_among_unavailable_ones_the_avoided_comes_last() -> None:
+    states = [state("a", available=False), state("b", available=False)]
+    assert left(states, avoided="a") == "b"
+    assert left(states, avoided="ab") == "ab"
+
+
+def test_of_nothing_nothing_is_chosen() -> None:
+    assert round_robin([], 5) is None
+
+
+@given(st.integers(1, 7), st.integers(0, 1000))
+def test_turns_are_shared_evenly(count: int, first: int) -> None:
+    states = [state(str(i)) for i in range(count)]
+    rounds = [round_robin(states, first + turn) for turn in range(3 * count)]
+    assert set(Counter(choice.name for choice in rounds if choice).values()) == {3}
