@@ -132,7 +132,7 @@ def configure_logging(
         )
     )
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for noisy in ("uvicorn.error", "httpx2", "httpcore2", "asyncio"):
+    for noisy in ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

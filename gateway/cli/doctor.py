@@ -14,6 +14,7 @@ from gateway import ids
 from gateway.cli import terminal
 from gateway.cli.failures import FAILED
 from gateway.cli.options import Config, Json, run
+from gateway.cli.prompt_check import verified_prompt
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from gateway.upstreams.client import Client
 
 PROBE_TIMEOUT_S = 30.0
-PROBE_IDS = (13225,)  # "Hello"
 NOBODY = TenantId(UUID(int=0))
 
 
@@ -76,25 +76,36 @@ async def _examine(config: Path | None) -> list[Finding]:
     except StartupError as error:
         return [_failed("config", error)]
     findings = [Finding("config", ok=True, detail="no mistakes")]
-    findings.append(_vocabulary())
+    prompt_ids = _prompt(findings)
     await _database(settings, findings)
+    if not prompt_ids:
+        return findings
     if not settings.backends:
         remedy = "Name one in gateway.yaml: see gateway.example.yaml."
         findings.append(Finding("backends", ok=False, detail="none is configured", remedy=remedy))
     keep_alive = KeepAlive(connections_max=len(settings.backends) or 1)
     async with build_client(keep_alive=keep_alive, limits=ConnectionLimits()) as client:
         for backend in settings.backends:
-            finding = await _backend(settings, backend, client)
+            finding = await _backend(settings, backend, client, prompt_ids)
             findings.append(finding)
     return findings
 
 
-def _vocabulary() -> Finding:
+def _prompt(findings: list[Finding]) -> list[int]:
+    """A prompt to probe backends with; empty when this installation cannot make one."""
     try:
-        Vocabulary.load()
+        vocabulary = Vocabulary.load()
+        findings.append(Finding("vocabulary", ok=True, detail="o200k_harmony, checksum verified"))
     except StartupError as error:
-        return _failed("vocabulary", error)
-    return Finding("vocabulary", ok=True, detail="o200k_harmony, checksum verified")
+        findings.append(_failed("vocabulary", error))
+        return []
+    try:
+        ids = verified_prompt(vocabulary)
+    except StartupError as error:
+        findings.append(_failed("prompts", error))
+        return []
+    findings.append(Finding("prompts", ok=True, detail="rendered as openai-harmony does"))
+    return ids
 
 
 async def _database(settings: Settings, findings: list[Finding]) -> None:
@@ -113,7 +124,9 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
         findings.append(Finding("pepper", ok=True, detail=where))
 
 
-async def _backend(settings: Settings, configured: BackendSettings, client: Client) -> Finding:
+async def _backend(
+    settings: Settings, configured: BackendSettings, client: Client, prompt_ids: list[int]
+) -> Finding:
     """Reachable, what it serves, and whether one token comes back as an id."""
     api_key = configured.api_key.get_secret_value() if configured.api_key else None
     asked = Backend(configured.name, configured.url, models={}, api_key=api_key)
@@ -122,7 +135,7 @@ async def _backend(settings: Settings, configured: BackendSettings, client: Clie
         served = {name: name for name in configured.models or said.models}
         backend = Backend(configured.name, configured.url, models=served, api_key=api_key)
         for model in served:
-            await _one_token(backend, model, client)
+            await _one_token(backend, model, client, prompt_ids)
     except UpstreamError as error:
         return _failed(f"backend {configured.name}", error)
     if not served:
@@ -132,14 +145,14 @@ async def _backend(settings: Settings, configured: BackendSettings, client: Clie
     return Finding(f"backend {configured.name}", ok=True, detail=detail)
 
 
-async def _one_token(backend: Backend, model: str, client: Client) -> None:
+async def _one_token(backend: Backend, model: str, client: Client, prompt_ids: list[int]) -> None:
     """Raises `UpstreamError` when no id comes back."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = VllmUpstream(backend, client, stop_ids=STOP_IDS, timeouts=timeouts)
     request = TokenRequest(
         request_id=ids.new_request_id(),
         model=model,
-        prompt_ids=list(PROBE_IDS),
+        prompt_ids=prompt_ids,
         sampling=Sampling(max_tokens=1, temperature=0.0),
         cache_salt="doctor",
     )

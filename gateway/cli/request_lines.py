@@ -22,24 +22,45 @@ class RequestLines:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = time.perf_counter()
-        status: int | None = None
-        first_s: float | None = None
+        request = _Request(f"{scope['method']} {scope['path']}", time.perf_counter())
 
         async def observed(message: Message) -> None:
-            nonlocal status, first_s
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            elif message.get("body") and first_s is None:
-                first_s = time.perf_counter() - started
             await send(message)
+            request.saw(message)
 
         try:
             await self._app(scope, receive, observed)
         finally:
-            total_s = time.perf_counter() - started
-            first = "" if first_s is None else f"first byte {first_s * 1000:.0f} ms   "
-            terminal.out.print(
-                f"  {datetime.now().astimezone():%H:%M:%S}  {scope['method']} {scope['path']}  "
-                f"{status or 'client left'}  {first}{total_s:.2f} s"
-            )
+            request.ended()
+
+
+class _Request:
+    """What was seen of one request so far."""
+
+    def __init__(self, line: str, started: float) -> None:
+        self._line = line
+        self._started = started
+        self._status: int | None = None
+        self._first_byte_s: float | None = None
+        self._printed = False
+
+    def saw(self, message: Message) -> None:
+        """The application sent a part of its response."""
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            return
+        if message.get("body") and self._first_byte_s is None:
+            self._first_byte_s = time.perf_counter() - self._started
+        if not message.get("more_body"):
+            self.ended()
+
+    def ended(self) -> None:
+        """The response is complete, or nobody is left to read it."""
+        if self._printed:
+            return
+        self._printed = True
+        first_s, total_s = self._first_byte_s, time.perf_counter() - self._started
+        first = "" if first_s is None else f"first byte {first_s * 1000:.0f} ms   "
+        status = self._status or "client left"
+        now = datetime.now().astimezone()
+        terminal.out.print(f"  {now:%H:%M:%S}  {self._line}  {status}  {first}{total_s:.2f} s")

@@ -30,7 +30,7 @@ def failure(message: str, remedy: str) -> None:
 def step(mark: str, name: str, detail: str, seconds: float | None = None) -> None:
     """One line of a list: mark, name, what was found, how long it took."""
     line = Text("  ").append(f"{mark} ", style=_STYLES[mark])
-    line.append(f"{name:<11}").append(detail)
+    line.append(f"{name:<11} ").append(detail)
     if seconds is not None:
         line.append(f"   {seconds:.1f} s", style="dim")
     out.print(line)

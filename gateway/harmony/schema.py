@@ -234,9 +234,8 @@ class SchemaNormaliser:
             "required": [key for key in properties if key in required],
         }
         rest = _rest(flat)
-        if rest is not None:
-            content["additionalProperties"] = self._schema(rest, refs, depth + 1)
-        return content
+        values = self._schema(rest, refs, depth + 1) if rest is not None else {}
+        return content | ({"additionalProperties": values} if values else {})
 
     def _array(self, flat: Schema, refs: Refs, depth: int) -> Schema:
         items = flat.get("items")

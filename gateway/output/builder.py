@@ -55,23 +55,18 @@ class Builder:
         """The items that are done, each exactly as its `output_item.done` showed it."""
         self.endings: dict[int, SegmentEnded] = {}
         """How the segment behind an item ended, by output index."""
+        self.is_started = False
+        """`response.created` was emitted."""
         self.is_visible = False
         """A call, or a message with text, came out: something beside reasoning."""
-
-    @property
-    def is_started(self) -> bool:
-        """`response.created` was emitted."""
-        return self._sequence_number > 0
-
-    @property
-    def is_finished(self) -> bool:
+        self.is_finished = False
         """The terminal event was emitted."""
-        return not RESPONSE_STATUSES[self._outcome.status]
 
     def start(self) -> list[Event]:
         """The events that precede all work."""
         if self.is_started:
             raise ValueError("the response was started before")
+        self.is_started = True
         events = []
         for event_type, status in OPENING_EVENTS[self._head.background]:
             self._outcome = Outcome(status)
@@ -108,6 +103,7 @@ class Builder:
         events: list[Event] = []
         self._close_item("completed" if outcome.status == "completed" else "incomplete", events)
         self._outcome = outcome
+        self.is_finished = True
         for event_type in CLOSING_EVENTS[outcome.status]:
             if event_type == ERROR_EVENT:
                 events.append(self._emit(ERROR_EVENT, _error_fields(outcome.error or {})))

@@ -101,7 +101,7 @@ class Fold:
 
     def apply(self, entry: Entry) -> list[Event]:
         """The events of one more entry."""
-        if self.is_finished:
+        if self._builder.is_finished:
             raise ValueError("the log goes on after its end")
         match entry:
             case Tokens():

@@ -30,9 +30,9 @@ from gateway.protocol.refusals import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from gateway.protocol.create import CreateResponse
     from gateway.protocol.items import InputItem
     from gateway.protocol.limits import InputLimits
-    from gateway.protocol.create import CreateResponse
     from gateway.protocol.tools import FunctionTool
 
 FUNCTION_NAME_PATTERN: Final = "^[A-Za-z0-9_.-]{1,128}$"

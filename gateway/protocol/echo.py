@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.protocol.parameters import DEFAULT_EFFORT, ToolChoice
 
 if TYPE_CHECKING:
-    from gateway.protocol.parameters import Effort
     from gateway.protocol.create import CreateResponse
+    from gateway.protocol.parameters import Effort
     from gateway.protocol.tools import FunctionTool
 
 SERVICE_TIER: Final = "default"

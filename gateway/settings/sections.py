@@ -148,7 +148,7 @@ class Limits(Section):
 
     body_bytes_max: PositiveInt = Field(16 * MIB, description="Bytes of a request's body.")
     body_timeout_s: PositiveFloat = Field(30.0, description="Seconds for the body to arrive.")
-    json_depth_max: PositiveInt = Field(128, le=1000, description="Nested JSON containers.")
+    json_depth_max: PositiveInt = Field(128, le=200, description="Nested JSON containers.")
     json_containers_max: PositiveInt = Field(500_000, description="JSON containers in all.")
     text_chars_max: PositiveInt = Field(10 * MIB, description="Characters of one text.")
     items_max: PositiveInt = Field(10_000, description="Items in one request's input.")

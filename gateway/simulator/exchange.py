@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 JSON: Final = b"application/json"
+_CUT_WAIT_S: Final = 5.0
 
 
 class ClientGone(GatewayError):
@@ -102,10 +103,12 @@ class Outlet:
     async def cut(self) -> None:
         """Drop the connection as the kernel does for a process that was killed: no last chunk.
 
+        Waits for the server to notice, which cancels it inside of `while_connected`.
+
         Under uvicorn `send` is a method of the object that has the transport. Elsewhere the
         response is left without an end, which servers answer by closing too.
         """
         transport = getattr(getattr(self._send, "__self__", None), "transport", None)
-        if isinstance(transport, asyncio.Transport):
+        if transport is not None:
             transport.abort()
-            await asyncio.sleep(0)
+            await asyncio.sleep(_CUT_WAIT_S)

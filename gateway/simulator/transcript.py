@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from gateway.harmony.vocabulary import (
@@ -45,9 +46,8 @@ class Message:
 
 def messages_of(ids: Sequence[int], vocabulary: Vocabulary) -> list[Message]:
     """All messages of a prompt, in order. Total: ids before the first `<|start|>` are skipped."""
-    starts = list(_positions(ids, START))
-    ends = [*starts[1:], len(ids)]
-    return [_message(ids, *span, vocabulary) for span in zip(starts, ends, strict=True)]
+    spans = pairwise([*_positions(ids, START), len(ids)])
+    return [_message(ids, start, end, vocabulary) for start, end in spans]
 
 
 def body_text(message: Message, ids: Sequence[int], vocabulary: Vocabulary) -> str:

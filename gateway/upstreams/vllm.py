@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.client import Client
 
 _DEFAULT_LIMITS = StreamLimits()
+_SILENCE = "no token in time"
 
 
 class VllmUpstream:
@@ -68,6 +69,8 @@ class VllmUpstream:
             while reader.fault is None and not reader.finished:
                 waits["read"] = max(patient_until - clock(), 0.0)
                 chunk = await _next_chunk(parts, reader)
+                if chunk is None and clock() > patient_until:
+                    chunk = reader.end(_SILENCE)  # bytes keep coming, but no ids among them
                 if chunk is not None:
                     yield chunk
                     patience = self._timeouts.tail_s if reader.ending else self._timeouts.stall_s
@@ -125,7 +128,7 @@ async def _next_chunk(parts: AsyncIterator[bytes], reader: CompletionReader) -> 
     try:
         data = await anext(parts, b"")
     except httpx2.ReadTimeout:
-        return reader.end("no next token in time" if reader.started else "no first token in time")
+        return reader.end(_SILENCE)
     except httpx2.TransportError as error:
         return reader.end(_describe(error))
     return reader.feed(data) if data else reader.end("stream ended without a finish reason")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Self
@@ -32,7 +33,7 @@ class Gate:
 
 
 Step = bytes | Act | Gate
-Script = tuple[Step, ...]
+Script = Iterable[Step]
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,16 @@ class Received:
 class RawServer:
     """`routes` are scripts by path, one for each request; the last one is repeated.
 
-    `"*"` is for every path without a route of its own.
+    `"*"` is for every path without a route of its own. With `reads_bodies=False` the body of a
+    request is left where it is.
     """
 
     def __init__(
-        self, routes: dict[str, Sequence[Script]], *, tls: ssl.SSLContext | None = None
+        self,
+        routes: dict[str, Sequence[Script]],
+        *,
+        tls: ssl.SSLContext | None = None,
+        reads_bodies: bool = True,
     ) -> None:
         self.requests: list[Received] = []
         self.connections = 0
@@ -68,6 +74,7 @@ class RawServer:
         self.hung_up = asyncio.Event()
         self.port = 0
         self._tls = tls
+        self._reads_bodies = reads_bodies
         self._scripts = {path: list(scripts) for path, scripts in routes.items()}
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -81,7 +88,7 @@ class RawServer:
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, ssl=self._tls
+            self._serve, "127.0.0.1", self.port, ssl=self._tls, limit=4096
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -119,8 +126,10 @@ class RawServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = await reader.readuntil(b"\r\n\r\n")
-        length = Received(head, b"").headers.get("content-length", "0")
-        received = Received(head, await reader.readexactly(int(length)))
+        received = Received(head, b"")
+        if self._reads_bodies:
+            length = int(received.headers.get("content-length", "0"))
+            received = Received(head, await reader.readexactly(length))
         self.requests.append(received)
         for step in self._next_script(received.path):
             if isinstance(step, bytes):

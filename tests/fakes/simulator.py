@@ -28,11 +28,11 @@ START_TIMEOUT_S = 30.0
 STEP_S = 0.005
 
 _SERVE = """
-import sys, uvicorn
+import ast, sys, uvicorn
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
-app = create_simulator(SimulatorOptions(**eval(sys.argv[2])))
-uvicorn.run(app, fd=int(sys.argv[1]), log_level="warning", timeout_graceful_shutdown=0)
+app = create_simulator(SimulatorOptions(**ast.literal_eval(sys.argv[2])))
+uvicorn.run(app, fd=int(sys.argv[1]), log_level="critical", timeout_graceful_shutdown=0)
 """
 
 
@@ -107,7 +107,7 @@ def simulator(
 ) -> Iterator[RunningSimulator]:
     """Served by uvicorn in a thread, on a loop of its own."""
     app = create_simulator(options or SimulatorOptions(), attempts)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=0)
+    config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=0)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
@@ -124,7 +124,7 @@ def simulator(
 
 @contextmanager
 def simulator_process(**options: Any) -> Iterator[RunningSimulator]:
-    """Served by a Python of its own, which can be killed. `options` are SimulatorOptions' fields."""
+    """Served by a Python of its own, which can be killed. `options`: SimulatorOptions' fields."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.set_inheritable(True)
         arguments = [sys.executable, "-c", _SERVE, str(listener.fileno()), repr(options)]

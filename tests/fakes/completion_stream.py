@@ -1,0 +1,33 @@
+"""What a backend says on `POST /v1/completions`, spelled by hand: no timing, any content."""
+
+from __future__ import annotations
+
+import orjson
+
+from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, chunk
+
+DONE = chunk(b"data: [DONE]\n\n")
+COMMENT = chunk(b": keep-alive\n\n")
+
+
+def said(ids: list[int], finish: str | None = None, **more: object) -> bytes:
+    """An event with ids."""
+    choice = {"index": 0, "text": "?", "finish_reason": finish, "token_ids": ids, **more}
+    return chunk(b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n")
+
+
+def usage(cached: int) -> bytes:
+    """The event with the token counts."""
+    counts = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": cached}}
+    return chunk(b"data: " + orjson.dumps({"choices": [], "usage": counts}) + b"\n\n")
+
+
+def failed(code: int, message: str = "because") -> bytes:
+    """An error inside a stream."""
+    error = {"message": message, "type": "x", "param": None, "code": code}
+    return chunk(b"data: " + orjson.dumps({"error": error}) + b"\n\n") + DONE + STREAM_END
+
+
+def turn(ids: list[int], cached: int = 0) -> tuple[bytes, ...]:
+    """A whole turn that ends well."""
+    return (STREAM_HEAD, said(ids, "stop"), usage(cached), DONE, STREAM_END)

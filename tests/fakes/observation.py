@@ -1,0 +1,44 @@
+"""What simulated backends saw of the requests that carried a given text."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx2
+
+WAIT_S = 5.0
+SETTLED = frozenset({"stop", "length", "disconnected", "rejected", "die", "error", "end", "abort"})
+
+
+@dataclass(frozen=True)
+class Backends:
+    """Simulated backends at `urls`."""
+
+    urls: tuple[str, ...]
+    client: httpx2.AsyncClient
+
+    async def seen(self, *, model_id: str | None = None) -> list[dict[str, Any]]:
+        """Every request of every backend, with ids."""
+        rows: list[dict[str, Any]] = []
+        for url in self.urls:
+            answer = await self.client.get(f"{url}/simulator/requests", params={"ids": "true"})
+            rows += answer.json()["requests"]
+        return [row for row in rows if model_id in {None, row["model"]}]
+
+    async def of_response(self, response_id: str) -> list[dict[str, Any]]:
+        """The requests that were made for one response, in the order of its turns."""
+        uuid = response_id.removeprefix("resp_")
+        rows = [row for row in await self.seen() if str(row["request_id"]).startswith(uuid)]
+        return sorted(rows, key=lambda row: row["request_id"])
+
+    async def until(self, wanted: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+        """Look again until what they saw is as wanted; fails after `WAIT_S`."""
+        async with asyncio.timeout(WAIT_S):
+            while not wanted(rows := await self.seen()):
+                await asyncio.sleep(0.01)
+        return rows

@@ -1,0 +1,137 @@
+"""Conversations as prompts for the scripted model, and its answers read by openai-harmony."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from openai_harmony import (
+    Author,
+    DeveloperContent,
+    Message,
+    ReasoningEffort,
+    Role,
+    StreamableParser,
+    SystemContent,
+    TextContent,
+    ToolDescription,
+)
+
+from gateway.simulator import corpus
+from gateway.simulator.continuation import ScriptedModel
+from tests.fakes.harmony_oracle import encoding, library_prompt, vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WEATHER = ToolDescription.new(
+    "get_weather",
+    "Current weather.",
+    {
+        "type": "object",
+        "properties": {
+            "location": {"type": "string"},
+            "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+        },
+        "required": ["location"],
+    },
+)
+TIME = ToolDescription.new("now", "The time.", None)
+
+
+@cache
+def scripted_model() -> ScriptedModel:
+    return ScriptedModel(vocabulary(), corpus.load())
+
+
+def system(effort: str = "medium") -> Message:
+    content = SystemContent.new().with_reasoning_effort(ReasoningEffort[effort.upper()])
+    return Message.from_role_and_content(Role.SYSTEM, content)
+
+
+def developer(*tools: ToolDescription, instructions: str | None = None) -> Message:
+    content = DeveloperContent.new()
+    if instructions is not None:
+        content = content.with_instructions(instructions)
+    if tools:
+        content = content.with_function_tools(list(tools))
+    return Message.from_role_and_content(Role.DEVELOPER, content)
+
+
+def user(text: str) -> Message:
+    return Message.from_role_and_content(Role.USER, text)
+
+
+def answered(text: str) -> Message:
+    """An answer of an earlier turn."""
+    return Message.from_role_and_content(Role.ASSISTANT, text).with_channel("final")
+
+
+def thought(text: str) -> Message:
+    """Reasoning of an earlier part of a turn."""
+    return Message.from_role_and_content(Role.ASSISTANT, text).with_channel("analysis")
+
+
+def called(name: str, arguments: str) -> Message:
+    return (
+        Message.from_role_and_content(Role.ASSISTANT, arguments)
+        .with_channel("commentary")
+        .with_recipient(f"functions.{name}")
+        .with_content_type("<|constrain|>json")
+    )
+
+
+def returned(name: str, output: str) -> Message:
+    author = Author.new(Role.TOOL, f"functions.{name}")
+    message = Message(author=author, content=[TextContent(text=output)])
+    return message.with_recipient("assistant").with_channel("commentary")
+
+
+@dataclass(frozen=True)
+class Said:
+    """A turn as openai-harmony's strict parser reads it."""
+
+    messages: list[Message]
+
+    def texts(self, channel: str) -> list[str]:
+        return [
+            "".join(part.text for part in message.content if isinstance(part, TextContent))
+            for message in self.messages
+            if message.channel == channel
+        ]
+
+    @property
+    def final(self) -> str:
+        (text,) = self.texts("final")
+        return text
+
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        return [
+            (message.recipient, message.content[0].text)
+            for message in self.messages
+            if message.recipient
+        ]
+
+
+def prompt_of(*messages: Message) -> list[int]:
+    return library_prompt(messages)
+
+
+def continuation(prompt: list[int]) -> list[int]:
+    return scripted_model().continuation(prompt).ids
+
+
+def parsed(ids: Sequence[int]) -> Said:
+    """Raises HarmonyError for a turn that is not well formed."""
+    parser = StreamableParser(encoding(), role=Role.ASSISTANT, strict=True)
+    for one in ids:
+        parser.process(one)
+    messages: list[Any] = parser.messages
+    return Said(messages)
+
+
+def say(*messages: Message) -> Said:
+    """What is said next in this conversation."""
+    return parsed(continuation(prompt_of(*messages)))

@@ -1,0 +1,169 @@
+"""POST /v1/responses: bodies, streams, what is stored, and that the three agree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from tests.fakes.event_grammar import check_stream
+from tests.fakes.stream import as_events, stream, texts
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from tests.fakes.observation import Backends
+
+MODEL = "gpt-oss-20b"
+EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather at a place.",
+    "parameters": {
+        "type": "object",
+        "properties": {"location": {"type": "string"}},
+        "required": ["location"],
+    },
+}
+
+
+async def create(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await client.post("/v1/responses", json={"model": MODEL, **body})
+    assert answer.status_code == 200, answer.text
+    created: dict[str, Any] = answer.json()
+    return created
+
+
+async def test_a_response_thinks_and_answers(client: httpx2.AsyncClient) -> None:
+    response = await create(client, input="Hello there")
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+    assert "Hello there" in texts(response)[0]
+    Response.model_validate(response, strict=False)
+
+
+async def test_what_is_stored_is_what_was_sent(client: httpx2.AsyncClient) -> None:
+    response = await create(client, input="Hello there", metadata={"a": "b"})
+    stored = await client.get(f"/v1/responses/{response['id']}")
+    assert stored.json() == response
+
+
+async def test_every_event_is_valid_and_the_last_one_is_what_is_stored(
+    client: httpx2.AsyncClient,
+) -> None:
+    events = await stream(client, {"model": MODEL, "input": "Hello there"})
+    check_stream(as_events(events))
+    for event in events:
+        EVENT.validate_python(event)
+    last = events[-1]
+    assert last["type"] == "response.completed"
+    stored = await client.get(f"/v1/responses/{last['response']['id']}")
+    assert stored.json() == last["response"]
+
+
+async def test_a_stream_says_what_the_body_says(client: httpx2.AsyncClient) -> None:
+    body = {"input": "Tell me about naïve 东京 🎉 things", "store": False}
+    whole = await create(client, **body)
+    streamed = (await stream(client, {"model": MODEL, **body}))[-1]["response"]
+    assert texts(streamed) == texts(whole)
+    assert streamed["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
+
+
+async def test_unstored_responses_cannot_be_found(client: httpx2.AsyncClient) -> None:
+    response = await create(client, input="Hello there", store=False)
+    assert response["store"] is False
+    assert (await client.get(f"/v1/responses/{response['id']}")).status_code == 404
+    answer = await client.post(
+        "/v1/responses",
+        json={"model": MODEL, "input": "x", "previous_response_id": response["id"]},
+    )
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "previous_response_not_found"
+
+
+async def test_usage_counts_ids_exactly(client: httpx2.AsyncClient, backends: Backends) -> None:
+    response = await create(client, input="Count my tokens, please")
+    (seen,) = await backends.of_response(response["id"])
+    usage = response["usage"]
+    assert usage["input_tokens"] == seen["prompt_tokens"]
+    assert usage["output_tokens"] == seen["sent_tokens"]
+    assert 0 < usage["output_tokens_details"]["reasoning_tokens"] < usage["output_tokens"]
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+
+
+async def test_sampling_is_explicit_and_the_cache_is_the_tenants(
+    client: httpx2.AsyncClient, stranger: httpx2.AsyncClient, backends: Backends
+) -> None:
+    mine = await create(client, input="salt", temperature=0.2, top_p=0.9)
+    theirs = await create(stranger, input="salt")
+    (first,) = await backends.of_response(mine["id"])
+    (second,) = await backends.of_response(theirs["id"])
+    assert (first["sampling"]["temperature"], first["sampling"]["top_p"]) == (0.2, 0.9)
+    assert (second["sampling"]["temperature"], second["sampling"]["top_p"]) == (1.0, 1.0)
+    assert first["prompt_hash"] == second["prompt_hash"]
+    assert first["cache_salt"] != second["cache_salt"]
+    assert second["cached_tokens"] == 0
+    assert {200002, 200012} <= set(first["stop_token_ids"])
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_the_length_limit_makes_a_response_incomplete(
+    client: httpx2.AsyncClient, streamed: bool
+) -> None:
+    body = {"input": "[[sim tokens=200]] go", "max_output_tokens": 60}
+    if streamed:
+        last = (await stream(client, {"model": MODEL, **body}))[-1]
+        assert last["type"] == "response.incomplete"
+        response = last["response"]
+    else:
+        response = await create(client, **body)
+    assert response["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["output"][-1]["status"] == "incomplete"
+    assert response["usage"]["output_tokens"] == 60
+    assert (await client.get(f"/v1/responses/{response['id']}")).json() == response
+
+
+async def test_reasoning_alone_is_followed_by_an_answer(
+    client: httpx2.AsyncClient, backends: Backends
+) -> None:
+    response = await create(client, input="corpus:E10")
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+    assert response["status"] == "completed"
+    first, second = await backends.of_response(response["id"])
+    assert response["usage"]["input_tokens"] == first["prompt_tokens"]
+    assert second["prompt_ids"][: first["prompt_tokens"]] == first["prompt_ids"]
+
+
+async def test_aliases_and_the_vendor_prefix_name_the_same_model(
+    client: httpx2.AsyncClient,
+) -> None:
+    for name in ("small", "openai/gpt-oss-20b"):
+        assert (await create(client, model=name, input="x", store=False))["model"] == MODEL
+
+
+async def test_padding_is_on_unless_it_is_switched_off(client: httpx2.AsyncClient) -> None:
+    body = {"model": MODEL, "input": "Hello", "store": False}
+    padded = await stream(client, body)
+    bare = await stream(client, {**body, "stream_options": {"include_obfuscation": False}})
+    assert any("obfuscation" in event for event in padded)
+    assert not any("obfuscation" in event for event in bare)
+    assert all(event["type"].endswith(".delta") for event in padded if "obfuscation" in event)
+
+
+async def test_unknown_parameters_are_named_in_a_header(client: httpx2.AsyncClient) -> None:
+    answer = await client.post(
+        "/v1/responses", json={"model": MODEL, "input": "x", "client_metadata": {}, "store": False}
+    )
+    assert answer.headers["x-ignored-parameters"] == "client_metadata"
+
+
+async def test_text_that_postgres_cannot_hold_comes_back_unchanged(
+    client: httpx2.AsyncClient,
+) -> None:
+    response = await create(client, input="a\x00b", metadata={"k": "\x00"})
+    items = (await client.get(f"/v1/responses/{response['id']}/input_items")).json()["data"]
+    assert items[0]["content"][0]["text"] == "a\x00b"
+    assert (await client.get(f"/v1/responses/{response['id']}")).json()["metadata"] == {"k": "\x00"}

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway import ids
+from gateway.errors import (
+    AuthenticationError,
+    InvalidRequest,
+    ResourceNotFound,
+    StoreUnavailable,
+)
+from gateway.services.access import Access
+
+if TYPE_CHECKING:
+    from gateway.store.engine import Database
+    from tests.fakes.postgres import PostgresServer
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def access(database: Database, clock: Clock) -> Access:
+    return Access(database, b"pepper", 5.0, 3, cache_stale_s=100.0, clock=clock)
+
+
+async def new_secret(access: Access, tenant: str = "acme") -> str:
+    await access.create_tenant(tenant)
+    return (await access.create_key(tenant, "key"))[1]
+
+
+async def test_a_key_is_its_tenant(access: Access) -> None:
+    tenant = await access.create_tenant("acme")
+    key, secret = await access.create_key("acme", "laptop")
+    principal = await access.authenticate(secret)
+    assert (principal.tenant_id, principal.tenant_name) == (tenant.id, "acme")
+    assert (principal.key_id, key.hint, key.name) == (key.id, secret[-4:], "laptop")
+
+
+async def test_tenants_and_keys_are_listed_without_secrets(access: Access) -> None:
+    await access.create_tenant("globex")
+    secret = await new_secret(access)
+    assert [one.name for one in await access.list_tenants()] == ["acme", "globex"]
+    assert [one.hint for one in await access.list_keys()] == [secret[-4:]]
+    assert len(await access.list_keys("acme")) == 1
+    assert await access.list_keys("globex") == []
+    assert secret[:-4] not in repr(await access.list_keys())
+
+
+async def test_the_database_holds_no_secret(
+    access: Access, postgres: PostgresServer, database_url: str
+) -> None:
+    secret = await new_secret(access)
+    rows = await postgres.fetch(
+        "SELECT api_keys::text AS row, hash FROM api_keys", url=database_url
+    )
+    assert secret not in rows[0]["row"]
+    assert len(rows[0]["hash"]) == 32
+
+
+async def test_another_pepper_knows_none_of_the_keys(access: Access, database: Database) -> None:
+    secret = await new_secret(access)
+    with pytest.raises(AuthenticationError):
+        await Access(database, b"other", 5.0, 3).authenticate(secret)
+
+
+async def test_names_are_unique_and_plain(access: Access) -> None:
+    await access.create_tenant("acme")
+    for name in ("acme", "", "-x", "a b", "a\x00", "é", "x" * 65, "a\n"):
+        with pytest.raises(InvalidRequest) as caught:
+            await access.create_tenant(name)
+        assert caught.value.param == "name"
+    with pytest.raises(InvalidRequest):
+        await access.create_key("acme", "no name")
+
+
+async def test_an_unknown_tenant_is_reported(access: Access) -> None:
+    for attempt in (
+        access.create_key("nobody", "key"),
+        access.list_keys("nobody"),
+        access.disable_tenant("nobody"),
+    ):
+        with pytest.raises(ResourceNotFound, match="nobody"):
+            await attempt
+
+
+async def refusal(access: Access, secret: str) -> AuthenticationError:
+    with pytest.raises(AuthenticationError) as caught:
+        await access.authenticate(secret)
+    return caught.value
+
+
+async def test_unknown_and_disabled_look_the_same(access: Access) -> None:
+    unknown = await refusal(access, ids.new_api_key())
+    secret = await new_secret(access)
+    key = (await access.list_keys())[0]
+    await access.authenticate(secret)
+    await access.disable_key(str(key.id))
+    disabled = await refusal(access, secret)
+    second = await new_secret(access, "globex")
+    await access.authenticate(second)
+    await access.disable_tenant("globex")
+    of_tenant = await refusal(access, second)
+    messages = set()
+    for error in (unknown, disabled, of_tenant):
+        assert (error.code, error.param) == ("invalid_api_key", None)
+        messages.add(re.sub(r": sk-..\*\*\*....\.", "", error.message))
+    assert messages == {"Incorrect API key provided"}
+    assert disabled.message == f"Incorrect API key provided: {secret[:5]}***{secret[-4:]}."
+
+
+@pytest.mark.parametrize(
+    "secret", ["", "short", "sk-12345678", "sk-\x00" * 9, "\udc80" * 20, "é" * 20]
+)
+async def test_what_cannot_be_masked_is_not_shown(access: Access, secret: str) -> None:
+    assert (await refusal(access, secret)).message == "Incorrect API key provided: ***."
+
+
+async def test_a_key_is_disabled_by_id_or_by_hint(access: Access) -> None:
+    await access.create_tenant("acme")
+    first, secret = await access.create_key("acme", "first")
+    second, _ = await access.create_key("acme", "second")
+    disabled = await access.disable_key(secret[-4:])
+    assert disabled.id == first.id
+    assert disabled.disabled_at is not None
+    again = await access.disable_key(str(first.id))
+    assert again.disabled_at == disabled.disabled_at
+    assert {one.id: one.disabled_at is None for one in await access.list_keys()} == {
+        first.id: False,
+        second.id: True,
+    }
+    with pytest.raises(ResourceNotFound):
+        await access.disable_key("????")
+
+
+async def test_a_hint_that_several_keys_share_is_refused(
+    access: Access, postgres: PostgresServer, database_url: str
+) -> None:
+    await access.create_tenant("acme")
+    keys = [(await access.create_key("acme", name))[0] for name in ("a", "b")]
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute("UPDATE api_keys SET hint = 'same'", database=name)
+    with pytest.raises(InvalidRequest, match="give the id"):
+        await access.disable_key("same")
+    await access.disable_key(str(keys[0].id))
+    assert (await access.disable_key("same")).id == keys[1].id
+
+
+async def test_a_disabled_tenant_gets_no_new_keys(access: Access) -> None:
+    await access.create_tenant("acme")
+    await access.disable_tenant("acme")
+    with pytest.raises(InvalidRequest, match="disabled"):
+        await access.create_key("acme", "key")
+
+
+async def test_another_replica_forgets_a_disabled_key_after_the_ttl(
+    access: Access, database: Database, clock: Clock
+) -> None:
+    replica = Access(database, b"pepper", 5.0, 3, clock=clock)
+    secret = await new_secret(access)
+    await replica.authenticate(secret)
+    await access.disable_tenant("acme")
+    clock.now += 5.0
+    await replica.authenticate(secret)
+    clock.now += 0.1
+    await refusal(replica, secret)
+
+
+async def close_database(postgres: PostgresServer, url: str) -> None:
+    """No connection is left, and no new one is let in."""
+    name = url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    await postgres.execute(
+        f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
+    )
+
+
+async def open_database(postgres: PostgresServer, url: str) -> None:
+    name = url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+
+
+async def test_a_cached_decision_needs_no_database(
+    access: Access, postgres: PostgresServer, database_url: str
+) -> None:
+    secret, wrong = await new_secret(access), ids.new_api_key()
+    await access.authenticate(secret)
+    await refusal(access, wrong)
+    await close_database(postgres, database_url)
+    await access.authenticate(secret)
+    await refusal(access, wrong)
+
+
+async def test_known_keys_outlive_the_database_for_a_bounded_time(
+    access: Access, clock: Clock, postgres: PostgresServer, database_url: str
+) -> None:
+    secret, wrong = await new_secret(access), ids.new_api_key()
+    expected = await access.authenticate(secret)
+    await refusal(access, wrong)
+    await close_database(postgres, database_url)
+    clock.now += 105.0
+    assert await access.authenticate(secret) == expected
+    with pytest.raises(StoreUnavailable):
+        await access.authenticate(wrong)
+    clock.now += 0.1
+    with pytest.raises(StoreUnavailable):
+        await access.authenticate(secret)
+    await open_database(postgres, database_url)
+    assert await access.authenticate(secret) == expected
+    await refusal(access, wrong)
+
+
+async def test_wrong_keys_do_not_drive_out_right_ones(
+    access: Access, postgres: PostgresServer, database_url: str
+) -> None:
+    secret = await new_secret(access)
+    await access.authenticate(secret)
+    for _ in range(10):
+        await refusal(access, ids.new_api_key())
+    await close_database(postgres, database_url)
+    await access.authenticate(secret)
+
+
+async def test_the_least_recently_used_key_is_forgotten_first(
+    access: Access, postgres: PostgresServer, database_url: str
+) -> None:
+    await access.create_tenant("acme")
+    secrets = [(await access.create_key("acme", f"key{place}"))[1] for place in range(4)]
+    for secret in [*secrets[:3], secrets[0], secrets[3]]:
+        await access.authenticate(secret)
+    await close_database(postgres, database_url)
+    for secret in (secrets[0], secrets[2], secrets[3]):
+        await access.authenticate(secret)
+    with pytest.raises(StoreUnavailable):
+        await access.authenticate(secrets[1])

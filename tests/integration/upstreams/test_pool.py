@@ -1,0 +1,370 @@
+"""The pool over real sockets, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from gateway.errors import (
+    ModelNotFound,
+    NoUpstreamAvailable,
+    UpstreamFailed,
+    UpstreamRejected,
+)
+from gateway.generation import Sampling, TokenRequest
+from gateway.telemetry import Metrics
+from gateway.upstreams.backend import Backend, Timeouts
+from gateway.upstreams.client import build_client
+from gateway.upstreams.connection import ConnectionLimits
+from gateway.upstreams.health import EjectionPolicy
+from gateway.upstreams.pool import ModelInfo, Pool, PoolPolicy, ProbeSchedule
+from gateway.upstreams.transport import KeepAlive
+from tests.fakes.backend_captures import capture
+from tests.fakes.completion_stream import failed, said, turn
+from tests.fakes.raw_server import (
+    STREAM_HEAD,
+    Act,
+    Gate,
+    RawServer,
+    Script,
+    response,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+REQUEST = TokenRequest("req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt")
+BUSY: Script = (response(b'{"error":{"message":"busy","code":503}}', status=503),)
+
+
+def listing(*models: str, length: int = 8192) -> Script:
+    rows = [{"id": model, "parent": None, "max_model_len": length} for model in models]
+    return (response(orjson.dumps({"object": "list", "data": rows})),)
+
+
+def backend_server(
+    *turns: Script, models: Sequence[Script] = (), health: Sequence[Script] = ()
+) -> RawServer:
+    return RawServer(
+        {
+            "/v1/completions": turns or [turn([1])],
+            "/v1/models": models or [listing("m")],
+            "/health": health or [(response(b""),)],
+            "/version": [(response(b'{"version":"0.32.0"}'),)],
+        }
+    )
+
+
+@dataclass
+class Fleet:
+    servers: list[RawServer]
+    pool: Pool
+    metrics: Metrics
+    now: list[float] = field(default_factory=lambda: [1000.0])
+
+    async def ids(self, request: TokenRequest = REQUEST, avoid: Sequence[str] = ()) -> list[int]:
+        stream = self.pool.stream(request, avoid=avoid)
+        return [i async for chunk in stream for i in chunk.ids]
+
+    def served(self) -> list[int]:
+        """Completions asked for, by server."""
+        return [
+            sum(request.path == "/v1/completions" for request in server.requests)
+            for server in self.servers
+        ]
+
+    def in_flight(self) -> list[int]:
+        return [state.in_flight for state in self.pool.snapshot()]
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"gateway_{name}", labels) or 0.0
+
+
+@asynccontextmanager
+async def fleet(
+    *servers: RawServer, backends: Sequence[Backend] | None = None, **policy: object
+) -> AsyncIterator[Fleet]:
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            await stack.enter_async_context(server)
+        if backends is None:
+            backends = [Backend(f"gpu-{i}", server.url) for i, server in enumerate(servers)]
+        else:
+            backends = [
+                Backend(known.name, server.url, known.models, None, known.context_lengths)
+                for known, server in zip(backends, servers, strict=True)
+            ]
+        metrics, now = Metrics(), [1000.0]
+        pool = Pool(
+            backends,
+            build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()),
+            stop_ids=(200002,),
+            policy=PoolPolicy(**policy),  # type: ignore[arg-type]
+            metrics=metrics,
+            clock=lambda: now[0],
+        )
+        stack.push_async_callback(pool.close)
+        await pool.start()
+        yield Fleet(list(servers), pool, metrics, now)
+
+
+async def test_a_backend_serves_what_it_lists() -> None:
+    async with fleet(backend_server(models=[listing("m", "n")])) as known:
+        assert known.pool.models() == (ModelInfo("m", 8192), ModelInfo("n", 8192))
+        (state,) = known.pool.snapshot()
+        assert (state.version, state.healthy, state.problem) == ("0.32.0", True, None)
+        assert await known.ids() == [1]
+
+
+async def test_what_a_real_server_lists_is_understood() -> None:
+    server = RawServer(
+        {
+            "/v1/models": [capture("l_models").reads],
+            "/version": [capture("get_version").reads],
+        }
+    )
+    async with fleet(server) as known:
+        assert known.pool.models() == (
+            ModelInfo("gpt-oss-tiny", 8192),
+            ModelInfo("my-adapter", 8192),
+        )
+        assert known.pool.snapshot()[0].version == "0.32.0"
+
+
+async def test_a_model_may_have_another_name_at_the_backend() -> None:
+    backends = [Backend("a", "", {"m": "inner", "gone": "missing"})]
+    async with fleet(backend_server(models=[listing("inner")]), backends=backends) as known:
+        assert known.pool.models() == (ModelInfo("m", 8192),)
+        assert await known.ids() == [1]
+        assert orjson.loads(known.servers[0].requests[-1].body)["model"] == "inner"
+
+
+async def test_the_smallest_context_length_of_a_models_backends_counts() -> None:
+    servers = [backend_server(models=[listing("m", length=n)]) for n in (9000, 7000)]
+    async with fleet(*servers) as known:
+        assert known.pool.context_length("m") == 7000
+        assert known.pool.models() == (ModelInfo("m", 7000),)
+
+
+async def test_a_configured_context_length_goes_before_what_is_listed() -> None:
+    backends = [Backend("a", "", {"m": "m"}, context_lengths={"m": 4000})]
+    async with fleet(backend_server(), backends=backends) as known:
+        assert known.pool.context_length("m") == 4000
+
+
+async def test_an_unknown_model_is_not_found() -> None:
+    async with fleet(backend_server()) as known:
+        with pytest.raises(ModelNotFound):
+            known.pool.context_length("other")
+        with pytest.raises(ModelNotFound):
+            await known.ids(TokenRequest("r", "other", [1], Sampling(max_tokens=1), ""))
+
+
+async def test_a_context_length_nobody_told_is_no_backend() -> None:
+    backends = [Backend("a", "", {"m": "m"})]
+    async with fleet(backend_server(models=[BUSY]), backends=backends) as known:
+        assert known.pool.models() == ()
+        with pytest.raises(NoUpstreamAvailable, match="context length"):
+            known.pool.context_length("m")
+        problem = known.pool.snapshot()[0].problem
+        assert problem is not None
+        assert "GET /v1/models answered 503: busy" in problem
+
+
+async def test_backends_take_turns() -> None:
+    async with fleet(*[backend_server() for _ in range(3)]) as known:
+        for _ in range(6):
+            await known.ids()
+        assert known.served() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [BUSY, (STREAM_HEAD, failed(503)), (Act.RESET,), (STREAM_HEAD, Act.CLOSE), (Act.CLOSE,)],
+)
+async def test_before_the_first_chunk_another_backend_is_tried(broken: Script) -> None:
+    async with fleet(backend_server(broken), backend_server(turn([7]))) as known:
+        assert await known.ids() == [7]
+        assert known.served() == [1, 1]
+        assert known.in_flight() == [0, 0]
+        assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="unavailable") == 1
+        assert known.metric("upstream_requests_total", upstream="gpu-1", outcome="ok") == 1
+
+
+async def test_a_backend_that_is_gone_is_passed_over() -> None:
+    async with fleet(backend_server(), backend_server(turn([7]))) as known:
+        await known.servers[0].stop()
+        assert await known.ids() == [7]
+
+
+async def test_after_the_first_chunk_nothing_is_tried_again() -> None:
+    broken: Script = (STREAM_HEAD, said([5]), Act.CLOSE)
+    async with fleet(backend_server(broken), backend_server()) as known:
+        with pytest.raises(UpstreamFailed) as caught:
+            await known.ids()
+        assert caught.value.upstream == "gpu-0"
+        assert known.served() == [1, 0]
+        assert known.in_flight() == [0, 0]
+        assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="failed") == 1
+
+
+async def test_a_rejected_request_is_not_taken_elsewhere() -> None:
+    refusal: Script = (response(b'{"error":{"message":"bad"}}', status=400),)
+    async with fleet(backend_server(refusal), backend_server()) as known:
+        with pytest.raises(UpstreamRejected):
+            await known.ids()
+        assert known.served() == [1, 0]
+        assert known.pool.snapshot()[0].failures == 0
+
+
+async def test_every_backend_is_tried_once_at_most_and_the_reasons_are_told() -> None:
+    async with fleet(backend_server(BUSY), backend_server((Act.RESET,))) as known:
+        with pytest.raises(NoUpstreamAvailable) as caught:
+            await known.ids()
+        assert "gpu-0: answered 503: busy" in str(caught.value)
+        assert "gpu-1: ReadError" in str(caught.value)
+        assert known.served() == [1, 1]
+
+
+async def test_attempts_are_bounded() -> None:
+    async with fleet(*[backend_server(BUSY) for _ in range(4)], attempts_max=2) as known:
+        with pytest.raises(NoUpstreamAvailable):
+            await known.ids()
+        assert sum(known.served()) == 2
+
+
+async def test_a_backend_to_avoid_is_used_only_when_no_other_is_left() -> None:
+    async with fleet(backend_server(), backend_server()) as known:
+        for _ in range(3):
+            await known.ids(avoid=["gpu-0"])
+        assert known.served() == [0, 3]
+        await known.ids(avoid=["gpu-0", "gpu-1"])
+        assert sum(known.served()) == 4
+
+
+async def test_a_backend_that_keeps_failing_is_left_alone_until_its_trial() -> None:
+    ejection = EjectionPolicy(failures_max=2, backoff_s=10.0)
+    failing = backend_server(BUSY, BUSY, turn([7]))
+    async with fleet(failing, backend_server(), ejection=ejection) as known:
+        for _ in range(4):
+            assert await known.ids() == [1]
+        assert [state.healthy for state in known.pool.snapshot()] == [False, True]
+        assert known.metric("upstream_up", upstream="gpu-0") == 0
+        assert known.served()[0] == 2
+        known.now[0] += 10.0
+        assert sorted([*await known.ids(), *await known.ids()]) == [1, 7]
+        assert [state.healthy for state in known.pool.snapshot()] == [True, True]
+        assert known.metric("upstream_up", upstream="gpu-0") == 1
+
+
+async def test_when_all_are_ejected_all_are_used() -> None:
+    ejection = EjectionPolicy(failures_max=1, backoff_s=10.0)
+    servers = [backend_server(BUSY, turn([i])) for i in (7, 8)]
+    async with fleet(*servers, ejection=ejection) as known:
+        with pytest.raises(NoUpstreamAvailable):
+            await known.ids()
+        assert not any(state.available for state in known.pool.snapshot())
+        assert await known.ids() in ([7], [8])
+
+
+async def test_a_trial_that_is_cancelled_does_not_lock_the_backend_out() -> None:
+    ejection = EjectionPolicy(failures_max=1, backoff_s=10.0)
+    gate = Gate()
+    failing = backend_server(BUSY, (gate, Act.STALL), turn([7]))
+    async with fleet(failing, ejection=ejection) as known:
+        with pytest.raises(NoUpstreamAvailable):
+            await known.ids()
+        known.now[0] += 10.0
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(known.ids())
+            await gate.reached.wait()
+            assert not known.pool.snapshot()[0].available
+            task.cancel()
+        assert known.pool.snapshot()[0].available
+        gate.opened.set()
+        assert await known.ids() == [7]
+
+
+async def test_what_is_in_flight_is_counted_exactly() -> None:
+    stalled: Script = (STREAM_HEAD, said([5]), Act.STALL)
+    async with fleet(backend_server(stalled)) as known:
+        streams = [known.pool.stream(REQUEST) for _ in range(3)]
+        assert known.in_flight() == [0]
+        for stream in streams:
+            await anext(stream)
+        assert known.in_flight() == [3]
+        assert known.metric("upstream_requests_in_flight", upstream="gpu-0") == 3
+        for left, stream in zip((2, 1, 0), streams, strict=True):
+            await stream.aclose()
+            assert known.in_flight() == [left]
+        assert known.metric("upstream_requests_in_flight", upstream="gpu-0") == 0
+        assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="cancelled") == 3
+        assert known.pool.snapshot()[0].failures == 0
+
+
+async def test_a_stalled_backend_counts_as_failed() -> None:
+    stalled: Script = (STREAM_HEAD, said([5]), Act.STALL)
+    timeouts = Timeouts(stall_s=0.02)
+    async with fleet(backend_server(stalled), timeouts=timeouts) as known:
+        with pytest.raises(UpstreamFailed):
+            await known.ids()
+        assert known.pool.snapshot()[0].failures == 1
+
+
+async def test_health_checks_take_a_backend_out_and_bring_it_back() -> None:
+    down: Script = (response(b"", status=503),)
+    server = backend_server(health=[down, down, (response(b""),)])
+    async with fleet(server, ejection=EjectionPolicy(failures_max=2)) as known:
+        await known.pool.poll()
+        assert known.pool.snapshot()[0].healthy
+        await known.pool.poll()
+        (state,) = known.pool.snapshot()
+        assert (state.healthy, state.available) == (False, False)
+        assert state.problem == "GET /health is not answered with 200"
+        await known.pool.poll()
+        assert known.pool.snapshot()[0].healthy
+
+
+async def test_a_backend_that_came_late_is_asked_what_it_serves() -> None:
+    async with fleet(backend_server(models=[BUSY, listing("m")])) as known:
+        assert known.pool.models() == ()
+        await known.pool.poll()
+        assert known.pool.models() == (ModelInfo("m", 8192),)
+
+
+async def test_a_backend_that_came_back_is_asked_what_it_serves_now() -> None:
+    down: Script = (response(b"", status=503),)
+    server = backend_server(
+        models=[listing("m"), listing("m", length=4096)], health=[down, (response(b""),)]
+    )
+    async with fleet(server, ejection=EjectionPolicy(failures_max=1)) as known:
+        await known.pool.poll()
+        await known.pool.poll()
+        assert known.pool.context_length("m") == 4096
+
+
+async def test_an_unreachable_backend_is_not_healthy() -> None:
+    async with fleet(backend_server(), ejection=EjectionPolicy(failures_max=1)) as known:
+        await known.servers[0].stop()
+        await known.pool.poll()
+        assert not known.pool.snapshot()[0].healthy
+
+
+async def test_running_it_keeps_asking_until_it_is_cancelled() -> None:
+    gates = [Gate(), Gate()]
+    answers: list[Script] = [(response(b""),), (gates[0], response(b"")), (response(b""),)]
+    listings: list[Script] = [*listing("m")], (gates[1], *listing("m", length=100)), listing("m")  # type: ignore[assignment]
+    schedule = ProbeSchedule(health_interval_s=0.001, describe_interval_s=0.001)
+    async with fleet(backend_server(models=listings, health=answers), schedule=schedule) as known:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(known.pool.run())
+            for gate in gates:
+                await gate.reached.wait()
+                gate.opened.set()
+            task.cancel()
+        assert task.cancelled()

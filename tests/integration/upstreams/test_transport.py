@@ -1,0 +1,409 @@
+"""The transport against a real socket: framing, reuse, errors, back-pressure."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from gateway.upstreams.client import Client, build_client
+from gateway.upstreams.connection import Connection, ConnectionLimits
+from gateway.upstreams.transport import HttptoolsTransport, KeepAlive
+from tests.fakes.certificate import self_signed
+from tests.fakes.raw_server import (
+    STREAM_END,
+    STREAM_HEAD,
+    Act,
+    Gate,
+    RawServer,
+    Script,
+    chunk,
+    response,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+READ_FROM_SOCKET_MAX = 256 * 1024
+
+
+def serving(*scripts: Script) -> RawServer:
+    return RawServer({"*": scripts})
+
+
+def limited(
+    *, connections_max: int = 10, idle_max: int = 10, expiry_s: float = 4.0, **limits: int
+) -> Client:
+    keep_alive = KeepAlive(connections_max=connections_max, idle_max=idle_max, expiry_s=expiry_s)
+    return build_client(keep_alive=keep_alive, limits=ConnectionLimits(**limits))
+
+
+@asynccontextmanager
+async def streaming(client: Client, server: RawServer) -> AsyncIterator[httpx2.Response]:
+    async with client.stream("GET", server.url + "/x") as answer:
+        yield answer
+
+
+async def test_a_body_with_a_length_is_read(client: Client) -> None:
+    async with serving((response(b"hello", headers="x-a: b\r\n"),)) as server:
+        answer = await client.get(server.url + "/path?q=1")
+    assert (answer.status_code, answer.content, answer.headers["x-a"]) == (200, b"hello", "b")
+    assert answer.http_version == "HTTP/1.1"
+    assert server.requests[0].path == "/path?q=1"
+
+
+async def test_a_chunked_body_is_read(client: Client) -> None:
+    async with serving((STREAM_HEAD, chunk(b"ab"), chunk(b"cd"), STREAM_END)) as server:
+        assert (await client.get(server.url)).content == b"abcd"
+
+
+async def test_a_body_without_framing_is_read_to_the_end_of_the_connection(client: Client) -> None:
+    async with serving((b"HTTP/1.1 200 OK\r\n\r\nab", b"cd", Act.CLOSE)) as server:
+        assert (await client.get(server.url)).content == b"abcd"
+
+
+async def test_what_comes_in_one_read_comes_out_as_one_part(client: Client) -> None:
+    body = chunk(b"a") + chunk(b"b") + chunk(b"c")
+    gate = Gate()
+    script: Script = (STREAM_HEAD + body, gate, chunk(b"d") + STREAM_END)
+    async with serving(script) as server, streaming(client, server) as answer:
+        parts = answer.aiter_raw()
+        assert await anext(parts) == b"abc"
+        gate.opened.set()
+        assert [part async for part in parts] == [b"d"]
+
+
+async def test_a_request_body_arrives_with_its_length(client: Client) -> None:
+    async with serving((response(b""),)) as server:
+        await client.post(server.url + "/x", content=b"z" * 3_000_000)
+    assert server.requests[0].body == b"z" * 3_000_000
+
+
+async def test_a_request_body_of_unknown_length_is_measured(client: Client) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"ab"
+        yield b"c"
+
+    async with serving((response(b""),)) as server:
+        await client.post(server.url + "/x", content=parts())
+    assert server.requests[0].body == b"abc"
+    assert "transfer-encoding" not in server.requests[0].headers
+
+
+async def test_only_listed_headers_leave_the_gateway(client: Client) -> None:
+    async with serving((response(b"", headers="set-cookie: a=b\r\n"),)) as server:
+        for _ in range(2):
+            await client.post(
+                server.url,
+                json={},
+                headers={"x-request-id": "1", "cookie": "c=d", "authorization": "Bearer k"},
+            )
+    assert set(server.requests[1].headers) == {
+        "accept",
+        "accept-encoding",
+        "authorization",
+        "content-length",
+        "content-type",
+        "host",
+        "user-agent",
+    }
+    assert server.requests[1].headers["accept-encoding"] == "identity"
+
+
+async def test_redirects_are_not_followed(client: Client) -> None:
+    async with serving((response(b"", status=307, headers="location: /y\r\n"),)) as server:
+        assert (await client.get(server.url)).status_code == 307
+    assert len(server.requests) == 1
+
+
+async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
+    async with serving((response(b"ok"),)) as server, limited() as client:
+        assert (await client.get(server.url)).content == b"ok"
+
+
+async def test_a_connection_is_used_again(client: Client) -> None:
+    async with serving((response(b"ok"),)) as server:
+        for _ in range(3):
+            await client.get(server.url)
+        assert (server.connections, len(server.requests)) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        (response(b"ok", headers="connection: close\r\n"), Act.CLOSE),
+        (b"HTTP/1.1 200 OK\r\n\r\nok", Act.CLOSE),
+        (response(b"ok") + b"excess",),
+    ],
+)
+async def test_a_connection_that_ended_badly_is_not_used_again(
+    client: Client, script: Script
+) -> None:
+    async with serving(script) as server:
+        for _ in range(2):
+            assert (await client.get(server.url)).content == b"ok"
+        assert server.connections == 2
+
+
+async def test_a_body_that_was_not_read_to_its_end_closes_the_connection(client: Client) -> None:
+    async with serving((STREAM_HEAD, chunk(b"a"), Act.STALL)) as server:
+        async with streaming(client, server) as answer:
+            await anext(answer.aiter_raw())
+        await server.hung_up.wait()
+
+
+async def test_a_cancelled_request_closes_the_connection_before_any_answer(client: Client) -> None:
+    gate = Gate()
+    async with serving((gate, Act.STALL)) as server:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(client.get(server.url))
+            await gate.reached.wait()
+            task.cancel()
+        gate.opened.set()
+        await server.hung_up.wait()
+
+
+async def test_a_stale_connection_is_replaced_once_and_silently(client: Client) -> None:
+    async with serving((response(b"1"),), (Act.CLOSE,), (response(b"2"),)) as server:
+        await client.get(server.url)
+        assert (await client.get(server.url)).content == b"2"
+        assert [request.path for request in server.requests] == ["/"] * 3
+        assert server.connections == 2
+
+
+async def test_a_fresh_connection_that_is_closed_is_not_replaced(client: Client) -> None:
+    async with serving((Act.CLOSE,)) as server:
+        with pytest.raises(httpx2.RemoteProtocolError, match="without an answer"):
+            await client.get(server.url)
+        assert server.connections == 1
+
+
+async def test_a_stale_connection_is_not_replaced_twice(client: Client) -> None:
+    async with serving((response(b"1"),), (Act.CLOSE,)) as server:
+        await client.get(server.url)
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await client.get(server.url)
+        assert len(server.requests) == 3
+
+
+async def test_a_request_is_not_repeated_once_the_answer_has_begun(client: Client) -> None:
+    async with serving((response(b"1"),), (b"HTTP/1.1 200 O", Act.CLOSE)) as server:
+        await client.get(server.url)
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await client.get(server.url)
+        assert len(server.requests) == 2
+
+
+async def test_idle_connections_are_closed_when_they_are_too_old_or_too_many() -> None:
+    async with serving((response(b"ok"),)) as server, limited(expiry_s=0.01) as client:
+        await client.get(server.url)
+        await server.hung_up.wait()
+    gates = [Gate(), Gate()]
+    scripts: list[Script] = [(gate, response(b"ok")) for gate in gates]
+    async with serving(*scripts) as server, limited(idle_max=1) as client:
+        async with asyncio.TaskGroup() as group:
+            for gate in gates:
+                group.create_task(client.get(server.url))
+                await gate.reached.wait()
+            for gate in gates:
+                gate.opened.set()
+        await server.hung_up.wait()
+        assert server.connections == 2
+
+
+async def test_connections_are_bounded_without_a_queue() -> None:
+    async with (
+        serving((STREAM_HEAD, Act.STALL)) as server,
+        limited(connections_max=2) as client,
+        streaming(client, server),
+        streaming(client, server),
+    ):
+        with pytest.raises(httpx2.PoolTimeout, match="all 2 connections"):
+            await client.get(server.url)
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nab", Act.CLOSE),
+            httpx2.RemoteProtocolError,
+        ),
+        ((STREAM_HEAD, chunk(b"ab"), Act.CLOSE), httpx2.RemoteProtocolError),
+        ((STREAM_HEAD, b"nonsense\r\n", Act.STALL), httpx2.RemoteProtocolError),
+        ((b"nonsense\r\n\r\n", Act.STALL), httpx2.RemoteProtocolError),
+        ((b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000, Act.STALL), httpx2.RemoteProtocolError),
+        ((STREAM_HEAD, chunk(b"ab"), Act.RESET), httpx2.ReadError),
+        ((Act.RESET,), httpx2.ReadError),
+    ],
+)
+async def test_a_broken_answer_is_an_error_of_httpx2(
+    client: Client, script: Script, error: type[httpx2.TransportError]
+) -> None:
+    async with serving(script) as server:
+        with pytest.raises(error):
+            await client.get(server.url)
+
+
+async def test_bytes_before_a_break_are_delivered_first(client: Client) -> None:
+    gate = Gate()
+    script: Script = (STREAM_HEAD, gate, chunk(b"ab") + b"nonsense", Act.CLOSE)
+    async with serving(script) as server, streaming(client, server) as answer:
+        gate.opened.set()
+        parts = answer.aiter_raw()
+        assert await anext(parts) == b"ab"
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await anext(parts)
+
+
+async def test_nobody_listens(client: Client) -> None:
+    async with serving((response(b""),)) as server:
+        pass
+    with pytest.raises(httpx2.ConnectError):
+        await client.get(server.url)
+
+
+async def test_a_name_that_does_not_resolve(client: Client) -> None:
+    with pytest.raises(httpx2.ConnectError):
+        await client.get("http://nowhere.invalid/")
+
+
+async def test_a_backend_that_does_not_answer_in_time(client: Client) -> None:
+    async with serving((Act.STALL,)) as server:
+        with pytest.raises(httpx2.ReadTimeout, match="does not answer"):
+            await client.get(server.url, timeout=httpx2.Timeout(5, read=0.02))
+        await server.hung_up.wait()
+
+
+async def test_a_backend_that_falls_silent(client: Client) -> None:
+    async with serving((STREAM_HEAD, chunk(b"a"), Act.STALL)) as server:
+        with pytest.raises(httpx2.ReadTimeout, match="fell silent"):
+            await client.get(server.url, timeout=httpx2.Timeout(5, read=0.05))
+        await server.hung_up.wait()
+
+
+async def test_a_backend_that_does_not_read_the_request(client: Client) -> None:
+    gate = Gate()
+    async with RawServer({"*": [(gate, Act.RESET)]}, reads_bodies=False) as server:
+        waits = httpx2.Timeout(5, write=0.05)
+        with pytest.raises(httpx2.WriteTimeout):
+            await client.post(server.url, content=bytes(32_000_000), timeout=waits)
+        gate.opened.set()
+
+
+async def test_a_backend_that_refuses_before_it_has_read_all_is_heard(client: Client) -> None:
+    gate = Gate()
+    refusal = response(b"too large", status=413)
+    async with RawServer({"*": [(refusal, gate, Act.RESET)]}, reads_bodies=False) as server:
+        answer = await client.post(server.url, content=bytes(32_000_000))
+        gate.opened.set()
+    assert (answer.status_code, answer.content) == (413, b"too large")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9])
+async def test_a_connection_that_is_not_accepted_in_time(client: Client, seconds: float) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(httpx2.ConnectTimeout):
+            await client.get(f"http://127.0.0.1:{port}", timeout=httpx2.Timeout(5, connect=seconds))
+
+
+async def test_a_slow_consumer_holds_a_bounded_number_of_bytes() -> None:
+    parts, size, bound = 300, 64 * 1024, 100_000
+    script: Script = (STREAM_HEAD, *[chunk(bytes(size))] * parts, STREAM_END)
+    received, most = 0, 0
+    async with (
+        serving(script) as server,
+        limited(buffer_bytes_max=bound) as client,
+        streaming(client, server) as answer,
+    ):
+        connection = connection_of(answer)
+        await paused(connection)
+        async for part in answer.aiter_raw():
+            received += len(part)
+            most = max(most, len(part))
+            if received < parts * size // 2:
+                await paused(connection)
+    assert received == parts * size
+    assert bound < most <= bound + READ_FROM_SOCKET_MAX
+
+
+def connection_of(answer: httpx2.Response) -> Connection:
+    connection = answer.stream._stream._connection  # type: ignore[union-attr]
+    assert isinstance(connection, Connection)
+    return connection
+
+
+async def paused(connection: Connection) -> None:
+    """Until the consumer is so far behind that nothing more is read from the socket."""
+    while not connection._reading_paused:  # noqa: ASYNC110  there is no event to wait for
+        await asyncio.sleep(0)
+
+
+async def test_a_silent_gap_is_measured_from_each_wait_and_may_be_tightened(
+    client: Client,
+) -> None:
+    waits: dict[str, float | None] = {"connect": 5, "read": 60}
+    async with serving((STREAM_HEAD, chunk(b"a"), Act.STALL)) as server:
+        request = client.build_request("GET", server.url, extensions={"timeout": waits})
+        answer = await client.send(request, stream=True)
+        parts = answer.aiter_raw()
+        assert await anext(parts) == b"a"
+        waits["read"] = 0.01
+        with pytest.raises(httpx2.ReadTimeout):
+            await anext(parts)
+
+
+async def test_closing_the_client_breaks_off_what_is_under_way() -> None:
+    client = limited()
+    async with serving((STREAM_HEAD, chunk(b"a"), Act.STALL)) as server:
+        request = client.build_request("GET", server.url)
+        answer = await client.send(request, stream=True)
+        parts = answer.aiter_raw()
+        await anext(parts)
+        await client.aclose()
+        with pytest.raises(httpx2.ReadError):
+            await anext(parts)
+        await server.hung_up.wait()
+
+
+async def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path, "127.0.0.1")
+    trusting = ssl.create_default_context(cafile=certificate)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    limits = ConnectionLimits()
+    async with RawServer({"*": [(response(b"ok"),)]}, tls=tls) as server:
+        async with build_client(
+            keep_alive=KeepAlive(), limits=limits, ssl_context=trusting
+        ) as client:
+            for _ in range(2):
+                assert (await client.get(server.url)).content == b"ok"
+        assert server.connections == 1
+        async with build_client(keep_alive=KeepAlive(), limits=limits) as client:
+            with pytest.raises(httpx2.ConnectError, match=r"self.signed certificate"):
+                await client.get(server.url)
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "headers", "error"),
+    [
+        ("GET", "ftp://127.0.0.1/", {}, httpx2.UnsupportedProtocol),
+        ("HEAD", "http://127.0.0.1/", {}, httpx2.LocalProtocolError),
+        ("GET", "http://127.0.0.1/", {"x": "a\r\nb: c"}, httpx2.LocalProtocolError),
+    ],
+)
+async def test_what_cannot_be_sent_is_refused(
+    method: str, url: str, headers: dict[str, str], error: type[httpx2.TransportError]
+) -> None:
+    transport = HttptoolsTransport(keep_alive=KeepAlive(), limits=ConnectionLimits())
+    with pytest.raises(error):
+        await transport.handle_async_request(httpx2.Request(method, url, headers=headers))

@@ -1,0 +1,245 @@
+"""`VllmUpstream` on everything that was not recorded: timers, cuts, disconnects, odd servers."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from gateway.errors import UpstreamFailed, UpstreamRejected, UpstreamUnavailable
+from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
+from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
+from gateway.upstreams.problems import ContextOverflow
+from gateway.upstreams.vllm import VllmUpstream
+from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
+from tests.fakes.raw_server import (
+    STREAM_END,
+    STREAM_HEAD,
+    Act,
+    Gate,
+    RawServer,
+    Script,
+    response,
+)
+
+if TYPE_CHECKING:
+    from gateway.upstreams.client import Client
+
+STOP_IDS = (200002, 200012, 199999)
+REQUEST = TokenRequest("req_1", "public", [1, 2, 3], Sampling(max_tokens=500, seed=7), "salt")
+PATIENT = Timeouts()
+HASTY = Timeouts(first_token_s=0.05, stall_s=0.05, tail_s=0.05)
+
+
+def serving(*scripts: Script) -> RawServer:
+    return RawServer({"/v1/completions": scripts})
+
+
+def upstream_of(
+    server: RawServer, client: Client, timeouts: Timeouts = PATIENT, **limits: int
+) -> VllmUpstream:
+    backend = Backend("gpu-1", server.url, {"public": "served"}, api_key="hush")
+    return VllmUpstream(
+        backend, client, stop_ids=STOP_IDS, timeouts=timeouts, limits=StreamLimits(**limits)
+    )
+
+
+async def collect(upstream: VllmUpstream) -> list[TokenChunk]:
+    return [chunk async for chunk in upstream.generate(REQUEST)]
+
+
+async def test_the_request_that_a_backend_sees(client: Client) -> None:
+    async with serving(turn([1, 200002])) as server:
+        await collect(upstream_of(server, client))
+    (request,) = server.requests
+    assert request.head.startswith(b"POST /v1/completions HTTP/1.1\r\n")
+    assert request.headers["authorization"] == "Bearer hush"
+    assert request.headers["content-type"] == "application/json"
+    assert "x-request-id" not in request.headers
+    body = orjson.loads(request.body)
+    assert (body["model"], body["prompt"], body["seed"]) == ("served", [1, 2, 3], 7)
+    assert (body["request_id"], body["cache_salt"]) == ("req_1", "salt")
+
+
+async def test_ids_are_handed_on_before_the_token_counts_are_there(client: Client) -> None:
+    gate = Gate()
+    script = (STREAM_HEAD, said([5, 200002], "stop"), gate, usage(16), DONE, STREAM_END)
+    async with serving(script) as server:
+        chunks = upstream_of(server, client).generate(REQUEST)
+        assert await anext(chunks) == TokenChunk([5, 200002])
+        gate.opened.set()
+        assert [chunk async for chunk in chunks] == [TokenChunk([], FinishReason.STOP, 16)]
+
+
+async def test_a_connection_is_used_for_the_next_turn(client: Client) -> None:
+    async with serving(turn([1]), turn([2])) as server:
+        upstream = upstream_of(server, client)
+        for wanted in ([1], [2]):
+            assert [i for chunk in await collect(upstream) for i in chunk.ids] == wanted
+        assert server.connections == 1
+
+
+async def test_events_that_piled_up_come_as_one_chunk(client: Client) -> None:
+    piled = b"".join(said([i, i + 1]) for i in range(0, 192, 2))
+    gate = Gate()
+    async with serving((STREAM_HEAD, piled, gate, said([200002], "stop"), DONE)) as server:
+        chunks = upstream_of(server, client).generate(REQUEST)
+        assert (await anext(chunks)).ids == list(range(192))
+        await chunks.aclose()
+        gate.opened.set()
+
+
+async def test_a_long_prompt_may_be_repeated_in_the_first_event(client: Client) -> None:
+    echo = said([7], prompt_token_ids=[200006] * 128_000)
+    async with serving((STREAM_HEAD, echo, said([200002], "stop"), DONE, STREAM_END)) as server:
+        chunks = await collect(upstream_of(server, client))
+    assert [i for chunk in chunks for i in chunk.ids] == [7, 200002]
+
+
+async def test_an_event_beyond_the_bound_breaks_the_stream(client: Client) -> None:
+    async with serving((STREAM_HEAD, said([1] * 1000), Act.STALL)) as server:
+        with pytest.raises(UpstreamUnavailable, match="longer than 1000 bytes"):
+            await collect(upstream_of(server, client, frame_bytes_max=1000))
+        await server.hung_up.wait()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (503, UpstreamUnavailable),
+        (500, UpstreamUnavailable),
+        (400, UpstreamRejected),
+        (404, UpstreamRejected),
+    ],
+)
+async def test_an_error_as_first_event_of_a_200_is_no_success(
+    client: Client, code: int, kind: type[Exception]
+) -> None:
+    async with serving((STREAM_HEAD, COMMENT, failed(code, "engine is busy"))) as server:
+        with pytest.raises(kind, match=f"answered {code}: engine is busy"):
+            await collect(upstream_of(server, client))
+
+
+async def test_an_overflow_told_inside_a_200_is_recognised(client: Client) -> None:
+    message = "The decoder prompt (length 9) is longer than the maximum model length of 8."
+    async with serving((STREAM_HEAD, failed(400, message))) as server:
+        with pytest.raises(ContextOverflow):
+            await collect(upstream_of(server, client))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        (Act.CLOSE,),
+        (Act.RESET,),
+        (STREAM_HEAD, Act.RESET),
+        (STREAM_HEAD, STREAM_END),
+        (STREAM_HEAD, DONE, STREAM_END),
+        (response(b'{"choices":[]}'),),
+        (response(b"", status=307, headers="location: /elsewhere\r\n"),),
+        (response(b"<html>Bad Gateway</html>", status=502),),
+        (b"HTTP/1.1 500 Oops\r\ncontent-length: 100\r\n\r\nlost", Act.RESET),
+    ],
+)
+async def test_what_fails_before_the_first_id_may_be_tried_elsewhere(
+    client: Client, script: Script
+) -> None:
+    async with serving(script) as server:
+        with pytest.raises(UpstreamUnavailable) as caught:
+            await collect(upstream_of(server, client))
+    assert caught.value.upstream == "gpu-1"
+
+
+async def test_a_server_that_is_not_there_may_be_replaced(client: Client) -> None:
+    async with serving(turn([1])) as server:
+        pass
+    with pytest.raises(UpstreamUnavailable, match="ConnectError"):
+        await collect(upstream_of(server, client))
+
+
+@pytest.mark.parametrize("act", [Act.CLOSE, Act.RESET])
+async def test_a_break_after_the_first_id_is_final(client: Client, act: Act) -> None:
+    async with serving((STREAM_HEAD, said([1]), said([2]), act)) as server:
+        with pytest.raises(UpstreamFailed):
+            await collect(upstream_of(server, client))
+
+
+@pytest.mark.parametrize("act", [Act.CLOSE, Act.STALL])
+@pytest.mark.parametrize("last", STOP_IDS)
+async def test_a_break_after_a_stop_id_has_lost_nothing(
+    client: Client, act: Act, last: int
+) -> None:
+    async with serving((STREAM_HEAD, said([1]), said([last]), act)) as server:
+        chunks = await collect(upstream_of(server, client, HASTY))
+    assert [i for chunk in chunks for i in chunk.ids] == [1, last]
+    assert chunks[-1].finish is FinishReason.STOP
+
+
+async def test_a_refusal_is_read_only_up_to_its_bound(client: Client) -> None:
+    head = b"HTTP/1.1 400 Bad Request\r\ntransfer-encoding: chunked\r\n\r\n"
+    endless = chain([head], repeat(b"5\r\nwords\r\n"))
+    async with serving(endless) as server:
+        with pytest.raises(UpstreamRejected, match="words"):
+            await collect(upstream_of(server, client, error_bytes_max=1000))
+        await server.hung_up.wait()
+
+
+@pytest.mark.parametrize("script", [(Act.STALL,), (STREAM_HEAD, COMMENT, Act.STALL)])
+async def test_patience_with_the_first_token_ends(client: Client, script: Script) -> None:
+    async with serving(script) as server:
+        with pytest.raises(UpstreamUnavailable):
+            await collect(upstream_of(server, client, HASTY))
+        await server.hung_up.wait()
+
+
+async def test_patience_between_tokens_ends(client: Client) -> None:
+    async with serving((STREAM_HEAD, said([1]), Act.STALL)) as server:
+        with pytest.raises(UpstreamFailed, match="no token in time"):
+            await collect(upstream_of(server, client, HASTY))
+        await server.hung_up.wait()
+
+
+@pytest.mark.parametrize("before", [[], [said([1])]])
+async def test_comments_do_not_buy_patience(client: Client, before: list[bytes]) -> None:
+    endless = chain([STREAM_HEAD], before, repeat(COMMENT))
+    async with serving(endless) as server:
+        with pytest.raises((UpstreamUnavailable, UpstreamFailed), match="no token in time"):
+            await collect(upstream_of(server, client, HASTY))
+        await server.hung_up.wait()
+
+
+async def test_a_finish_does_not_wait_for_counts_that_never_come(client: Client) -> None:
+    async with serving((STREAM_HEAD, said([1], "stop"), Act.STALL)) as server:
+        chunks = await collect(upstream_of(server, client, Timeouts(tail_s=0.02)))
+        await server.hung_up.wait()
+    assert chunks == [TokenChunk([1]), TokenChunk([], FinishReason.STOP)]
+
+
+async def test_a_finished_turn_does_not_wait_for_the_end_of_the_body(client: Client) -> None:
+    async with serving((STREAM_HEAD, said([1], "stop"), usage(3), Act.STALL)) as server:
+        chunks = await collect(upstream_of(server, client, Timeouts(tail_s=0.02)))
+        await server.hung_up.wait()
+    assert chunks[-1] == TokenChunk([], FinishReason.STOP, 3)
+
+
+@pytest.mark.parametrize("sent", [[], [STREAM_HEAD], [STREAM_HEAD, said([1])]])
+async def test_a_cancelled_turn_hangs_up(client: Client, sent: list[bytes]) -> None:
+    gate = Gate()
+    async with serving((*sent, gate, Act.STALL)) as server:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(collect(upstream_of(server, client)))
+            await gate.reached.wait()
+            task.cancel()
+        gate.opened.set()
+        await server.hung_up.wait()
+
+
+async def test_closing_the_stream_hangs_up(client: Client) -> None:
+    async with serving((STREAM_HEAD, said([1]), Act.STALL)) as server:
+        chunks = upstream_of(server, client).generate(REQUEST)
+        await anext(chunks)
+        await chunks.aclose()
+        await server.hung_up.wait()

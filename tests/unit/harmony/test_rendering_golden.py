@@ -1,0 +1,41 @@
+"""Pinned prompts: `text` is for the reader, `ids` are what backends have cached."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.generation import Prompt, Span
+from gateway.harmony.rendering import Renderer, RenderOptions, prompt_messages
+from gateway.protocol.tools import FunctionTool
+from tests.fakes.contexts import from_wire
+from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary
+
+GOLDEN = Path(__file__).parents[2] / "data" / "golden"
+CASES = {path.stem: json.loads(path.read_text()) for path in sorted(GOLDEN.glob("*.json"))}
+TYPES_LOST_IN_LIBRARY = {"pydantic_tools"}
+"""The library writes `any` for `anyOf`, `$ref` and `const` (see test_typescript)."""
+
+
+def options_of(case: dict[str, Any]) -> RenderOptions:
+    tools = tuple(FunctionTool.model_validate(tool) for tool in case["options"]["tools"])
+    return RenderOptions(**{**case["options"], "tools": tools})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_context_is_rendered_to_the_pinned_ids(name: str) -> None:
+    case = CASES[name]
+    items = [from_wire(item) for item in case["items"]]
+    prompt = Renderer(vocabulary()).render(items, options_of(case))
+    assert spelled(prompt.ids) == case["text"]
+    assert prompt == Prompt(case["ids"], tuple(Span(*span) for span in case["spans"]))
+
+
+@pytest.mark.parametrize("name", sorted(CASES.keys() - TYPES_LOST_IN_LIBRARY))
+def test_openai_harmony_agrees_with_the_pinned_ids(name: str) -> None:
+    case = CASES[name]
+    items = [from_wire(item) for item in case["items"]]
+    assert library_prompt(prompt_messages(items, options_of(case))) == case["ids"]
