@@ -83,8 +83,7 @@ async def _examine(config: Path | None) -> list[Finding]:
     if not settings.backends:
         remedy = "Name one in gateway.yaml: see gateway.example.yaml."
         findings.append(Finding("backends", ok=False, detail="none is configured", remedy=remedy))
-    keep_alive = KeepAlive(connections_max=len(settings.backends) or 1)
-    async with build_client(keep_alive=keep_alive, limits=ConnectionLimits()) as client:
+    async with build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()) as client:
         for backend in settings.backends:
             finding = await _backend(settings, backend, client, prompt_ids)
             findings.append(finding)
@@ -156,11 +155,12 @@ async def _one_token(backend: Backend, model: str, client: Client, prompt_ids: l
         sampling=Sampling(max_tokens=1, temperature=0.0),
         cache_salt="doctor",
     )
+    came = 0
     async with aclosing(upstream.generate(request)) as chunks:
         async for chunk in chunks:
-            if chunk.ids:
-                return
-    raise UpstreamError("it ended without a token id", upstream=backend.name)
+            came += len(chunk.ids)
+    if not came:
+        raise UpstreamError("it ended without a token id", upstream=backend.name)
 
 
 def _failed(name: str, error: GatewayError) -> Finding:

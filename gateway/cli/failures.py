@@ -25,9 +25,7 @@ def told_plainly() -> Iterator[None]:
     except StoreConflict as error:
         terminal.failure(str(error), "Something of that name exists already; choose another.")
     except StoreError as error:
-        terminal.failure(
-            f"the database: {error}", "Is PostgreSQL running, and is DATABASE_URL right?"
-        )
+        terminal.failure(str(error), "Is PostgreSQL running, and is DATABASE_URL right?")
     except RequestError as error:
         terminal.failure(error.message, "See the command's --help.")
     except KeyboardInterrupt:

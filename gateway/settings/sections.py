@@ -42,6 +42,12 @@ def _postgres_url(url: SecretStr) -> SecretStr:
     return url
 
 
+def _pepper(secret: SecretStr) -> SecretStr:
+    if len(secret.get_secret_value()) < PEPPER_CHARS_MIN:
+        raise ValueError(f"expected {PEPPER_CHARS_MIN} characters or more")
+    return secret
+
+
 class Section(BaseModel):
     """Frozen; a key that does not exist is a mistake; no value is repeated in an error."""
 
@@ -87,7 +93,7 @@ class Database(Section):
 class Auth(Section):
     """API keys."""
 
-    key_pepper: Annotated[SecretStr, Field(min_length=PEPPER_CHARS_MIN)] | None = Field(
+    key_pepper: Annotated[SecretStr, AfterValidator(_pepper)] | None = Field(
         None,
         description="Secret that API keys are hashed with, 16 characters or more; needed with an "
         "external database, made once for the embedded one.",

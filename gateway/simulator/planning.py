@@ -16,7 +16,7 @@ _TIMES: Final = {"once": 1, "twice": 2, "thrice": 3}
 _COUNTS: Final = {"two": 2, "three": 3, "four": 4, "five": 5}
 _REPEAT: Final = re.compile(r"(?i)\b(once|twice|thrice)\b|\b(two|three|four|five|\d{1,2}) times\b")
 _REFUSAL: Final = re.compile(r"(?i)\b(?:don't|do not|never|without) (?:call|us(?:e|ing)|run)")
-_ASKS: Final = re.compile(r"(?i)\b(?:call|use|run|invoke|tool|function)\b")
+_ASKS: Final = re.compile(r"(?i)\b(?:call|use|run|invoke)\b")
 _IMPERATIVE: Final = re.compile(
     r"(?i)\A(?:please\s+)?(?:add|book|calculate|check|compute|create|delete|execute|fetch|find|get"
     r"|list|look|make|open|order|read|search|send|set|show|start|tell me the|update|write)\b"

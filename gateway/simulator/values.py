@@ -81,9 +81,9 @@ class _Maker:
         if constants:
             return self._choose(constants)
         kinds = [_type_of(member) for member in resolved]
-        if "null" in kinds and depth >= DEPTH_SHORT:
-            return None
         flat = [i for i, kind in enumerate(kinds) if kind not in {"object", "array", "null"}]
+        if not flat and "null" in kinds and depth >= DEPTH_SHORT:
+            return None
         some = [i for i, kind in enumerate(kinds) if kind != "null"]
         return self.value(resolved[(flat or some or [0])[0]], key, depth + 1)
 

@@ -6,7 +6,7 @@ and half a character is not text.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 import orjson
 
@@ -132,7 +132,9 @@ class CompletionReader:
         elif "error" in event or event.get("object") == "error":
             self._break(message_of(event), code_of(event))
         else:
-            self._usage(event.get("usage"))
+            usage = event.get("usage")
+            if usage is not None:
+                self._usage(usage)
             self._choices(event.get("choices"))
 
     def _usage(self, usage: object) -> None:
@@ -157,7 +159,7 @@ class CompletionReader:
         if ids is None:
             self.fault = BackendTooOld(upstream=self._upstream)
             return
-        if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < _ID_END for i in ids):
+        if not _are_ids(ids):
             self._break("token_ids are not a list of ids")
             return
         if ids:
@@ -191,3 +193,12 @@ class CompletionReader:
         if self._last_id in self._stop_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if self._ids_left <= 0 else None
+
+
+def _are_ids(ids: object) -> TypeGuard[list[int]]:
+    if not isinstance(ids, list):
+        return False
+    for i in ids:  # a loop, because a generator would cost more than all the rest
+        if type(i) is not int or not 0 <= i < _ID_END:
+            return False
+    return True

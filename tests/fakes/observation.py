@@ -39,6 +39,6 @@ class Backends:
     async def until(self, wanted: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """Look again until what they saw is as wanted; fails after `WAIT_S`."""
         async with asyncio.timeout(WAIT_S):
-            while not wanted(rows := await self.seen()):
+            while not wanted(rows := await self.seen()):  # noqa: ASYNC110 - it is behind HTTP
                 await asyncio.sleep(0.01)
         return rows

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FAST: Final = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+MEMORY_NEEDED_BYTES: Final = 4 * 2**30
 _counter = itertools.count(1)
 
 
@@ -32,12 +33,19 @@ def server_programs() -> Path | None:
 @contextmanager
 def reachable_folder() -> Iterator[Path]:
     """A temporary folder that the server's account can pass through; pytest's own are private."""
-    folder = Path(tempfile.mkdtemp(prefix="gateway-test-"))
+    folder = Path(tempfile.mkdtemp(prefix="gateway-test-", dir=_memory()))
     folder.chmod(0o711)
     try:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+def _memory() -> Path | None:
+    """Where files cost no disk, if there is room for some hundred small databases."""
+    folder = Path("/dev/shm")
+    roomy = folder.is_dir() and shutil.disk_usage(folder).free > MEMORY_NEEDED_BYTES
+    return folder if roomy else None
 
 
 def embedded(data_dir: Path) -> EmbeddedPostgres:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.harmony.typescript import Schema
     from gateway.protocol.context import ContextItem
 
-laws = settings(deadline=None, max_examples=60)
+laws = settings(deadline=None, max_examples=40)
 
 # Conversations ----------------------------------------------------------------------------------
 

@@ -10,31 +10,14 @@ from pydantic import TypeAdapter
 
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.stream import as_events, stream, texts
+from tests.integration.api.bodies import MODEL, create
 
 if TYPE_CHECKING:
     import httpx2
 
     from tests.fakes.observation import Backends
 
-MODEL = "gpt-oss-20b"
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-WEATHER = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "The weather at a place.",
-    "parameters": {
-        "type": "object",
-        "properties": {"location": {"type": "string"}},
-        "required": ["location"],
-    },
-}
-
-
-async def create(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
-    answer = await client.post("/v1/responses", json={"model": MODEL, **body})
-    assert answer.status_code == 200, answer.text
-    created: dict[str, Any] = answer.json()
-    return created
 
 
 async def test_a_response_thinks_and_answers(client: httpx2.AsyncClient) -> None:

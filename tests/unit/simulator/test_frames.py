@@ -36,16 +36,19 @@ def test_ids_and_text_are_the_same_however_they_are_cut(size: int, cuts: list[in
     writer = _writer()
     data, start = b"", 0
     for cut in cuts:
-        data += writer.events(ids[start : start + cut], size, None)
-        start = min(start + cut, len(ids) - 1)
+        end = min(start + cut, len(ids) - 1)
+        data += writer.events(ids[start:end], size, None)
+        start = end
     choices = _choices(data + writer.events(ids[start:], size, STOP))
-    assert sum((choice["token_ids"] for choice in choices), []) == ids
+    assert [one for choice in choices for one in choice["token_ids"]] == ids
     assert "".join(choice["text"] for choice in choices) == TEXT
     assert all(len(choice["token_ids"]) <= size for choice in choices)
-    assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["stop"]
-    assert [choice["prompt_token_ids"] for choice in choices] == [[1, 2]] + [None] * (
-        len(choices) - 1
-    )
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["stop"]
+    assert [choice["prompt_token_ids"] for choice in choices if choice["prompt_token_ids"]] == [
+        [1, 2]
+    ]
+    assert choices[-1]["finish_reason"] == "stop"
+    assert choices[0]["prompt_token_ids"] == [1, 2]
 
 
 def test_half_a_character_is_no_text_until_it_is_whole() -> None:

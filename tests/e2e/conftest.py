@@ -1,0 +1,117 @@
+"""One simulated backend and two replicas on one database, as processes, and OpenAI's clients."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
+
+from tests.fakes.gateway import gateway_settings, new_key
+from tests.fakes.processes import gateway_process, output_of_children, simulator_process
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator, Iterator
+    from pathlib import Path
+
+    from tests.fakes.postgres import PostgresServer
+    from tests.fakes.processes import GatewayProcess, SimulatorProcess
+
+HEADERS_WAIT_S = 0.2
+"""The first replica sends a stream's headers after this long; the second with the first token."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what the processes printed."""
+    report = yield
+    if report.failed:
+        report.sections += output_of_children()
+    return report
+
+
+@pytest.fixture(scope="session")
+async def replicas_database_url(postgres: PostgresServer, template: str) -> AsyncIterator[str]:
+    """The database that the shared replicas share."""
+    name = await postgres.create(template)
+    yield postgres.database_url(name)
+    await postgres.drop(name)
+
+
+@pytest.fixture(scope="session")
+def simulator() -> Iterator[SimulatorProcess]:
+    """The backend of the shared replicas."""
+    with simulator_process() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def replicas(
+    replicas_database_url: str,
+    simulator: SimulatorProcess,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[GatewayProcess, GatewayProcess]]:
+    """Two replicas that nobody kills; they end cleanly."""
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(
+                gateway_process(
+                    tmp_path_factory.mktemp("replica"),
+                    replicas_database_url,
+                    [simulator.url],
+                    stream={"start_grace_s": wait_s},
+                )
+            )
+            for wait_s in (HEADERS_WAIT_S, 60.0)
+        )
+        yield first, second
+        for replica in (first, second):
+            assert replica.child.stop() == 0, replica.child.output
+            assert "Traceback" not in replica.child.output
+
+
+@pytest.fixture(scope="session")
+def gateway(replicas: tuple[GatewayProcess, GatewayProcess]) -> GatewayProcess:
+    """The first replica."""
+    return replicas[0]
+
+
+@pytest.fixture(scope="session")
+async def key(replicas_database_url: str) -> str:
+    """An API key for both replicas."""
+    return await new_key(gateway_settings(replicas_database_url, []), "acme")
+
+
+@pytest.fixture
+def client(gateway: GatewayProcess, key: str) -> Iterator[OpenAI]:
+    """OpenAI's client for the first replica; it does not retry."""
+    http_client = DefaultHttpxClient(trust_env=False)
+    with OpenAI(
+        base_url=gateway.base_url, api_key=key, max_retries=0, http_client=http_client
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def async_client(gateway: GatewayProcess, key: str) -> AsyncIterator[AsyncOpenAI]:
+    """The same, for coroutines."""
+    http_client = DefaultAsyncHttpxClient(trust_env=False)
+    async with AsyncOpenAI(
+        base_url=gateway.base_url, api_key=key, max_retries=0, http_client=http_client
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def own_key(database_url: str) -> str:
+    """An API key in the database of this test alone."""
+    return await new_key(gateway_settings(database_url, []), "acme")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """For the configuration of a replica that this test alone has."""
+    return tmp_path

@@ -1,0 +1,219 @@
+"""`gateway serve` and `gateway simulate` as child processes: real sockets, signals and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from typing import IO, TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from tests.fakes.gateway import PEPPER
+from tests.fakes.simulator import RunningSimulator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+STEP_S: Final = 0.01
+SHOWN_LINES: Final = 80
+
+running: Final[list[Child]] = []
+"""Every child that has not been stopped yet, for reports of failed tests."""
+
+
+class Child:
+    """A running `python -m gateway`. What it prints is kept; stop it with `stopped`."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.arguments = tuple(arguments)
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._ended = False
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gateway", *arguments],
+            env={**_neutral_environment(), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self._reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
+        self._reader.start()
+        running.append(self)
+
+    @property
+    def output(self) -> str:
+        """All it has printed so far."""
+        with self._changed:
+            return "".join(self._lines)
+
+    def listening_url(self) -> str:
+        """Where it says it listens, once it does. Fails when it ends instead."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._listening(), START_TIMEOUT_S)
+            url = self._listening()
+        assert url is not None, f"{self.arguments} did not start:\n{self.output}"
+        return url
+
+    def terminate(self) -> None:
+        """SIGTERM; does not wait."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        self.process.kill()
+        self._join(STOP_TIMEOUT_S)
+
+    def stop(self) -> int:
+        """Its exit code after SIGTERM, or that of SIGKILL when it does not end. May be repeated."""
+        self.terminate()
+        try:
+            return self._join(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self.process.returncode
+
+    def exit_code(self) -> int:
+        """Waits for the end of one that was told to end."""
+        return self._join(STOP_TIMEOUT_S)
+
+    def _join(self, timeout_s: float) -> int:
+        code = self.process.wait(timeout_s)
+        self._reader.join(timeout_s)
+        return code
+
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                with self._changed:
+                    self._lines.append(line)
+                    self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _listening(self) -> str | None:
+        for line in self._lines:
+            entry = _json_object(line)
+            if entry.get("event") == "listening":
+                return str(entry["url"])
+        return None
+
+
+@dataclass(frozen=True)
+class GatewayProcess:
+    """A replica that is ready."""
+
+    url: str
+    child: Child
+
+    @property
+    def base_url(self) -> str:
+        """What OpenAI's clients are given."""
+        return f"{self.url}/v1"
+
+
+@dataclass(frozen=True)
+class SimulatorProcess(RunningSimulator):
+    """A simulated backend that answers."""
+
+    child: Child | None = None
+
+    def until_request(
+        self, wanted: Callable[[dict[str, Any]], bool], timeout_s: float = 10.0
+    ) -> dict[str, Any]:
+        """The first request that is as wanted, once there is one; raises TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            rows = self.requests()
+            if found := next((row for row in rows if wanted(row)), None):
+                return found
+            time.sleep(STEP_S)
+        raise TimeoutError(f"no such request among {self.requests()[-3:]}")
+
+
+@contextmanager
+def stopped(child: Child) -> Iterator[Child]:
+    """Whatever happens, the child is gone afterwards."""
+    try:
+        yield child
+    finally:
+        child.stop()
+        running.remove(child)
+
+
+@contextmanager
+def gateway_process(
+    folder: Path, database_url: str, backends: Sequence[str], **sections: Mapping[str, Any]
+) -> Iterator[GatewayProcess]:
+    """A replica with a configuration file in `folder`; `sections` are those of the settings."""
+    config = folder / "gateway.yaml"
+    named = [{"name": f"b{number}", "url": url} for number, url in enumerate(backends)]
+    config.write_text(json.dumps({"backends": named, **sections}), encoding="utf-8")
+    arguments = ["serve", "--config", str(config), "--port", "0"]
+    environment = {"DATABASE_URL": database_url, "GATEWAY_AUTH__KEY_PEPPER": PEPPER}
+    with stopped(Child(arguments, environment)) as child:
+        url = child.listening_url()
+        _until_ready(url, child)
+        yield GatewayProcess(url, child)
+
+
+@contextmanager
+def simulator_process(*arguments: str, port: int = 0) -> Iterator[SimulatorProcess]:
+    """A simulated backend; `arguments` are options of `gateway simulate`."""
+    with stopped(Child(["simulate", "--port", str(port), *arguments], {})) as child:
+        listening = urlsplit(child.listening_url()).port
+        assert listening is not None
+        yield SimulatorProcess(listening, child=child)
+
+
+def output_of_children() -> list[tuple[str, str]]:
+    """A title and the last lines of every running child."""
+    return [
+        (" ".join(child.arguments), "".join(child.output.splitlines(keepends=True)[-SHOWN_LINES:]))
+        for child in running
+    ]
+
+
+def _until_ready(url: str, child: Child) -> None:
+    """Until /readyz says so: it asks the backends in the background."""
+    address = urlsplit(url)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        connection = HTTPConnection(address.hostname or "", address.port, timeout=START_TIMEOUT_S)
+        try:
+            connection.request("GET", "/readyz")
+            if connection.getresponse().status == 200:
+                return
+        finally:
+            connection.close()
+        time.sleep(STEP_S)
+    raise AssertionError(f"{url} is not ready:\n{child.output}")
+
+
+def _neutral_environment() -> dict[str, str]:
+    """Ours, without what would configure a gateway."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GATEWAY_") and name not in {"DATABASE_URL", "PORT"}
+    }
+
+
+def _json_object(line: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}

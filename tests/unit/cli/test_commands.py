@@ -1,0 +1,168 @@
+"""The command line: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway import __version__
+from gateway.cli.commands import commands
+from gateway.cli.failures import told_plainly
+from gateway.errors import (
+    ConfigError,
+    InvalidRequest,
+    StartupError,
+    StoreConflict,
+    StoreUnavailable,
+)
+from gateway.settings.reference import rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+ESCAPE = "\x1b"
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a gateway.yaml and an environment without settings."""
+    monkeypatch.chdir(tmp_path)
+    for name in [*os.environ]:
+        if name.startswith("GATEWAY_") or name in {"DATABASE_URL", "PORT"}:
+            monkeypatch.delenv(name)
+
+
+def ran(*arguments: str) -> Result:
+    return CliRunner().invoke(commands, arguments)
+
+
+def process(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *arguments],
+        env={"PATH": os.defpath, "HOME": str(os.getcwd()), "PYTHONPATH": sys.path[0], **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_version_is_shown() -> None:
+    result = ran("--version")
+    assert (result.exit_code, result.stdout) == (0, f"harmony-gateway {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        (), ("demo",), ("serve",), ("simulate",), ("doctor",), ("db", "upgrade"), ("db", "current"),
+        ("tenants", "create"), ("tenants", "list"), ("tenants", "disable"), ("keys", "create"),
+        ("keys", "list"), ("keys", "disable"), ("config", "check"), ("config", "env"),
+        ("config", "example"),
+    ],
+)  # fmt: skip
+def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
+    result = ran(*path, "--help")
+    assert result.exit_code == 0
+    assert "Usage: " in result.stdout
+    assert len(result.stdout.splitlines()) > 8
+
+
+def test_every_variable_is_listed_with_its_default() -> None:
+    lines = ran("config", "env").stdout.splitlines()
+    assert {f"{row.name}={row.default}" for row in rows()} <= set(lines)
+    listed = json.loads(ran("config", "env", "--json").stdout)
+    assert [entry["name"] for entry in listed] == [row.name for row in rows()]
+
+
+def test_the_example_that_is_printed_passes_the_check(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(ran("config", "example").stdout, encoding="utf-8")
+    result = ran("config", "check")
+    assert result.exit_code == 0
+    assert "gpu-1" in result.stdout
+    told = json.loads(ran("config", "check", "--config", str(file), "--json").stdout)
+    assert told == {"ok": True, "models": ["gpt-oss-120b"], "backends": ["gpu-1"],
+                    "database": "embedded"}  # fmt: skip
+
+
+def test_mistakes_in_the_configuration_end_a_command_with_two_lines(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text("server:\n  port: many\n", encoding="utf-8")
+    result = process("config", "check", "--config", str(file))
+    assert result.returncode == 1
+    assert result.stdout == ""
+    message, remedy = result.stderr.splitlines()
+    assert message.startswith(f"error: {file}:2: server.port: ")
+    assert remedy.startswith("  ")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_gateway_without_backends_does_not_start() -> None:
+    result = process("serve")
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: backends: no backend is configured\n")
+    assert "Traceback" not in result.stderr
+
+
+def test_an_external_database_needs_a_pepper() -> None:
+    result = process("keys", "list", DATABASE_URL="postgresql://u:canary@127.0.0.1:9/d")
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: auth.key_pepper: ")
+    assert "canary" not in result.stderr
+
+
+def test_a_database_that_is_not_there_is_told_without_its_password() -> None:
+    result = process("db", "upgrade", DATABASE_URL="postgresql://u:canary@127.0.0.1:9/d")
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 2
+    assert "Is PostgreSQL running" in result.stderr
+    assert "canary" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "remedy"),
+    [
+        (StartupError("what [b]", remedy="do"), "error: what [b]", "  do"),
+        (ConfigError("what", where="f:1", remedy="do"), "error: f:1: what", "  do"),
+        (StoreUnavailable("gone"), "error: gone", "  Is PostgreSQL running"),
+        (StoreConflict("uq"), "error: constraint uq", "  Something of that name"),
+        (InvalidRequest("no name"), "error: no name", "  See the command"),
+    ],
+)
+def test_expected_trouble_is_two_plain_lines(
+    error: Exception, message: str, remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught, told_plainly():
+        raise error
+    assert caught.value.code == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(message)
+    assert second.startswith(remedy)
+
+
+def test_an_interrupt_ends_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught, told_plainly():
+        raise KeyboardInterrupt
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_what_nobody_expected_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError), told_plainly():
+        raise ZeroDivisionError
+
+
+def test_colours_are_left_out_when_they_are_not_wanted() -> None:
+    forced = process("serve", FORCE_COLOR="1")
+    assert ESCAPE in forced.stderr
+    plain = process("serve", FORCE_COLOR="1", NO_COLOR="1")
+    assert "[31m" not in plain.stderr

@@ -1,0 +1,64 @@
+"""The documentation of the settings is made from them and is complete."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from gateway.settings import Settings, load_settings
+from gateway.settings.reference import example, rows
+from gateway.settings.sections import Section
+
+ROOT = Path(__file__).parents[3]
+MODELS: list[type[BaseModel]] = [Settings, *Section.__subclasses__()]
+UNITS = ("_s", "_bytes_max", "_max", "_size")
+
+
+def test_the_example_file_is_the_one_that_the_command_prints() -> None:
+    assert (ROOT / "gateway.example.yaml").read_text(encoding="utf-8") == example()
+
+
+def test_the_example_file_is_valid_and_changes_nothing_but_models_and_backends() -> None:
+    settings = load_settings(ROOT / "gateway.example.yaml", environ={})
+    assert [model.id for model in settings.models] == ["gpt-oss-120b"]
+    assert [backend.url for backend in settings.backends] == ["http://gpu-1:8000"]
+    assert settings.model_copy(update={"models": (), "backends": ()}) == Settings()
+
+
+def test_the_example_file_is_valid_with_every_default_written_out(tmp_path: Path) -> None:
+    names = {name for model in MODELS for name in model.model_fields}
+    commented = re.compile(rf"^(\s*)# ((?:{'|'.join(names)}):.*)$", re.MULTILINE)
+    file = tmp_path / "gateway.yaml"
+    file.write_text(commented.sub(r"\1\2", example()), encoding="utf-8")
+    settings = load_settings(file, environ={})
+    assert len(commented.findall(example())) > len(rows()) - 3
+    (backend,) = settings.backends
+    assert backend.models == ()
+    assert settings.limits == Settings().limits
+
+
+def test_every_variable_is_listed_once_with_a_description() -> None:
+    table = rows()
+    names = [row.name for row in table]
+    assert len(names) == len(set(names))
+    assert all(row.description for row in table)
+    assert {"GATEWAY_CONFIG", "GATEWAY_SERVER__PORT", "GATEWAY_BACKENDS"} < set(names)
+
+
+def test_every_listed_default_can_be_set_as_it_is_listed() -> None:
+    environ = {row.name: row.default for row in rows() if row.name != "GATEWAY_CONFIG"}
+    environ["GATEWAY_DATA_DIR"] = str(Settings().data_dir)
+    assert load_settings(environ=environ) == Settings()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_setting_is_described_and_every_number_has_its_unit(model: type[BaseModel]) -> None:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            continue
+        assert field.description, name
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool):
+            assert name.endswith(UNITS) or name == "port", name

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.generation import FinishReason
+from gateway.harmony.vocabulary import CALL, END_OF_TEXT, RETURN
+from gateway.simulator.continuation import Continuation
+from gateway.simulator.directives import Directives
+from gateway.simulator.errors import SimulatedError
+from gateway.simulator.options import SimulatorOptions
+from gateway.simulator.reply import Reply, reply_to
+from gateway.simulator.requests import CompletionRequest, read_request
+
+OPTIONS = SimulatorOptions(context_length=100)
+
+
+def _request(**fields: Any) -> CompletionRequest:
+    return read_request(json.dumps({"prompt": [1, 2, 3], **fields}).encode(), OPTIONS)
+
+
+def _reply(ids: list[int], finish: FinishReason | None = None, **fields: Any) -> Reply:
+    return reply_to(_request(**fields), Continuation(ids, 0, Directives(), finish))
+
+
+@pytest.mark.parametrize(
+    ("stop_id", "reason"), [(RETURN, None), (CALL, CALL), (END_OF_TEXT, END_OF_TEXT)]
+)
+def test_stop_ids_end_a_reply_and_only_return_is_not_named(
+    stop_id: int, reason: int | None
+) -> None:
+    assert _reply([5, stop_id, 6]) == Reply([5, stop_id], "stop", reason)
+
+
+def test_the_callers_stop_ids_end_it_too_and_are_named() -> None:
+    assert _reply([5, 6, RETURN], stop_token_ids=[6]) == Reply([5, 6], "stop", 6)
+
+
+def test_max_tokens_cuts_a_reply() -> None:
+    assert _reply([5, 6, RETURN], max_tokens=2) == Reply([5, 6], "length", None)
+    assert _reply([5, 6, RETURN], max_tokens=3) == Reply([5, 6, RETURN], "stop", None)
+
+
+def test_sixteen_ids_are_the_default() -> None:
+    assert _reply([5] * 20 + [RETURN]) == Reply([5] * 16, "length", None)
+    assert _reply([5] * 20 + [RETURN], max_tokens=None).finish == "length"
+
+
+def test_recorded_output_goes_over_stop_ids_and_ends_as_recorded() -> None:
+    assert _reply([5, CALL, 6], FinishReason.LENGTH) == Reply([5, CALL, 6], "length", None)
+    assert _reply([5, RETURN, CALL], FinishReason.STOP) == Reply([5, RETURN, CALL], "stop", CALL)
+    assert _reply([], FinishReason.STOP) == Reply([], "stop", None)
+
+
+def test_max_tokens_is_clamped_to_the_room_that_is_left() -> None:
+    assert _request(max_tokens=100).max_tokens == 97
+    assert _request(max_tokens=50).max_tokens == 50
+
+
+def test_the_first_model_is_meant_when_none_is_named() -> None:
+    assert _request().model == "gpt-oss-20b"
+
+
+def test_unknown_and_empty_fields_are_ignored() -> None:
+    assert _request(nonsense=1, guided_json={}, seed=None, cache_salt=None, user="u").prompt == [
+        1,
+        2,
+        3,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": "text"}, "body.prompt"),
+        ({"prompt": [1, "a"]}, "body.prompt"),
+        ({"prompt": [1, True]}, "body.prompt"),
+        ({"prompt": [5, -3]}, "body.prompt"),
+        ({"prompt": [[1]]}, "body.prompt"),
+        ({"max_tokens": "abc"}, "body.max_tokens"),
+        ({"temperature": "hot"}, "body.temperature"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"seed": 1 << 63}, "body.seed"),
+        ({"stream": "yes"}, "body.stream"),
+        ({"model": 5}, "body.model"),
+        ({"stream_options": []}, "body.stream_options"),
+        ({"cache_salt": "x" * 129}, "cache_salt"),
+    ],
+)
+def test_bad_fields_are_refused(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(SimulatedError) as caught:
+        _request(**fields)
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
+@given(st.binary(max_size=40))
+def test_no_body_is_anything_but_a_request_or_a_400(body: bytes) -> None:
+    with pytest.raises(SimulatedError) as caught:
+        read_request(body, OPTIONS)
+    assert caught.value.status == 400
