@@ -55,7 +55,7 @@ def doctor(config: Config = None, json_: Json = False) -> None:
 
     Each backend is asked for one token, which proves that it returns token ids.
     """
-    findings = run(_examine(config))
+    findings = run(examine(config))
     ok = all(finding.ok for finding in findings)
     if json_:
         body = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
@@ -70,7 +70,8 @@ def doctor(config: Config = None, json_: Json = False) -> None:
         raise typer.Exit(FAILED)
 
 
-async def _examine(config: Path | None) -> list[Finding]:
+async def examine(config: Path | None) -> list[Finding]:
+    """Look at everything; a mistake in the configuration hides the rest."""
     try:
         settings = load_settings(config)
     except StartupError as error:

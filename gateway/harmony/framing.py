@@ -1,4 +1,4 @@
-"""Ids that frame a turn: what every prompt ends with, and what opens an answer on the model's behalf."""
+"""Ids that frame a turn: what every prompt ends with, and what opens an answer for the model."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gateway.generation import SegmentKind
 from gateway.harmony.recovery import Rule
 from gateway.harmony.vocabulary import CHANNEL, START
+from gateway.protocol.tools import FUNCTION_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -115,14 +116,17 @@ def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
     return reader.header()
 
 
-def route(header: Header, tools: frozenset[str]) -> Route:
-    """Decide by recipient, then by channel. `tools` are the declared functions' names."""
+def route(header: Header, tools: frozenset[str] | None) -> Route:
+    """Decide by recipient, then by channel.
+
+    `tools` are the declared functions' names; None when the request allows no calls at all.
+    """
     for recipient in header.recipients:
-        if name := _declared_name(recipient, tools):
+        if name := _declared_name(recipient, tools or frozenset()):
             return _call(header, name, exact=recipient == _NAMESPACE + name)
     others = [name for name in header.recipients if name not in {ASSISTANT, "user"}]
     if others:
-        return _undeclared(header, others[0])
+        return _undeclared(header, others[0], calls_allowed=tools is not None)
     if ASSISTANT in header.recipients:
         return Route(SegmentKind.REASONING, rules=(Rule.ADDRESSED_TO_ASSISTANT,))
     rules = (Rule.HEADER_LEFTOVER,) if header.recipients else ()
@@ -131,9 +135,9 @@ def route(header: Header, tools: frozenset[str]) -> Route:
     return Route(_KINDS[header.channel], rules=rules)
 
 
-def role_is_tool(role: str, tools: frozenset[str]) -> bool:
+def role_is_tool(role: str, tools: frozenset[str] | None) -> bool:
     """Whether a foreign role is the name of a declared tool: a call in a strange dress."""
-    return role in tools and role not in _ROLES
+    return role in (tools or frozenset()) and role not in _ROLES
 
 
 def adopt_spoken(text: str, following: int) -> tuple[Part, Rule] | None:
@@ -171,10 +175,15 @@ def _call(header: Header, name: str, *, exact: bool) -> Route:
     return Route(SegmentKind.FUNCTION_CALL, name, tuple(rules))
 
 
-def _undeclared(header: Header, recipient: str) -> Route:
-    """A function nobody declared is still a call: clients answer it, and the model learns."""
+def _undeclared(header: Header, recipient: str, *, calls_allowed: bool) -> Route:
+    """A function nobody declared is still a call: clients answer it, and the model learns.
+
+    Not when `tool_choice` is `none`, and not under a name that no client could send back.
+    """
     namespace, _, name = recipient.partition(".")
-    if namespace == "functions" and name:
+    if namespace == "functions" and FUNCTION_NAME.fullmatch(name):
+        if not calls_allowed:
+            return Route(SegmentKind.REASONING, rules=(Rule.CALL_NOT_ALLOWED,))
         call = _call(header, name, exact=True)
         return Route(call.kind, name, (*call.rules, Rule.UNDECLARED_FUNCTION))
     if namespace in _BUILTINS:

@@ -16,7 +16,6 @@ of the assistant by nothing, as they were one text when the model said them.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from openai_harmony import Author, DeveloperContent, Role, TextContent
@@ -34,6 +33,7 @@ from gateway.protocol.items import (
     Reasoning,
     Refusal,
 )
+from gateway.protocol.tools import FUNCTION_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,8 +44,6 @@ JSON_CONTENT: Final = "<|constrain|>json"
 IMAGE_NOTE: Final = "[image omitted: this model reads text only]"
 FILE_NOTE: Final = "[file omitted: this model reads text only]"
 
-_FUNCTION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-
 
 def recipient(name: str, *, param: str = "input") -> str:
     """The Harmony recipient of a function.
@@ -53,7 +51,7 @@ def recipient(name: str, *, param: str = "input") -> str:
     Headers are text to the tokeniser, so a name like `f to=system` would forge one. Raises
     `InvalidRequest` for all but letters, digits, `_`, `-` and `.`, 1 to 128 of them.
     """
-    if not _FUNCTION_NAME.fullmatch(name):
+    if not FUNCTION_NAME.fullmatch(name):
         raise InvalidRequest(
             "Invalid function name: expected 1 to 128 letters, digits, underscores, dashes or "
             "dots.",

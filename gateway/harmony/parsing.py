@@ -60,8 +60,8 @@ class _Orphan:
 class Parser:
     """Ids of one turn to segments (`gateway.generation.TokenParser`). One object for each turn.
 
-    `tools` are the names of the declared functions. A header of more than `header_ids_max` ids is
-    taken for a body that lacks its `<|message|>`.
+    `tools` are the names of the declared functions, None when calls are not allowed. A header of
+    more than `header_ids_max` ids is taken for a body that lacks its `<|message|>`.
 
     `reasoning_tokens` counts the text ids in the bodies of messages that become reasoning, not
     their headers and markers; of a body that was trapped in its header, the ids that spell it. A
@@ -71,7 +71,7 @@ class Parser:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        tools: frozenset[str],
+        tools: frozenset[str] | None,
         *,
         header_ids_max: int = HEADER_IDS_MAX,
     ) -> None:

@@ -42,6 +42,7 @@ class Rule(StrEnum):
 
     # Addressees.
     UNDECLARED_FUNCTION = "undeclared_function"  # functions.X, but no X was declared
+    CALL_NOT_ALLOWED = "call_not_allowed"  # any call, under tool_choice none
     BUILTIN_NOT_ENABLED = "builtin_not_enabled"  # python, browser or container
     UNKNOWN_RECIPIENT = "unknown_recipient"
     ADDRESSED_TO_ASSISTANT = "addressed_to_assistant"  # a note of the model to itself

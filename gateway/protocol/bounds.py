@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -26,6 +25,7 @@ from gateway.protocol.refusals import (
     string_too_long,
     too_many_properties,
 )
+from gateway.protocol.tools import FUNCTION_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from gateway.protocol.items import InputItem
     from gateway.protocol.limits import InputLimits
     from gateway.protocol.tools import FunctionTool
-
-FUNCTION_NAME_PATTERN: Final = "^[A-Za-z0-9_.-]{1,128}$"
-"""OpenAI's, and dots: names of MCP tools have them. Anything else could forge a Harmony header."""
-
-_FUNCTION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
@@ -74,8 +69,8 @@ def _check_texts(texts: Iterable[tuple[str, str]], limits: InputLimits) -> None:
 
 
 def _check_name(name: str, path: str) -> None:
-    if not _FUNCTION_NAME.fullmatch(name):
-        raise pattern_mismatch(f"{path}.name", FUNCTION_NAME_PATTERN)
+    if not FUNCTION_NAME.fullmatch(name):
+        raise pattern_mismatch(f"{path}.name", f"^{FUNCTION_NAME.pattern}$")
 
 
 def _check_tool(tool: FunctionTool, path: str, limits: InputLimits) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator
@@ -11,6 +12,10 @@ from gateway.protocol.base import WireModel
 from gateway.protocol.documented import TOOL_TYPES
 
 SERVED_TOOL_TYPES: Final = ("function",)
+
+FUNCTION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""OpenAI's rule and a dot, which names from MCP servers have. Names stand in Harmony headers, where
+anything else could address somebody else."""
 
 
 class FunctionTool(WireModel):

@@ -118,7 +118,7 @@ class Preparation:
             store=request.store,
             parent=parent.uuid,
             root_created_at=parent.root_created_at,
-            tools=frozenset(tool.name for tool in options.tools),
+            tools=_callable(request),
         )
 
     async def _parent(
@@ -205,6 +205,12 @@ class Preparation:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
         digest = hmac.digest(self._cache_salt_secret, tenant_id.bytes, hashlib.sha256)
         return digest.hex()
+
+
+def _callable(request: CreateResponse) -> frozenset[str] | None:
+    if request.tool_choice == "none":
+        return None
+    return frozenset(tool.name for tool in request.tools)
 
 
 def _costs(prompt: Prompt, count: int) -> list[int]:

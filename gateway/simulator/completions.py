@@ -102,13 +102,13 @@ class _Completion:
             self._observed.status = error.status
             await self._outlet.json(error.status, error.body())
         except asyncio.CancelledError:
-            if line.cut or self._observed.outcome not in {"running", "stall"}:
+            if line.cut or self._observed.outcome not in {"running", "stalled"}:
                 raise
             await self._break_off_at_shutdown()
 
     def close(self, line: Line) -> None:
         """Enter how it ended."""
-        if line.cut and self._observed.outcome in {"waiting", "running", "stall"}:
+        if line.cut and self._observed.outcome in {"waiting", "running", "stalled"}:
             self._observed.outcome = "disconnected"
         if self._observed.outcome != "rejected":
             self._engine.close(self._observed)
@@ -184,7 +184,9 @@ class _Completion:
             case "end":
                 await self._outlet.close()
             case "stall":
+                self._observed.outcome = "stalled"
                 await asyncio.sleep(self._engine.options.stall_max_s)
+                self._observed.outcome = "stall"
                 await self._outlet.cut()
             case _:
                 await self._outlet.cut()
@@ -217,15 +219,17 @@ class _Completion:
         observed = self._observed
         observed.outcome = ending.finish
         choice = self._writer.choice(observed.sent.tolist(), ending)
-        details: dict[str, Any] = {"prompt_tokens_details": None, "completion_tokens_details": None}
+        echo = choice.pop("prompt_token_ids")
+        choice |= {"prompt_logprobs": None, "prompt_token_ids": echo, "routed_experts": None}
+        usage = {"prompt_tokens_details": None, **self._engine.usage(observed)}
         await self._outlet.json(
             200,
             {
                 **self._head,
-                "choices": [{**choice, "prompt_logprobs": None, "routed_experts": None}],
+                "choices": [choice],
                 "service_tier": None,
                 "system_fingerprint": self._engine.fingerprint,
-                "usage": {**details, **self._engine.usage(observed)},
+                "usage": {**usage, "completion_tokens_details": None},
                 "kv_transfer_params": None,
                 "ec_transfer_params": None,
                 "metrics": None,

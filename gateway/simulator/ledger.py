@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Observed:
     """One request. `outcome` is vLLM's finish reason, or what happened instead.
 
-    `waiting`, `running`, `stop`, `length`, `abort` (as reported, on a fault or at shutdown),
-    `disconnected` (the client went away), `rejected`, `die`, `stall`, `error`, `end`.
+    `waiting`, `running` and `stalled` while it lasts; then `stop`, `length`, `abort` (as reported,
+    on a fault or at shutdown), `disconnected` (the client went away), `rejected`, `error`, or the
+    fault that cut it: `die`, `stall`, `end`.
     """
 
     number: int

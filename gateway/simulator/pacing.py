@@ -62,5 +62,7 @@ class Tempo:
         if self.tokens_per_s is None:
             return end
         said = min(1 + int(elapsed_s * self.tokens_per_s), end)
+        if said == count:
+            return count
         whole = (said - start) // self.ids_per_event * self.ids_per_event
-        return said if said == count else start + whole
+        return start + max(whole, 0)

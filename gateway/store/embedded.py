@@ -196,7 +196,7 @@ class EmbeddedPostgres:
         if result.returncode != 0:
             raise StartupError(
                 f"initdb failed: {result.stderr.decode(errors='replace').strip()}",
-                remedy=f"Is the disk below {self._data_dir} full, or its file system read-only?",
+                remedy=f"Is there room below {self._data_dir}? Is {account.name} in /etc/passwd?",
             )
         partial.rename(self._cluster)
 

@@ -198,7 +198,4 @@ class CompletionReader:
 def _are_ids(ids: object) -> TypeGuard[list[int]]:
     if not isinstance(ids, list):
         return False
-    for i in ids:  # a loop, because a generator would cost more than all the rest
-        if type(i) is not int or not 0 <= i < _ID_END:
-            return False
-    return True
+    return not ids or ({*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < _ID_END)

@@ -9,7 +9,12 @@ import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 
 from tests.fakes.gateway import gateway_settings, new_key
-from tests.fakes.processes import gateway_process, output_of_children, simulator_process
+from tests.fakes.processes import (
+    gateway_process,
+    output_of_children,
+    reserved_port,
+    simulator_process,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
@@ -44,7 +49,7 @@ async def replicas_database_url(postgres: PostgresServer, template: str) -> Asyn
 @pytest.fixture(scope="session")
 def simulator() -> Iterator[SimulatorProcess]:
     """The backend of the shared replicas."""
-    with simulator_process() as running:
+    with reserved_port() as port, simulator_process(port) as running:
         yield running
 
 
@@ -67,9 +72,12 @@ def replicas(
             )
             for wait_s in (HEADERS_WAIT_S, 60.0)
         )
+        assert first.url != second.url  # both are ready
         yield first, second
         for replica in (first, second):
-            assert replica.child.stop() == 0, replica.child.output
+            replica.child.terminate()
+        for replica in (first, second):
+            assert replica.child.exit_code() == 0, replica.child.output
             assert "Traceback" not in replica.child.output
 
 

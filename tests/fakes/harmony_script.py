@@ -126,7 +126,7 @@ def parse_chunks(
     chunks: Iterable[Sequence[int]],
     finish: FinishReason | None = FinishReason.STOP,
     *,
-    tools: frozenset[str] = TOOLS,
+    tools: frozenset[str] | None = TOOLS,
     header_ids_max: int = HEADER_IDS_MAX,
 ) -> Turn:
     """Parse a turn that comes in these chunks."""
@@ -140,7 +140,7 @@ def parse(
     script: str,
     finish: FinishReason | None = FinishReason.STOP,
     *,
-    tools: frozenset[str] = TOOLS,
+    tools: frozenset[str] | None = TOOLS,
     header_ids_max: int = HEADER_IDS_MAX,
 ) -> Turn:
     """Parse a turn that is written as text with markers."""

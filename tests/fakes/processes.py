@@ -1,16 +1,18 @@
-"""`gateway serve` and `gateway simulate` as child processes: real sockets, signals and exit codes."""
+"""`gateway serve` and `gateway simulate` as child processes: real sockets, signals, exit codes."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from http.client import HTTPConnection
 from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -32,7 +34,7 @@ running: Final[list[Child]] = []
 
 
 class Child:
-    """A running `python -m gateway`. What it prints is kept; stop it with `stopped`."""
+    """A running `python -m gateway`. What it prints is kept."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self.arguments = tuple(arguments)
@@ -50,7 +52,6 @@ class Child:
         assert self.process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
         self._reader.start()
-        running.append(self)
 
     @property
     def output(self) -> str:
@@ -113,10 +114,16 @@ class Child:
 
 @dataclass(frozen=True)
 class GatewayProcess:
-    """A replica that is ready."""
+    """A replica, which may be starting."""
 
-    url: str
     child: Child
+
+    @cached_property
+    def url(self) -> str:
+        """Where it listens; waits until it is ready."""
+        url = self.child.listening_url()
+        _until_ready(url, self.child)
+        return url
 
     @property
     def base_url(self) -> str:
@@ -126,7 +133,7 @@ class GatewayProcess:
 
 @dataclass(frozen=True)
 class SimulatorProcess(RunningSimulator):
-    """A simulated backend that answers."""
+    """A simulated backend, which may be starting; a gateway is ready only after it is."""
 
     child: Child | None = None
 
@@ -136,21 +143,10 @@ class SimulatorProcess(RunningSimulator):
         """The first request that is as wanted, once there is one; raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            rows = self.requests()
-            if found := next((row for row in rows if wanted(row)), None):
+            if found := next(filter(wanted, self.requests()), None):
                 return found
             time.sleep(STEP_S)
         raise TimeoutError(f"no such request among {self.requests()[-3:]}")
-
-
-@contextmanager
-def stopped(child: Child) -> Iterator[Child]:
-    """Whatever happens, the child is gone afterwards."""
-    try:
-        yield child
-    finally:
-        child.stop()
-        running.remove(child)
 
 
 @contextmanager
@@ -163,19 +159,38 @@ def gateway_process(
     config.write_text(json.dumps({"backends": named, **sections}), encoding="utf-8")
     arguments = ["serve", "--config", str(config), "--port", "0"]
     environment = {"DATABASE_URL": database_url, "GATEWAY_AUTH__KEY_PEPPER": PEPPER}
-    with stopped(Child(arguments, environment)) as child:
-        url = child.listening_url()
-        _until_ready(url, child)
-        yield GatewayProcess(url, child)
+    with _stopped(Child(arguments, environment)) as child:
+        yield GatewayProcess(child)
 
 
 @contextmanager
-def simulator_process(*arguments: str, port: int = 0) -> Iterator[SimulatorProcess]:
-    """A simulated backend; `arguments` are options of `gateway simulate`."""
-    with stopped(Child(["simulate", "--port", str(port), *arguments], {})) as child:
-        listening = urlsplit(child.listening_url()).port
-        assert listening is not None
-        yield SimulatorProcess(listening, child=child)
+def simulator_process(port: int) -> Iterator[SimulatorProcess]:
+    """A simulated backend on a port that is reserved for it."""
+    with _stopped(Child(["simulate", "--port", str(port)], {})) as child:
+        yield SimulatorProcess(port, child=child)
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port of 127.0.0.1 that nobody else is given, also while its server is restarted.
+
+    Linux lets another socket bind it as long as none of those bound before listens.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+@contextmanager
+def _stopped(child: Child) -> Iterator[Child]:
+    """Whatever happens, the child is gone afterwards."""
+    running.append(child)
+    try:
+        yield child
+    finally:
+        child.stop()
+        running.remove(child)
 
 
 def output_of_children() -> list[tuple[str, str]]:

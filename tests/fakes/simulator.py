@@ -57,16 +57,16 @@ class RunningSimulator:
         """How many clients hung up on it."""
         return sum(row["aborted"] for row in self.requests())
 
-    def until(self, outcome: str, count: int = 1, timeout_s: float = 10.0) -> list[dict[str, Any]]:
-        """The requests of this outcome, once there are so many; raises TimeoutError."""
+    def until(self, *outcomes: str, timeout_s: float = 10.0) -> list[dict[str, Any]]:
+        """The requests of these outcomes, once there is one; raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            rows = [row for row in self.requests() if row["outcome"] == outcome]
-            if len(rows) >= count:
+            rows = [row for row in self.requests() if row["outcome"] in outcomes]
+            if rows:
                 return rows
             time.sleep(STEP_S)
         seen = [row["outcome"] for row in self.requests()]
-        raise TimeoutError(f"expected {count} of {outcome!r}, saw {seen}")
+        raise TimeoutError(f"expected one of {outcomes}, saw {seen}")
 
     def set_faults(self, plan: str) -> None:
         """The fault plan from now on; empty for none."""

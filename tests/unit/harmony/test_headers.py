@@ -205,3 +205,17 @@ def test_only_a_tool_that_is_no_role_can_be_called_by_role() -> None:
     assert role_is_tool("f", _TOOLS)
     assert not role_is_tool("user", _TOOLS)
     assert not role_is_tool("g", _TOOLS)
+
+
+def test_a_call_is_hidden_when_the_request_allows_none() -> None:
+    header = read_header([Part(CHANNEL, "commentary to=functions.f")], trapped=False)
+    routed = route(header, None)
+    assert routed.kind is SegmentKind.REASONING
+    assert routed.rules == (Rule.CALL_NOT_ALLOWED,)
+    assert not role_is_tool("f", None)
+
+
+@pytest.mark.parametrize("name", ["x" * 129, ""])
+def test_a_name_that_no_client_could_send_back_is_no_call(name: str) -> None:
+    header = read_header([Part(CHANNEL, f"commentary to=functions.{name}")], trapped=False)
+    assert route(header, frozenset()).kind is not SegmentKind.FUNCTION_CALL

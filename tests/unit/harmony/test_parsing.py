@@ -372,6 +372,7 @@ _PROVOKED = {
     Rule.ODD_CONTENT_TYPE: "<|channel|>final <|constrain|>yaml<|message|>x<|return|>",
     Rule.UNDECLARED_FUNCTION: "<|channel|>commentary to=functions.g<|message|>{}<|call|>",
     Rule.BUILTIN_NOT_ENABLED: "<|channel|>analysis to=python<|message|>x<|call|>",
+    Rule.CALL_NOT_ALLOWED: _CALL_F + "{}<|call|>",
     Rule.UNKNOWN_RECIPIENT: "<|channel|>commentary to=nobody<|message|>x<|call|>",
     Rule.ADDRESSED_TO_ASSISTANT: "<|channel|>commentary to=assistant<|message|>x<|end|>",
     Rule.ROLE_IS_TOOL_NAME: "<|start|>bash<|message|>ls<|call|>",
@@ -389,7 +390,8 @@ _PROVOKED = {
 
 @pytest.mark.parametrize("rule", Rule)
 def test_every_rule_is_counted_by_its_name(rule: Rule) -> None:
-    assert parse(_PROVOKED[rule]).recoveries[rule.value] >= 1
+    tools = None if rule is Rule.CALL_NOT_ALLOWED else TOOLS
+    assert parse(_PROVOKED[rule], tools=tools).recoveries[rule.value] >= 1
 
 
 @pytest.mark.parametrize("following", ["<|channel|>commentary", "<|constrain|>json"])

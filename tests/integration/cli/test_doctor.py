@@ -1,0 +1,105 @@
+"""What `doctor` finds, with a real database and a simulated backend."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli.commands import commands
+from gateway.cli.doctor import examine
+from gateway.simulator.app import create_simulator
+from gateway.simulator.options import SimulatorOptions
+from tests.fakes.serving import serving
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gateway.cli.doctor import Finding
+
+PEPPER = "a pepper of more than sixteen characters"
+
+
+@pytest.fixture(autouse=True)
+def environment(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("GATEWAY_AUTH__KEY_PEPPER", PEPPER)
+    monkeypatch.delenv("GATEWAY_TEST_POSTGRES_BIN", raising=False)
+
+
+def with_backends(monkeypatch: pytest.MonkeyPatch, *urls: str) -> None:
+    backends = [{"name": f"gpu-{index}", "url": url} for index, url in enumerate(urls)]
+    monkeypatch.setenv("GATEWAY_BACKENDS", json.dumps(backends))
+
+
+def by_name(findings: Sequence[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+async def test_a_gateway_that_can_serve_has_nothing_to_mend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(create_simulator(SimulatorOptions(version="0.33.0"))) as url:
+        with_backends(monkeypatch, url)
+        findings = await examine(None)
+    assert [finding for finding in findings if not finding.ok] == []
+    assert list(by_name(findings)) == [
+        "config", "vocabulary", "prompts", "database", "isolation", "pepper", "backend gpu-0",
+    ]  # fmt: skip
+    detail = by_name(findings)["backend gpu-0"].detail
+    assert "version 0.33.0" in detail
+    assert "gpt-oss-20b (131072 tokens)" in detail
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SimulatorOptions(api_key="another"),
+        SimulatorOptions(faults="status=500"),
+        SimulatorOptions(faults="end_after=0"),
+        SimulatorOptions(models=()),
+    ],
+    ids=["refused", "broken", "silent", "empty"],
+)
+async def test_a_backend_that_cannot_serve_is_found(
+    options: SimulatorOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(create_simulator(options)) as url:
+        with_backends(monkeypatch, url, "http://127.0.0.1:9")
+        findings = by_name(await examine(None))
+    for name in ("backend gpu-0", "backend gpu-1"):
+        assert not findings[name].ok
+        assert findings[name].remedy
+
+
+async def test_a_database_that_is_behind_is_found(
+    monkeypatch: pytest.MonkeyPatch, empty_database_url: str
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", empty_database_url)
+    findings = by_name(await examine(None))
+    assert findings["database"].remedy == "Run: harmony-gateway db upgrade"
+    assert not findings["backends"].ok
+
+
+def test_the_exit_code_tells_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner().invoke(commands, ["doctor", "--json"])
+    assert result.exit_code == 1
+    told: dict[str, Any] = json.loads(result.stdout)
+    assert told["ok"] is False
+    assert told["findings"][-1]["name"] == "backends"
+
+    monkeypatch.setenv("GATEWAY_NO_SUCH", "1")
+    result = CliRunner().invoke(commands, ["doctor"])
+    assert result.exit_code == 1
+    assert result.stdout.startswith("  ✗ config ")
+
+
+async def test_a_database_that_is_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://u:canary@127.0.0.1:9/d")
+    findings = by_name(await examine(None))
+    assert not findings["database"].ok
+    assert "canary" not in findings["database"].detail
