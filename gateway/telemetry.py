@@ -36,6 +36,8 @@ FIRST_TOKEN_SECONDS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
 """The same for the time to the first token."""
+NOISY: Final = ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.error")
+"""Libraries of whom only warnings are of interest."""
 FRAMES_MAX: Final = 40
 _FOR_OPERATORS: Final = (StartupError, StoreError, UpstreamError)
 
@@ -132,7 +134,7 @@ def configure_logging(
         )
     )
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for noisy in ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.error"):
+    for noisy in NOISY:
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -20,8 +20,8 @@ class RunSpecification:
 
     `added` are the items this request brought, rendered: they are stored with the output.
     `sampling.max_tokens` already fits into the model's context window. `tools` are the names of
-    the functions in the prompt, None when the request allows no calls. `root_created_at` (unix seconds) is when the first response of
-    the chain was created; it pins the date in the prompt.
+    the functions in the prompt, None when the request allows no calls. `root_created_at` (unix
+    seconds) is when the first response of the chain was created; it pins the date in the prompt.
     """
 
     principal: Principal

@@ -67,4 +67,7 @@ def test_an_error_has_the_envelope(url: str, key: str) -> None:
 def test_a_connection_is_used_again(url: str, key: str, streamed: bool) -> None:
     request = ["-o", "/dev/null", "-w", STATUS, *posted(key, {**BODY, "stream": streamed}), url]
     lines = curl(*request, "--next", "--silent", *request).split("\n")
-    assert [line.split()[:3] for line in lines if line] == [["200", "1.1", "1"], ["200", "1.1", "0"]]
+    assert [line.split()[:3] for line in lines if line] == [
+        ["200", "1.1", "1"],
+        ["200", "1.1", "0"],
+    ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 import uvloop
@@ -41,9 +41,8 @@ class Connection(asyncio.Protocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=BUFFER_BYTES_MAX)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=BUFFER_BYTES_MAX)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:

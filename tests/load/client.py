@@ -2,7 +2,7 @@
 
 `python -m tests.load.client` reads one `Load` as JSON from standard input and writes one `Outcome`
 to standard output. While a stream runs, its bytes are only looked at for the first word and the
-end; what they say is checked between two requests. Any wrong answer ends the process with code 1.
+end; what they say is checked when all streams are over. A wrong answer ends it with code 1.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import orjson
 import uvloop
@@ -88,8 +88,7 @@ class Reader(asyncio.Protocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -130,6 +129,7 @@ class Generator:
         self._expected = script.turn(vocabulary, load.length)
         self._request = self._encode()
         self._outcome = Outcome()
+        self._answers: list[bytes] = []
 
     async def __call__(self) -> Outcome:
         """Raises `WrongAnswer` and `TimeoutError`."""
@@ -145,20 +145,22 @@ class Generator:
                 group.create_task(self._drive(reader, load.ramp_s * index / load.streams))
         self._outcome.seconds = time.perf_counter() - began
         self._outcome.cpu_s = time.process_time() - cpu
+        self._check()
         return self._outcome
 
     async def _drive(self, reader: Reader, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
-        body = b""
         for _ in range(self._load.requests):
             answer, first_word_s, rest_s = await reader.exchange(self._request)
-            body = unchunked(answer)
-            self._outcome.events += self._dialect.check(body, self._expected)
+            self._answers.append(answer)
             self._outcome.first_word_s.append(first_word_s)
             self._outcome.rest_s.append(rest_s)
         reader.close()
-        if not delay_s:
-            self._dialect.check_in_full(body, self._expected)
+
+    def _check(self) -> None:
+        bodies = [unchunked(answer) for answer in self._answers]
+        self._outcome.events = sum(self._dialect.check(body, self._expected) for body in bodies)
+        self._dialect.check_in_full(bodies[-1], self._expected)
 
     def _encode(self) -> bytes:
         load = self._load
@@ -181,14 +183,17 @@ def main() -> int:
     load = Load(**orjson.loads(sys.stdin.buffer.read()))
     try:
         outcome = uvloop.run(Generator(load)())
-    except* (WrongAnswer, TimeoutError, OSError, AssertionError) as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    except (ExceptionGroup, WrongAnswer, TimeoutError, OSError, AssertionError) as error:
+        print(f"{load.dialect} {load.model}: {_cause(error)!r}", file=sys.stderr)
         return 1
     sys.stdout.buffer.write(orjson.dumps(outcome))
     return 0
+
+
+def _cause(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 if __name__ == "__main__":

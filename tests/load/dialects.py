@@ -1,10 +1,14 @@
-"""The two ways to ask for a stream, and what a whole answer must be: a wrong one voids the run."""
+"""The two ways to ask for a stream, and what a whole answer must be: a wrong one voids the run.
+
+`first_word` is in the first bytes that hold text of the model. `check` looks at what every stream
+must have and returns how many events carried the ids; `check_in_full` looks at all of them.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -22,25 +26,6 @@ _DONE: Final = b"\n\ndata: [DONE]\n\n"
 
 class WrongAnswer(Exception):
     """A stream that is not what the backend said."""
-
-
-class Dialect(Protocol):
-    """`first_word` is in the first bytes that hold text of the model."""
-
-    path: str
-    first_word: bytes
-
-    def body(self, model: str, length: int) -> bytes:
-        """A request for `length` ids."""
-        ...
-
-    def check(self, answer: bytes, expected: Turn) -> int:
-        """How many events carried the ids. Raises `WrongAnswer`."""
-        ...
-
-    def check_in_full(self, answer: bytes, expected: Turn) -> None:
-        """The same for every byte; too slow for every stream. Raises `WrongAnswer`."""
-        ...
 
 
 def unchunked(data: bytes) -> bytes:
@@ -125,3 +110,6 @@ def _check_response(response: dict[str, Any], expected: Turn) -> None:
         raise WrongAnswer(f"{response['status']} with {tokens} of {len(expected.ids)} tokens")
     if texts(response) != [expected.answer]:
         raise WrongAnswer("the text is not the backend's")
+
+
+Dialect = Completions | Responses

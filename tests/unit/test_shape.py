@@ -10,7 +10,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
-VAGUE = {"base_utils", "common", "handler", "handlers", "helper", "helpers", "manager", "util", "utils"}
+VAGUE = {
+    "base_utils",
+    "common",
+    "handler",
+    "handlers",
+    "helper",
+    "helpers",
+    "manager",
+    "util",
+    "utils",
+}
 FILES = sorted(path for part in ("gateway", "tests") for path in (ROOT / part).rglob("*.py"))
 
 

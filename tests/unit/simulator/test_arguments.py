@@ -72,7 +72,7 @@ def _gateway_prompt(parameters: Schema | None, text: str) -> list[int]:
 
 
 @given(PARAMETERS, REQUESTS)
-@settings(max_examples=2500, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_arguments_are_valid_against_the_schema_a_gateway_rendered(
     parameters: Schema, text: str
 ) -> None:

@@ -1,0 +1,46 @@
+"""Two replicas, one database: what one has answered the other continues at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+if TYPE_CHECKING:
+    from tests.fakes.processes import GatewayProcess
+
+CHAINS = 1000
+AT_ONCE = 16
+BRIEF = "[[sim say=ok think=none]] go"
+
+
+async def test_a_thousand_chains_change_replicas_without_a_miss(
+    replicas: tuple[GatewayProcess, GatewayProcess], key: str
+) -> None:
+    first, second = (f"{replica.base_url}/responses" for replica in replicas)
+    places = asyncio.Semaphore(AT_ONCE)
+    misses: list[Any] = []
+
+    async def chain(client: httpx2.AsyncClient) -> None:
+        async with places:
+            begun = await _create(client, first)
+            continued = await _create(client, second, previous_response_id=begun["id"])
+        before, after = begun.get("usage"), continued.get("usage")
+        known = before and after and after["input_tokens"] > sum(_tokens(before))
+        if not known or continued["output"][0]["content"][0]["text"] != "ok":
+            misses.append((begun, continued))
+
+    headers = {"authorization": f"Bearer {key}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as client:
+        await asyncio.gather(*(chain(client) for _ in range(CHAINS)))
+    assert not misses, f"{len(misses)} of {CHAINS}, such as {misses[0]}"
+
+
+async def _create(client: httpx2.AsyncClient, url: str, **fields: Any) -> Any:
+    answer = await client.post(url, json={"model": "gpt-oss-20b", "input": BRIEF, **fields})
+    return answer.json() if answer.status_code == 200 else {"id": None, "refused": answer.text}
+
+
+def _tokens(usage: dict[str, int]) -> tuple[int, int]:
+    return usage["input_tokens"], usage["output_tokens"]

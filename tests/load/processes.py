@@ -1,0 +1,131 @@
+"""Child processes: started with a log, found when they listen, measured and ended by their ids."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import psutil
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 10.0
+POLL_INTERVAL_S: Final = 0.02
+LOG_CHARS_SHOWN: Final = 3000
+_LISTENING: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
+
+
+class RunVoid(Exception):
+    """What was measured means nothing: something did not start, or an answer was wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A running server, and where it listens on the loopback interface."""
+
+    pid: int
+    port: int
+
+
+@contextmanager
+def server(
+    arguments: Sequence[str], log: Path, *, environ: Mapping[str, str], folder: Path = ROOT
+) -> Iterator[Child]:
+    """A server that writes its URL into its log when it listens. Raises `RunVoid`.
+
+    It is in a session of its own, so that Ctrl-C reaches the benchmark alone, which ends it.
+    """
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=dict(environ),
+            start_new_session=True,
+        )
+    try:
+        yield Child(process.pid, _port(process, log))
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask it to stop, then make it; returns when it is reaped."""
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def call(module: str, given: bytes, timeout_s: float) -> bytes:
+    """Run one of our modules to its end with this input; its output. Raises `RunVoid`."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module],
+            input=given,
+            capture_output=True,
+            cwd=ROOT,
+            timeout=timeout_s,
+            start_new_session=True,
+            check=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RunVoid(f"{module} was not done after {timeout_s:.0f} s") from error
+    except subprocess.CalledProcessError as error:
+        raise RunVoid(error.stderr.decode("utf-8", "replace")[-LOG_CHARS_SHOWN:]) from error
+    return done.stdout
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process, its children, and those children that it has reaped."""
+    root = psutil.Process(pid)
+    total = 0.0
+    for process in (root, *root.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """The first SIGINT or SIGTERM unwinds what is entered inside; others do not disturb that."""
+
+    def interrupt(*_: object) -> NoReturn:
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(sig, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {sig: signal.signal(sig, interrupt) for sig in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for sig, action in before.items():
+            signal.signal(sig, action)
+
+
+def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        said = log.read_text("utf-8", "replace")
+        listening = [line for line in said.splitlines() if "listening" in line]
+        match = _LISTENING.search(listening[0]) if listening else None
+        if match is not None:
+            return int(match[1])
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RunVoid(f"a server did not start:\n{said[-LOG_CHARS_SHOWN:]}")
+        time.sleep(POLL_INTERVAL_S)

@@ -1,0 +1,101 @@
+"""What people copy from the README, the example and the deployment is right."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway import __version__
+from gateway.settings import load_settings
+from gateway.settings.reference import rows
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LINES_MAX = 170
+SETTING = re.compile(r"^\| `([A-Z_]+)` \| (?:`(.*?)`)? \|", re.MULTILINE)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= LINES_MAX
+
+
+def test_the_settings_in_the_readme_exist_with_these_defaults() -> None:
+    defaults = {row.name: row.default for row in rows()} | {"DATABASE_URL": ""}
+    named = SETTING.findall(README)
+    assert len(named) > 10
+    assert {name: default for name, default in named} == {
+        name: defaults.get(name, "no such setting") for name, _ in named
+    }
+
+
+def test_the_configuration_in_the_readme_is_valid(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    file = tmp_path / "gateway.yaml"
+    file.write_text(block, encoding="utf-8")
+    settings = load_settings(file, environ={})
+    assert [backend.name for backend in settings.backends] == ["gpu-1", "gpu-2"]
+
+
+def test_the_files_that_the_readme_names_exist() -> None:
+    linked = re.findall(r"\]\((?!http)([^)]+)\)", README)
+    mentioned = re.findall(r"`((?:gateway|deploy)/[a-z_/.]+\.[a-z]+)`", README)
+    assert [path for path in linked + mentioned if not (ROOT / path).exists()] == []
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    targets = set(re.findall(r"^\$ make ([a-z-]+)", README, re.MULTILINE))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+def test_the_changelog_has_this_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(\d[^]]*)\]", changelog, re.MULTILINE)[0] == __version__
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+def test_lock_files_have_hashes_and_no_address(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert "://" not in text
+    assert "--index" not in text
+    pinned = [part for part in re.split(r"\n(?=\S)", text) if not part.startswith("#")]
+    assert all("==" in part and "--hash=sha256:" in part for part in pinned)
+
+
+def compose() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text("utf-8"))
+    return content
+
+
+def test_only_the_gateway_publishes_a_port() -> None:
+    services = compose()["services"]
+    assert [name for name, service in services.items() if "ports" in service] == ["gateway"]
+    assert compose()["networks"]["backends"] == {"internal": True}
+    assert services["simulator"]["networks"] == ["backends"]
+
+
+def test_the_container_waits_longer_than_the_drain() -> None:
+    grace = compose()["services"]["gateway"]["stop_grace_period"]
+    assert int(grace.removesuffix("s")) > load_settings(environ={}).server.drain_grace_s
+
+
+def test_the_environment_in_the_compose_file_is_valid() -> None:
+    environ = {
+        name: re.sub(r"\$\{\w+:\?set it\}", "0123456789abcdef", value)
+        for name, value in compose()["services"]["gateway"]["environment"].items()
+    }
+    settings = load_settings(environ=environ)
+    assert [backend.url for backend in settings.backends] == ["http://simulator:8100"]
+
+
+def test_ci_is_a_script_that_bash_can_read() -> None:
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    text = script.read_text(encoding="utf-8")
+    assert text.index("make test") < text.index("make check")

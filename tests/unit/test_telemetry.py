@@ -1,0 +1,173 @@
+"""What operators see, and that it is nothing of what users say."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from gateway import telemetry
+from gateway.errors import StoreUnavailable, UpstreamFailed
+from gateway.telemetry import EventLog, Metrics, configure_logging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CANARY = "a secret prompt"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def untouched_logging() -> Iterator[None]:
+    """Puts the process's logging back as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers = []
+    levels = {name: logging.getLogger(name).level for name in telemetry.NOISY}
+    yield
+    root.handlers, root.level = handlers, level
+    for name, before in levels.items():
+        logging.getLogger(name).setLevel(before)
+    structlog.reset_defaults()
+    telemetry.unbind_all()
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except type(error) as caught:
+        return caught
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_events_are_json_objects_with_what_was_bound() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "auto", stream=stream)
+    telemetry.bind(request_id="req_1", tenant="acme")
+    log = EventLog("gateway.api")
+    log.debug("not written")
+    log.info("request", method="POST", status=200)
+    log.warning("slow", seconds=1.5)
+    telemetry.unbind_all()
+    log.error("bad", code=None)
+    first, second, third = lines(stream)
+    assert first["event"] == "request"
+    assert (first["request_id"], first["tenant"], first["status"]) == ("req_1", "acme", 200)
+    assert (first["level"], first["logger"]) == ("info", "gateway.api")
+    assert second["seconds"] == 1.5
+    assert "request_id" not in third
+
+
+def test_a_terminal_gets_readable_lines() -> None:
+    stream = Terminal()
+    configure_logging("info", "auto", stream=stream, colors=False)
+    EventLog("gateway").error("bad", error=raised(ValueError(CANARY)), model="gpt-oss-20b")
+    text = stream.getvalue()
+    assert "bad" in text
+    assert "model=gpt-oss-20b" in text
+    assert "test_telemetry.py" in text
+    assert CANARY not in text
+
+
+def test_text_of_errors_is_written_only_if_it_was_written_for_operators() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    log = EventLog("gateway")
+    log.error("a", error=raised(KeyError(CANARY)))
+    log.error("b", error=raised(StoreUnavailable("connection lost")))
+    log.error("c", error=UpstreamFailed("stalled", upstream="gpu-1"))
+    unexpected, store, upstream = lines(stream)
+    assert unexpected["error"] == "KeyError"
+    assert "raised" in unexpected["stack"]
+    assert store["error"] == "StoreUnavailable: connection lost"
+    assert "stack" not in store
+    assert upstream["error"] == "UpstreamFailed: gpu-1: stalled"
+    assert CANARY not in stream.getvalue()
+
+
+def test_events_of_libraries_are_written_alike_and_without_the_text_of_errors() -> None:
+    stream = io.StringIO()
+    configure_logging("debug", "json", stream=stream)
+    library = logging.getLogger("uvicorn.error")
+    library.info("chatter")
+    try:
+        raise ValueError(CANARY)
+    except ValueError:
+        library.exception("Exception in ASGI application")
+    (event,) = lines(stream)
+    assert event["event"] == "Exception in ASGI application"
+    assert event["error"] == "ValueError"
+    assert CANARY not in stream.getvalue()
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_requests_are_counted_and_timed() -> None:
+    metrics = Metrics()
+    metrics.request_started()
+    assert value(metrics, "gateway_requests_in_flight") == 1
+    metrics.request_finished(status=200, model="gpt-oss-20b", seconds=0.5)
+    metrics.request_started()
+    metrics.request_finished(status=404, seconds=0.1)
+    metrics.first_token(model="gpt-oss-20b", seconds=0.2)
+    metrics.client_disconnected()
+    assert value(metrics, "gateway_requests_in_flight") == 0
+    assert value(metrics, "gateway_requests_total", status="200", model="gpt-oss-20b") == 1
+    assert value(metrics, "gateway_requests_total", status="404", model="") == 1
+    duration = "gen_ai_server_request_duration_seconds"
+    assert value(metrics, f"{duration}_sum", model="gpt-oss-20b") == 0.5
+    first = "gen_ai_server_time_to_first_token_seconds"
+    assert value(metrics, f"{first}_count", model="gpt-oss-20b") == 1
+    assert value(metrics, "gateway_sse_disconnects_total") == 1
+
+
+def test_responses_tokens_and_repairs_are_counted() -> None:
+    metrics = Metrics()
+    metrics.response_finished(status="completed", model="m")
+    metrics.tokens(model="m", input_tokens=5, cached=3, output=7, reasoning=2)
+    metrics.recovered({"R1": 2, "R10": 1})
+    metrics.empty_output()
+    assert value(metrics, "gateway_responses_total", status="completed", model="m") == 1
+    counts = {
+        kind: value(metrics, "gateway_tokens_total", model="m", type=kind)
+        for kind in ("input", "cached", "output", "reasoning")
+    }
+    assert counts == {"input": 5, "cached": 3, "output": 7, "reasoning": 2}
+    assert value(metrics, "gateway_harmony_recovery_total", rule="R1") == 2
+    assert value(metrics, "gateway_harmony_empty_output_total") == 1
+
+
+def test_backends_and_the_store_are_watched() -> None:
+    metrics = Metrics()
+    metrics.upstream_started("gpu-1")
+    assert value(metrics, "gateway_upstream_requests_in_flight", upstream="gpu-1") == 1
+    metrics.upstream_first_token("gpu-1", 0.1)
+    metrics.upstream_finished("gpu-1", "ok")
+    metrics.upstream_is_up("gpu-1", 1)
+    metrics.store_failed("StoreUnavailable")
+    assert value(metrics, "gateway_upstream_requests_in_flight", upstream="gpu-1") == 0
+    name = "gateway_upstream_requests_total"
+    assert value(metrics, name, upstream="gpu-1", outcome="ok") == 1
+    assert value(metrics, "gateway_upstream_first_token_seconds_count", upstream="gpu-1") == 1
+    assert value(metrics, "gateway_upstream_up", upstream="gpu-1") == 1
+    assert value(metrics, "gateway_store_errors_total", kind="StoreUnavailable") == 1
+
+
+def test_the_exposition_is_prometheus_text() -> None:
+    metrics = Metrics()
+    metrics.empty_output()
+    assert b"\ngateway_harmony_empty_output_total 1.0\n" in metrics.exposition()
+    assert telemetry.EXPOSITION_TYPE.startswith("text/plain")
