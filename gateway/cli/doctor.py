@@ -110,15 +110,17 @@ def _prompt(findings: list[Finding]) -> list[int]:
 
 async def _database(settings: Settings, findings: list[Finding]) -> None:
     kind = "external" if settings.database.url else "embedded"
+    looking_at = "database"
     try:
         async with provisioned(settings) as complete, connected(complete) as database:
             detail = f"{kind}, schema at {head_revision()}"
-            findings.append(Finding("database", ok=True, detail=detail))
+            findings.append(Finding(looking_at, ok=True, detail=detail))
+            looking_at = "isolation"
             async with database.transaction(NOBODY):
                 detail = "the unprivileged role of tenants can be taken"
-            findings.append(Finding("isolation", ok=True, detail=detail))
+            findings.append(Finding(looking_at, ok=True, detail=detail))
     except (StartupError, StoreError) as error:
-        findings.append(_failed("database", error))
+        findings.append(_failed(looking_at, error))
     else:
         where = "given" if settings.auth.key_pepper else str(settings.data_dir / "pepper")
         findings.append(Finding("pepper", ok=True, detail=where))
@@ -139,7 +141,8 @@ async def _backend(
     except UpstreamError as error:
         return _failed(f"backend {configured.name}", error)
     if not served:
-        return Finding(f"backend {configured.name}", ok=False, detail="it serves no model")
+        remedy = "Is the model still being loaded?"
+        return Finding(f"backend {configured.name}", False, "it serves no model", remedy)
     models = ", ".join(f"{name} ({said.models.get(name) or '?'} tokens)" for name in served)
     detail = f"version {said.version or 'unknown'}, {models}; token ids come back"
     return Finding(f"backend {configured.name}", ok=True, detail=detail)

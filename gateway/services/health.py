@@ -55,6 +55,8 @@ class Health:
         states = self._pool.snapshot()
         if not any(state.healthy for state in states):
             reasons.append("no backend is healthy")
+        if not self._pool.models():
+            reasons.append("no backend has said yet what it serves")
         backends = [
             {"name": state.name, "healthy": state.healthy, "in_flight": state.in_flight}
             for state in states

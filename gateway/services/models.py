@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gateway.errors import ModelNotFound
+from gateway.errors import ModelNotFound, NoUpstreamAvailable
 from gateway.protocol.parameters import DEFAULT_EFFORT
 
 if TYPE_CHECKING:
@@ -60,12 +60,17 @@ class Models:
     def get(self, name: str) -> Model:
         """The model of a name or alias, with or without the `openai/` prefix.
 
-        Raises `ModelNotFound`.
+        Raises `ModelNotFound`, or `NoUpstreamAvailable` while nobody can know: no backend has said
+        yet what it serves, or this model's have not said how long its context is.
         """
         lengths = {known.id: known.context_length for known in self._pool.models()}
-        for candidate in self._candidates(name):
+        candidates = tuple(self._candidates(name))
+        for candidate in candidates:
             if candidate in lengths:
                 return self._model(candidate, lengths[candidate])
+        offered = {model for state in self._pool.snapshot() for model in state.models}
+        if not lengths or offered.intersection(candidates):
+            raise NoUpstreamAvailable(name, "no backend has said yet what it serves")
         raise ModelNotFound(name)
 
     def _candidates(self, name: str) -> Iterable[str]:

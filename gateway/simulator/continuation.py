@@ -13,7 +13,7 @@ from gateway.simulator import corpus
 from gateway.simulator.alignment import rest_of
 from gateway.simulator.conversation import Conversation
 from gateway.simulator.scripting import ScriptWriter
-from gateway.simulator.transcript import body_text, messages_of, turn_start
+from gateway.simulator.transcript import Bodies, messages_of, turn_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,27 +52,30 @@ class ScriptedModel:
     def continuation(self, prompt: list[int]) -> Continuation:
         """Raises `SimulatedError` for a directive that means nothing."""
         messages = messages_of(prompt, self.vocabulary)
-        replayed = self._replay(prompt, messages)
+        bodies = Bodies(prompt, self.vocabulary)
+        replayed = self._replay(prompt, messages, bodies)
         if replayed is not None:
             return replayed
         start = turn_start(prompt, messages)
-        writer = self._writer(prompt, messages, start)
+        writer = self._writer(messages, bodies, start)
         script = writer.script()
         ids = rest_of(script, prompt[start:], writer.part, self.vocabulary)
         return Continuation(ids=ids, turn_start=start, directives=writer.directives)
 
-    def _writer(self, prompt: list[int], messages: list[Message], start: int) -> ScriptWriter:
+    def _writer(self, messages: list[Message], bodies: Bodies, start: int) -> ScriptWriter:
         before = tuple(message for message in messages if message.start < start)
-        return ScriptWriter(Conversation(prompt, before, self.vocabulary))
+        return ScriptWriter(Conversation(before, bodies), self.vocabulary)
 
-    def _replay(self, prompt: list[int], messages: list[Message]) -> Continuation | None:
+    def _replay(
+        self, prompt: list[int], messages: list[Message], bodies: Bodies
+    ) -> Continuation | None:
         users = [message for message in messages if message.role == "user"]
         for message in users[-_CORPUS_USERS_MAX:]:
-            match = corpus.CASE.search(body_text(message, prompt, self.vocabulary))
+            match = corpus.CASE.search(bodies.text(message))
             script = self._recorded.get(match[1]) if match else None
             said = prompt[message.end :]
             if script is not None and script.ids[: len(said)] == said:
-                writer = self._writer(prompt, messages, message.end)
+                directives = self._writer(messages, bodies, message.end).directives
                 ids = script.ids[len(said) :]
-                return Continuation(ids, message.end, writer.directives, script.finish)
+                return Continuation(ids, message.end, directives, script.finish)
         return None

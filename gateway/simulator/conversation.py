@@ -8,13 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from gateway.simulator.directives import without_directives
-from gateway.simulator.transcript import body_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gateway.harmony.vocabulary import Vocabulary
-    from gateway.simulator.transcript import Message
+    from gateway.simulator.transcript import Bodies, Message
 
 _EFFORT: Final = re.compile(r"^Reasoning: (low|medium|high)\s*$", re.MULTILINE)
 _NAME: Final = re.compile(r"\bmy name is ([\w'\-]+)", re.IGNORECASE)
@@ -32,16 +28,11 @@ class ToolOutput:
 class Conversation:
     """The messages before the open turn, read on demand; texts of users without directives."""
 
-    ids: Sequence[int]
     messages: tuple[Message, ...]
-    vocabulary: Vocabulary
+    bodies: Bodies
 
     def _texts(self, role: str) -> list[str]:
-        return [
-            body_text(message, self.ids, self.vocabulary)
-            for message in self.messages
-            if message.role == role
-        ]
+        return [self.bodies.text(message) for message in self.messages if message.role == role]
 
     @cached_property
     def effort(self) -> str:
@@ -59,7 +50,7 @@ class Conversation:
         """The user's last message with its directives; empty when there is none."""
         for message in reversed(self.messages):
             if message.role == "user":
-                return body_text(message, self.ids, self.vocabulary)
+                return self.bodies.text(message)
         return ""
 
     @cached_property
@@ -93,7 +84,7 @@ class Conversation:
         return [
             ToolOutput(
                 name=message.role.removeprefix("functions."),
-                text=body_text(message, self.ids, self.vocabulary),
+                text=self.bodies.text(message),
             )
             for message in self.messages[index:]
             if message.role not in {"system", "developer", "user", "assistant"}

@@ -67,7 +67,7 @@ class Engine:
 
     def say(self, observed: Observed, ids: list[int]) -> None:
         """Count ids as generated and sent."""
-        observed.sent.extend(ids)
+        self.ledger.say(observed, ids)
         self.metrics.generation_tokens.inc(len(ids))
 
     def close(self, observed: Observed) -> None:

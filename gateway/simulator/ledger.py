@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.simulator.faults import ids_hash
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gateway.simulator.requests import CompletionRequest
 
 
@@ -31,6 +33,8 @@ class Observed:
     sent: array[int] = field(default_factory=lambda: array("I"))
     outcome: str = "waiting"
     status: int = 200
+    kept: bool = True
+    """Whether the ledger still holds it."""
 
     def as_json(self, *, with_ids: bool) -> dict[str, Any]:
         """For `GET /simulator/requests`; ids only when asked for."""
@@ -74,20 +78,31 @@ class Ledger:
         self._number += 1
         observed = Observed(self._number, request, prefilled_ids, headers)
         self._requests.append(observed)
-        self._ids += _weight(observed)
-        while len(self._requests) > self._requests_max or self._ids > self._ids_max:
-            self._ids -= _weight(self._requests.popleft())
+        self._ids += len(request.prompt)
+        self._trim()
         return observed
+
+    def say(self, observed: Observed, ids: list[int]) -> None:
+        """Ids were sent for it."""
+        observed.sent.extend(ids)
+        if observed.kept:
+            self._ids += len(ids)
+            self._trim()
+
+    def _trim(self) -> None:
+        while len(self._requests) > self._requests_max or self._ids > self._ids_max:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        observed = self._requests.popleft()
+        observed.kept = False
+        self._ids -= len(observed.request.prompt) + len(observed.sent)
 
     def clear(self) -> None:
         """Forget all of them; numbers go on."""
-        self._requests.clear()
-        self._ids = 0
+        while self._requests:
+            self._forget_oldest()
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Observed]:
         """The requests, oldest first."""
         return iter(tuple(self._requests))
-
-
-def _weight(observed: Observed) -> int:
-    return len(observed.request.prompt) + observed.request.max_tokens

@@ -58,7 +58,7 @@ class SimulatorOptions:
 
     observed_requests_max: int = 1000
     """Requests that `GET /simulator/requests` remembers."""
-    observed_ids_max: int = 2_000_000
+    observed_ids_max: int = 1_000_000
     """Ids those requests may hold together, prompts and outputs; older ones are forgotten."""
     body_bytes_max: int = 32 * 1024 * 1024
     """Bytes of one request's body."""

@@ -23,6 +23,7 @@ from gateway.simulator.typescript import tools_of
 from gateway.simulator.values import make_arguments
 
 if TYPE_CHECKING:
+    from gateway.harmony.vocabulary import Vocabulary
     from gateway.simulator.conversation import Conversation
     from gateway.simulator.script import Part, Script
     from gateway.simulator.typescript import Tool
@@ -37,9 +38,10 @@ class ScriptWriter:
     Raises `SimulatedError` for a directive that means nothing.
     """
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: Conversation, vocabulary: Vocabulary) -> None:
         self._conversation = conversation
-        self._parts = PartWriter(conversation.vocabulary)
+        self._encode = vocabulary.encode
+        self._parts = PartWriter(vocabulary)
         self.directives = parse(conversation.raw_request)
 
     @cached_property
@@ -89,13 +91,12 @@ class ScriptWriter:
 
     def _answer_ids(self) -> list[int]:
         wishes = self.directives.wishes
-        encode = self._conversation.vocabulary.encode
         if wishes.say is not None:
-            return encode(wishes.say)
+            return self._encode(wishes.say)
         if wishes.tokens is not None:
             return self._filler(wishes.tokens)
-        return encode(speech.answer(self._conversation))
+        return self._encode(speech.answer(self._conversation))
 
     def _filler(self, length: int) -> list[int]:
-        words = self._conversation.vocabulary.encode(speech.FILLER)
+        words = self._encode(speech.FILLER)
         return list(islice(cycle(words), length))

@@ -50,11 +50,22 @@ def messages_of(ids: Sequence[int], vocabulary: Vocabulary) -> list[Message]:
     return [_message(ids, start, end, vocabulary) for start, end in spans]
 
 
-def body_text(message: Message, ids: Sequence[int], vocabulary: Vocabulary) -> str:
-    """The text of a message's body."""
-    if message.body is None:
-        return ""
-    return vocabulary.decode(list(ids[message.body : message.body_end]))
+class Bodies:
+    """The texts of a prompt's messages, each decoded once and when it is asked for."""
+
+    def __init__(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
+        self._ids = ids
+        self._vocabulary = vocabulary
+        self._texts: dict[int, str] = {}
+
+    def text(self, message: Message) -> str:
+        """The text of a message's body; empty for a message without one."""
+        if message.body is None:
+            return ""
+        if message.body not in self._texts:
+            body = self._ids[message.body : message.body_end]
+            self._texts[message.body] = self._vocabulary.decode(list(body))
+        return self._texts[message.body]
 
 
 def turn_start(ids: Sequence[int], messages: Sequence[Message]) -> int:

@@ -57,7 +57,8 @@ class Database:
     ) -> Database:
         """A pool for `url` (see `dsn`). Connections are opened when needed: `ping` tries one.
 
-        `command_timeout_s` bounds each statement, on this side and on the server;
+        `command_timeout_s` bounds each statement, on this side and on the server (a server that is
+        frozen costs it twice, because the cancellation has to be given up as well);
         `connect_timeout_s` the opening of a connection and, separately, the wait for a free one.
         Raises `StartupError` for a URL that is none.
         """
@@ -124,15 +125,7 @@ class Database:
     async def _begin(self) -> AsyncIterator[AsyncConnection]:
         try:
             async with self._engine.begin() as connection:
-                try:
-                    yield connection
-                except TimeoutError:
-                    # A server that does not answer will not answer the rollback either.
-                    if not connection.invalidated:
-                        raw = await connection.get_raw_connection()
-                        driver: Any = raw.driver_connection
-                        driver.terminate()
-                    raise
+                yield connection
         except DRIVER_ERRORS as error:
             raise translate(error) from error
 

@@ -196,6 +196,4 @@ class CompletionReader:
 
 
 def _are_ids(ids: object) -> TypeGuard[list[int]]:
-    if not isinstance(ids, list):
-        return False
-    return not ids or ({*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < _ID_END)
+    return isinstance(ids, list) and all(type(i) is int and 0 <= i < _ID_END for i in ids)

@@ -18,7 +18,6 @@ from tests.fakes.processes import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
-    from pathlib import Path
 
     from tests.fakes.postgres import PostgresServer
     from tests.fakes.processes import GatewayProcess, SimulatorProcess
@@ -117,9 +116,3 @@ async def async_client(gateway: GatewayProcess, key: str) -> AsyncIterator[Async
 async def own_key(database_url: str) -> str:
     """An API key in the database of this test alone."""
     return await new_key(gateway_settings(database_url, []), "acme")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """For the configuration of a replica that this test alone has."""
-    return tmp_path

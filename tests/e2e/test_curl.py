@@ -46,8 +46,8 @@ def url(gateway: GatewayProcess) -> str:
 
 
 def test_a_body_is_json_over_http_1_1(url: str, key: str) -> None:
-    body, _, tail = curl("-w", STATUS, *posted(key, BODY), url).rpartition("\n{}".format(200))
-    assert tail.split() == ["1.1", "1", "application/json"]
+    body, status = curl("-w", STATUS, *posted(key, BODY), url).rstrip("\n").rsplit("\n", 1)
+    assert status.split() == ["200", "1.1", "1", "application/json"]
     assert json.loads(body)["status"] == "completed"
 
 

@@ -109,7 +109,7 @@ def test_a_tool_loop_ends_in_an_answer_that_quotes_the_tool(client: OpenAI, stat
     first = client.responses.create(model=MODEL, input=asked, tools=[WEATHER], store=stateful)
     call = _only_call(first)
     assert call.name == "get_weather"
-    result = {"type": "function_call_output", "call_id": call.call_id, "output": "17 degrees"}
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "17 degrees"}
     second = client.responses.create(
         model=MODEL,
         input=[result] if stateful else [*asked, *_dicts(first), result],

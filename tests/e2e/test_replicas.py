@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CHAINS = 1000
 AT_ONCE = 16
-BRIEF = "[[sim say=ok think=none]] go"
+BRIEF = "[[sim think=none say=ok]] go"
 
 
 async def test_a_thousand_chains_change_replicas_without_a_miss(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 STEP_S: Final = 0.01
-SHOWN_LINES: Final = 80
+SHOWN_LINES: Final = 30
 
 running: Final[list[Child]] = []
 """Every child that has not been stopped yet, for reports of failed tests."""

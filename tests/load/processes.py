@@ -38,9 +38,7 @@ class Child:
 
 
 @contextmanager
-def server(
-    arguments: Sequence[str], log: Path, *, environ: Mapping[str, str], folder: Path = ROOT
-) -> Iterator[Child]:
+def server(arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> Iterator[Child]:
     """A server that writes its URL into its log when it listens. Raises `RunVoid`.
 
     It is in a session of its own, so that Ctrl-C reaches the benchmark alone, which ends it.
@@ -51,7 +49,7 @@ def server(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            cwd=folder,
+            cwd=ROOT,
             env=dict(environ),
             start_new_session=True,
         )

@@ -84,7 +84,7 @@ def running_stack() -> Iterator[Stack]:
         reachable_folder() as folder,
         EmbeddedPostgres(folder / "data") as postgres,
         processes.server(
-            [sys.executable, "-m", "tests.load.backend"], folder / "backend.log", environ=os.environ
+            [sys.executable, "-m", "tests.load.backend"], folder / "backend.log", os.environ
         ) as backend,
     ):
         backend_url = f"http://127.0.0.1:{backend.port}"
@@ -109,14 +109,16 @@ def _gateway(folder: Path, database_url: str, backend_url: str) -> Iterator[Chil
         for name, value in os.environ.items()
         if not name.startswith("GATEWAY_") and name not in {"DATABASE_URL", "PORT"}
     }
+    config = folder / "gateway.yaml"
+    config.write_text(json.dumps({"backends": [{"name": "backend", "url": backend_url}]}))
     environ |= {
-        "DATABASE_URL": database_url,
+        "GATEWAY_CONFIG": str(config),
         "GATEWAY_AUTH__KEY_PEPPER": PEPPER,
-        "GATEWAY_BACKENDS": json.dumps([{"name": "backend", "url": backend_url}]),
+        "DATABASE_URL": database_url,
     }
     arguments = [sys.executable, "-m", "gateway", "serve", "--port", "0"]
     log = folder / "gateway.log"
-    with processes.server(arguments, log, environ=environ, folder=folder) as child:
+    with processes.server(arguments, log, environ) as child:
         try:
             yield child
         except RunVoid as error:

@@ -2,28 +2,25 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
 
-import gateway
 from gateway.errors import StartupError
+from gateway.store import migrate as store_migrate
 from gateway.store.migrate import alembic_config, head_revision, migrations_folder, run_locked
 from gateway.store.tables import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from sqlalchemy import Connection
 
     from tests.fakes.postgres import PostgresServer
 
-PACKAGE = Path(gateway.__file__).parent
 FILE_NAME = re.compile(r"20\d{6}_([0-9a-f]{12})_(expand|contract)_[a-z0-9_]+\.py\Z")
 TABLES = (
     "SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull"
@@ -70,22 +67,14 @@ def test_file_names_say_when_what_and_whether_the_last_release_can_stay() -> Non
     assert found == set(revisions())
 
 
-def test_an_installed_package_brings_its_migrations(tmp_path: Path) -> None:
+def test_an_installed_package_brings_its_migrations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The wheel carries `migrations` as `gateway/_migrations` (pyproject's force-include)."""
-    package = tmp_path / "gateway"
-    (package / "store").mkdir(parents=True)
-    for name in ("__init__.py", "errors.py"):
-        shutil.copy(PACKAGE / name, package)
-    for path in (PACKAGE / "store").glob("*.py"):
-        shutil.copy(path, package / "store")
-    shutil.copytree(migrations_folder(), package / "_migrations")
-    script = (
-        "from gateway.store import migrate as m; print(m.migrations_folder(), m.head_revision())"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert found.stdout.split() == [str(package / "_migrations"), head_revision()]
+    shutil.copytree(migrations_folder(), tmp_path / "_migrations")
+    monkeypatch.setattr(store_migrate, "_PACKAGE", tmp_path)
+    assert migrations_folder() == tmp_path / "_migrations"
+    assert revisions()[-1] == head_revision()
 
 
 def test_there_is_one_line_of_revisions() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
+from typing_extensions import override
 
 from gateway import telemetry
 from gateway.errors import StoreUnavailable, UpstreamFailed
@@ -21,6 +22,7 @@ CANARY = "a secret prompt"
 
 
 class Terminal(io.StringIO):
+    @override
     def isatty(self) -> bool:
         return True
 
@@ -101,10 +103,8 @@ def test_events_of_libraries_are_written_alike_and_without_the_text_of_errors() 
     configure_logging("debug", "json", stream=stream)
     library = logging.getLogger("uvicorn.error")
     library.info("chatter")
-    try:
-        raise ValueError(CANARY)
-    except ValueError:
-        library.exception("Exception in ASGI application")
+    error = raised(ValueError(CANARY))
+    library.error("Exception in ASGI application", exc_info=error)
     (event,) = lines(stream)
     assert event["event"] == "Exception in ASGI application"
     assert event["error"] == "ValueError"

@@ -6,6 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 from typer.testing import CliRunner
 
 from gateway.cli.commands import commands
@@ -17,6 +20,8 @@ from tests.fakes.serving import serving
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from starlette.requests import Request
 
     from gateway.cli.doctor import Finding
 
@@ -61,9 +66,8 @@ async def test_a_gateway_that_can_serve_has_nothing_to_mend(
         SimulatorOptions(api_key="another"),
         SimulatorOptions(faults="status=500"),
         SimulatorOptions(faults="end_after=0"),
-        SimulatorOptions(models=()),
     ],
-    ids=["refused", "broken", "silent", "empty"],
+    ids=["refused", "broken", "silent"],
 )
 async def test_a_backend_that_cannot_serve_is_found(
     options: SimulatorOptions, monkeypatch: pytest.MonkeyPatch
@@ -74,6 +78,17 @@ async def test_a_backend_that_cannot_serve_is_found(
     for name in ("backend gpu-0", "backend gpu-1"):
         assert not findings[name].ok
         assert findings[name].remedy
+
+
+async def test_a_backend_that_serves_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_models(_: Request) -> JSONResponse:
+        return JSONResponse({"object": "list", "data": []})
+
+    async with serving(Starlette(routes=[Route("/v1/models", no_models)])) as url:
+        with_backends(monkeypatch, url)
+        findings = by_name(await examine(None))
+    assert findings["backend gpu-0"].detail == "it serves no model"
+    assert findings["backend gpu-0"].remedy
 
 
 async def test_a_database_that_is_behind_is_found(

@@ -179,6 +179,13 @@ def test_it_remembers_a_bounded_number_of_requests() -> None:
         assert [row["number"] for row in backend.requests()] == [2, 3]
 
 
+def test_it_remembers_a_bounded_number_of_ids() -> None:
+    with simulator(SimulatorOptions(observed_ids_max=1000)) as backend:
+        for text in ("[[sim tokens=600]]", "Hello", "[[sim tokens=600]]", "Hello"):
+            complete(backend.port, completion_body(text))
+        assert [row["number"] for row in backend.requests()] == [2, 3, 4]
+
+
 def test_a_body_that_is_too_large_is_refused() -> None:
     with simulator(SimulatorOptions(body_bytes_max=1000)) as backend:
         assert complete(backend.port, completion_body("Hello " * 1000)).status == 413

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.errors import StartupError
 from gateway.store.embedded import EmbeddedPostgres
-from gateway.store.postmaster import PID_FILE, Postmaster
+from gateway.store.postmaster import PID_FILE, Postmaster, _looks_like_postgres
 from tests.fakes.postgres import FAST, embedded, reachable_folder, server_programs
 
 if TYPE_CHECKING:
@@ -82,11 +82,13 @@ async def test_a_stop_leaves_no_process_socket_or_lock(data_dir: Path) -> None:
     running = postmaster(data_dir)
     assert running.socket_folder is not None
     assert running.is_running()
+    assert _looks_like_postgres(running.pid)
     server.stop()
     server.stop()
     assert not psutil.pid_exists(running.pid)
     assert not running.is_running()
     assert not running.holds_pid()
+    assert not _looks_like_postgres(running.pid)
     assert not running.socket_folder.exists()
     assert not (data_dir / "cluster" / PID_FILE).exists()
     with pytest.raises(StartupError, match="not running"):

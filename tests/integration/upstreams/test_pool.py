@@ -136,6 +136,13 @@ async def test_what_a_real_server_lists_is_understood() -> None:
         assert known.pool.snapshot()[0].version == "0.32.0"
 
 
+async def test_a_server_need_not_tell_its_version() -> None:
+    server = RawServer({"/v1/models": [listing("m")], "*": [(response(b"", status=404),)]})
+    async with fleet(server) as known:
+        (state,) = known.pool.snapshot()
+        assert (state.version, state.models) == (None, {"m": 8192})
+
+
 async def test_a_model_may_have_another_name_at_the_backend() -> None:
     backends = [Backend("a", "", {"m": "inner", "gone": "missing"})]
     async with fleet(backend_server(models=[listing("inner")]), backends=backends) as known:

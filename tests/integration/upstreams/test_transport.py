@@ -27,7 +27,7 @@ from tests.fakes.raw_server import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable
     from pathlib import Path
 
 READ_FROM_SOCKET_MAX = 256 * 1024
@@ -158,6 +158,17 @@ async def test_a_body_that_was_not_read_to_its_end_closes_the_connection(client:
         async with streaming(client, server) as answer:
             await anext(answer.aiter_raw())
         await server.hung_up.wait()
+
+
+async def test_a_backend_that_speaks_unasked_is_hung_up_on(client: Client) -> None:
+    gate = Gate()
+    talkative: Script = (response(b"1"), gate, b"HTTP/1.1 200 OK\r\n", Act.STALL)
+    async with serving(talkative, (response(b"2"),)) as server:
+        await client.get(server.url)
+        gate.opened.set()
+        await server.hung_up.wait()
+        assert (await client.get(server.url)).content == b"2"
+        assert server.connections == 2
 
 
 async def test_a_cancelled_request_closes_the_connection_before_any_answer(client: Client) -> None:
@@ -369,6 +380,37 @@ async def test_closing_the_client_breaks_off_what_is_under_way() -> None:
         await server.hung_up.wait()
 
 
+async def test_a_connection_that_is_made_after_closing_the_client_is_not_used() -> None:
+    client = limited()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(failure_of(client.get(url)))
+            await asyncio.sleep(0)
+            await client.aclose()
+    assert isinstance(task.result(), httpx2.NetworkError)
+
+
+async def failure_of(call: Awaitable[object]) -> Exception | None:
+    try:
+        await call
+    except httpx2.HTTPError as error:
+        return error
+    return None
+
+
+async def test_a_closed_body_is_not_read_on() -> None:
+    async with (
+        serving((STREAM_HEAD, chunk(b"a"), Act.STALL)) as server,
+        HttptoolsTransport(keep_alive=KeepAlive(), limits=ConnectionLimits()) as transport,
+    ):
+        answer = await transport.handle_async_request(httpx2.Request("GET", server.url))
+        assert isinstance(answer.stream, httpx2.AsyncByteStream)
+        await answer.stream.aclose()
+        with pytest.raises(httpx2.StreamClosed):
+            await anext(aiter(answer.stream))
+
+
 async def test_tls_is_spoken_and_certificates_are_checked(tmp_path: Path) -> None:
     certificate = self_signed(tmp_path, "127.0.0.1")
     trusting = ssl.create_default_context(cafile=certificate)
@@ -401,3 +443,11 @@ async def test_what_cannot_be_sent_is_refused(
     transport = HttptoolsTransport(keep_alive=KeepAlive(), limits=ConnectionLimits())
     with pytest.raises(error):
         await transport.handle_async_request(httpx2.Request(method, url, headers=headers))
+
+
+async def test_a_body_that_blocks_is_refused() -> None:
+    transport = HttptoolsTransport(keep_alive=KeepAlive(), limits=ConnectionLimits())
+    with pytest.raises(httpx2.LocalProtocolError, match="asynchronous"):
+        await transport.handle_async_request(
+            httpx2.Request("POST", "http://127.0.0.1/", content=iter([b"a"]))
+        )

@@ -43,6 +43,12 @@ def test_without_framing_the_body_ends_with_the_connection() -> None:
     assert (reader.take(), reader.complete, reader.reusable) == (b"abc", True, False)
 
 
+def test_an_end_after_the_end_is_no_news() -> None:
+    reader = read(HEAD + b"content-length: 0\r\n\r\n")
+    reader.feed_eof()
+    assert reader.complete
+
+
 def test_no_content_has_no_body() -> None:
     assert read(b"HTTP/1.1 204 No Content\r\n\r\n").complete
 

@@ -1,0 +1,193 @@
+"""The demo as somebody runs it who never saw the project: real processes, nothing prepared."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.fakes.postgres import reachable_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+START_S = 60.0
+END_S = 20.0
+LINES_MAX = 100
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with reachable_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def port() -> int:
+    """One that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def environment(folder: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "TMPDIR", "LANG") if name in os.environ}
+    mine = {"HOME": str(folder), "GATEWAY_DATA_DIR": str(folder / "data"), "PYTHONUNBUFFERED": "1"}
+    return {**kept, **mine, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "gateway", *arguments]
+
+
+def once(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("demo", "--once", *arguments),
+        env=environment(folder),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+
+
+@contextmanager
+def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        command(*arguments),
+        env=environment(folder),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until(process: subprocess.Popen[str], words: str) -> str:
+    """What the process prints, up to the line with these words."""
+    assert process.stdout is not None
+    seen = ""
+    for _ in range(LINES_MAX):
+        line = process.stdout.readline()
+        seen += line
+        if words in line:
+            return seen
+        assert line, f"ended without {words!r}:\n{seen}"
+    raise AssertionError(f"no {words!r} in:\n{seen}")
+
+
+def saved(folder: Path) -> dict[str, str]:
+    text = (folder / "data" / "demo.env").read_text(encoding="utf-8")
+    return dict(re.findall(r"^export (\w+)=(\S+)$", text, re.MULTILINE))
+
+
+def test_the_demo_answers_and_leaves_nothing_running(folder: Path, port: int) -> None:
+    result = once(folder, "--port", str(port))
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    for step in ("postgres", "schema", "tenant", "backend", "gateway", "answer", "stored"):
+        assert f"✓ {step} " in result.stdout
+    assert "SCRIPTED" in result.stdout
+    assert "I am a scripted server, not a model" in result.stdout
+    assert f"http://127.0.0.1:{port}" in result.stdout
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(folder) in str(p.info["cmdline"])]
+    assert left == []
+
+
+def test_the_next_demo_uses_the_data_and_the_key_again(folder: Path, port: int) -> None:
+    first = once(folder, "--port", str(port))
+    key = saved(folder)["OPENAI_API_KEY"]
+    second = once(folder, "--port", str(port))
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert saved(folder)["OPENAI_API_KEY"] == key
+    assert key not in first.stdout + first.stderr + second.stdout + second.stderr
+
+
+def test_secrets_on_disk_are_for_this_user_only(folder: Path, port: int) -> None:
+    assert once(folder, "--port", str(port)).returncode == 0
+    for name in ("demo.env", "pepper"):
+        assert stat.S_IMODE((folder / "data" / name).stat().st_mode) == 0o600
+
+
+def test_a_taken_port_is_told_in_two_lines(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = once(folder, "--port", str(port))
+    assert result.returncode == 1
+    message, remedy = result.stderr.splitlines()
+    assert f"127.0.0.1:{port}" in message
+    assert "--port" in remedy
+    assert not (folder / "data").exists()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_what_the_demo_prints_works_when_pasted_and_a_signal_ends_it(
+    folder: Path, port: int, stop: signal.Signals
+) -> None:
+    with running(folder, "demo", "--port", str(port)) as process:
+        printed = until(process, "Ctrl-C ends it")
+        children = psutil.Process(process.pid).children(recursive=True)
+        source = re.search(r"^ +(\. .*demo\.env)$", printed, re.MULTILINE)
+        curl = re.search(r"^( +curl .*\n.*)$", printed, re.MULTILINE)
+        python = re.search(r"^( +\S+ -c '\n.*\n.*')$", printed, re.MULTILINE)
+        assert source
+        assert curl
+        assert python
+        dedented = re.sub(r"^    ", "", python[1], flags=re.MULTILINE)
+        pasted = subprocess.run(
+            ["sh", "-c", f"{source[1]}\n{curl[1]}\n{dedented}"],
+            env=environment(folder),
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            check=True,
+        )
+        assert "event: response.completed" in pasted.stdout
+        assert pasted.stdout.rstrip().endswith("I am a scripted server, not a model 🤖.")
+        assert "POST /v1/responses  200" in until(process, "POST /v1/responses")
+        process.send_signal(stop)
+        assert process.wait(END_S) == 0
+        assert process.stdout is not None
+        assert "Traceback" not in process.stdout.read()
+    assert children
+    assert [child for child in children if child.is_running()] == []
+
+
+def test_a_gateway_without_a_database_brings_its_own(folder: Path, port: int) -> None:
+    with running(folder, "simulate", "--port", "0") as simulator:
+        url = re.findall(r'"url": "([^"]+)"', until(simulator, "listening"))[0]
+        backends = f"backends: [{{name: simulator, url: '{url}'}}]\n"
+        (folder / "gateway.yaml").write_text(backends, encoding="utf-8")
+        with running(folder, "serve", "--port", str(port)) as gateway:
+            until(gateway, '"listening"')
+            made = [["tenants", "create", "acme"], ["keys", "create", "acme"]]
+            results = [
+                subprocess.run(
+                    command(*arguments),
+                    env=environment(folder),
+                    cwd=folder,
+                    capture_output=True,
+                    text=True,
+                    timeout=START_S,
+                    check=True,
+                )
+                for arguments in made
+            ]
+            assert results[1].stdout.startswith("sk-")
+            gateway.send_signal(signal.SIGTERM)
+            assert gateway.wait(END_S) == 0

@@ -1,0 +1,131 @@
+"""The ends of processes: a replica that drains, a backend that is killed and comes back."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from openai import DefaultHttpxClient, InternalServerError, OpenAI
+
+from tests.fakes.event_grammar import check_stream
+from tests.fakes.processes import gateway_process, reserved_port, simulator_process
+from tests.fakes.stream import as_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import httpx2
+
+    from tests.fakes.processes import GatewayProcess, SimulatorProcess
+
+MODEL = "gpt-oss-20b"
+PACED = "[[sim tokens_per_s=40 tokens=40 think=none]] go"
+ENDLESS = "[[sim tokens_per_s=40 tokens=5000 think=none]] go"
+SECTIONS: dict[str, Any] = {
+    "server": {"drain_grace_s": 20},
+    "upstream": {"health_interval_s": 0.1, "probe_interval_s": 0.5},
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A replica and its only backend, which the test may kill and start again."""
+
+    gateway: GatewayProcess
+    simulator: SimulatorProcess
+    start_simulator_again: Callable[[], None]
+    key: str
+
+    def kill_simulator(self) -> None:
+        """As the kernel kills one that takes too much memory."""
+        assert self.simulator.child is not None
+        self.simulator.child.kill()
+
+    @contextmanager
+    def client(
+        self, max_retries: int = 0, on_answer: Callable[[httpx2.Response], None] | None = None
+    ) -> Iterator[OpenAI]:
+        """OpenAI's client; `on_answer` sees every HTTP answer, retried ones included."""
+        hooks: Any = {"response": [on_answer] if on_answer else []}
+        http_client = DefaultHttpxClient(trust_env=False, event_hooks=hooks)
+        with OpenAI(
+            base_url=self.gateway.base_url,
+            api_key=self.key,
+            max_retries=max_retries,
+            http_client=http_client,
+        ) as opened:
+            yield opened
+
+
+@pytest.fixture
+def pair(database_url: str, own_key: str, tmp_path: Path) -> Iterator[Pair]:
+    """Both of this test's own."""
+    with ExitStack() as stack:
+        port = stack.enter_context(reserved_port())
+        simulator = stack.enter_context(simulator_process(port))
+        gateway = stack.enter_context(
+            gateway_process(tmp_path, database_url, [simulator.url], **SECTIONS)
+        )
+        assert gateway.url
+
+        def again() -> None:
+            stack.enter_context(simulator_process(port))
+
+        yield Pair(gateway, simulator, again, own_key)
+
+
+def test_a_replica_that_is_told_to_end_finishes_its_stream(pair: Pair) -> None:
+    with (
+        pair.client() as client,
+        client.responses.create(model=MODEL, input=PACED, stream=True) as events,
+    ):
+        seen = [next(events) for _ in range(6)]
+        pair.gateway.child.terminate()
+        seen += events
+    assert seen[5].type == "response.output_text.delta"
+    assert seen[-1].type == "response.completed"
+    check_stream(as_events([event.to_dict() for event in seen]))
+    assert pair.gateway.child.exit_code() == 0
+    assert "Traceback" not in pair.gateway.child.output
+
+
+def test_a_killed_backend_fails_the_stream_and_what_it_said_is_stored(pair: Pair) -> None:
+    with pair.client() as client:
+        with client.responses.with_raw_response.create(
+            model=MODEL, input=ENDLESS, stream=True
+        ).parse() as events:
+            seen: list[Any] = [next(events) for _ in range(10)]
+            assert seen[-1].type == "response.output_text.delta"
+            pair.kill_simulator()
+            seen += events
+        stored = client.responses.retrieve(seen[0].response.id)
+    assert [event.type for event in seen[-2:]] == ["error", "response.failed"]
+    assert stored.status == "failed"
+    said = "".join(one.delta for one in seen if one.type == "response.output_text.delta")
+    assert stored.output_text == said != ""
+    assert stored.error is not None
+    assert stored.error.code == "server_error"
+
+
+def test_a_request_is_retried_until_the_backend_is_back(pair: Pair) -> None:
+    pair.kill_simulator()
+    with pair.client() as impatient, pytest.raises(InternalServerError) as caught:
+        impatient.responses.create(model=MODEL, input="Hello there")
+    assert caught.value.status_code == 503
+    assert caught.value.code == "server_is_overloaded"
+    assert int(caught.value.response.headers["retry-after"]) > 0
+    answers: list[int] = []
+
+    def bring_it_back(answer: httpx2.Response) -> None:
+        answers.append(answer.status_code)
+        if len(answers) == 1:
+            pair.start_simulator_again()
+
+    with pair.client(max_retries=10, on_answer=bring_it_back) as patient:
+        response = patient.responses.create(model=MODEL, input="Hello there")
+    assert "Hello there" in response.output_text
+    assert set(answers[:-1]) == {503}
+    assert answers[-1] == 200

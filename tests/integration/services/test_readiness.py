@@ -1,0 +1,42 @@
+"""A gateway that starts before its backends: not ready, and worth another try."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+from tests.fakes.gateway import gateway_settings, running_gateway
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOBODY_YET = "no backend has said yet what it serves"
+
+
+@pytest.fixture
+def unused_url() -> Iterator[str]:
+    """Where nothing listens."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{holder.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("models", [[], [{"id": "m"}]])
+async def test_it_is_not_ready_and_asks_to_try_again(
+    database_url: str, unused_url: str, models: list[dict[str, Any]]
+) -> None:
+    settings = gateway_settings(database_url, [unused_url], models=models)
+    async with (
+        running_gateway(settings) as running,
+        httpx2.AsyncClient(base_url=running.url, headers=running.headers) as client,
+    ):
+        ready = await client.get("/readyz")
+        created = await client.post("/v1/responses", json={"model": "m", "input": "x"})
+    assert ready.status_code == 503
+    assert NOBODY_YET in ready.json()["reasons"]
+    assert created.status_code == 503
+    assert created.json()["error"]["code"] == "server_is_overloaded"
+    assert "retry-after" in created.headers
