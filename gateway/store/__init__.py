@@ -1,0 +1,1 @@
+"""Everything in Postgres: the only code that knows SQLAlchemy, asyncpg and Alembic."""

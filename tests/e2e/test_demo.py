@@ -41,7 +41,11 @@ def port() -> int:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "TMPDIR", "LANG") if name in os.environ}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in {"PATH", "TMPDIR", "LANG"} or name.startswith("COVERAGE_")
+    }
     mine = {"HOME": str(folder), "GATEWAY_DATA_DIR": str(folder / "data"), "PYTHONUNBUFFERED": "1"}
     return {**kept, **mine, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from openai import APIStatusError, AuthenticationError, BadRequestError, NotFoundError, OpenAI
+from openai import (
+    APIError,
+    APIStatusError,
+    AuthenticationError,
+    BadRequestError,
+    NotFoundError,
+    OpenAI,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,3 +75,19 @@ def test_a_refused_stream_is_an_http_error(client: OpenAI) -> None:
     with pytest.raises(NotFoundError) as caught:
         client.responses.create(model="gpt-9", input="x", stream=True)
     assert caught.value.code == "model_not_found"
+
+
+def test_a_stream_that_breaks_off_raises(client: OpenAI) -> None:
+    text = "[[sim tokens=100 think=none die_after=20]] go"
+    events = client.responses.create(model=MODEL, input=text, stream=True)
+    with events, pytest.raises(APIError, match="broke off while generating"):
+        list(events)
+
+
+def test_the_stream_helper_raises_what_broke_it_off(client: OpenAI) -> None:
+    text = "[[sim tokens=100 think=none die_after=20]] go"
+    with (
+        client.responses.stream(model=MODEL, input=text) as stream,
+        pytest.raises(APIError, match="broke off while generating"),
+    ):
+        stream.until_done()

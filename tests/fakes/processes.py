@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 STEP_S: Final = 0.01
+READY_STEP_S: Final = 0.1
 SHOWN_LINES: Final = 30
 
 running: Final[list[Child]] = []
@@ -213,7 +214,7 @@ def _until_ready(url: str, child: Child) -> None:
                 return
         finally:
             connection.close()
-        time.sleep(STEP_S)
+        time.sleep(READY_STEP_S)
     raise AssertionError(f"{url} is not ready:\n{child.output}")
 
 

@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\ninterrupted", file=sys.stderr)
         return 130
     for workload in chosen:
-        print(f"\n{workload.name}: {workload.title}, {workload.length} tokens each")
+        load = f"{workload.title}, {workload.length} tokens each"
+        print(f"\n{workload.name}: {load}, {workload.streams * workload.requests} requests")
         print(table(workload.name, results[workload.name]))
     if options.save:
         print(f"\nsaved as {_save(machine, results)}")

@@ -74,19 +74,19 @@ class Sample:
 
 def workloads(*, quick: bool) -> tuple[Workload, ...]:
     """What is measured; quick: the same with less of it."""
+    fast = "64 streams, as fast as possible"
+    steady = f"64 streams of {PACE_PER_S} tokens/s"
     return (
-        Workload(
-            "saturated", "64 streams, as fast as possible", UNPACED, 1000, 64, 2 if quick else 4
-        ),
+        Workload("saturated", fast, UNPACED, length=1000, streams=64, requests=1 if quick else 4),
         Workload(
             "paced",
-            f"64 streams of {PACE_PER_S} tokens/s",
+            steady,
             PACED,
-            50 if quick else 150,
-            64,
-            2 if quick else 3,
+            length=100 if quick else 200,
+            streams=64,
+            requests=1 if quick else 2,
         ),
-        Workload("single", "one stream at a time, 50 requests", UNPACED, 32, 1, 50),
+        Workload("single", "one stream at a time", UNPACED, length=32, streams=1, requests=50),
     )
 
 

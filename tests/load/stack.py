@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 BARE: Final = "bare backend"
 NGINX: Final = "nginx"
+_INFO: Final = '"level": "info"'
 _NGINX_CONFIG: Final = """
 daemon off;
 worker_processes 1;
@@ -122,8 +123,10 @@ def _gateway(folder: Path, database_url: str, backend_url: str) -> Iterator[Chil
         try:
             yield child
         except RunVoid as error:
-            said = log.read_text("utf-8", "replace")[-processes.LOG_CHARS_SHOWN :]
-            raise RunVoid(f"{error}\nThe gateway's last words:\n{said}") from error
+            lines = log.read_text("utf-8", "replace").splitlines()
+            said = "\n".join(line for line in lines if _INFO not in line)
+            complaints = said[-processes.LOG_CHARS_SHOWN :] or "none"
+            raise RunVoid(f"{error}\nComplaints of the gateway:\n{complaints}") from error
 
 
 @contextmanager

@@ -35,7 +35,8 @@ def untouched_logging() -> Iterator[None]:
     root.handlers = []
     levels = {name: logging.getLogger(name).level for name in telemetry.NOISY}
     yield
-    root.handlers, root.level = handlers, level
+    root.handlers = handlers
+    root.setLevel(level)
     for name, before in levels.items():
         logging.getLogger(name).setLevel(before)
     structlog.reset_defaults()

@@ -26,7 +26,7 @@ def unused_url() -> Iterator[str]:
 
 @pytest.mark.parametrize("models", [[], [{"id": "m"}]])
 async def test_it_is_not_ready_and_asks_to_try_again(
-    database_url: str, unused_url: str, models: list[dict[str, Any]]
+    database_url: str, unused_url: str, models: Any
 ) -> None:
     settings = gateway_settings(database_url, [unused_url], models=models)
     async with (
