@@ -17,7 +17,6 @@ from gateway.api.errors import routing_error_response
 from gateway.api.responses import CreateEndpoint, EdgeLimits, ResponseEndpoints
 from gateway.api.routes import routes
 from gateway.api.system import SystemEndpoints
-from gateway.errors import ConfigError
 from gateway.harmony.framing import OPENING
 from gateway.harmony.parsing import Parser
 from gateway.harmony.rendering import Renderer, SchemaLimits
@@ -45,8 +44,6 @@ from gateway.upstreams.transport import KeepAlive
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from pydantic import SecretStr
-
     from gateway.runs.specification import RunSpecification
     from gateway.settings import Settings
 
@@ -61,7 +58,6 @@ class Parts:
     pool: Pool
     rendering: Rendering
     supervisor: Supervisor
-    drain_grace_s: float
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -73,7 +69,7 @@ class Parts:
                 try:
                     yield
                 finally:
-                    await self.supervisor.drain(self.drain_grace_s)
+                    await self.supervisor.drain()
                     polling.cancel()
         finally:
             self.rendering.close()
@@ -89,11 +85,10 @@ def create_app(settings: Settings) -> Starlette:
     """
     vocabulary = Vocabulary.load()
     metrics = Metrics()
-    pepper = _secret(settings.auth.key_pepper, "auth.key_pepper")
     database = _database(settings)
     access = Access(
         database,
-        pepper,
+        settings.pepper,
         settings.auth.key_cache_ttl_s,
         settings.auth.key_cache_entries_max,
         cache_stale_s=settings.auth.stale_keys_max_s,
@@ -120,13 +115,13 @@ def create_app(settings: Settings) -> Starlette:
     )
     responses = Responses(
         database=database,
-        preparation=_preparation(settings, database, models, rendering, pepper),
+        preparation=_preparation(settings, database, models, rendering),
         engine=engine,
         supervisor=supervisor,
         new_fold=_folds(vocabulary),
         reader_events_max=settings.stream.reader_events_max,
     )
-    parts = Parts(database, pool, rendering, supervisor, settings.server.drain_grace_s)
+    parts = Parts(database, pool, rendering, supervisor)
     return Starlette(
         routes=routes(
             CreateEndpoint(
@@ -136,7 +131,7 @@ def create_app(settings: Settings) -> Starlette:
                 strict=settings.input.strict,
             ),
             ResponseEndpoints(responses),
-            SystemEndpoints(models, Health(database, pool, supervisor, metrics)),
+            SystemEndpoints(models, Health(database, pool, metrics)),
         ),
         middleware=[
             Middleware(RequestContext, metrics=metrics),
@@ -159,7 +154,7 @@ def _folds(vocabulary: Vocabulary) -> Callable[[RunSpecification], Callable[[], 
 def _database(settings: Settings) -> Database:
     database = settings.database
     return Database.connect(
-        _secret(database.url, "database.url").decode(),
+        settings.database_url,
         pool_size_max=database.pool_size_max,
         command_timeout_s=database.command_timeout_s,
         connect_timeout_s=database.connect_timeout_s,
@@ -210,10 +205,9 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
 
 
 def _preparation(
-    settings: Settings, database: Database, models: Models, rendering: Rendering, pepper: bytes
+    settings: Settings, database: Database, models: Models, rendering: Rendering
 ) -> Preparation:
     harmony = settings.harmony
-    secret = settings.cache_salt_secret
     return Preparation(
         database=database,
         models=models,
@@ -228,7 +222,7 @@ def _preparation(
             with_date=harmony.date == "utc",
             commentary_without_tools=harmony.commentary_without_tools,
         ),
-        cache_salt_secret=secret.get_secret_value().encode() if secret else pepper,
+        cache_salt_secret=settings.cache_salt_key,
     )
 
 
@@ -254,10 +248,6 @@ def _input_limits(settings: Settings) -> InputLimits:
         items_max=limits.items_max,
         tools_max=limits.tools_max,
         schema_bytes_max=limits.schema_bytes_max,
+        text_chars_max=limits.text_chars_max,
+        json_containers_max=limits.json_containers_max,
     )
-
-
-def _secret(value: SecretStr | None, where: str) -> bytes:
-    if value is None:
-        raise ConfigError("is missing", where=where, remedy=f"Set {where} in the configuration.")
-    return value.get_secret_value().encode()

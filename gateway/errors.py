@@ -15,6 +15,7 @@ GatewayError
 ├── UpstreamError                    a backend did not do its work
 │   ├── UpstreamUnavailable          refused, overloaded or unreachable before the first token
 │   ├── UpstreamRejected             a backend calls the request itself wrong
+│   │   └── ContextOverflow           because prompt and output do not fit into its window
 │   ├── UpstreamFailed               broke off after the first token
 │   └── NoUpstreamAvailable          none is left to try
 ├── StoreError
@@ -114,6 +115,13 @@ class UpstreamUnavailable(UpstreamError):
 
 class UpstreamRejected(UpstreamError):
     """The backend answered that the request itself is wrong (its 4xx): no other will differ."""
+
+
+class ContextOverflow(UpstreamRejected):
+    """Prompt and `max_tokens` do not fit into the backend's context window.
+
+    The gateway counts first, so this means that the backend's window is not the one it told.
+    """
 
 
 class UpstreamFailed(UpstreamError):

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, Sequence
 
 PREAMBLE = -1
 """The `Span.source` of what is rendered from no item: the system and developer messages."""
@@ -86,7 +86,7 @@ class Upstream(Protocol):
 
     name: str
 
-    def generate(self, request: TokenRequest) -> AsyncIterator[TokenChunk]: ...
+    def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]: ...
 
 
 class SegmentKind(Enum):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 INVALID_REQUEST: Final = "invalid_request_error"
 SERVER_ERROR: Final = "server_error"
 OVERLOADED: Final = "server_is_overloaded"
+CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 INSUFFICIENT_QUOTA: Final = "insufficient_quota"
 
 _TRY_AGAIN: Final = "Please try again."
@@ -77,6 +78,13 @@ ANSWERS: Final[Mapping[type[BaseException], Answer]] = {
         message="The model server refused the request. Sending it again will not help; change it, "
         "or report the x-request-id of this response to the operator.",
         retry=False,
+    ),
+    errors.ContextOverflow: Answer(
+        400,
+        INVALID_REQUEST,
+        CONTEXT_LENGTH_EXCEEDED,
+        "Your input exceeds the context window of this model. Please adjust your input and try "
+        "again.",
     ),
     errors.UpstreamFailed: Answer(
         502, SERVER_ERROR, message=f"The model server broke off while generating. {_TRY_AGAIN}"

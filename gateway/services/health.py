@@ -9,7 +9,6 @@ from gateway.errors import StoreError
 from gateway.telemetry import EXPOSITION_TYPE
 
 if TYPE_CHECKING:
-    from gateway.runs.supervisor import Supervisor
     from gateway.store.engine import Database
     from gateway.telemetry import Metrics
     from gateway.upstreams.pool import Pool
@@ -36,18 +35,14 @@ class Report:
 class Health:
     """Readiness and metrics of one process."""
 
-    def __init__(
-        self, database: Database, pool: Pool, supervisor: Supervisor, metrics: Metrics
-    ) -> None:
+    def __init__(self, database: Database, pool: Pool, metrics: Metrics) -> None:
         self._database = database
         self._pool = pool
-        self._supervisor = supervisor
         self._metrics = metrics
-        self.draining = False
 
     async def check(self) -> Report:
         """Ask the database, look at the backends."""
-        reasons = ["the process is shutting down"] if self.draining else []
+        reasons = []
         try:
             await self._database.ping()
         except StoreError:

@@ -12,12 +12,11 @@ from gateway.upstreams.selection import BackendState
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from gateway.generation import TokenChunk, TokenRequest
+    from gateway.generation import TokenChunk, TokenRequest, Upstream
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.health import Health
     from gateway.upstreams.probe import Description
-    from gateway.upstreams.vllm import VllmUpstream
 
 _log = EventLog("gateway.upstreams")
 
@@ -31,7 +30,7 @@ class Member:
     def __init__(
         self,
         backend: Backend,
-        upstream: VllmUpstream,
+        upstream: Upstream,
         health: Health,
         metrics: Metrics,
         clock: Callable[[], float],

@@ -7,7 +7,12 @@ from typing import Final
 
 import orjson
 
-from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
+from gateway.errors import (
+    ContextOverflow,
+    UpstreamError,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
 
 _CALLER_AT_FAULT: Final = frozenset({400, 404, 422})
 _MESSAGE_CHARS_MAX: Final = 500
@@ -19,10 +24,6 @@ _CONTEXT_OVERFLOW: Final = re.compile(
     re.IGNORECASE,
 )
 """vLLM 0.10 to 0.33 and SGLang 0.5 each word it in several ways and give it no code of its own."""
-
-
-class ContextOverflow(UpstreamRejected):
-    """Prompt and `max_tokens` do not fit into the backend's context window."""
 
 
 class BackendTooOld(UpstreamUnavailable):

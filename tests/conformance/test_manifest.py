@@ -20,7 +20,7 @@ def _marked(source: str) -> list[str]:
         and isinstance(node.func, ast.Attribute)
         and node.func.attr == "requirement"
         for argument in node.args
-        if isinstance(argument, ast.Constant)
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
     ]
 
 

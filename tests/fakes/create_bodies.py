@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from gateway.protocol.requests import CreateResponse
 
 LIMITS = InputLimits(
-    json_depth_max=128, items_max=1_000, tools_max=64, schema_bytes_max=16_384, text_chars_max=5_000
+    json_depth_max=128,
+    items_max=1_000,
+    tools_max=64,
+    schema_bytes_max=16_384,
+    text_chars_max=5_000,
+    json_containers_max=500_000,
 )
 FUNCTION: dict[str, Any] = {"type": "function", "name": "f", "parameters": {}}
 CALL: dict[str, Any] = {

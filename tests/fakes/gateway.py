@@ -17,7 +17,7 @@ from gateway.store.engine import Database
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from typing import Any
 
 PEPPER = "pepper-of-the-tests-only"
@@ -36,9 +36,7 @@ class RunningGateway:
         return {"authorization": f"Bearer {self.key}"}
 
 
-def gateway_settings(
-    database_url: str, backends: Sequence[str], **sections: Mapping[str, Any]
-) -> Settings:
+def gateway_settings(database_url: str, backends: Sequence[str], **sections: Any) -> Settings:
     """Settings for tests: `backends` are URLs, `sections` override single sections."""
     database = DatabaseSettings(url=SecretStr(database_url), pool_size_max=8)
     return Settings.model_validate(

@@ -24,6 +24,7 @@ LIMITS: Final = InputLimits(
     items_max=10_000,
     tools_max=512,
     schema_bytes_max=262_144,
+    text_chars_max=10_485_760,
     json_containers_max=300_000,
 )
 WORDS: Final = (

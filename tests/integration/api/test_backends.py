@@ -80,8 +80,9 @@ async def test_what_a_client_left_behind_is_stored_as_cancelled(
         while "delta" not in await anext(lines):
             pass
     async with asyncio.timeout(5):
-        while (kept := await client.get(f"/v1/responses/{response_id}")).status_code != 200:
-            await asyncio.sleep(0.01)
+        kept = await client.get(f"/v1/responses/{response_id}")
+        while kept.status_code != 200:
+            kept = await client.get(f"/v1/responses/{response_id}")
     assert kept.json()["status"] == "cancelled"
     assert kept.json()["output"]
     again = await create(client, input="go on", previous_response_id=response_id)
@@ -92,10 +93,12 @@ async def test_what_a_client_left_behind_is_stored_as_cancelled(
 async def test_a_failure_before_the_first_token_is_tried_elsewhere(
     client: httpx2.AsyncClient, backends: Backends, fault: str
 ) -> None:
+    attempts = []
     for _ in range(2):  # round robin: one of the two begins at the faulty backend
         response = await create(client, input=f"[[sim {fault} only=b0]] hello", store=False)
         assert response["status"] == "completed"
-    assert len(await backends.of_response(response["id"])) in {1, 2}
+        attempts.append(len(await backends.of_response(response["id"])))
+    assert max(attempts) <= 2
 
 
 @pytest.mark.parametrize("streamed", [False, True])

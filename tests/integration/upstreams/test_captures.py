@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.errors import UpstreamError, UpstreamFailed, UpstreamRejected, UpstreamUnavailable
+from gateway.errors import (
+    ContextOverflow,
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
-from gateway.upstreams.problems import BackendTooOld, ContextOverflow
+from gateway.upstreams.problems import BackendTooOld
 from gateway.upstreams.vllm import VllmUpstream
 from tests.fakes.backend_captures import Capture, capture, names
 from tests.fakes.raw_server import Act, RawServer, Script

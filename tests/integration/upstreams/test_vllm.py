@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from gateway.errors import UpstreamFailed, UpstreamRejected, UpstreamUnavailable
+from gateway.errors import ContextOverflow, UpstreamFailed, UpstreamRejected, UpstreamUnavailable
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
-from gateway.upstreams.problems import ContextOverflow
 from gateway.upstreams.vllm import VllmUpstream
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.raw_server import (

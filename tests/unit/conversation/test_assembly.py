@@ -6,7 +6,8 @@ from uuid import UUID
 
 import orjson
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.conversation.assembly import Context, assemble, referenced_ids
 from gateway.errors import InvalidRequest, ResourceNotFound

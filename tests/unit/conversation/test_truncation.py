@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.conversation.truncation import drop_oldest_turns
 from gateway.errors import ContextLengthExceeded

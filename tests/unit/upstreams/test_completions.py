@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import UpstreamFailed, UpstreamRejected, UpstreamUnavailable
+from gateway.errors import ContextOverflow, UpstreamFailed, UpstreamRejected, UpstreamUnavailable
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.upstreams.completions import CompletionReader, request_body
-from gateway.upstreams.problems import BackendTooOld, ContextOverflow
+from gateway.upstreams.problems import BackendTooOld
 from gateway.upstreams.response_reader import ResponseReader
 from tests.fakes.backend_captures import capture, names
 

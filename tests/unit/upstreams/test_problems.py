@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import UpstreamRejected, UpstreamUnavailable
-from gateway.upstreams.problems import ContextOverflow, code_of, message_of_body, refusal
+from gateway.errors import ContextOverflow, UpstreamRejected, UpstreamUnavailable
+from gateway.upstreams.problems import code_of, message_of_body, refusal
 from tests.fakes.backend_captures import capture, names
 
 REFUSED = names("e_*", "a_noauth_cmpl", "d_max_tokens_*", "s_bad_*", "o_gen_*")

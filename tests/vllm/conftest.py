@@ -1,0 +1,110 @@
+"""The gateway in this process in front of a real vLLM, whose URL is in GATEWAY_TEST_VLLM_URL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.serving import serving
+from tests.vllm.recording import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.fakes.gateway import RunningGateway
+    from tests.fakes.postgres import PostgresServer
+
+VARIABLE = "GATEWAY_TEST_VLLM_URL"
+TIMEOUT_S = 120.0
+IDLE_WAIT_S = 20.0
+STEP_S = 0.05
+_RUNNING = re.compile(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Vllm:
+    """The server and its first model."""
+
+    url: str
+    model: str
+    context_length: int
+
+    async def until_idle(self) -> None:
+        """Wait until it neither runs nor queues a request; raises TimeoutError."""
+        async with asyncio.timeout(IDLE_WAIT_S), httpx2.AsyncClient(trust_env=False) as client:
+            while await self._in_flight(client):
+                await asyncio.sleep(STEP_S)
+
+    async def until_busy(self) -> None:
+        """Wait until it has something to do; raises TimeoutError."""
+        async with asyncio.timeout(IDLE_WAIT_S), httpx2.AsyncClient(trust_env=False) as client:
+            while not await self._in_flight(client):
+                await asyncio.sleep(STEP_S)
+
+    async def _in_flight(self, client: httpx2.AsyncClient) -> float:
+        metrics = (await client.get(f"{self.url}/metrics")).text
+        return sum(float(value) for value in _RUNNING.findall(metrics))
+
+
+@pytest.fixture(scope="session")
+async def vllm() -> Vllm:
+    """Skips where there is none."""
+    url = os.environ.get(VARIABLE)
+    if not url:
+        pytest.skip(f"needs a vLLM server: set {VARIABLE}, such as http://127.0.0.1:8000")
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        (served, *_) = (await client.get(f"{url}/v1/models")).json()["data"]
+    return Vllm(url, served["id"], served["max_model_len"])
+
+
+@pytest.fixture(scope="session")
+async def recorder(vllm: Vllm) -> AsyncIterator[Recorder]:
+    """Notes the ids that go to and come from the server."""
+    async with httpx2.AsyncClient(base_url=vllm.url, timeout=TIMEOUT_S, trust_env=False) as client:
+        yield Recorder(client)
+
+
+@pytest.fixture(scope="session")
+async def database_url_of_all(postgres: PostgresServer, template: str) -> AsyncIterator[str]:
+    """The database of all tests here."""
+    name = await postgres.create(template)
+    yield postgres.database_url(name)
+    await postgres.drop(name)
+
+
+@pytest.fixture(scope="session")
+async def gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
+    """Directly in front of the server."""
+    async with running_gateway(gateway_settings(database_url_of_all, [vllm.url])) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of the gateway."""
+    async with _client_of(gateway) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def recorded_client(
+    recorder: Recorder, database_url_of_all: str
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a gateway whose backend is the recorder."""
+    async with serving(recorder) as url:
+        settings = gateway_settings(database_url_of_all, [url])
+        async with running_gateway(settings) as running, _client_of(running) as opened:
+            yield opened
+
+
+def _client_of(gateway: RunningGateway) -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(
+        base_url=gateway.url, headers=gateway.headers, timeout=TIMEOUT_S, trust_env=False
+    )

@@ -1,0 +1,222 @@
+"""The core of the API in front of a real vLLM with a model that knows Harmony, however small."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from openai.types.responses import Response
+
+from gateway.harmony.vocabulary import MESSAGE, RETURN, START
+from tests.fakes.event_grammar import check_stream
+from tests.fakes.stream import as_events, parse_stream, texts
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from tests.fakes.event_grammar import Stream
+    from tests.vllm.conftest import Vllm
+    from tests.vllm.recording import Recorder
+
+pytestmark = pytest.mark.vllm
+
+AT_ONCE = 32
+SAMPLES = 200
+ENDED_WELL = {"completed", "incomplete"}
+PROMPTS = ("Hello there", "Tell me a long story", "naïve 東京 🎉?", "Search for it", "Why?")
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Current weather of a place.",
+    "parameters": {
+        "type": "object",
+        "properties": {"location": {"type": "string"}},
+        "required": ["location"],
+    },
+}
+
+
+@pytest.fixture
+def model(vllm: Vllm) -> str:
+    return vllm.model
+
+
+async def create(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await client.post("/v1/responses", json={"temperature": 0, **body})
+    assert answer.status_code == 200, answer.text
+    response: dict[str, Any] = answer.json()
+    Response.model_validate(response, strict=True)
+    return response
+
+
+async def streamed(client: httpx2.AsyncClient, **body: Any) -> Stream:
+    answer = await client.post("/v1/responses", json={"temperature": 0, **body, "stream": True})
+    assert answer.status_code == 200, answer.text
+    return check_stream(as_events(parse_stream(answer.text)))
+
+
+async def test_a_response_is_what_its_stream_and_its_stored_form_say(
+    client: httpx2.AsyncClient, model: str
+) -> None:
+    response = await create(client, model=model, input="Hello there")
+    assert response["status"] == "completed"
+    assert response["output"][-1]["phase"] == "final_answer"
+    stream = await streamed(client, model=model, input="Hello there")
+    assert texts(stream.response) == texts(response)
+    for said in (response, stream.response):
+        assert (await client.get(f"/v1/responses/{said['id']}")).json() == said
+
+
+async def test_a_conversation_goes_on(client: httpx2.AsyncClient, model: str) -> None:
+    response = await create(client, model=model, input="My name is Ada.")
+    tokens = 0
+    for _ in range(5):
+        assert response["usage"]["input_tokens"] > tokens
+        tokens = response["usage"]["input_tokens"]
+        response = await create(
+            client, model=model, input="And then?", previous_response_id=response["id"]
+        )
+    assert response["status"] == "completed"
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+async def test_a_tool_loop_ends_in_an_answer(
+    client: httpx2.AsyncClient, model: str, stateful: bool
+) -> None:
+    asked: list[Any] = [{"role": "user", "content": "How is the weather in Paris?"}]
+    body: dict[str, Any] = {"model": model, "tools": [WEATHER], "store": stateful}
+    first = await create(client, input=asked, **body)
+    call = first["output"][-1]
+    assert (call["type"], call["name"]) == ("function_call", "get_weather")
+    assert isinstance(json.loads(call["arguments"]), dict)
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "17 degrees"}
+    if stateful:
+        second = await create(client, input=[output], previous_response_id=first["id"], **body)
+    else:
+        second = await create(client, input=[*asked, *first["output"], output], **body)
+    assert second["output"][-1]["type"] == "message"
+
+
+async def test_a_tool_loop_extends_the_prompt_id_for_id(
+    recorded_client: httpx2.AsyncClient, recorder: Recorder, model: str
+) -> None:
+    body: dict[str, Any] = {"model": model, "tools": [WEATHER], "temperature": 1}
+    before = len(recorder.exchanges)
+    first = await create(recorded_client, input="How is the weather in Paris?", **body)
+    call = first["output"][-1]
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "17 degrees"}
+    await create(recorded_client, input=[output], previous_response_id=first["id"], **body)
+    one, two, *_ = recorder.exchanges[before:]
+    said = one.prompt + one.output
+    assert first["usage"]["output_tokens"] == len(one.output)
+    assert two.prompt[: len(said)] == said
+
+
+async def test_an_answer_stays_in_the_prompt_id_for_id(
+    recorded_client: httpx2.AsyncClient, recorder: Recorder, model: str
+) -> None:
+    before = len(recorder.exchanges)
+    first = await create(recorded_client, model=model, input="naïve 東京 🎉?", temperature=1)
+    await create(recorded_client, model=model, input="Why?", previous_response_id=first["id"])
+    one, *_, two = recorder.exchanges[before:]
+    assert one.output[-1] == RETURN
+    answer = one.output[len(one.output) - one.output[::-1].index(MESSAGE) : -1]
+    after_question = two.prompt[len(one.prompt) :]
+    start = after_question.index(MESSAGE) + 1
+    assert after_question[start : start + len(answer)] == answer
+    assert START in after_question[start + len(answer) :]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_hangs_up_frees_the_server(
+    client: httpx2.AsyncClient, vllm: Vllm, stream: bool
+) -> None:
+    await vllm.until_idle()
+    body = {"model": vllm.model, "input": "long " * 3000, "temperature": 0, "stream": stream}
+    asking = asyncio.create_task(client.post("/v1/responses", json=body))
+    await vllm.until_busy()
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert asking.cancelled()
+    await vllm.until_idle()
+
+
+async def test_a_stream_that_is_left_is_stored_as_cancelled(
+    client: httpx2.AsyncClient, vllm: Vllm
+) -> None:
+    body = {"model": vllm.model, "input": "Tell me a long story", "stream": True}
+    async with client.stream("POST", "/v1/responses", json=body) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: ") and (event := json.loads(line[6:])).get("response"):
+                response_id = event["response"]["id"]
+            if ".delta" in line:
+                break
+    await vllm.until_idle()
+    async with asyncio.timeout(10):
+        while (got := await client.get(f"/v1/responses/{response_id}")).status_code == 404:
+            await asyncio.sleep(0.01)
+    assert got.json()["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_length_limit_is_exact(
+    client: httpx2.AsyncClient, model: str, stream: bool
+) -> None:
+    body: dict[str, Any] = {"model": model, "input": "A long story", "max_output_tokens": 16}
+    if stream:
+        response = (await streamed(client, **body)).response
+    else:
+        response = await create(client, **body)
+    assert response["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["usage"]["output_tokens"] == 16
+
+
+async def test_the_context_window_is_exact(client: httpx2.AsyncClient, vllm: Vllm) -> None:
+    """One token of room is enough; a full window is refused before the server is asked."""
+    short = await create(client, model=vllm.model, input="a", max_output_tokens=16)
+    room = vllm.context_length - short["usage"]["input_tokens"]
+    response = await create(client, model=vllm.model, input="a" + " a" * (room - 1))
+    assert response["usage"]["input_tokens"] == vllm.context_length - 1
+    assert response["usage"]["output_tokens"] == 1
+    assert response["status"] == "incomplete"
+    for stream in (True, False):
+        body = {"model": vllm.model, "input": "a" + " a" * room, "stream": stream}
+        refused = await client.post("/v1/responses", json=body)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_many_streams_at_once_are_all_well_formed(
+    client: httpx2.AsyncClient, vllm: Vllm
+) -> None:
+    streams = await asyncio.gather(
+        *(
+            streamed(client, model=vllm.model, input=f"{PROMPTS[number % len(PROMPTS)]} {number}")
+            for number in range(AT_ONCE)
+        )
+    )
+    assert {stream.response["status"] for stream in streams} == {"completed"}
+    await vllm.until_idle()
+
+
+async def test_sampled_responses_never_fail_and_never_show_the_format(
+    client: httpx2.AsyncClient, model: str
+) -> None:
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def sample(number: int) -> Stream:
+        text = PROMPTS[number % len(PROMPTS)]
+        tools = [WEATHER] if number % 2 else []
+        async with places:
+            return await streamed(client, model=model, input=text, tools=tools, temperature=1)
+
+    streams = await asyncio.gather(*(sample(number) for number in range(SAMPLES)))
+    statuses = [stream.response["status"] for stream in streams]
+    assert set(statuses) <= ENDED_WELL, [
+        stream.response for stream in streams if stream.response["error"]
+    ]
+    leaks = [stream.items for stream in streams if "<|" in json.dumps(stream.items)]
+    assert not leaks
