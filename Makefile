@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+RUNNABLE := .venv/.runnable
 READY := .venv/.ready
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 WORKERS ?= $(shell echo $$(( $(CORES) < 2 ? 2 : $(CORES) > 8 ? 8 : $(CORES) )))
@@ -17,17 +19,26 @@ LOCK = .make/uv/bin/uv pip compile --quiet --universal --generate-hashes --no-em
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-$(READY): requirements-dev.lock pyproject.toml
+$(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or newer" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); 3.11 or newer is needed, as in: make PYTHON=python3.12 test" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PYTHON) -m venv .venv
+
+# Lock files are complete, so pip need not look for dependencies, which is most of its time.
+$(RUNNABLE): requirements.lock | $(BIN)/python
+	@echo "installing what the gateway needs into .venv, once …"
+	@$(PIP) --no-deps --require-hashes -r requirements.lock
 	@touch $@
 
-demo: $(READY) ## a whole gateway on this machine: no GPU, no Docker, a scripted backend
-	@$(BIN)/harmony-gateway demo
+$(READY): requirements-dev.lock pyproject.toml | $(BIN)/python
+	@echo "installing what development needs into .venv, once …"
+	@$(PIP) --no-deps --require-hashes -r requirements-dev.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(RUNNABLE) ## a whole gateway on this machine: no GPU, no Docker, a scripted backend
+	@$(BIN)/python -m gateway demo
 
 test: $(READY) ## all tests
 	$(PYTEST) -n $(WORKERS)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "GATEWAY_TEST_VLLM_URL"
 TIMEOUT_S = 120.0
-IDLE_WAIT_S = 20.0
+WAIT_S = 20.0
 STEP_S = 0.05
 _RUNNING = re.compile(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", re.MULTILINE)
 
@@ -38,14 +38,15 @@ class Vllm:
 
     async def until_idle(self) -> None:
         """Wait until it neither runs nor queues a request; raises TimeoutError."""
-        async with asyncio.timeout(IDLE_WAIT_S), httpx2.AsyncClient(trust_env=False) as client:
-            while await self._in_flight(client):
-                await asyncio.sleep(STEP_S)
+        await self._until(busy=False)
 
     async def until_busy(self) -> None:
         """Wait until it has something to do; raises TimeoutError."""
-        async with asyncio.timeout(IDLE_WAIT_S), httpx2.AsyncClient(trust_env=False) as client:
-            while not await self._in_flight(client):
+        await self._until(busy=True)
+
+    async def _until(self, *, busy: bool) -> None:
+        async with asyncio.timeout(WAIT_S), httpx2.AsyncClient(trust_env=False) as client:
+            while bool(await self._in_flight(client)) is not busy:  # noqa: ASYNC110 - not ours
                 await asyncio.sleep(STEP_S)
 
     async def _in_flight(self, client: httpx2.AsyncClient) -> float:

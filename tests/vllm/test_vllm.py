@@ -24,6 +24,8 @@ pytestmark = pytest.mark.vllm
 
 AT_ONCE = 32
 SAMPLES = 200
+WAIT_S = 10.0
+STEP_S = 0.05
 ENDED_WELL = {"completed", "incomplete"}
 PROMPTS = ("Hello there", "Tell me a long story", "naïve 東京 🎉?", "Search for it", "Why?")
 WEATHER: dict[str, Any] = {
@@ -148,16 +150,18 @@ async def test_a_stream_that_is_left_is_stored_as_cancelled(
 ) -> None:
     body = {"model": vllm.model, "input": "Tell me a long story", "stream": True}
     async with client.stream("POST", "/v1/responses", json=body) as answer:
-        async for line in answer.aiter_lines():
-            if line.startswith("data: ") and (event := json.loads(line[6:])).get("response"):
-                response_id = event["response"]["id"]
-            if ".delta" in line:
+        received = ""
+        async for text in answer.aiter_text():
+            received += text
+            if ".delta" in received:
                 break
-    await vllm.until_idle()
-    async with asyncio.timeout(10):
-        while (got := await client.get(f"/v1/responses/{response_id}")).status_code == 404:
-            await asyncio.sleep(0.01)
+    created = json.loads(received.split("\n", 2)[1].removeprefix("data: "))
+    path = f"/v1/responses/{created['response']['id']}"
+    async with asyncio.timeout(WAIT_S):
+        while (got := await client.get(path)).status_code == 404:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(STEP_S)
     assert got.json()["status"] == "cancelled"
+    await vllm.until_idle()
 
 
 @pytest.mark.parametrize("stream", [True, False])
