@@ -26,9 +26,9 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv
 
 # Lock files are complete, so pip need not look for dependencies, which is most of its time.
-$(RUNNABLE): requirements.lock | $(BIN)/python
+$(RUNNABLE): requirements-demo.lock | $(BIN)/python
 	@echo "installing what the gateway needs into .venv, once …"
-	@$(PIP) --no-deps --require-hashes -r requirements.lock
+	@$(PIP) --no-deps --require-hashes -r requirements-demo.lock
 	@touch $@
 
 $(READY): requirements-dev.lock pyproject.toml | $(BIN)/python
@@ -73,6 +73,7 @@ nightly: $(READY) ## the long form of the property tests
 lock: ## solve the dependencies anew (needs a network); UPGRADE=--upgrade for newer ones
 	@test -x .make/uv/bin/uv || { $(PYTHON) -m venv .make/uv && .make/uv/bin/pip install --quiet uv; }
 	$(LOCK) pyproject.toml --extra embedded --group dev -o requirements-dev.lock
+	$(LOCK) pyproject.toml --extra embedded --constraint requirements-dev.lock -o requirements-demo.lock
 	$(LOCK) pyproject.toml --constraint requirements-dev.lock -o requirements.lock
 
 clean: ## remove everything that the other targets made

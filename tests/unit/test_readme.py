@@ -56,7 +56,10 @@ def test_the_changelog_has_this_version() -> None:
     assert re.findall(r"^## \[(\d[^]]*)\]", changelog, re.MULTILINE)[0] == __version__
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
+LOCKS = ("requirements.lock", "requirements-demo.lock", "requirements-dev.lock")
+
+
+@pytest.mark.parametrize("name", LOCKS)
 def test_lock_files_have_hashes_and_no_address(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert "://" not in text
