@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from tests.load.machine import Machine
 from tests.load.measuring import Sample, measure, workloads
 from tests.load.processes import RunVoid, interruptible
-from tests.load.report import table
+from tests.load.report import NOTES, table
 from tests.load.stack import NGINX, running_stack
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         load = f"{workload.title}, {workload.length} tokens each"
         print(f"\n{workload.name}: {load}, {workload.streams * workload.requests} requests")
         print(table(workload.name, results[workload.name]))
+    print(f"\n{NOTES}")
     if options.save:
         print(f"\nsaved as {_save(machine, results)}")
     return 0

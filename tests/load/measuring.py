@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 STREAM_TIMEOUT_S: Final = 60.0
 """For all streams of one load, beyond what their pace makes them take."""
 MICRO: Final = 1e6
+CPU_RESOLUTION_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+"""The operating system counts in such steps; less than one is counted as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def workloads(*, quick: bool) -> tuple[Workload, ...]:
     fast = "64 streams, as fast as possible"
     steady = f"64 streams of {PACE_PER_S} tokens/s"
     return (
-        Workload("saturated", fast, UNPACED, length=1000, streams=64, requests=1 if quick else 4),
+        Workload("saturated", fast, UNPACED, length=1000, streams=64, requests=2 if quick else 4),
         Workload(
             "paced",
             steady,
@@ -97,7 +100,10 @@ def measure(stack: Stack, system: System, workload: Workload) -> Sample:
         pids["database"] = system.database_pid
     before = {name: processes.cpu_s(pid) for name, pid in pids.items()}
     outcome = _run(stack, system, workload)
-    used = {name: processes.cpu_s(pid) - before[name] for name, pid in pids.items()}
+    used = {
+        name: max(processes.cpu_s(pid) - before[name], CPU_RESOLUTION_S)
+        for name, pid in pids.items()
+    }
     rest_s = max(median(outcome.rest_s), 1 / MICRO)  # a short answer may come in one read
     requests = workload.streams * workload.requests
     *_, p99 = quantiles(outcome.first_word_s, n=100, method="inclusive")

@@ -18,6 +18,12 @@ Samples = Mapping[str, Sequence[Sample]]
 Figure = Callable[[Sample], float]
 Cell = Callable[[Samples, str], str]
 NONE: Final = "-"
+NOTES: Final = """\
+CPU μs/token      user and system time of the system's own process, requests and all, per token
+tokens/s per core  what one second of that CPU pays for; PostgreSQL, on top of it, is counted apart
+tokens/event       how many tokens one delta carried: what has already come is sent together
+first token        from writing the request to reading the first text of the model
+busy               cores used: the bottleneck is near 1, and should be the system"""
 
 
 def plain(figure: Figure, *, digits: int = 0) -> Cell:

@@ -24,17 +24,25 @@ pytestmark = pytest.mark.vllm
 
 AT_ONCE = 32
 SAMPLES = 200
+TOOL_LOOPS = 6
 WAIT_S = 10.0
 STEP_S = 0.05
 ENDED_WELL = {"completed", "incomplete"}
-PROMPTS = ("Hello there", "Tell me a long story", "naïve 東京 🎉?", "Search for it", "Why?")
+OUTPUT_TOKENS_MAX = 400
+"""A small model may repeat itself until its window is full."""
+DEFAULTS = {"temperature": 0, "max_output_tokens": OUTPUT_TOKENS_MAX}
+WEATHER_ASKED = "please tell me the weather"
+PROMPTS = ("Hello there", "a long story", WEATHER_ASKED, "naïve 東京 🎉?", "please search", "why?")
 WEATHER: dict[str, Any] = {
     "type": "function",
     "name": "get_weather",
-    "description": "Current weather of a place.",
+    "description": "Get the weather",
     "parameters": {
         "type": "object",
-        "properties": {"location": {"type": "string"}},
+        "properties": {
+            "location": {"type": "string"},
+            "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+        },
         "required": ["location"],
     },
 }
@@ -46,7 +54,7 @@ def model(vllm: Vllm) -> str:
 
 
 async def create(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
-    answer = await client.post("/v1/responses", json={"temperature": 0, **body})
+    answer = await client.post("/v1/responses", json={**DEFAULTS, **body})
     assert answer.status_code == 200, answer.text
     response: dict[str, Any] = answer.json()
     Response.model_validate(response, strict=True)
@@ -54,7 +62,7 @@ async def create(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
 
 
 async def streamed(client: httpx2.AsyncClient, **body: Any) -> Stream:
-    answer = await client.post("/v1/responses", json={"temperature": 0, **body, "stream": True})
+    answer = await client.post("/v1/responses", json={**DEFAULTS, **body, "stream": True})
     assert answer.status_code == 200, answer.text
     return check_stream(as_events(parse_stream(answer.text)))
 
@@ -87,7 +95,7 @@ async def test_a_conversation_goes_on(client: httpx2.AsyncClient, model: str) ->
 async def test_a_tool_loop_ends_in_an_answer(
     client: httpx2.AsyncClient, model: str, stateful: bool
 ) -> None:
-    asked: list[Any] = [{"role": "user", "content": "How is the weather in Paris?"}]
+    asked: list[Any] = [{"role": "user", "content": WEATHER_ASKED}]
     body: dict[str, Any] = {"model": model, "tools": [WEATHER], "store": stateful}
     first = await create(client, input=asked, **body)
     call = first["output"][-1]
@@ -101,19 +109,26 @@ async def test_a_tool_loop_ends_in_an_answer(
     assert second["output"][-1]["type"] == "message"
 
 
-async def test_a_tool_loop_extends_the_prompt_id_for_id(
+async def test_tool_loops_extend_the_prompt_id_for_id(
     recorded_client: httpx2.AsyncClient, recorder: Recorder, model: str
 ) -> None:
+    """Sampled, because a model orders the header of a call in more than one way."""
     body: dict[str, Any] = {"model": model, "tools": [WEATHER], "temperature": 1}
-    before = len(recorder.exchanges)
-    first = await create(recorded_client, input="How is the weather in Paris?", **body)
-    call = first["output"][-1]
-    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "17 degrees"}
-    await create(recorded_client, input=[output], previous_response_id=first["id"], **body)
-    one, two, *_ = recorder.exchanges[before:]
-    said = one.prompt + one.output
-    assert first["usage"]["output_tokens"] == len(one.output)
-    assert two.prompt[: len(said)] == said
+    loops = 0
+    for _ in range(TOOL_LOOPS):
+        before = len(recorder.exchanges)
+        first = await create(recorded_client, input=WEATHER_ASKED, **body)
+        call = first["output"][-1]
+        if call["type"] != "function_call":
+            continue
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "17 C"}
+        await create(recorded_client, input=[output], previous_response_id=first["id"], **body)
+        one, two, *_ = recorder.exchanges[before:]
+        said = one.prompt + one.output
+        assert first["usage"]["output_tokens"] == len(one.output)
+        assert two.prompt[: len(said)] == said
+        loops += 1
+    assert loops
 
 
 async def test_an_answer_stays_in_the_prompt_id_for_id(
@@ -198,14 +213,16 @@ async def test_many_streams_at_once_are_all_well_formed(
 ) -> None:
     streams = await asyncio.gather(
         *(
-            streamed(client, model=vllm.model, input=f"{PROMPTS[number % len(PROMPTS)]} {number}")
+            streamed(client, model=vllm.model, input=PROMPTS[number % len(PROMPTS)], temperature=1)
             for number in range(AT_ONCE)
         )
     )
-    assert {stream.response["status"] for stream in streams} == {"completed"}
+    assert {stream.response["status"] for stream in streams} <= ENDED_WELL
+    assert all(stream.items for stream in streams)
     await vllm.until_idle()
 
 
+@pytest.mark.timeout(900)
 async def test_sampled_responses_never_fail_and_never_show_the_format(
     client: httpx2.AsyncClient, model: str
 ) -> None:
@@ -213,14 +230,11 @@ async def test_sampled_responses_never_fail_and_never_show_the_format(
 
     async def sample(number: int) -> Stream:
         text = PROMPTS[number % len(PROMPTS)]
-        tools = [WEATHER] if number % 2 else []
+        tools = [WEATHER] if number // len(PROMPTS) % 2 else []
         async with places:
             return await streamed(client, model=model, input=text, tools=tools, temperature=1)
 
     streams = await asyncio.gather(*(sample(number) for number in range(SAMPLES)))
-    statuses = [stream.response["status"] for stream in streams]
-    assert set(statuses) <= ENDED_WELL, [
-        stream.response for stream in streams if stream.response["error"]
-    ]
+    assert not [one.response for one in streams if one.response["status"] not in ENDED_WELL]
     leaks = [stream.items for stream in streams if "<|" in json.dumps(stream.items)]
     assert not leaks
