@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy import bindparam, select, update
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
-from sqlalchemy import select, update
 
 from gateway.log import FOLD_VERSION
 from gateway.store import usage
@@ -106,6 +106,27 @@ _STORED = (
 )
 
 
+# Statements are built once: building one costs more than running it.
+_INSERT: Final = insert_into(responses)
+_INSERT_ITEMS: Final = insert_into(messages)
+_END: Final = (
+    update(responses)
+    .where(
+        responses.c.tenant_id == bindparam("of_tenant"),
+        responses.c.id == bindparam("of_id"),
+        responses.c.status.in_(RUNNING),
+    )
+    .values(
+        status=bindparam("status"),
+        completed_at=bindparam("completed_at"),
+        body=bindparam("body"),
+        owner=None,
+        lease_until=None,
+    )
+    .returning(responses.c.key_id, responses.c.model)
+)
+
+
 def _is(tenant_id: TenantId, uuid: UUID) -> tuple[Any, Any]:
     return responses.c.tenant_id == tenant_id, responses.c.id == uuid
 
@@ -114,20 +135,21 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
     """Record that a response has started. Raises `StoreConflict` when its id is taken."""
     async with database.transaction(tenant_id) as connection:
         await connection.execute(
-            insert_into(responses).values(
-                tenant_id=tenant_id,
-                id=new.uuid,
-                key_id=new.key_id,
-                status=new.status,
-                model=new.model,
-                background=new.background,
-                stored=new.stored,
-                created_at=new.created_at,
-                root_created_at=new.root_created_at,
-                parent_id=new.parent,
-                request=new.request,
-                fold_version=FOLD_VERSION,
-            )
+            _INSERT,
+            {
+                "tenant_id": tenant_id,
+                "id": new.uuid,
+                "key_id": new.key_id,
+                "status": new.status,
+                "model": new.model,
+                "background": new.background,
+                "stored": new.stored,
+                "created_at": new.created_at,
+                "root_created_at": new.root_created_at,
+                "parent_id": new.parent,
+                "request": new.request,
+                "fold_version": FOLD_VERSION,
+            },
         )
 
 
@@ -138,26 +160,21 @@ async def finish(database: Database, tenant_id: TenantId, finished: FinishedResp
     """
     if finished.status not in TERMINAL:
         raise ValueError(f"{finished.status} is no end")
-    end = (
-        update(responses)
-        .where(*_is(tenant_id, finished.uuid), responses.c.status.in_(RUNNING))
-        .values(
-            status=finished.status,
-            completed_at=finished.completed_at,
-            body=finished.body,
-            owner=None,
-            lease_until=None,
-        )
-        .returning(responses.c.key_id, responses.c.model)
-    )
+    end = {
+        "of_tenant": tenant_id,
+        "of_id": finished.uuid,
+        "status": finished.status,
+        "completed_at": finished.completed_at,
+        "body": finished.body,
+    }
     async with database.transaction(tenant_id) as connection:
-        ended = (await connection.execute(end)).one_or_none()
+        ended = (await connection.execute(_END, end)).one_or_none()
         if ended is None:
             return False
         if finished.items:
             key = {"tenant_id": tenant_id, "response_id": finished.uuid}
             rows = [key | row_of(item) for item in finished.items]
-            await connection.execute(insert_into(messages), rows)
+            await connection.execute(_INSERT_ITEMS, rows)
         if finished.tokens is not None:
             line = usage.UsageLine(
                 response=finished.uuid,

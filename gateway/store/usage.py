@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.dialects.postgresql import insert
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from gateway.generation import TokenUsage
     from gateway.store.engine import Database
     from gateway.tenancy import TenantId
+
+# Statements are built once: building one costs more than running it.
+_ADD: Final = insert(usage).on_conflict_do_nothing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +42,15 @@ async def record(database: Database, tenant_id: TenantId, line: UsageLine) -> No
 
 async def add(connection: AsyncConnection, tenant_id: TenantId, line: UsageLine) -> None:
     """The same inside a transaction of the caller's."""
-    statement = insert(usage).values(
-        tenant_id=tenant_id,
-        response_id=line.response,
-        key_id=line.key_id,
-        model=line.model,
-        at=line.at,
-        input_tokens=line.tokens.input_tokens,
-        cached_tokens=line.tokens.cached_tokens,
-        output_tokens=line.tokens.output_tokens,
-        reasoning_tokens=line.tokens.reasoning_tokens,
-    )
-    await connection.execute(statement.on_conflict_do_nothing())
+    row = {
+        "tenant_id": tenant_id,
+        "response_id": line.response,
+        "key_id": line.key_id,
+        "model": line.model,
+        "at": line.at,
+        "input_tokens": line.tokens.input_tokens,
+        "cached_tokens": line.tokens.cached_tokens,
+        "output_tokens": line.tokens.output_tokens,
+        "reasoning_tokens": line.tokens.reasoning_tokens,
+    }
+    await connection.execute(_ADD, row)
