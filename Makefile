@@ -57,7 +57,7 @@ coverage: $(READY) ## all tests, migrations among them, and their branch coverag
 	$(BIN)/coverage report --include='$(CORE)' --fail-under=100
 	$(BIN)/coverage report --fail-under=95
 
-bench: $(READY) ## load against the simulator; says what it measures
+bench: $(READY) ## tokens per core and time to first token, beside the bare backend
 	$(BIN)/python -m tests.load.bench
 
 fmt: $(READY) ## format and fix what can be fixed
