@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import pytest
 
 if TYPE_CHECKING:
     from tests.fakes.processes import GatewayProcess
@@ -15,6 +16,7 @@ AT_ONCE = 16
 BRIEF = "[[sim think=none say=ok]] go"
 
 
+@pytest.mark.timeout(300)
 async def test_a_thousand_chains_change_replicas_without_a_miss(
     replicas: tuple[GatewayProcess, GatewayProcess], key: str
 ) -> None:

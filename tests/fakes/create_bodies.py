@@ -45,8 +45,8 @@ def parse(*, strict: bool = False, **fields: Any) -> CreateResponse:
     return parse_create(json.dumps(body_of(fields)).encode(), limits=LIMITS, strict=strict)
 
 
-def refusal(**fields: Any) -> tuple[str | None, str | None, str]:
+def refusal(*, strict: bool = False, **fields: Any) -> tuple[str | None, str | None, str]:
     """Code, param and message of what parsing such a body raises."""
     with pytest.raises(InvalidRequest) as caught:
-        parse(**fields)
+        parse(strict=strict, **fields)
     return caught.value.code, caught.value.param, str(caught.value)
