@@ -64,12 +64,12 @@ fmt: $(READY) ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-vllm: $(READY) ## the tests against a real vLLM server, at GATEWAY_TEST_VLLM_URL
-	@test -n "$(GATEWAY_TEST_VLLM_URL)" || { \
-		echo "GATEWAY_TEST_VLLM_URL is not set: start a server that nobody else uses, such as" >&2; \
+test-vllm: $(READY) ## the tests against a real vLLM server, at TEST_VLLM_URL
+	@test -n "$(TEST_VLLM_URL)" || { \
+		echo "TEST_VLLM_URL is not set: start a server that nobody else uses, such as" >&2; \
 		echo "  vllm serve openai/gpt-oss-20b --port 8000" >&2; \
-		echo "and run: make test-vllm GATEWAY_TEST_VLLM_URL=http://127.0.0.1:8000" >&2; exit 1; }
-	GATEWAY_TEST_VLLM_URL="$(GATEWAY_TEST_VLLM_URL)" $(PYTEST) -m vllm tests/vllm
+		echo "and run: make test-vllm TEST_VLLM_URL=http://127.0.0.1:8000" >&2; exit 1; }
+	TEST_VLLM_URL="$(TEST_VLLM_URL)" $(PYTEST) -m vllm tests/vllm
 
 nightly: $(READY) ## the long form of the property tests
 	$(PYTEST) -n $(WORKERS) -m nightly --timeout 3600

@@ -2,7 +2,7 @@
 
 The template is built by the migrations, so every run tests them. Databases are cloned from it
 (0.05 s), because transactions, commits and second connections are what the store is about.
-Set GATEWAY_TEST_POSTGRES_BIN to test against another version of PostgreSQL.
+Set TEST_POSTGRES_BIN to test against another version of PostgreSQL.
 """
 
 from __future__ import annotations

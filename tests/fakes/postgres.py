@@ -25,8 +25,8 @@ _counter = itertools.count(1)
 
 
 def server_programs() -> Path | None:
-    """The `bin` folder in GATEWAY_TEST_POSTGRES_BIN, to test another version; None: the wheel's."""
-    chosen = os.environ.get("GATEWAY_TEST_POSTGRES_BIN")
+    """The `bin` folder in TEST_POSTGRES_BIN, to test another version; None: the wheel's."""
+    chosen = os.environ.get("TEST_POSTGRES_BIN")
     return Path(chosen) if chosen else None
 
 

@@ -1,4 +1,4 @@
-"""The gateway in this process in front of a real vLLM, whose URL is in GATEWAY_TEST_VLLM_URL."""
+"""The gateway in this process in front of a real vLLM, whose URL is in TEST_VLLM_URL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
 
-VARIABLE = "GATEWAY_TEST_VLLM_URL"
+VARIABLE = "TEST_VLLM_URL"
 TIMEOUT_S = 120.0
 WAIT_S = 20.0
 STEP_S = 0.05

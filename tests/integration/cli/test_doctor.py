@@ -33,7 +33,6 @@ def environment(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DATABASE_URL", database_url)
     monkeypatch.setenv("GATEWAY_AUTH__KEY_PEPPER", PEPPER)
-    monkeypatch.delenv("GATEWAY_TEST_POSTGRES_BIN", raising=False)
 
 
 def with_backends(monkeypatch: pytest.MonkeyPatch, *urls: str) -> None:

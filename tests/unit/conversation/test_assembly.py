@@ -106,6 +106,60 @@ def test_a_call_that_was_cut_off_is_left_out() -> None:
     assert context.inherited == 0
 
 
+def cut_call(call_id: str, item_id: str | None = None) -> FunctionCall:
+    return FunctionCall(id=item_id, call_id=call_id, name="f", arguments='{"a', status="incomplete")
+
+
+def test_a_cut_off_call_in_the_input_need_not_be_answered() -> None:
+    context = assembled(user("go"), cut_call("c1"), user("go on"))
+    called = context.items[1]
+    assert (called.kind, called.complete) == ("function_call", False)
+    assert orjson.loads(called.json)["status"] == "incomplete"
+    assert len(assembled(user("and on"), history=context.items).items) == 3
+
+
+def test_a_cut_off_call_that_was_answered_is_a_call_like_any_other() -> None:
+    called, _ = assembled(cut_call("c1"), output("c1")).items
+    assert called.complete
+    assert orjson.loads(called.json)["status"] == "completed"
+
+
+def test_a_reference_to_a_cut_off_call_adds_nothing() -> None:
+    (stored,) = assembled(cut_call("c1", "fc_1")).items
+    context = assemble((), [ItemReference(id="fc_1")], stored={"fc_1": stored}, response=RESPONSE)
+    assert context.items == ()
+
+
+def test_ids_are_unique_within_a_context() -> None:
+    history = assembled(user("one", "msg_1")).items
+    context = assembled(user("two", "msg_1"), user("three", "msg_1"), history=history)
+    listed = [item.item_id for item in context.items]
+    assert listed == ["msg_1", f"msg_{RESPONSE.hex}i0000", f"msg_{RESPONSE.hex}i0001"]
+    assert [orjson.loads(item.json)["id"] for item in context.items] == listed
+
+
+@pytest.mark.parametrize("again", [ItemReference(id="rs_1"), Reasoning(id="rs_1")])
+def test_a_reference_to_what_is_there_already_adds_nothing(again: InputItem) -> None:
+    thought = Reasoning(id="rs_1", content=(ReasoningText(text="t"),))
+    history = assembled(thought).items
+    assert assembled(again, history=history).items == history
+    assert assembled(thought, again).items == history
+
+
+def test_reasoning_that_another_provider_encrypted_is_kept() -> None:
+    sealed = Reasoning(id="rs_1", encrypted_content="gAAA")
+    (item,) = assembled(sealed).items
+    assert orjson.loads(item.json)["encrypted_content"] == "gAAA"
+    assert len(assembled(Reasoning(encrypted_content="gAAA")).items) == 1
+
+
+def test_reasoning_that_is_stored_is_taken_from_the_store_even_if_it_is_encrypted_too() -> None:
+    (stored,) = assembled(Reasoning(id="rs_1", content=(ReasoningText(text="t"),))).items
+    sealed = Reasoning(id="rs_1", encrypted_content="gAAA")
+    context = assemble((), [sealed], stored={"rs_1": stored}, response=RESPONSE)
+    assert context.items == (stored,)
+
+
 def test_a_reference_becomes_the_stored_item() -> None:
     (stored,) = assembled(user("earlier", "msg_1")).items
     reference = ItemReference(id="msg_1")

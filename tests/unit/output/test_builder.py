@@ -150,6 +150,21 @@ def test_an_item_that_never_ended_is_incomplete_when_the_response_fails() -> Non
     assert builder.response()["output"][0]["status"] == "incomplete"
 
 
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("server_error", "server_error"),
+        ("context_length_exceeded", "invalid_request_error"),
+    ],
+)
+def test_an_error_event_has_both_shapes(code: str, kind: str) -> None:
+    error, _ = started().finish(Outcome("failed", error={"code": code, "message": "m"}))
+    body = orjson.loads(error.data)
+    flat = {"code": code, "message": "m", "param": None}
+    assert body["error"] == {"type": kind, **flat}
+    assert {name: body[name] for name in flat} == flat
+
+
 def test_a_cancelled_response_has_no_error_event() -> None:
     builder = started()
     (event,) = builder.finish(Outcome("cancelled"))

@@ -244,10 +244,32 @@ def test_content_is_always_parts() -> None:
     assert request.input == (
         Message(role="system", content=(InputText(text="a"),)),
         Message(role="assistant", content=(OutputText(text="b"),), phase="commentary"),
-        Message(role="assistant", content=(InputText(text="c"),)),
+        Message(role="assistant", content=(OutputText(text="c"),)),
         Message(role="assistant", content=(Refusal(refusal="d"),)),
         Message(role="user", content=(InputImage(), InputFile())),
     )
+
+
+def test_text_is_kept_under_the_name_that_its_role_has() -> None:
+    request = parse(
+        input=[
+            {"role": "user", "content": [{"type": "output_text", "text": "a", "annotations": []}]},
+            {"role": "developer", "content": [{"type": "refusal", "refusal": "b"}]},
+            {"role": "user", "content": "c", "phase": "commentary"},
+        ]
+    )
+    assert request.input == (
+        Message(role="user", content=(InputText(text="a"),)),
+        Message(role="developer", content=(InputText(text="b"),)),
+        Message(role="user", content=(InputText(text="c"),)),
+    )
+
+
+def test_an_image_without_a_detail_has_openais_default() -> None:
+    images = [{"type": "input_image", "image_url": "u"}, {"type": "input_image", "detail": None}]
+    (message,) = parse(input=[{"role": "user", "content": images}]).input
+    assert isinstance(message, Message)
+    assert [part.detail for part in message.content if isinstance(part, InputImage)] == ["auto"] * 2
 
 
 def test_items_of_every_kind_are_told_apart() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.create_bodies import FUNCTION, Row, refusal
+from tests.fakes.create_bodies import CALL, FUNCTION, Row, parse, refusal
 
 
 def _unsupported(fields: dict[str, Any], param: str, remedy: str, value: str = "") -> Row:
@@ -124,8 +124,8 @@ REFUSED: list[Row] = [
     ),
     _unsupported({"top_logprobs": 1}, "top_logprobs", "Leave it out, or set it to 0."),
     _unsupported(
-        {"include": ["message.output_text.logprobs"]},
-        "include",
+        {"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]},
+        "include[1]",
         "Leave this value out.",
         "message.output_text.logprobs",
     ),
@@ -153,3 +153,33 @@ def test_what_is_not_served_is_refused_and_says_what_to_do(
     fields: dict[str, Any], code: str | None, param: str | None, message: str
 ) -> None:
     assert refusal(**fields) == (code, param, message)
+
+
+MEDIA = ("input_image", "input_file")
+
+
+@pytest.mark.parametrize("kind", MEDIA)
+def test_the_assistant_has_no_images_and_files(kind: str) -> None:
+    message = {
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": ""}, {"type": kind}],
+    }
+    assert refusal(input=[message]) == (
+        "invalid_value",
+        "input[0].content[1].type",
+        f"Invalid value: '{kind}'. Supported values are: 'output_text' and 'refusal'.",
+    )
+
+
+@pytest.mark.parametrize("kind", MEDIA)
+def test_images_and_files_in_messages_are_refused_only_when_strict(kind: str) -> None:
+    items = [{"role": "user", "content": [{"type": kind}]}]
+    parse(input=items)
+    code, param, message = refusal(strict=True, input=items)
+    assert (code, param) == ("unsupported_parameter", "input[0].content[0].type")
+    assert message.endswith("This model reads text only.")
+
+
+def test_an_image_from_a_tool_never_ends_a_session() -> None:
+    output = {**CALL, "type": "function_call_output", "output": [{"type": "input_image"}]}
+    assert len(parse(strict=True, input=[CALL, output]).input) == 2

@@ -115,6 +115,12 @@ def test_the_older_name_of_the_summary_counts() -> None:
     assert fields["reasoning"]["summary"] == "concise"
 
 
+def test_of_context_and_mode_the_one_in_effect_is_shown_to_whoever_asked() -> None:
+    fields = echo(parse(reasoning={"context": "auto", "mode": "pro"}))
+    assert fields["reasoning"]["context"] == "current_turn"
+    assert fields["reasoning"]["mode"] == "standard"
+
+
 def test_the_model_that_answers_and_the_default_effort_are_the_server_s() -> None:
     fields = echo(parse(), model="gpt-oss-120b", default_effort="high")
     assert fields["model"] == "gpt-oss-120b"
