@@ -1,7 +1,8 @@
 """`truncation: auto`: make a context fit by leaving out its oldest turns, never parts of one.
 
-A turn is a user message and all that follows it up to the next one, so that a call is never
-separated from its output. Leading system and developer messages always stay.
+A turn is a user message and all that follows it up to the next one. A user message that interrupts
+a tool loop, between a call and its output, opens none: the two are never separated. Leading system
+and developer messages always stay.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def drop_oldest_turns(
     last turn alone is too long: it is what the request is about.
     """
     first = _first_after_instructions(items)
-    starts = [i for i in range(first, len(items)) if _opens_turn(items[i])]
+    starts = _turn_starts(items, first)
     if not starts or starts[0] != first:
         starts.insert(0, first)
     dropped = first
@@ -50,5 +51,15 @@ def _first_after_instructions(items: Sequence[ContextItem]) -> int:
     return len(items)
 
 
-def _opens_turn(item: ContextItem) -> bool:
-    return item.kind == "message" and item.role == "user"
+def _turn_starts(items: Sequence[ContextItem], first: int) -> list[int]:
+    """Indexes from `first` on of the user messages before which no call waits for its output."""
+    waiting: set[str | None] = set()
+    starts = []
+    for index, item in enumerate(items[first:], first):
+        if item.kind == "function_call" and item.complete:
+            waiting.add(item.call_id)
+        elif item.kind == "function_call_output":
+            waiting.discard(item.call_id)
+        elif item.role == "user" and not waiting:
+            starts.append(index)
+    return starts

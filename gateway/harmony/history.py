@@ -62,8 +62,8 @@ def in_call_order(items: Iterable[Placed]) -> Iterator[Placed]:
     """The items with each output directly behind its call, in the order of the calls.
 
     Harmony knows no call ids: a model that called two functions at once (as models of other
-    providers do) is shown call, output, call, output. A call that was cut off is left out, and so
-    is what was put in as its output.
+    providers do) is shown call, output, call, output. A call that was cut off is left out; it has
+    no output, even where a later call has the same id.
 
     Raises `InvalidRequest` for an output without a call.
     """
@@ -74,14 +74,13 @@ def in_call_order(items: Iterable[Placed]) -> Iterator[Placed]:
             outputs[placed.item.call_id].append(placed)
     for placed in ordered:
         item = placed.item
-        if item.kind == "function_call_output":
+        is_call = item.kind == "function_call"
+        if item.kind == "function_call_output" or (is_call and not item.complete):
             continue
-        if item.complete or item.kind != "function_call":
-            yield placed
-        if item.kind == "function_call" and outputs[item.call_id]:
+        yield placed
+        if is_call and outputs[item.call_id]:
             output = outputs[item.call_id].popleft()
-            if item.complete:
-                yield Placed(output.source, output.item, item.name)
+            yield Placed(output.source, output.item, item.name)
     for call_id, left in outputs.items():
         if left:
             raise InvalidRequest(

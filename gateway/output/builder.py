@@ -23,6 +23,7 @@ from gateway.output.lifecycle import (
     CLOSING_EVENTS,
     ENVELOPES,
     ERROR_EVENT,
+    ERROR_TYPES,
     OPENING_EVENTS,
     RESPONSE_STATUSES,
     advance,
@@ -195,5 +196,6 @@ def _error_fields(error: dict[str, Any]) -> dict[str, Any]:
     The API nests it; OpenAI's SDK types describe it flat, and its iterator raises only for the
     nested one.
     """
-    flat = {"code": error["code"], "message": error["message"], "param": None}
-    return {**flat, "error": {"type": error["code"], **flat}}
+    code = error["code"]
+    flat = {"code": code, "message": error["message"], "param": None}
+    return {**flat, "error": {"type": ERROR_TYPES.get(code, code), **flat}}

@@ -60,6 +60,9 @@ OPENING_EVENTS: Final[Mapping[bool, tuple[tuple[str, ResponseStatus], ...]]] = {
 ALIVE_EVENT: Final = "response.in_progress"
 ERROR_EVENT: Final = "error"
 
+ERROR_TYPES: Final[Mapping[str, str]] = {"context_length_exceeded": "invalid_request_error"}
+"""The `type` of an error by its code, where the two differ."""
+
 CLOSING_EVENTS: Final[Mapping[ResponseStatus, tuple[str, ...]]] = {
     "completed": ("response.completed",),
     "incomplete": ("response.incomplete",),

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 SERVICE_TIER: Final = "default"
 """The tier that was used: there is only one."""
+REASONING_CONTEXT: Final = "current_turn"
+"""Reasoning before the last answer is not shown to the model again."""
+REASONING_MODE: Final = "standard"
+"""One run of the model answers; there is no mode that takes more."""
 
 
 def echo(
@@ -54,10 +58,13 @@ def echo(
 
 
 def _reasoning(request: CreateResponse, default_effort: Effort) -> dict[str, Any]:
+    """`context` and `mode` only for those who asked for one, with the one value that is served."""
     asked = request.reasoning
     return {
         "effort": request.effort_or(default_effort),
         "summary": asked.summary or asked.generate_summary,
+        **({"context": REASONING_CONTEXT} if asked.context else {}),
+        **({"mode": REASONING_MODE} if asked.mode else {}),
     }
 
 

@@ -4,8 +4,9 @@ Content is normalised here once: a string becomes one text part, so that no late
 shorthand. `phase` is kept, and is absent (never null) when unknown.
 
 More is accepted than OpenAI documents, because clients replay what other servers gave them: nulls
-for absent values, any kind of part in a message of any role, and unknown keys (among them
-`namespace` and `caller` of a call, which have no effect).
+for absent values, text parts under the name that belongs to another role (they are kept under that
+of their own, so that what is listed is valid), a `phase` on messages that have none (dropped), and
+unknown keys (among them `namespace` and `caller` of a call, which have no effect).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class InputImage(NullableModel):
     type: Literal["input_image"] = "input_image"
     image_url: Annotated[str, StringConstraints(max_length=IMAGE_URL_CHARS_MAX)] | None = None
     file_id: str | None = None
-    detail: Literal["low", "high", "auto", "original"] | None = None
+    detail: Literal["low", "high", "auto", "original"] = "auto"
 
 
 class InputFile(NullableModel):
@@ -139,8 +140,25 @@ ToolOutput = Annotated[
 ]
 
 
+def _part_of(role: object, part: object) -> object:
+    """A raw part under the name that text of this role has: the assistant's is `output_text`."""
+    if not isinstance(part, dict):
+        return part
+    match role, part.get("type"):
+        case "assistant", "input_text":
+            return {**part, "type": "output_text"}
+        case "assistant", _:
+            return part
+        case _, "output_text":
+            return {**part, "type": "input_text"}
+        case _, "refusal" if isinstance(part.get("refusal"), str):
+            return {"type": "input_text", "text": part["refusal"]}
+        case _:
+            return part
+
+
 class Message(NullableModel):
-    """A message of any role."""
+    """A message of any role. Its parts are those of its role; only the assistant's has a phase."""
 
     type: Literal["message"] = "message"
     id: ItemId | None = None
@@ -151,11 +169,15 @@ class Message(NullableModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _text_to_part(cls, value: object) -> object:
-        if isinstance(value, dict) and isinstance(text := value.get("content"), str):
-            kind = "output_text" if value.get("role") == "assistant" else "input_text"
-            return {**value, "content": ({"type": kind, "text": text},)}
-        return value
+    def _normalise(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        role, content = value.get("role"), value.get("content")
+        if isinstance(content, str):
+            content = [{"type": "input_text", "text": content}]
+        if isinstance(content, list | tuple):
+            value = {**value, "content": [_part_of(role, part) for part in content]}
+        return value if role == "assistant" else {k: v for k, v in value.items() if k != "phase"}
 
 
 class Reasoning(NullableModel):

@@ -52,6 +52,7 @@ class ReasoningOptions(NullableModel):
     `summary` and the older `generate_summary` are echoed and have no effect: reasoning items hold
     the raw chain of thought, and `summary` stays empty. `context` has one value that gpt-oss
     honours: reasoning before the last answer is not shown to the model again. `mode` is a hint.
+    What was in effect of these two is echoed.
     """
 
     effort: RequestedEffort = None

@@ -99,7 +99,17 @@ def response_body(
 
 
 def usage_body(usage: TokenUsage) -> dict[str, Any]:
-    """`usage` as the API spells it."""
+    """`usage` as the API spells it. Every count is of ids, so it is exact on every exit path.
+
+    * input: the ids of the rendered prompt, system and developer messages included. What the
+      gateway itself writes to make a model go on that had stopped without an answer is not counted.
+    * cached: as many of them as the backend says it took from its prefix cache; 0 if it says
+      nothing.
+    * output: all ids that the model generated, headers and markers included, whatever became of
+      them.
+    * reasoning: those of them inside the bodies of messages that became reasoning items.
+    * cache writes: 0, because backends cache every prompt and charge nothing for it.
+    """
     return {
         "input_tokens": usage.input_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},

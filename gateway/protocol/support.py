@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.items import InputFile, InputImage, Message
 from gateway.protocol.parameters import ToolChoice
-from gateway.protocol.refusals import unsupported, unsupported_value
+from gateway.protocol.refusals import unsupported, unsupported_value, wrong_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gateway.protocol.create import CreateResponse
     from gateway.protocol.tools import FunctionTool
@@ -21,10 +22,31 @@ if TYPE_CHECKING:
 LOGPROBS: Final = "message.output_text.logprobs"
 
 
-def check_support(request: CreateResponse) -> None:
-    """Raises `InvalidRequest` for the first refusal. The request's shape is valid already."""
+def check_support(request: CreateResponse, *, strict: bool = False) -> None:
+    """Raises `InvalidRequest` for the first refusal. The request's shape is valid already.
+
+    With `strict`, images and files in messages are refused; otherwise the model is told in their
+    place that they are missing.
+    """
     for check in _CHECKS:
         check(request)
+    for path, role, part in _media(request):
+        if role == "assistant":
+            raise wrong_value(path, part.type, ("output_text", "refusal"))
+        if strict:
+            raise unsupported(path, "This model reads text only.", value=part.type)
+
+
+def _media(request: CreateResponse) -> Iterator[tuple[str, str, InputImage | InputFile]]:
+    """The images and files in messages: the path of the type, the message's role, the part.
+
+    Those in outputs of tools are not looked at: a tool that returns one must not end a session.
+    """
+    for i, item in enumerate(request.input):
+        if isinstance(item, Message):
+            for j, part in enumerate(item.content):
+                if isinstance(part, InputImage | InputFile):
+                    yield f"input[{i}].content[{j}].type", item.role, part
 
 
 def _check_context(request: CreateResponse) -> None:
@@ -106,7 +128,8 @@ def _check_text(request: CreateResponse) -> None:
 
 def _check_logprobs(request: CreateResponse) -> None:
     if LOGPROBS in request.include:
-        raise unsupported("include", "Leave this value out.", value=LOGPROBS)
+        path = f"include[{request.include.index(LOGPROBS)}]"
+        raise unsupported(path, "Leave this value out.", value=LOGPROBS)
     if request.top_logprobs:
         raise unsupported("top_logprobs", "Leave it out, or set it to 0.")
 

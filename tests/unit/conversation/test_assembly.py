@@ -124,6 +124,11 @@ def test_a_cut_off_call_that_was_answered_is_a_call_like_any_other() -> None:
     assert orjson.loads(called.json)["status"] == "completed"
 
 
+def test_a_cut_off_call_may_have_the_id_of_one_that_was_answered() -> None:
+    context = assembled(call("c"), output("c"), cut_call("c"), user("go on"), cut_call("c"))
+    assert [item.complete for item in context.items] == [True, True, False, True, False]
+
+
 def test_a_reference_to_a_cut_off_call_adds_nothing() -> None:
     (stored,) = assembled(cut_call("c1", "fc_1")).items
     context = assemble((), [ItemReference(id="fc_1")], stored={"fc_1": stored}, response=RESPONSE)

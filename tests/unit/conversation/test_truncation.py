@@ -37,10 +37,20 @@ def test_the_last_turn_is_never_dropped(items: list[ContextItem]) -> None:
         drop_oldest_turns(items, [10] * len(items), 1)
 
 
-@given(
-    st.lists(st.sampled_from([[USER, ANSWER], [USER, CALL, OUTPUT, ANSWER], [USER]]), min_size=1),
-    st.integers(0, 30),
-)
+def test_a_message_that_interrupts_a_tool_loop_opens_no_turn() -> None:
+    items = [USER, CALL, USER, OUTPUT, ANSWER, USER]
+    assert drop_oldest_turns(items, [1] * 6, 1) == [5]
+
+
+def test_a_call_that_was_cut_off_waits_for_nothing() -> None:
+    cut = ContextItem("function_call", "c", b"", call_id="1", name="f", complete=False)
+    assert drop_oldest_turns([USER, cut, USER, ANSWER], [1] * 4, 1) == [2, 3]
+
+
+TURNS = ([USER, ANSWER], [USER, CALL, OUTPUT, ANSWER], [USER, CALL, USER, OUTPUT], [USER])
+
+
+@given(st.lists(st.sampled_from(TURNS), min_size=1), st.integers(0, 30))
 def test_a_call_is_never_parted_from_its_output(
     turns: list[list[ContextItem]], excess_tokens: int
 ) -> None:

@@ -18,14 +18,23 @@ def stalled() -> Stage:
 async def test_runs_are_bounded() -> None:
     supervisor = Supervisor(in_flight_max=1)
     stage = stalled()
-    supervisor.admit()
-    supervisor.start(stage.run)
+    with supervisor.admitted():
+        supervisor.start(stage.run)
     assert supervisor.in_flight == 1
-    with pytest.raises(RateLimited) as caught:
-        supervisor.admit()
+    with pytest.raises(RateLimited) as caught, supervisor.admitted():
+        pass
     assert caught.value.code == "rate_limit_exceeded"
     await supervisor.drain()
-    supervisor.admit()
+    with supervisor.admitted():
+        pass
+
+
+def test_what_is_being_prepared_counts_as_well() -> None:
+    supervisor = Supervisor(in_flight_max=1)
+    with supervisor.admitted(), pytest.raises(RateLimited), supervisor.admitted():
+        pass
+    with supervisor.admitted():
+        pass
 
 
 async def test_draining_ends_what_runs_as_failed_and_keeps_it() -> None:
