@@ -95,6 +95,7 @@ class Archive:
             status=finished.status,
             completed_at=_moment(finished.at),
             body=orjson.dumps(fold.response()),
+            recoveries=orjson.dumps(fold.recoveries),
             items=[
                 StoredItem(position, position >= inputs, item)
                 for position, item in enumerate(context)

@@ -31,11 +31,14 @@ def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
 
 def broken(error: Exception, at: int) -> Finished:
     """A backend failed. Operators find the cause in the log; clients are told what to do."""
-    code = SERVER_ERROR
     match error:
         case ContextOverflow():
-            code = "context_length_exceeded"
-            what = "Your input exceeds the context window of this model. Shorten it."
+            return Finished(
+                "failed",
+                at,
+                code="context_length_exceeded",
+                message="Your input exceeds the context window of this model. Please shorten it.",
+            )
         case UpstreamUnavailable() | NoUpstreamAvailable():
             what = "No server for this model could take the request."
         case UpstreamRejected():
@@ -44,7 +47,7 @@ def broken(error: Exception, at: int) -> Finished:
             what = "The model server broke off while generating."
         case _:
             what = "The server had an error while processing your request."
-    return Finished("failed", at, code=code, message=f"{what} Please try again.")
+    return Finished("failed", at, code=SERVER_ERROR, message=f"{what} Please try again.")
 
 
 def hung_up(at: int) -> Finished:

@@ -36,6 +36,7 @@ class Model:
             "object": "model",
             "created": self.created_at,
             "owned_by": "harmony-gateway",
+            "shutdown_date": None,
             "context_length": self.context_length,
             "aliases": list(self.aliases),
         }

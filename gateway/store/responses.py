@@ -54,6 +54,8 @@ class NewResponse:
 class FinishedResponse:
     """A response that ends. `body` is the final `Response` object, byte for byte as it is shown.
 
+    `recoveries` is JSON for operators, never shown: which rules repaired its output, how often.
+
     `items` are its input and output, positions ascending. `tokens` None writes no usage line.
     """
 
@@ -61,6 +63,7 @@ class FinishedResponse:
     status: str
     completed_at: datetime
     body: bytes
+    recoveries: bytes = b"{}"
     items: Sequence[StoredItem] = ()
     tokens: TokenUsage | None = None
 
@@ -82,6 +85,7 @@ class StoredResponse:
     fold_version: int
     request: bytes
     body: bytes | None
+    recoveries: bytes | None
 
     @property
     def is_terminal(self) -> bool:
@@ -103,6 +107,7 @@ _STORED = (
     responses.c.fold_version,
     responses.c.request,
     responses.c.body,
+    responses.c.recoveries,
 )
 
 
@@ -120,6 +125,7 @@ _END: Final = (
         status=bindparam("status"),
         completed_at=bindparam("completed_at"),
         body=bindparam("body"),
+        recoveries=bindparam("recoveries"),
         owner=None,
         lease_until=None,
     )
@@ -166,6 +172,7 @@ async def finish(database: Database, tenant_id: TenantId, finished: FinishedResp
         "status": finished.status,
         "completed_at": finished.completed_at,
         "body": finished.body,
+        "recoveries": finished.recoveries,
     }
     async with database.transaction(tenant_id) as connection:
         ended = (await connection.execute(_END, end)).one_or_none()

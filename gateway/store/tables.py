@@ -107,6 +107,7 @@ responses = Table(
     Column("parent_id", Uuid),
     _required("request", LargeBinary),
     Column("body", LargeBinary),
+    Column("recoveries", LargeBinary),
     # The claim of a background run.
     Column("owner", Text),
     _required("epoch", Integer, server_default=text("0")),

@@ -179,6 +179,7 @@ def create_responses() -> None:
         sa.Column("parent_id", sa.Uuid()),
         sa.Column("request", sa.LargeBinary(), nullable=False),
         sa.Column("body", sa.LargeBinary()),
+        sa.Column("recoveries", sa.LargeBinary()),
         sa.Column("owner", sa.Text()),
         sa.Column("epoch", sa.Integer(), server_default=sa.text("0"), nullable=False),
         time("lease_until", nullable=True),

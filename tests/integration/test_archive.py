@@ -48,6 +48,10 @@ async def test_a_malformed_message_is_stored_as_it_should_have_been(
     stored = await responses.load(database, tenant, spec.head.uuid)
     assert stored is not None
     assert orjson.loads(stored.body or b"") == stage.live.fold.response()
+    assert orjson.loads(stored.recoveries or b"") == {
+        "header_leftover": 1,
+        "unknown_recipient": 1,
+    }
 
 
 async def test_the_same_end_may_be_written_twice(database: Database, tenant: TenantId) -> None:
