@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,14 +27,14 @@ from gateway.output.fold import Fold, Framing
 from gateway.protocol.limits import InputLimits
 from gateway.runs.archive import Archive
 from gateway.runs.observer import Observer
-from gateway.runs.rendering import Rendering
 from gateway.runs.runner import Engine
 from gateway.runs.supervisor import Supervisor
 from gateway.services.access import Access
 from gateway.services.health import Health
 from gateway.services.models import Models
-from gateway.services.preparation import Preparation, PreparationLimits, SystemMessage
+from gateway.services.preparation import Preparation, PreparationLimits, Rendering, SystemMessage
 from gateway.services.responses import Responses
+from gateway.services.threads import Threads
 from gateway.store.engine import Database
 from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend, Timeouts
@@ -47,6 +49,12 @@ if TYPE_CHECKING:
     from gateway.runs.specification import RunSpecification
     from gateway.settings import Settings
 
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter while the event loop waits for it. With Python's 5 ms
+each of the loop's system calls beside a busy thread can cost as much."""
+GC_ALLOCATIONS = 10_000
+"""Containers made between two collections of the youngest. Parsing a large body makes hundreds of
+thousands, none of which is garbage yet."""
 FRAMING = Framing(opening=OPENING, turn_end=RETURN, message_end=END)
 
 
@@ -56,13 +64,14 @@ class Parts:
 
     database: Database
     pool: Pool
-    rendering: Rendering
+    threads: Threads
     supervisor: Supervisor
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Ask the backends what they serve and keep asking; at the end let runs finish."""
         await self.pool.start()
+        _keep_pauses_short()
         try:
             async with asyncio.TaskGroup() as group:
                 polling = group.create_task(self.pool.run())
@@ -72,7 +81,7 @@ class Parts:
                     await self.supervisor.drain()
                     polling.cancel()
         finally:
-            self.rendering.close()
+            self.threads.close()
             await self.pool.close()
             await self.database.close()
 
@@ -100,10 +109,9 @@ def create_app(settings: Settings) -> Starlette:
         efforts={model.id: model.reasoning_effort for model in settings.models},
     )
     renderer = Renderer(vocabulary, _schema_limits(settings))
-    rendering = Rendering(
-        renderer,
-        inline_chars_max=settings.limits.inline_tokenize_chars_max,
+    threads = Threads(
         threads_max=settings.limits.tokenize_threads_max,
+        inline_bytes_max=settings.limits.inline_tokenize_chars_max,
     )
     supervisor = Supervisor(in_flight_max=settings.limits.responses_in_flight_max)
     engine = Engine(
@@ -115,19 +123,20 @@ def create_app(settings: Settings) -> Starlette:
     )
     responses = Responses(
         database=database,
-        preparation=_preparation(settings, database, models, rendering),
+        preparation=_preparation(settings, database, models, Rendering(renderer, threads)),
         engine=engine,
         supervisor=supervisor,
         new_fold=_folds(vocabulary),
         reader_events_max=settings.stream.reader_events_max,
     )
-    parts = Parts(database, pool, rendering, supervisor)
-    return Starlette(
+    parts = Parts(database, pool, threads, supervisor)
+    app = Starlette(
         routes=routes(
             CreateEndpoint(
                 responses,
                 _edge_limits(settings),
                 _input_limits(settings),
+                threads,
                 strict=settings.input.strict,
             ),
             ResponseEndpoints(responses),
@@ -140,6 +149,20 @@ def create_app(settings: Settings) -> Starlette:
         exception_handlers={HTTPException: routing_error_response},
         lifespan=lambda _: parts.running(),
     )
+    # A redirect would name the scheme and the host that this process sees behind its proxy.
+    app.router.redirect_slashes = False
+    return app
+
+
+def _keep_pauses_short() -> None:
+    """Set up the interpreter for one event loop beside a few busy threads.
+
+    What was made until now lives as long as the process: no collection has to look at it again.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(GC_ALLOCATIONS)
+    gc.collect()
+    gc.freeze()
 
 
 def _folds(vocabulary: Vocabulary) -> Callable[[RunSpecification], Callable[[], Fold]]:

@@ -7,7 +7,7 @@ own way to say so, and what still escapes can only be logged.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from gateway import ids, telemetry
 from gateway.api.body import ClientDisconnected
@@ -38,7 +38,7 @@ class RequestContext:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(send)
+        scope["exchange"] = exchange = Exchange(send)
         telemetry.unbind_all()
         telemetry.bind(request_id=exchange.request_id)
         self._metrics.request_started()
@@ -46,6 +46,7 @@ class RequestContext:
             await self._app(scope, receive, exchange.send)
         except ClientDisconnected:
             self._metrics.client_disconnected()
+            exchange.facts["reason"] = "the client left"
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             if not isinstance(error, GatewayError):
                 _log.error("unexpected error", path=scope["path"], error=error)
@@ -54,27 +55,45 @@ class RequestContext:
         finally:
             self._finish(scope, exchange)
 
-    def _finish(self, scope: Scope, exchange: _Exchange) -> None:
+    def _finish(self, scope: Scope, exchange: Exchange) -> None:
         seconds = time.perf_counter() - exchange.began
-        self._metrics.request_finished(status=exchange.status, seconds=seconds)
+        model = exchange.facts.get("model", "")
+        self._metrics.request_finished(status=exchange.status, model=model, seconds=seconds)
+        if "principal" in scope:
+            exchange.facts["tenant"] = scope["principal"].tenant_name
         _log.info(
             "request",
             method=scope["method"],
             path=scope["path"],
             status=exchange.status,
             seconds=round(seconds, 4),
-            **({"tenant": scope["principal"].tenant_name} if "principal" in scope else {}),
+            **exchange.facts,
         )
 
 
-class _Exchange:
-    """One request's answer on its way out."""
+class Facts(TypedDict, total=False):
+    """What an endpoint adds to the log line of its request."""
+
+    tenant: str
+    model: str
+    response_id: str
+    first_token_s: float
+    reason: str
+
+
+class Exchange:
+    """One request's answer on its way out; `scope["exchange"]` of every HTTP request.
+
+    `began` is in seconds of `time.perf_counter`. `facts["model"]` must be one that is served: it
+    is a metric's label, too.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.began = time.perf_counter()
         self.request_id = ids.new_request_id()
         self.status = CLIENT_GONE
+        self.facts: Facts = {}
 
     @property
     def started(self) -> bool:

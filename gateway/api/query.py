@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.documented import INCLUDE_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from starlette.datastructures import QueryParams
 
 Word = TypeVar("Word", bound=str)
 
@@ -53,6 +56,22 @@ def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word 
         code="invalid_value",
         param=name,
     )
+
+
+def check_include(query: QueryParams) -> None:
+    """Raise `InvalidRequest` for an `include` that the API does not know.
+
+    What it knows adds nothing here: everything there is of an item is always shown. SDKs spell the
+    parameter `include[]`.
+    """
+    for index, value in enumerate([*query.getlist("include[]"), *query.getlist("include")]):
+        if value not in INCLUDE_VALUES:
+            supported = ", ".join(f"'{known}'" for known in INCLUDE_VALUES)
+            raise InvalidRequest(
+                f"Invalid value: '{value[:64]}'. Supported values are: {supported}.",
+                code="invalid_value",
+                param=f"include[{index}]",
+            )
 
 
 def _out_of_bounds(name: str, side: str, expected: str, value: int) -> InvalidRequest:

@@ -14,19 +14,20 @@ from starlette.responses import Response
 from gateway.api import sse
 from gateway.api.body import ClientDisconnected, read_body
 from gateway.api.connection import while_connected
-from gateway.api.query import boolean, choice, integer
+from gateway.api.query import boolean, check_include, choice, integer
 from gateway.protocol.requests import parse_create
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from gateway.api.context import Exchange
     from gateway.protocol.events import Event
     from gateway.protocol.limits import InputLimits
     from gateway.protocol.requests import CreateResponse
     from gateway.services.responses import Generation, Responses
+    from gateway.services.threads import Threads
 
-INLINE_BODY_BYTES_MAX = 65_536
 PAGE_ITEMS_MAX = 100
 PAGE_ITEMS_DEFAULT = 20
 ORDERS: Final[tuple[Literal["asc", "desc"], ...]] = ("asc", "desc")
@@ -47,10 +48,17 @@ class CreateEndpoint:
     """`POST /v1/responses`, as plain ASGI: one task a request, one write a wake-up."""
 
     def __init__(
-        self, responses: Responses, limits: EdgeLimits, input_limits: InputLimits, *, strict: bool
+        self,
+        responses: Responses,
+        limits: EdgeLimits,
+        input_limits: InputLimits,
+        threads: Threads,
+        *,
+        strict: bool,
     ) -> None:
         self._responses = responses
         self._limits = limits
+        self._threads = threads
         self._parse = partial(parse_create, limits=input_limits, strict=strict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,17 +68,16 @@ class CreateEndpoint:
             bytes_max=self._limits.body_bytes_max,
             timeout_s=self._limits.body_timeout_s,
         )
-        request = await self._parsed(body)
-        await while_connected(receive, self._respond(scope, send, request))
+        await while_connected(receive, self._respond(scope, send, body))
 
-    async def _parsed(self, body: bytes) -> CreateResponse:
-        """Large bodies are parsed in a thread: validation is Python for the most part."""
-        if len(body) <= INLINE_BODY_BYTES_MAX:
-            return self._parse(body)
-        return await asyncio.to_thread(self._parse, body)
-
-    async def _respond(self, scope: Scope, send: Send, request: CreateResponse) -> None:
-        generation = await self._responses.create(scope["principal"], request)
+    async def _respond(self, scope: Scope, send: Send, body: bytes) -> None:
+        exchange: Exchange = scope["exchange"]
+        request = await self._threads.run(partial(self._parse, body), size_bytes=len(body))
+        generation = await self._responses.create(
+            scope["principal"], request, body_bytes=len(body), requested_at=exchange.began
+        )
+        exchange.facts["response_id"] = generation.response_id
+        exchange.facts["model"] = generation.model
         try:
             if request.stream:
                 await self._stream(send, request, generation)
@@ -78,6 +85,8 @@ class CreateEndpoint:
                 await self._json(send, request, generation)
         finally:
             generation.cancel()
+            if generation.first_token_s is not None:
+                exchange.facts["first_token_s"] = round(generation.first_token_s, 4)
 
     async def _json(self, send: Send, request: CreateResponse, generation: Generation) -> None:
         body = orjson.dumps(await generation.response())
@@ -135,8 +144,11 @@ class ResponseEndpoints:
         """`GET /v1/responses/{id}`"""
         response_id = request.path_params["response_id"]
         principal = request.scope["principal"]
-        if boolean(request.query_params, "stream"):
-            integer(request.query_params, "starting_after", minimum=0)
+        query = request.query_params
+        check_include(query)
+        boolean(query, "include_obfuscation")
+        if boolean(query, "stream"):
+            integer(query, "starting_after", minimum=0)
             await self._responses.check_replay(principal, response_id)
         body = await self._responses.get(principal, response_id)
         return Response(body, media_type="application/json")
@@ -151,6 +163,7 @@ class ResponseEndpoints:
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`"""
         query = request.query_params
+        check_include(query)
         page = await self._responses.input_items(
             request.scope["principal"],
             request.path_params["response_id"],

@@ -18,7 +18,6 @@ DONE: Final = b"data: [DONE]\n\n"
 HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"connection", b"keep-alive"),
     (b"x-accel-buffering", b"no"),
 )
 PADDING_STEP: Final = 16

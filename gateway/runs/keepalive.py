@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class KeepAlive:
-    """While entered, appends `Alive` whenever `interval_s` passed without an entry."""
+    """While entered, appends `Alive` whenever readers saw nothing for `interval_s`."""
 
     def __init__(self, live: LiveLog, interval_s: float) -> None:
         self._live = live
@@ -36,7 +36,7 @@ class KeepAlive:
         self._timer = self._loop.call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
-        silent_s = self._loop.time() - self._live.appended_at
+        silent_s = self._loop.time() - self._live.shown_at
         if silent_s >= self._interval_s:
             self._live.append(Alive())
             silent_s = 0.0

@@ -39,6 +39,8 @@ class LiveLog:
     `produced` is set once there is more than the announcement of a turn: output, or an end;
     `closed` once there is the end.
     `failure` is why a run failed, for whoever can still answer with an HTTP status.
+    `shown_at` is when readers last got an event, in the loop's time: ids that show nothing (a long
+    header) are silence to a client.
     `append` folds, keeps and shows an entry. `close` shows the last events, which the caller
     folded itself because something (a commit) had to happen between folding and showing them.
     """
@@ -50,9 +52,10 @@ class LiveLog:
         self._readers: set[_Reader] = set()
         self.fold = new_fold()
         self.failure: Exception | None = None
+        self._defect: Exception | None = None
         self.produced = asyncio.Event()
         self.closed = asyncio.Event()
-        self.appended_at = asyncio.get_running_loop().time()
+        self.shown_at = asyncio.get_running_loop().time()
 
     def append(self, entry: Entry) -> None:
         """Fold an entry and show its events at once."""
@@ -66,6 +69,19 @@ class LiveLog:
         self._keep(entry, events)
         self.produced.set()
 
+    def give_up(self, failure: Exception) -> None:
+        """Let everybody go without an end. Does nothing once there is one.
+
+        Only a defect leads here; nobody may wait for ever because of it.
+        """
+        if self.closed.is_set():
+            return
+        self.failure = self._defect = failure
+        self.closed.set()
+        self.produced.set()
+        for reader in self._readers:
+            reader.wake.set()
+
     def refold(self) -> Fold:
         """Fold again all that was appended: takes back an end that could not be kept."""
         self.fold = self._new_fold()
@@ -76,7 +92,8 @@ class LiveLog:
     async def follow(self, after: int = -1) -> AsyncGenerator[list[Event], None]:
         """Events with a sequence number above `after`: those that were, then those to come.
 
-        Yields non-empty lists; ends after the terminal event.
+        Yields non-empty lists; ends after the terminal event. Raises what
+        `give_up` was given.
         """
         reader = _Reader()
         self._readers.add(reader)
@@ -92,6 +109,8 @@ class LiveLog:
                     after = batch[-1].sequence_number
                     yield batch
                 elif self.closed.is_set():
+                    if self._defect is not None:
+                        raise self._defect
                     return
                 else:
                     reader.wake.clear()
@@ -115,9 +134,9 @@ class LiveLog:
 
     def _keep(self, entry: Entry, events: list[Event]) -> None:
         self._entries.append(entry)
-        self.appended_at = asyncio.get_running_loop().time()
         if not events:
             return
+        self.shown_at = asyncio.get_running_loop().time()
         for reader in self._readers:
             if not reader.lagging:
                 reader.events.extend(events)

@@ -24,7 +24,7 @@ class Observer:
         self._metrics = metrics
 
     def first_token(self, specification: RunSpecification, seconds: float) -> None:
-        """The first id came, `seconds` after the run began."""
+        """The first id came, `seconds` after the request."""
         self._metrics.first_token(model=specification.model, seconds=seconds)
 
     def failed(self, specification: RunSpecification, error: Exception) -> None:
@@ -65,6 +65,7 @@ class Observer:
         _log.info(
             "response ended",
             response_id=ids.response_id(specification.head.uuid),
+            tenant=specification.principal.tenant_name,
             model=model,
             status=finished.status,
             input_tokens=usage.input_tokens,

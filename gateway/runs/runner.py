@@ -51,42 +51,84 @@ class Engine:
 class Run:
     """One attempt to generate one response. Call it once."""
 
-    def __init__(self, specification: RunSpecification, live: LiveLog, engine: Engine) -> None:
+    def __init__(
+        self,
+        specification: RunSpecification,
+        live: LiveLog,
+        engine: Engine,
+        *,
+        requested_at: float | None = None,
+    ) -> None:
+        """`requested_at` is when the request came, in seconds of `time.perf_counter`; now."""
         self._spec = specification
         self._live = live
         self._engine = engine
         self._turns = 0
         self._output_ids: list[int] = []
-        self._began = time.perf_counter()
+        self._requested_at = time.perf_counter() if requested_at is None else requested_at
         self._scope: asyncio.Timeout | None = None
         self._cancelled: Callable[[int], Finished] | None = None
+        self.begun = asyncio.Event()
+        """What `store: true` promises is recorded, or the log says why it is not."""
+        self.first_token_s: float | None = None
+        """Seconds from the request to the first id."""
 
     def cancel(self, because: Callable[[int], Finished] = outcome.hung_up) -> None:
         """End the generation, if it is still going on; what exists is committed and shown."""
         self._cancelled = self._cancelled or because
-        if self._scope is not None:
+        # A scope that has expired is being left already, and refuses to expire again.
+        if self._scope is not None and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     async def __call__(self) -> None:
-        """Generate, commit, show the end. Returns after every reader can see the last event."""
-        with KeepAlive(self._live, self._engine.alive_interval_s):
-            finished = await self._generate()
-        await self._finish(finished)
+        """Record, generate, commit, show the end: readers can see it when this returns."""
+        try:
+            if await self._begin():
+                with KeepAlive(self._live, self._engine.alive_interval_s):
+                    finished = await self._generate()
+                await self._finish(finished)
+        except Exception as error:  # noqa: BLE001 - the outermost frame: readers wait for an end
+            self._engine.observer.failed(self._spec, error)
+            self._live.give_up(error)
+        finally:
+            self.begun.set()
+
+    async def _begin(self) -> bool:
+        """Whether the response is recorded, before a token is spent.
+
+        It happens here and not before the run, because a client that leaves meanwhile must not
+        leave a response behind that never ends.
+        """
+        if self._spec.store:
+            try:
+                await self._engine.archive.begin(self._spec)
+            except GatewayError as error:
+                self._fail(error)
+                finished = outcome.not_stored(_now())
+                self._live.close(finished, self._live.fold.apply(finished))
+                return False
+        self.begun.set()
+        return True
 
     async def _generate(self) -> Finished:
-        seconds = 0.0 if self._cancelled else self._engine.run_time_max_s
+        if self._cancelled:
+            return self._cancelled(_now())
+        scope = asyncio.timeout(self._engine.run_time_max_s)
         try:
-            async with asyncio.timeout(seconds) as self._scope:
+            async with scope as self._scope:
                 await self._turns_until_answer()
-        except TimeoutError:
-            return (self._cancelled or outcome.took_too_long)(_now())
-        except Exception as error:  # noqa: BLE001 - the outermost frame: readers wait for an end
+        except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
+            if scope.expired():
+                return self._expired()
             self._fail(error)
             return outcome.broken(error, _now())
         finally:
             self._scope = None
         fold = self._live.fold
         return outcome.ended(fold.last_finish, _now(), visible=fold.visible)
+
+    def _expired(self) -> Finished:
+        return (self._cancelled or outcome.took_too_long)(_now())
 
     async def _turns_until_answer(self) -> None:
         await self._turn(self._spec.prompt_ids)
@@ -123,7 +165,8 @@ class Run:
 
     def _hear(self, ids: list[int]) -> None:
         if not self._output_ids:
-            self._engine.observer.first_token(self._spec, time.perf_counter() - self._began)
+            self.first_token_s = time.perf_counter() - self._requested_at
+            self._engine.observer.first_token(self._spec, self.first_token_s)
         self._output_ids += ids
         self._live.append(Tokens(tuple(ids)))
 
@@ -133,7 +176,7 @@ class Run:
         if self._spec.store:
             try:
                 await archive.finish(self._spec, finished, fold)
-            except GatewayError as error:
+            except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
                 self._fail(error)
                 finished = outcome.not_stored(_now())
                 fold = self._live.refold()
@@ -147,7 +190,7 @@ class Run:
         """The client has its answer: a database that is away must not take it back."""
         try:
             await self._engine.archive.meter(self._spec, finished, fold)
-        except GatewayError as error:
+        except Exception as error:  # noqa: BLE001 - whatever broke, the response stays as it is
             self._engine.observer.not_metered(self._spec, error)
 
     def _fail(self, error: Exception) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gateway.errors import RateLimited
 from gateway.runs import outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gateway.runs.runner import Run
 
 
@@ -17,6 +20,7 @@ class Supervisor:
 
     def __init__(self, *, in_flight_max: int) -> None:
         self._in_flight_max = in_flight_max
+        self._admitted = 0
         self._runs: dict[asyncio.Task[None], Run] = {}
 
     @property
@@ -24,13 +28,22 @@ class Supervisor:
         """How many runs there are right now."""
         return len(self._runs)
 
-    def admit(self) -> None:
-        """Raise `RateLimited` when as many runs as this process takes are under way."""
-        if len(self._runs) >= self._in_flight_max:
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Holds a place while a run is being prepared; start it before leaving.
+
+        Raises `RateLimited` when this process has as many as it takes, prepared or running.
+        """
+        if self._admitted + len(self._runs) >= self._in_flight_max:
             raise RateLimited(
                 "The server is processing as many requests as it can. Please retry in a moment.",
                 code="rate_limit_exceeded",
             )
+        self._admitted += 1
+        try:
+            yield
+        finally:
+            self._admitted -= 1
 
     def start(self, run: Run) -> None:
         """Run to the end, whatever becomes of the caller."""

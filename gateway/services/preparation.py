@@ -8,6 +8,7 @@ import time
 from array import array
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway import ids
@@ -22,18 +23,21 @@ from gateway.runs.specification import RunSpecification
 from gateway.store import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from gateway.conversation.assembly import Context
     from gateway.generation import Prompt
+    from gateway.harmony.rendering import Renderer
     from gateway.protocol.context import ContextItem
     from gateway.protocol.requests import CreateResponse
-    from gateway.runs.rendering import Rendering
     from gateway.services.models import Model, Models
+    from gateway.services.threads import Threads
     from gateway.store.engine import Database
     from gateway.tenancy import Principal, TenantId
 
+REPEATED_ITEM_BYTES = 100
+"""An item that has ids costs about as much as so many bytes that have to be tokenised."""
 _RUNNING = frozenset({"queued", "in_progress"})
 
 
@@ -56,6 +60,14 @@ class SystemMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class Rendering:
+    """What prompts are rendered by, and where."""
+
+    renderer: Renderer
+    threads: Threads
+
+
+@dataclass(frozen=True, slots=True)
 class _Parent:
     """What a response continues: nothing, or a stored response and all before it.
 
@@ -66,6 +78,29 @@ class _Parent:
     uuid: UUID | None
     items: Sequence[ContextItem]
     root_created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """All that a specification is made from, read and looked up.
+
+    `created_at` is in unix seconds.
+    """
+
+    principal: Principal
+    request: CreateResponse
+    model: Model
+    parent: _Parent
+    stored: Mapping[str, ContextItem]
+    uuid: UUID
+    created_at: int
+
+    def size_bytes(self, body_bytes: int) -> int:
+        """How much there is to assemble and to render."""
+        looked_up = (*self.parent.items, *self.stored.values())
+        return body_bytes + sum(
+            REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in looked_up
+        )
 
 
 class Preparation:
@@ -83,30 +118,40 @@ class Preparation:
     ) -> None:
         self._database = database
         self._models = models
-        self._rendering = rendering
+        self._render = rendering.renderer.render
+        self._threads = rendering.threads
         self._limits = limits
         self._system_message = system_message
         self._cache_salt_secret = cache_salt_secret
 
-    async def prepare(self, principal: Principal, request: CreateResponse) -> RunSpecification:
-        """The specification of a new response.
+    async def prepare(
+        self, principal: Principal, request: CreateResponse, *, body_bytes: int
+    ) -> RunSpecification:
+        """The specification of a new response; `body_bytes` tells how much work that is.
 
         Raises `RequestError` for whatever the caller has to mend (unknown model, broken chain,
         unpaired calls, a prompt that is too long), `StoreUnavailable`.
         """
         model = self._models.get(request.model)
         created_at = int(time.time())
-        uuid = ids.new_uuid()
         parent = await self._parent(principal.tenant_id, request, created_at)
         stored = await self._stored_items(principal.tenant_id, request)
-        context = assemble(parent.items, request.input, stored=stored, response=uuid)
+        draft = _Draft(principal, request, model, parent, stored, ids.new_uuid(), created_at)
+        return await self._threads.run(
+            partial(self._specify, draft), size_bytes=draft.size_bytes(body_bytes)
+        )
+
+    def _specify(self, draft: _Draft) -> RunSpecification:
+        """Assemble and render: no I/O, so that it can be done in a thread."""
+        request, model, parent = draft.request, draft.model, draft.parent
+        context = assemble(parent.items, request.input, stored=draft.stored, response=draft.uuid)
         options = self._options(request, model, parent.root_created_at)
-        prompt, added = await self._fit(request, model, context, options)
+        prompt, added = self._fit(request, model, context, options)
         return RunSpecification(
-            principal=principal,
+            principal=draft.principal,
             head=ResponseHead(
-                uuid,
-                created_at,
+                draft.uuid,
+                draft.created_at,
                 request.background,
                 echo(request, model=model.id, default_effort=model.reasoning_effort),
             ),
@@ -114,7 +159,7 @@ class Preparation:
             prompt_ids=prompt.ids,
             added=added,
             sampling=_sampling(request, model, len(prompt.ids)),
-            cache_salt=self._cache_salt(principal.tenant_id),
+            cache_salt=self._cache_salt(draft.principal.tenant_id),
             store=request.store,
             parent=parent.uuid,
             root_created_at=parent.root_created_at,
@@ -167,7 +212,7 @@ class Preparation:
             commentary_without_tools=system.commentary_without_tools,
         )
 
-    async def _fit(
+    def _fit(
         self, request: CreateResponse, model: Model, context: Context, options: RenderOptions
     ) -> tuple[Prompt, tuple[ContextItem, ...]]:
         """The prompt, and the request's own items with their ids.
@@ -175,13 +220,13 @@ class Preparation:
         With `truncation: auto` the oldest turns make room for it and for the output asked for.
         """
         items: Sequence[ContextItem] = context.items
-        prompt = await self._rendering.render(items, options)
+        prompt = self._render(items, options)
         positions = list(range(len(items)))
         room = model.context_length - len(prompt.ids)
         wanted = min(request.max_output_tokens or 1, model.context_length // 2)
         if request.truncation == "auto" and room < wanted:
             positions = drop_oldest_turns(items, _costs(prompt, len(items)), wanted - room)
-            prompt = await self._rendering.render([items[i] for i in positions], options)
+            prompt = self._render([items[i] for i in positions], options)
             room = model.context_length - len(prompt.ids)
         if room < 1:
             raise ContextLengthExceeded(
@@ -192,7 +237,7 @@ class Preparation:
         rendered = {
             positions[span.source]: array("I", prompt.ids[span.start : span.end])
             for span in prompt.spans
-            if span.source != PREAMBLE
+            if span.source != PREAMBLE and positions[span.source] >= context.inherited
         }
         added = tuple(
             item.with_ids(rendered[index]) if index in rendered else item

@@ -30,13 +30,26 @@ if TYPE_CHECKING:
 class Generation:
     """A response under way, as the one who asked for it sees it."""
 
-    def __init__(self, live: LiveLog, run: Run) -> None:
+    def __init__(self, specification: RunSpecification, live: LiveLog, run: Run) -> None:
         self._live = live
         self._run = run
+        self.response_id = ids.response_id(specification.head.uuid)
+        self.model = specification.model
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Seconds from the request to the first token; None while there is none."""
+        return self._run.first_token_s
 
     def cancel(self) -> None:
         """The client is gone. Does nothing to a response that is over."""
         self._run.cancel()
+
+    async def recorded(self) -> None:
+        """Wait until what `store: true` promises is in the database. Raises why it is not."""
+        await self._run.begun.wait()
+        if self._live.closed.is_set() and self._live.failure is not None:
+            raise self._live.failure
 
     async def produced(self) -> None:
         """Wait for the first output, or the end. Raises what made it fail before any output."""
@@ -76,21 +89,35 @@ class Responses:
         self._new_fold = new_fold
         self._reader_events_max = reader_events_max
 
-    async def create(self, principal: Principal, request: CreateResponse) -> Generation:
+    async def create(
+        self,
+        principal: Principal,
+        request: CreateResponse,
+        *,
+        body_bytes: int,
+        requested_at: float | None = None,
+    ) -> Generation:
         """Start to generate a response.
 
-        Raises `RequestError`, `StoreUnavailable`. From here on the generation has an end, whether
-        or not anybody follows it.
+        `body_bytes` is how long the request was as JSON; `requested_at` when it came, in seconds
+        of `time.perf_counter` (None: now). Raises `RequestError`, `StoreUnavailable`. From here on
+        the generation has an end, whether or not anybody follows it.
         """
-        self._supervisor.admit()
-        specification = await self._preparation.prepare(principal, request)
-        if specification.store:
-            await self._engine.archive.begin(specification)
-        fold = self._new_fold(specification)
-        live = LiveLog(fold, reader_events_max=self._reader_events_max)
-        run = Run(specification, live, self._engine)
-        self._supervisor.start(run)
-        return Generation(live, run)
+        with self._supervisor.admitted():
+            specification = await self._preparation.prepare(
+                principal, request, body_bytes=body_bytes
+            )
+            fold = self._new_fold(specification)
+            live = LiveLog(fold, reader_events_max=self._reader_events_max)
+            run = Run(specification, live, self._engine, requested_at=requested_at)
+            self._supervisor.start(run)
+        generation = Generation(specification, live, run)
+        try:
+            await generation.recorded()
+        except BaseException:
+            generation.cancel()
+            raise
+        return generation
 
     async def get(self, principal: Principal, response_id: str) -> bytes:
         """The Response object as it was sent. Raises `ResourceNotFound`."""

@@ -24,7 +24,6 @@ from tests.fakes.response_heads import response_head
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from gateway.errors import GatewayError
     from gateway.log import Finished
     from gateway.protocol.events import Event
 
@@ -64,9 +63,17 @@ class ScriptedTokens:
 class MemoryArchive:
     """Keeps what it is given; fails as often as it is told."""
 
-    failure: GatewayError | None = None
+    failure: Exception | None = None
+    refusal: Exception | None = None
+    begun: int = 0
     finished: list[Finished] = field(default_factory=list)
     metered: list[Finished] = field(default_factory=list)
+
+    async def begin(self, spec: RunSpecification) -> None:
+        await asyncio.sleep(0)
+        if self.refusal is not None:
+            raise self.refusal
+        self.begun += 1
 
     async def finish(self, spec: RunSpecification, finished: Finished, fold: Fold) -> None:
         await asyncio.sleep(0)

@@ -131,6 +131,7 @@ async def test_a_foreground_response_cannot_be_streamed_again(client: httpx2.Asy
         ({"limit": "x"}, "limit"),
         ({"order": "up"}, "order"),
         ({"after": "msg_unknown"}, "after"),
+        ({"include[]": "bogus"}, "include[0]"),
     ],
 )
 async def test_bad_listings_are_refused(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from starlette.datastructures import QueryParams
 
-from gateway.api.query import boolean, choice, integer
+from gateway.api.query import boolean, check_include, choice, integer
 from gateway.errors import InvalidRequest
 
 
@@ -40,3 +41,13 @@ def test_booleans_are_words(text: str) -> None:
     with pytest.raises(InvalidRequest, match="Supported values are: 'true' and 'false'") as caught:
         boolean({"stream": text}, "stream")
     assert caught.value.code == "invalid_value"
+
+
+@pytest.mark.parametrize("name", ["include", "include[]"])
+def test_includes_are_those_of_the_api(name: str) -> None:
+    known = (name, "reasoning.encrypted_content")
+    check_include(QueryParams([]))
+    check_include(QueryParams([known]))
+    with pytest.raises(InvalidRequest) as caught:
+        check_include(QueryParams([known, (name, "bogus")]))
+    assert (caught.value.code, caught.value.param) == ("invalid_value", "include[1]")

@@ -56,3 +56,8 @@ def test_the_end_mark_follows_the_terminal_event_in_the_same_write() -> None:
     (chunk,) = sse.writes([delta(2), terminal], obfuscate=False, bytes_max=10_000)
     assert chunk.endswith(sse.DONE)
     assert chunk.count(sse.DONE) == 1
+
+
+def test_no_header_belongs_to_one_connection_only() -> None:
+    names = {name for name, _ in sse.HEADERS}
+    assert not names & {b"connection", b"keep-alive", b"transfer-encoding"}  # RFC 9113 8.2.2

@@ -6,10 +6,11 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.log import Alive, Entry, Finished
+from gateway.log import Alive, Entry, Finished, Tokens, TurnStarted
 from gateway.runs.live import LiveLog
 from tests.fakes.toy_logs import apply_all, logs, new_fold
 
@@ -102,3 +103,32 @@ async def test_an_end_that_could_not_be_kept_is_taken_back() -> None:
     assert events[-1].type == "response.failed"
     assert live.closed.is_set()
     assert live.produced.is_set()
+
+
+async def test_readers_of_a_log_without_an_end_are_told() -> None:
+    live = LiveLog(new_fold, reader_events_max=3)
+    live.append(Alive())
+    async with aclosing(live.follow()) as follower:
+        await anext(follower)
+        live.give_up(ValueError("a bug"))
+        with pytest.raises(ValueError, match="a bug"):
+            await anext(follower)
+    assert live.produced.is_set()
+
+
+async def test_a_log_that_has_its_end_cannot_be_given_up() -> None:
+    live = LiveLog(new_fold, reader_events_max=3)
+    play(live, [Alive(), Finished("completed", 1)])
+    live.give_up(ValueError("a bug"))
+    assert (await collect(live))[-1].type == "response.completed"
+    assert live.failure is None
+
+
+async def test_ids_that_show_nothing_are_silence() -> None:
+    live = LiveLog(new_fold, reader_events_max=3)
+    live.append(TurnStarted(1))
+    live.shown_at = shown = live.shown_at - 1
+    live.append(Tokens(()))
+    assert live.shown_at == shown
+    live.append(Alive())
+    assert live.shown_at > shown

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from gateway.errors import NoUpstreamAvailable, StoreUnavailable, UpstreamFailed
 from gateway.harmony.framing import FINAL_HEADER, OPENING
 from gateway.runs import outcome
+from gateway.runs.observer import Observer
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import (
     ANSWER,
@@ -20,6 +24,11 @@ from tests.fakes.staged_run import (
     says,
     specification,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from gateway.generation import TokenChunk, TokenRequest
 
 
 async def test_an_answer_is_committed_before_the_last_event() -> None:
@@ -150,3 +159,82 @@ async def test_an_unstored_response_is_metered() -> None:
     await stage.play()
     assert len(stage.archive.metered) == 1
     assert not stage.archive.finished
+
+
+async def test_what_cannot_be_recorded_costs_no_token() -> None:
+    refusal = StoreUnavailable("gone")
+    stage = Stage(ScriptedTokens([says(ANSWER)]), archive=MemoryArchive(refusal=refusal))
+    events = await stage.play()
+    assert not stage.tokens.requests
+    assert stage.run.begun.is_set()
+    assert stage.live.failure is refusal
+    assert events[-1].type == "response.failed"
+
+
+async def test_a_client_that_leaves_while_the_response_is_recorded_leaves_no_open_row() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]))
+
+    async def leave() -> None:
+        stage.run.cancel()
+
+    await asyncio.gather(stage.run(), leave())
+    assert stage.archive.begun == 1
+    assert [finished.status for finished in stage.archive.finished] == ["cancelled"]
+    assert not stage.tokens.requests
+
+
+@dataclass
+class SlowToLeave(ScriptedTokens):
+    """A backend whose connection takes its time to close."""
+
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    may_leave: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @override
+    async def stream(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
+        try:
+            async for chunk in super().stream(request):
+                yield chunk
+        finally:
+            self.leaving.set()
+            await self.may_leave.wait()
+
+
+async def test_a_run_that_is_ending_already_may_be_cancelled_again() -> None:
+    tokens = SlowToLeave([[]], hang=True)
+    stage = Stage(tokens)
+
+    async def cancel_twice() -> None:
+        await tokens.reached.wait()
+        stage.run.cancel()
+        await tokens.leaving.wait()
+        stage.run.cancel(outcome.shut_down)
+        tokens.may_leave.set()
+
+    await asyncio.gather(stage.run(), cancel_twice())
+    assert [finished.status for finished in stage.archive.finished] == ["cancelled"]
+
+
+async def test_a_defect_of_the_archive_is_a_response_that_was_not_stored() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]), archive=MemoryArchive(ValueError("a bug")))
+    events = await stage.play()
+    assert events[-1].type == "response.failed"
+    assert "could not be stored" in stage.live.fold.response()["error"]["message"]
+
+
+async def test_a_defect_of_the_engine_lets_readers_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(Observer, "finished", broken)
+    stage = Stage(ScriptedTokens([says(ANSWER)]))
+    with pytest.raises(ValueError, match="a bug"):
+        await stage.play()
+    assert stage.live.closed.is_set()
+
+
+async def test_the_time_to_the_first_token_is_known() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]))
+    assert stage.run.first_token_s is None
+    await stage.play()
+    assert stage.run.first_token_s is not None
