@@ -136,6 +136,10 @@ def configure_logging(
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in NOISY:
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
+    # A uvicorn that was started with its own logging keeps its events to itself.
+    own = logging.getLogger("uvicorn")
+    own.handlers.clear()
+    own.propagate = True
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,

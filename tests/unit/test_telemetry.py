@@ -100,6 +100,7 @@ def test_text_of_errors_is_written_only_if_it_was_written_for_operators() -> Non
 
 
 def test_events_of_libraries_are_written_alike_and_without_the_text_of_errors() -> None:
+    logging.getLogger("uvicorn").propagate = False  # as uvicorn's own configuration leaves it
     stream = io.StringIO()
     configure_logging("debug", "json", stream=stream)
     library = logging.getLogger("uvicorn.error")
