@@ -15,7 +15,7 @@ from gateway.store import responses as rows
 from gateway.store import usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from gateway.generation import RenderedItem
     from gateway.harmony.rendering import Renderer
@@ -62,20 +62,13 @@ class Archive:
         """
         tenant_id = specification.principal.tenant_id
         row = self._row(specification, finished, fold)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._commit_wait_s
-        while True:
-            try:
-                await rows.finish(self._database, tenant_id, row)
-            except StoreUnavailable:
-                if loop.time() + RETRY_PAUSE_S > deadline:
-                    raise
-                await asyncio.sleep(RETRY_PAUSE_S)
-            else:
-                return
+        await self._insist(lambda: rows.finish(self._database, tenant_id, row))
 
     async def meter(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
-        """Book what an unstored response used; nothing else of it is written anywhere."""
+        """Book what an unstored response used; nothing else of it is written anywhere.
+
+        Tries again as `finish` does, then raises `StoreUnavailable`; booking twice is booking once.
+        """
         line = usage.UsageLine(
             response=specification.head.uuid,
             key_id=specification.principal.key_id,
@@ -83,7 +76,21 @@ class Archive:
             at=_moment(finished.at),
             tokens=fold.usage,
         )
-        await usage.record(self._database, specification.principal.tenant_id, line)
+        tenant_id = specification.principal.tenant_id
+        await self._insist(lambda: usage.record(self._database, tenant_id, line))
+
+    async def _insist(self, attempt: Callable[[], Awaitable[object]]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._commit_wait_s
+        while True:
+            try:
+                await attempt()
+            except StoreUnavailable:
+                if loop.time() + RETRY_PAUSE_S > deadline:
+                    raise
+                await asyncio.sleep(RETRY_PAUSE_S)
+            else:
+                return
 
     def _row(
         self, specification: RunSpecification, finished: Finished, fold: Fold
