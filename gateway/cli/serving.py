@@ -10,7 +10,7 @@ import asyncio
 import errno
 import signal
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
@@ -61,6 +61,10 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
         raise kind_of(f"cannot listen on {host}:{port}: {reason}", remedy=remedy) from error
     listener.setblocking(False)
     return listener
+
+
+FORCED_END_S = 1.0
+"""Seconds the application may take to end when nothing is to be waited for."""
 
 
 class Lifespan:
@@ -130,8 +134,16 @@ class Server(uvicorn.Server):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop accepting, let responses finish within the grace, end the application."""
+        """Stop accepting, let responses finish within the grace, end the application.
+
+        Told twice to stop, uvicorn leaves the application's lifespan open. It is given a moment to
+        close what it holds, so that the database is not left with half-open connections.
+        """
         await self.shutdown(sockets=[self._listener])
+        if self.force_exit:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FORCED_END_S):
+                    await self.lifespan.shutdown()
 
     @override
     def handle_exit(self, sig: int, frame: Any = None) -> None:

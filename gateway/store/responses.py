@@ -111,6 +111,9 @@ _STORED = (
 )
 
 
+ROWS_AT_ONCE: Final = 500
+"""Rows in one insert: making thousands ready would hold up the event loop."""
+
 # Statements are built once: building one costs more than running it.
 _INSERT: Final = insert_into(responses)
 _INSERT_ITEMS: Final = insert_into(messages)
@@ -180,8 +183,9 @@ async def finish(database: Database, tenant_id: TenantId, finished: FinishedResp
             return False
         if finished.items:
             key = {"tenant_id": tenant_id, "response_id": finished.uuid}
-            rows = [key | row_of(item) for item in finished.items]
-            await connection.execute(_INSERT_ITEMS, rows)
+            for start in range(0, len(finished.items), ROWS_AT_ONCE):
+                items = finished.items[start : start + ROWS_AT_ONCE]
+                await connection.execute(_INSERT_ITEMS, [key | row_of(item) for item in items])
         if finished.tokens is not None:
             line = usage.UsageLine(
                 response=finished.uuid,
