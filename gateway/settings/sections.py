@@ -137,7 +137,7 @@ class Upstream(Section):
     first_token_timeout_s: PositiveFloat = Field(600.0, description="Seconds to the first token.")
     stall_timeout_s: PositiveFloat = Field(60.0, description="Seconds between two tokens.")
     attempts_max: PositiveInt = Field(3, description="Backends tried before the first token.")
-    connections_max: PositiveInt = Field(2048, description="Open connections to all backends.")
+    connections_max: PositiveInt = Field(2048, description="Open connections to one backend.")
     keepalive_expiry_s: PositiveFloat = Field(
         4.0, description="Seconds an idle connection is kept; below the backends' 5."
     )
@@ -165,9 +165,9 @@ class Limits(Section):
     history_depth_max: PositiveInt = Field(1000, description="Responses in one chain.")
     history_items_max: PositiveInt = Field(20_000, description="Items in one chain.")
     inline_tokenize_chars_max: PositiveInt = Field(
-        20_000, description="Characters tokenised on the event loop; more goes to a thread."
+        20_000, description="Characters or bytes handled on the event loop; more goes to a thread."
     )
-    tokenize_threads_max: PositiveInt = Field(2, description="Threads that tokenise.")
+    tokenize_threads_max: PositiveInt = Field(2, description="Threads that parse and tokenise.")
     responses_in_flight_max: PositiveInt = Field(
         1000, description="Responses generated at once by this process; one more is answered 429."
     )
@@ -194,7 +194,7 @@ class Stream(Section):
         60.0, description="Seconds a client may take to read one write."
     )
     reader_events_max: PositiveInt = Field(
-        1000, description="Events a slow reader may lag behind before it is cut off."
+        1000, description="Events kept for a slow reader; it reads what it missed from the log."
     )
     write_bytes_max: PositiveInt = Field(65_536, description="Bytes of events put into one write.")
 
