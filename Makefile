@@ -14,7 +14,7 @@ LOCK = .make/uv/bin/uv pip compile --quiet --universal --generate-hashes --no-em
 	--no-header --no-annotate --python-version 3.11 $(UPGRADE)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint coverage bench fmt test-vllm nightly lock clean
+.PHONY: help demo test check lint coverage bench chaos fmt test-vllm nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -59,6 +59,10 @@ coverage: $(READY) ## all tests, migrations among them, and their branch coverag
 
 bench: $(READY) ## tokens per core and time to first token, beside the bare backend
 	$(BIN)/python -m tests.load.bench
+
+chaos: $(READY) ## kill and freeze backends, replicas and PostgreSQL under load; SCENARIO=all SEED=…
+	$(BIN)/python -m tests.chaos $(or $(SCENARIO),all) --form full $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.chaos.simulation --steps 1000000 $(if $(SEED),--seed $(SEED))
 
 fmt: $(READY) ## format and fix what can be fixed
 	$(BIN)/ruff format .

@@ -14,13 +14,17 @@ GatewayError
 │   └── RateLimited
 ├── UpstreamError                    a backend did not do its work
 │   ├── UpstreamUnavailable          refused, overloaded or unreachable before the first token
+│   │   └── UpstreamLost              took the request and was gone before the first token
 │   ├── UpstreamRejected             a backend calls the request itself wrong
 │   │   └── ContextOverflow           because prompt and output do not fit into its window
 │   ├── UpstreamFailed               broke off after the first token
 │   └── NoUpstreamAvailable          none is left to try
 ├── StoreError
 │   ├── StoreUnavailable             no connection, a timeout, a restart
-│   └── StoreConflict                a named constraint says no
+│   ├── StoreConflict                a named constraint says no
+│   │   └── KeyTaken                  an idempotency key stands for another response already
+│   └── ClaimLost                    another replica goes on with the response, or has ended it
+├── Draining                         this process ends, and others go on with what was asked for
 └── StartupError                     the process cannot start; carries what to do next
     ├── ConfigError
     └── VocabularyError
@@ -113,6 +117,13 @@ class UpstreamUnavailable(UpstreamError):
     """Nothing was generated: another backend may be tried at no cost."""
 
 
+class UpstreamLost(UpstreamUnavailable):
+    """It took the request and broke down, fell silent or was gone before the first token.
+
+    The request may be what brought it down, so it must not be tried on every backend in turn.
+    """
+
+
 class UpstreamRejected(UpstreamError):
     """The backend answered that the request itself is wrong (its 4xx): no other will differ."""
 
@@ -149,6 +160,27 @@ class StoreConflict(StoreError):
     def __init__(self, constraint: str) -> None:
         super().__init__(f"constraint {constraint} does not hold")
         self.constraint = constraint
+
+
+class KeyTaken(StoreConflict):
+    """The idempotency key stands for another response already: look that one up."""
+
+    def __init__(self) -> None:
+        super().__init__("pk_idempotency_keys")
+
+
+class ClaimLost(StoreError):
+    """The claim on a response is not held any more: whoever holds it now must not be disturbed."""
+
+    def __init__(self) -> None:
+        super().__init__("another replica goes on with this response, or has ended it")
+
+
+class Draining(GatewayError):
+    """The process ends before a durable response does, which goes on elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__("this process ends before the response does")
 
 
 class StartupError(GatewayError):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -52,8 +53,16 @@ class Sampling:
     seed: int | None = None
 
     def after(self, generated: int) -> Sampling:
-        """The same for what is left once `generated` ids are there."""
-        return replace(self, max_tokens=self.max_tokens - generated)
+        """The same for what is left once `generated` ids are there.
+
+        A backend that goes on starts its random numbers anew: with the same seed it would draw
+        those again that the first ids were drawn with, so the seed is derived from the place.
+        """
+        seed = self.seed
+        if seed is not None and generated:
+            digest = hashlib.sha256(b"%d %d" % (seed, generated)).digest()
+            seed = int.from_bytes(digest[:8], "big") >> 1
+        return replace(self, max_tokens=self.max_tokens - generated, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,13 @@ class Upstream(Protocol):
     name: str
 
     def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]: ...
+
+    def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
+        """Break off the generations that said nothing for `silent_s`; how many those are.
+
+        With `begun_only` those that have not said anything yet are left to think.
+        """
+        ...
 
 
 class SegmentKind(Enum):
@@ -154,12 +170,16 @@ class TokenParser(Protocol):
 
 @dataclass(slots=True)
 class TokenUsage:
-    """Token counts of one response, exact because they are counted from ids."""
+    """Token counts of one response, exact because they are counted from ids.
+
+    `recomputed_tokens` were read again by another backend that went on; nobody pays for them.
+    """
 
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
+    recomputed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

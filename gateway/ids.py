@@ -36,6 +36,11 @@ def new_api_key() -> str:
     return "sk-" + secrets.token_urlsafe(32)
 
 
+def new_replica_id() -> str:
+    """The name under which one process claims responses: never the same twice."""
+    return "replica_" + secrets.token_hex(8)
+
+
 def response_id(uuid: UUID) -> str:
     """The public id of a response."""
     return RESPONSE_PREFIX + uuid.hex

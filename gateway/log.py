@@ -6,13 +6,15 @@ it. An entry that needs the clock carries the time itself.
 Packed form, version 1 (numbers are unsigned LEB128, ids are unsigned 32-bit little-endian):
 
     packed       version byte, then entries
-    entry        number: length of the body times 8 plus the tag, then the body
+    entry        number: length of the body times 16 plus the tag, then the body
     1 TurnStarted   number: input tokens; then the prefilled ids
     2 Tokens        ids
     3 Alive         nothing
     4 TurnEnded     byte: index of the finish reason; number: cached tokens
     5 Finished      byte: index of the status; number: time; reason, code and message, each a
                     number (0 for None, else 1 plus the bytes that follow) and UTF-8
+    6 Queued        nothing
+    7 Hop           byte: index of the reason; number: recomputed tokens
 
 So an id costs four bytes, and an entry one or two more. Tags and indexes are never given a new
 meaning; a form that older code cannot read gets another version byte.
@@ -27,7 +29,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from gateway.generation import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 FOLD_VERSION = 1
 """Raised by a release that folds an existing log to other events."""
@@ -63,6 +65,23 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """The response was accepted and waits for its turn: the first entry of a background run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """The turn goes on elsewhere: its prompt and the ids so far were sent again.
+
+    `backend`: the one before broke off. `replica`: the process before did. `recomputed_tokens` is
+    how many ids had been sent or generated before and were read again. Clients see nothing of it.
+    """
+
+    reason: Literal["backend", "replica"]
+    recomputed_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class TurnEnded:
     """The model call ended well."""
 
@@ -91,10 +110,13 @@ class Finished:
             raise ValueError("a failed response needs a code and a message")
 
 
-Entry = TurnStarted | Tokens | Alive | TurnEnded | Finished
+Entry = TurnStarted | Tokens | Alive | TurnEnded | Finished | Queued | Hop
 
-_TURN_STARTED, _TOKENS, _ALIVE, _TURN_ENDED, _FINISHED = range(1, 6)
+_TURN_STARTED, _TOKENS, _ALIVE, _TURN_ENDED, _FINISHED, _QUEUED, _HOP = range(1, 8)
+_TAG_BITS: Final = 4
+_EMPTY: Final[dict[int, type[Alive | Queued]]] = {_ALIVE: Alive, _QUEUED: Queued}
 _FINISH_REASONS: Final = (FinishReason.STOP, FinishReason.LENGTH)
+_HOP_REASONS: Final[tuple[Literal["backend", "replica"], ...]] = ("backend", "replica")
 _STATUSES: Final[tuple[Status, ...]] = ("completed", "incomplete", "failed", "cancelled")
 _ID_BYTES: Final = 4
 _NUMBER_BITS_MAX: Final = 63
@@ -105,23 +127,26 @@ def pack(entries: Iterable[Entry]) -> bytes:
     packed = bytearray([PACKING_VERSION])
     for entry in entries:
         tag, body = _pack_entry(entry)
-        packed += _pack_number(len(body) << 3 | tag) + body
+        packed += _pack_number(len(body) << _TAG_BITS | tag) + body
     return bytes(packed)
 
 
 def unpack(packed: bytes) -> list[Entry]:
     """The entries that were packed. Raises `ValueError`, and nothing else, for damaged bytes."""
+    return list(unpacked(packed))
+
+
+def unpacked(packed: bytes) -> Iterator[Entry]:
+    """The same one by one, each unpacked when it is asked for."""
     if packed[:1] != bytes([PACKING_VERSION]):
         raise ValueError("not a packed log of a version that is known here")
     reader = _Reader(packed[1:])
-    entries: list[Entry] = []
     while not reader.is_at_end:
         head = reader.number()
-        body = _Reader(reader.take(head >> 3))
-        entries.append(_unpack_entry(head & 7, body))
-        if not body.is_at_end:
-            raise ValueError("a log entry is longer than it should be")
-    return entries
+        body = reader.take(head >> _TAG_BITS)
+        tag = head & (1 << _TAG_BITS) - 1
+        # Nearly all entries are these, and they need no reader.
+        yield Tokens(_unpack_ids(body)) if tag == _TOKENS else _unpack_entry(tag, _Reader(body))
 
 
 class _Reader:
@@ -164,8 +189,11 @@ def _pack_entry(entry: Entry) -> tuple[int, bytes]:
             return _TOKENS, _pack_ids(ids)
         case TurnStarted(input_tokens, prefill):
             return _TURN_STARTED, _pack_number(input_tokens) + _pack_ids(prefill)
-        case Alive():
-            return _ALIVE, b""
+        case Alive() | Queued():
+            return next(tag for tag, kind in _EMPTY.items() if isinstance(entry, kind)), b""
+        case Hop(reason, recomputed_tokens):
+            index = _HOP_REASONS.index(reason)
+            return _HOP, bytes([index]) + _pack_number(recomputed_tokens)
         case TurnEnded(finish, cached_tokens):
             index = _FINISH_REASONS.index(finish)
             return _TURN_ENDED, bytes([index]) + _pack_number(cached_tokens)
@@ -176,12 +204,19 @@ def _pack_entry(entry: Entry) -> tuple[int, bytes]:
 
 
 def _unpack_entry(tag: int, body: _Reader) -> Entry:
+    entry = _unpack_body(tag, body)
+    if not body.is_at_end:
+        raise ValueError("a log entry is longer than it should be")
+    return entry
+
+
+def _unpack_body(tag: int, body: _Reader) -> Entry:
     if tag == _TURN_STARTED:
         return TurnStarted(body.number(), _unpack_ids(body.rest()))
-    if tag == _TOKENS:
-        return Tokens(_unpack_ids(body.rest()))
-    if tag == _ALIVE:
-        return Alive()
+    if tag in _EMPTY:
+        return _EMPTY[tag]()
+    if tag == _HOP:
+        return Hop(_pick(_HOP_REASONS, body), body.number())
     if tag == _TURN_ENDED:
         return TurnEnded(_pick(_FINISH_REASONS, body), body.number())
     if tag == _FINISHED:

@@ -36,6 +36,10 @@ FIRST_TOKEN_SECONDS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
 """The same for the time to the first token."""
+FLUSH_SECONDS: Final = (
+    0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048,
+)  # fmt: skip
+"""Bucket bounds of a commit, which takes a millisecond or two while nothing is wrong."""
 NOISY: Final = ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.error")
 """Libraries of whom only warnings are of interest."""
 FRAMES_MAX: Final = 40
@@ -62,6 +66,8 @@ class Fields(Context, total=False):
     model: str
     upstream: str
     attempt: int
+    replica: str
+    epoch: int
     code: str | None
     param: str | None
     rule: str
@@ -71,6 +77,7 @@ class Fields(Context, total=False):
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    recomputed_tokens: int
     url: str
     error: BaseException
 
@@ -208,6 +215,22 @@ class Metrics:
             registry=registry,
         )
         self._store_errors = self._counter("store_errors", "Failed database work.", "kind")
+        self._hops = self._counter("hops", "Generations that went on elsewhere.", "reason")
+        self._recomputed = self._counter("recomputed_tokens", "Ids read again because of a hop.")
+        self._claims = self._counter("claims", "Runs this process claimed.", "kind")
+        self._claims_lost = self._counter("claims_lost", "Claims that another replica took.")
+        self._claims_held = self._gauge("claims_held", "Runs this process holds a claim on.")
+        self._log_rows = self._counter("log_rows", "Rows of the durable log that were committed.")
+        self._log_bytes = self._counter("log_bytes", "Bytes of the durable log committed.")
+        self._log_pending = self._gauge("log_pending_bytes", "Bytes not committed yet.")
+        self._log_flush_seconds = Histogram(
+            "gateway_log_flush_seconds",
+            "Time of one commit of the durable log.",
+            buckets=FLUSH_SECONDS,
+            registry=registry,
+        )
+        self._followers = self._gauge("followers", "Streams that follow a durable log.")
+        self._notices = self._counter("notices", "Notices heard from other replicas.", "kind")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"gateway_{name}_total", text, labels, registry=self.registry)
@@ -279,3 +302,42 @@ class Metrics:
     def store_failed(self, kind: str) -> None:
         """Database work failed; `kind` is the class of the error."""
         self._store_errors.labels(kind).inc()
+
+    def hopped(self, reason: Literal["backend", "replica"]) -> None:
+        """A generation went on elsewhere, because its `backend` or its `replica` had gone."""
+        self._hops.labels(reason).inc()
+
+    def recomputed(self, count: int) -> None:
+        """So many ids had to be read again, which nobody pays for."""
+        self._recomputed.inc(count)
+
+    def claimed(self, count: int, taken_over: int = 0) -> None:
+        """`count` runs were claimed here, `taken_over` of them from another replica."""
+        self._claims.labels("begun").inc(count - taken_over)
+        self._claims.labels("taken_over").inc(taken_over)
+
+    def claim_lost(self) -> None:
+        """Another replica took what this one was working on, or ended it."""
+        self._claims_lost.inc()
+
+    def claims_held(self, count: int) -> None:
+        """So many claims are held now."""
+        self._claims_held.set(count)
+
+    def log_flushed(self, rows: int, size_bytes: int, seconds: float) -> None:
+        """A part of the durable log was committed."""
+        self._log_rows.inc(rows)
+        self._log_bytes.inc(size_bytes)
+        self._log_flush_seconds.observe(seconds)
+
+    def log_pending(self, size_bytes: int) -> None:
+        """So many bytes of the durable log wait for their commit."""
+        self._log_pending.set(size_bytes)
+
+    def followers(self, count: int) -> None:
+        """So many streams follow a durable log here."""
+        self._followers.set(count)
+
+    def notice_heard(self, kind: Literal["log", "work", "ended"]) -> None:
+        """Another replica said that there is something to look at."""
+        self._notices.labels(kind).inc()

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NewType
+from typing import TYPE_CHECKING, Literal, NewType
 from uuid import UUID
 
 if TYPE_CHECKING:
     from datetime import datetime
 
 TenantId = NewType("TenantId", UUID)
+OnDisconnect = Literal["cancel", "continue"]
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPolicy:
+    """What the operator decides for one tenant, defaults filled in.
+
+    `on_disconnect` is what becomes of a stored foreground response whose client hangs up.
+    `log_retention_s` counts from the end of a response, `response_retention_s` from its creation.
+    `background_running_max` bounds the background responses generated at once, on all replicas
+    together, `background_queued_max` those that wait for it.
+    """
+
+    on_disconnect: OnDisconnect = "cancel"
+    log_retention_s: int = 86_400
+    response_retention_s: int = 30 * 86_400
+    background_running_max: int = 64
+    background_queued_max: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +59,4 @@ class Principal:
     tenant_id: TenantId
     tenant_name: str
     key_id: UUID
+    policy: TenantPolicy = TenantPolicy()

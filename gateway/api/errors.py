@@ -72,6 +72,11 @@ ANSWERS: Final[Mapping[type[BaseException], Answer]] = {
         f"No server for this model could take the request. {_TRY_AGAIN}",
         retry_after_s=1,
     ),
+    errors.UpstreamLost: Answer(
+        502,
+        SERVER_ERROR,
+        message=f"The model server was lost before it said anything. {_TRY_AGAIN}",
+    ),
     errors.UpstreamRejected: Answer(
         502,
         SERVER_ERROR,
@@ -105,6 +110,27 @@ ANSWERS: Final[Mapping[type[BaseException], Answer]] = {
         retry_after_s=2,
     ),
     errors.StoreConflict: Answer(500, SERVER_ERROR, message=_BUG),
+    errors.KeyTaken: Answer(
+        503,
+        SERVER_ERROR,
+        message="Another request with this Idempotency-Key is being accepted. Send it again to "
+        "get the same response.",
+        retry_after_s=1,
+    ),
+    errors.ClaimLost: Answer(
+        503,
+        SERVER_ERROR,
+        message="The server was away for too long, and this response was ended without it. "
+        "Please try again.",
+        retry_after_s=1,
+    ),
+    errors.Draining: Answer(
+        503,
+        SERVER_ERROR,
+        message="This server is restarting, and the response is generated elsewhere. Send the "
+        "request again: with an Idempotency-Key it is answered with the same response.",
+        retry_after_s=1,
+    ),
     errors.StartupError: Answer(500, SERVER_ERROR, message=_BUG),
     errors.ConfigError: Answer(500, SERVER_ERROR, message=_BUG),
     errors.VocabularyError: Answer(500, SERVER_ERROR, message=_BUG),

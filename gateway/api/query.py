@@ -37,9 +37,10 @@ def integer(
     return value
 
 
-def boolean(query: Mapping[str, str], name: str) -> bool:
-    """Whether `name` is `true`; absent is false. Raises `InvalidRequest` for other words."""
-    return choice(query, name, ("true", "false")) == "true"
+def boolean(query: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """Whether `name` is `true`; absent is `default`. Raises `InvalidRequest` for other words."""
+    word = choice(query, name, ("true", "false"))
+    return default if word is None else word == "true"
 
 
 def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word | None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 if TYPE_CHECKING:
-    from gateway.api.responses import CreateEndpoint, ResponseEndpoints
+    from gateway.api.create import CreateEndpoint
+    from gateway.api.responses import ResponseEndpoints
     from gateway.api.system import SystemEndpoints
 
 
@@ -19,6 +20,7 @@ def routes(
         Route("/v1/responses", create, methods=["POST"]),
         Route("/v1/responses/{response_id}", responses.retrieve, methods=["GET"]),
         Route("/v1/responses/{response_id}", responses.delete, methods=["DELETE"]),
+        Route("/v1/responses/{response_id}/cancel", responses.cancel, methods=["POST"]),
         Route("/v1/responses/{response_id}/input_items", responses.input_items, methods=["GET"]),
         Route("/v1/models", system.list_models, methods=["GET"]),
         Route("/v1/models/{model_id:path}", system.get_model, methods=["GET"]),

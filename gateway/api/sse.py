@@ -2,11 +2,15 @@
 
 One frame is `event:` and `data:` lines with LF only; several frames may share a write, but none is
 ever cut in two (responses-api §4.1: one published parser loses what is split).
+
+What a frame holds follows from its event alone, padding too, so that a stream which is resumed goes
+on with the bytes that the first one would have had, on any replica.
 """
 
 from __future__ import annotations
 
-import secrets
+import base64
+import hashlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -15,6 +19,8 @@ if TYPE_CHECKING:
     from gateway.protocol.events import Event
 
 DONE: Final = b"data: [DONE]\n\n"
+COMMENT: Final = b": keep-alive\n\n"
+"""Shows clients nothing; keeps proxies from closing a silent connection."""
 HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -23,12 +29,20 @@ HEADERS: Final = (
 PADDING_STEP: Final = 16
 """Delta and padding together have a multiple of this many characters."""
 
+# Looks random, so that compression does not undo the padding; the same in every release, because
+# replicas of two of them may serve one stream.
+_POOL: Final = base64.urlsafe_b64encode(hashlib.shake_256(b"obfuscation").digest(3 * 2048))
+_STARTS: Final = len(_POOL) - PADDING_STEP
+_STRIDE: Final = 2741
+"""Shares no divisor with the number of starts: neighbours differ, and all are used."""
+
 
 def frame(event: Event, *, obfuscate: bool) -> bytes:
     """One event as it goes over the wire."""
     data = event.data
     if obfuscate and event.delta_length:
-        data = b'%s,"obfuscation":"%s"}' % (data[:-1], _padding(event.delta_length))
+        padding = _padding(event.sequence_number, event.delta_length)
+        data = b'%s,"obfuscation":"%s"}' % (data[:-1], padding)
     return b"event: %s\ndata: %s\n\n" % (event.type.encode(), data)
 
 
@@ -49,7 +63,7 @@ def writes(events: Iterable[Event], *, obfuscate: bool, bytes_max: int) -> Itera
         yield b"".join(pending)
 
 
-def _padding(delta_length: int) -> bytes:
-    """Random characters, so that the size of a frame tells nothing of the token in it."""
-    missing = PADDING_STEP - delta_length % PADDING_STEP
-    return secrets.token_hex((missing + 1) // 2)[:missing].encode()
+def _padding(sequence_number: int, delta_length: int) -> bytes:
+    """Characters of no meaning, so that the size of a frame tells nothing of the token in it."""
+    start = sequence_number * _STRIDE % _STARTS
+    return _POOL[start : start + PADDING_STEP - delta_length % PADDING_STEP]

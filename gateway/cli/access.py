@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli import terminal
+from gateway.cli import policy, terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import tenants_and_keys
 from gateway.settings import load_settings
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.tenancy import ApiKey, Tenant
 
-tenants = typer.Typer(help="Create, list and disable tenants.", no_args_is_help=True)
+tenants = typer.Typer(help="Create, list, set up and disable tenants.", no_args_is_help=True)
+tenants.command("show")(policy.show)
+tenants.command("set")(policy.change)
 keys = typer.Typer(help="Create, list and disable API keys.", no_args_is_help=True)
 
 TenantName = Annotated[str, typer.Argument(help="Letters, digits, '.', '_' and '-'.")]

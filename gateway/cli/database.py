@@ -1,22 +1,28 @@
-"""`db`: the schema of the database."""
+"""`db`: the schema of the database, and room in it."""
 
 from __future__ import annotations
 
+import json
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.options import Config, run
-from gateway.cli.provision import connected, embedded_database
+from gateway.cli.options import Config, Json, run
+from gateway.cli.provision import connected, embedded_database, provisioned
+from gateway.composition.foundation import housekeeping
 from gateway.settings import load_settings
 from gateway.store.migrate import head_revision, upgrade
 
 if TYPE_CHECKING:
+    from gateway.runs.housekeeping import Report
     from gateway.settings import Settings
 
-commands = typer.Typer(help="Migrate the database, show where it is.", no_args_is_help=True)
+commands = typer.Typer(
+    help="Migrate the database, show where it is, remove what has expired.", no_args_is_help=True
+)
 
 
 @commands.command("upgrade")
@@ -55,3 +61,27 @@ async def _revision(settings: Settings) -> str | None:
             settings = settings.with_database_url(url)
         database = await stack.enter_async_context(connected(settings))
         return await database.revision()
+
+
+@commands.command()
+def maintain(config: Config = None, json_: Json = False) -> None:
+    """Do one round of what a gateway does every retention.interval_s.
+
+    It makes the log's partitions of the next days and removes what has expired. Safe while
+    gateways are serving: the work is done by one process at a time. Exit code 1: it could not be
+    done.
+    """
+    report = run(_maintain(load_settings(config)))
+    if json_:
+        terminal.out.print(json.dumps(asdict(report)))
+        return
+    days = f"{report.days_made} days made, {report.days_dropped} dropped"
+    busy = f", {report.days_busy} in use: later" if report.days_busy else ""
+    terminal.step(terminal.OK, "logs", f"{days}{busy}, {report.log_rows} rows deleted")
+    terminal.step(terminal.OK, "responses", f"{report.responses} deleted")
+    terminal.step(terminal.OK, "keys", f"{report.idempotency_keys} idempotency keys deleted")
+
+
+async def _maintain(settings: Settings) -> Report:
+    async with provisioned(settings) as complete, connected(complete) as database:
+        return await housekeeping(complete, database).round()

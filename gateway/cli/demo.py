@@ -21,9 +21,10 @@ from gateway import __version__
 from gateway.app import create_app
 from gateway.cli import terminal
 from gateway.cli.options import run
-from gateway.cli.provision import access, connected, embedded_database, load_pepper, write_private
+from gateway.cli.provision import connected, embedded_database, load_pepper, write_private
 from gateway.cli.request_lines import RequestLines
 from gateway.cli.serving import PortTaken, Server, listen, stopped_by_signals, until_stopped
+from gateway.composition.foundation import access
 from gateway.errors import AuthenticationError, StartupError
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
@@ -78,7 +79,8 @@ async def _demo(port: int | None, *, once: bool) -> None:
         async with AsyncExitStack() as stack:
             settings = await _database(stack, settings)
             key = await _key(settings)
-            gateway = Server(RequestLines(create_app(settings)), listener, settings.server)
+            app = create_app(settings)
+            gateway = Server(RequestLines(app), listener, settings.server, app.state.process)
             stack.enter_context(stopped_by_signals(gateway, simulator))
             await stack.enter_async_context(simulator)
             models = ", ".join(options.models)
@@ -199,4 +201,15 @@ def _invite(environment: Path, model: str) -> None:
 
     {shlex.quote(sys.executable)} -c '
     from openai import OpenAI
-    print(OpenAI().responses.create(model="{model}", input="{QUESTION}").output_text)'""")
+    print(OpenAI().responses.create(model="{model}", input="{QUESTION}").output_text)'
+
+  In the background a response goes on without its client, which reads on from any event:
+
+    {shlex.quote(sys.executable)} -c '
+    from openai import OpenAI
+    client = OpenAI()
+    question = dict(model="{model}", input="{QUESTION}")
+    with client.responses.create(**question, background=True, stream=True) as events:
+        first = next(events)
+    for event in client.responses.retrieve(first.response.id, stream=True, starting_after=0):
+        print(event.sequence_number, event.type)'""")

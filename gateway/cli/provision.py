@@ -7,17 +7,18 @@ import secrets
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from gateway.composition.foundation import access, connect
 from gateway.errors import StartupError
-from gateway.services.access import Access
 from gateway.store.embedded import EmbeddedPostgres
-from gateway.store.engine import Database
 from gateway.store.migrate import upgrade
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from gateway.services.access import Access
     from gateway.settings import Settings
+    from gateway.store.engine import Database
 
 PEPPER_BYTES = 32
 
@@ -56,13 +57,7 @@ def embedded_database(data_dir: Path) -> Iterator[str]:
 @asynccontextmanager
 async def connected(settings: Settings) -> AsyncIterator[Database]:
     """The database of `settings`, which must have its URL."""
-    database = Database.connect(
-        settings.database_url,
-        pool_size_max=settings.database.pool_size_max,
-        command_timeout_s=settings.database.command_timeout_s,
-        connect_timeout_s=settings.database.connect_timeout_s,
-        statement_cache_size=settings.database.statement_cache_size,
-    )
+    database = connect(settings)
     try:
         yield database
     finally:
@@ -74,12 +69,6 @@ async def tenants_and_keys(settings: Settings) -> AsyncIterator[Access]:
     """Tenants and keys in the database of `settings`, which is provisioned for it."""
     async with provisioned(settings) as complete, connected(complete) as database:
         yield access(complete, database)
-
-
-def access(settings: Settings, database: Database) -> Access:
-    """Keys as a gateway with these settings sees them."""
-    auth = settings.auth
-    return Access(database, settings.pepper, auth.key_cache_ttl_s, auth.key_cache_entries_max)
 
 
 def load_pepper(data_dir: Path) -> str:

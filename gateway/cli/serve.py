@@ -31,8 +31,8 @@ def serve(
     """Run the gateway in front of the configured backends.
 
     With DATABASE_URL it uses that PostgreSQL, whose schema `db upgrade` must have brought up to
-    date. Without one it runs an embedded PostgreSQL in its data folder. SIGTERM drains: streams
-    may finish within server.drain_grace_s.
+    date. Without one it runs an embedded PostgreSQL in its data folder. SIGTERM drains: other
+    replicas go on with what can be resumed, the rest may finish within server.drain_grace_s.
     """
     given = {"host": host, "port": port}
     server = {name: value for name, value in given.items() if value is not None}
@@ -58,7 +58,7 @@ async def _serve(settings: Settings) -> None:
 async def serve_gateway(settings: Settings, listener: socket.socket) -> None:
     """The gateway on a socket until a signal; needs settings that are complete."""
     app = create_app(settings)
-    server = Server(app, listener, settings.server)
+    server = Server(app, listener, settings.server, app.state.process)
     await _until_signal(server, EventLog("gateway"))
 
 

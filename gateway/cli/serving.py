@@ -11,7 +11,7 @@ import errno
 import signal
 import socket
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import uvicorn
 from typing_extensions import override
@@ -20,7 +20,7 @@ from gateway.cli.connection import bounded
 from gateway.errors import StartupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -65,13 +65,27 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
 
 FORCED_END_S = 1.0
 """Seconds the application may take to end when nothing is to be waited for."""
+TICK_S = 0.1
+"""Between two looks at whether a signal came, as in uvicorn's own loop."""
+
+
+class Draining(Protocol):
+    """An application that wants to know that it is about to end, while it still serves."""
+
+    async def begin_drain(self) -> None:
+        """Let others take over what they can; returns when they may."""
+
+    def end_streams(self) -> None:
+        """End what would keep the server open, though its clients can go on elsewhere."""
 
 
 class Lifespan:
-    """Passes everything on to an application and keeps what made its start fail."""
+    """Passes everything on to an application; keeps what made its start fail, or itself later."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, failed: Callable[[], None]) -> None:
+        """`failed` is called when the application ends by an error."""
         self._app = app
+        self._failed = failed
         self.failure: BaseException | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,15 +100,24 @@ class Lifespan:
             await self._app(scope, receive, send_without_traceback)
         except BaseException as error:
             self.failure = error
+            self._failed()
             raise
 
 
 class Server(uvicorn.Server):
     """An application on a socket while entered."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket, settings: ServerSettings) -> None:
-        self._lifespan_of_app = Lifespan(app)
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        settings: ServerSettings,
+        draining: Draining | None = None,
+    ) -> None:
+        self._lifespan_of_app = Lifespan(app, self._app_failed)
         self._listener = listener
+        self._draining = draining
+        self._drain_notice_s = settings.drain_notice_s
         super().__init__(
             uvicorn.Config(
                 self._lifespan_of_app,
@@ -134,16 +157,44 @@ class Server(uvicorn.Server):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop accepting, let responses finish within the grace, end the application.
+        """Drain, stop accepting, let responses finish within the grace, end the application.
 
         Told twice to stop, uvicorn leaves the application's lifespan open. It is given a moment to
-        close what it holds, so that the database is not left with half-open connections.
+        close what it holds, so that the database is not left with half-open connections. Raises
+        what made the application end by itself.
         """
-        await self.shutdown(sockets=[self._listener])
+        try:
+            await self._drain()
+        finally:
+            await self.shutdown(sockets=[self._listener])
         if self.force_exit:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FORCED_END_S):
                     await self.lifespan.shutdown()
+        if self._lifespan_of_app.failure is not None:
+            raise self._lifespan_of_app.failure
+
+    async def _drain(self) -> None:
+        """Say that the end is near, while requests are still taken: for as long as it takes others
+        to take over, and for the notice that load balancers are given.
+        """
+        if self._draining is None or self._lifespan_of_app.failure is not None:
+            return
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._drain_notice_s
+        async with asyncio.TaskGroup() as group:
+            leaving = group.create_task(self._draining.begin_drain())
+            while not self.force_exit and (not leaving.done() or clock() < until):
+                await self.on_tick(0)
+                if leaving.done():
+                    await asyncio.sleep(min(TICK_S, until - clock()))
+                else:
+                    await asyncio.wait([leaving], timeout=TICK_S)
+            leaving.cancel()
+        self._draining.end_streams()
+
+    def _app_failed(self) -> None:
+        self.should_exit = True
 
     @override
     def handle_exit(self, sig: int, frame: Any = None) -> None:

@@ -19,13 +19,13 @@ from gateway import ids
 from gateway.generation import SegmentEnded, SegmentStarted, SegmentText
 from gateway.output.items import OpenItem
 from gateway.output.lifecycle import (
-    ALIVE_EVENT,
     CLOSING_EVENTS,
     ENVELOPES,
     ERROR_EVENT,
     ERROR_TYPES,
-    OPENING_EVENTS,
+    OPENING_EVENT,
     RESPONSE_STATUSES,
+    STATUS_EVENTS,
     advance,
 )
 from gateway.protocol.events import Event
@@ -36,14 +36,16 @@ if TYPE_CHECKING:
 
     from gateway.generation import SegmentEvent
     from gateway.output.lifecycle import ItemStatus
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses import ResponseHead, ResponseStatus
 
 
 class Builder:
     """One response, from `response.created` to its terminal event.
 
-    Call `start` first, then `feed` and `alive` in any order, then `finish` once. Any other order
-    raises `ValueError`, and so do segment events in an order that no `TokenParser` may produce.
+    Call `start` first, or `queue` and then `start`; then `feed` in any order; then `finish` once.
+    What is queued may also be finished, in a way that `RESPONSE_STATUSES` allows. `alive` fits in
+    everywhere between. Any other order raises `ValueError`, and so do segment events in an order
+    that no `TokenParser` may produce.
     """
 
     def __init__(self, head: ResponseHead) -> None:
@@ -63,16 +65,23 @@ class Builder:
         self.is_finished = False
         """The terminal event was emitted."""
 
-    def start(self) -> list[Event]:
-        """The events that precede all work."""
+    @property
+    def is_waiting(self) -> bool:
+        """`start` is yet to be called."""
+        return not self.is_started or self._outcome.status == "queued"
+
+    def queue(self) -> list[Event]:
+        """The events of a response that is accepted, and not begun."""
         if self.is_started:
             raise ValueError("the response was started before")
-        self.is_started = True
-        events = []
-        for event_type, status in OPENING_EVENTS[self._head.background]:
-            self._outcome = Outcome(status)
-            events.append(self._response_event(event_type, []))
-        return events
+        return self._open("queued")
+
+    def start(self) -> list[Event]:
+        """The events that precede all work."""
+        if not self.is_started:
+            return self._open("in_progress")
+        self._outcome = Outcome(advance(RESPONSE_STATUSES, self._outcome.status, "in_progress"))
+        return self.alive()
 
     def feed(self, segments: Iterable[SegmentEvent]) -> list[Event]:
         """The events that show these segment events."""
@@ -92,14 +101,18 @@ class Builder:
         return events
 
     def alive(self) -> list[Event]:
-        """`response.in_progress` again: unlike an SSE comment it resets the timers of clients."""
-        self._require_running()
+        """The status again: unlike an SSE comment it resets the timers of clients."""
+        self._require_open()
         # Without the items so far: a client takes them from item events, and would have them twice.
-        return [self._response_event(ALIVE_EVENT, [])]
+        return [self._response_event(STATUS_EVENTS[self._outcome.status], [])]
+
+    def may_finish(self, outcome: Outcome) -> bool:
+        """Whether this can be the end of what has not started."""
+        return self.is_started and outcome.status in RESPONSE_STATUSES[self._outcome.status]
 
     def finish(self, outcome: Outcome) -> list[Event]:
         """Close what is open, then the one terminal event (after an `error` event for `failed`)."""
-        self._require_running()
+        self._require_open()
         advance(RESPONSE_STATUSES, self._outcome.status, outcome.status)
         events: list[Event] = []
         self._close_item("completed" if outcome.status == "completed" else "incomplete", events)
@@ -117,9 +130,19 @@ class Builder:
         unfinished = [self._item.body()] if self._item else []
         return response_body(self._head, self._outcome, [*self.output, *unfinished])
 
-    def _require_running(self) -> None:
+    def _open(self, status: ResponseStatus) -> list[Event]:
+        self.is_started = True
+        self._outcome = Outcome(status)
+        return [self._response_event(OPENING_EVENT, []), *self.alive()]
+
+    def _require_open(self) -> None:
         if not self.is_started or self.is_finished:
             raise ValueError("the response is not running: not started, or finished")
+
+    def _require_running(self) -> None:
+        self._require_open()
+        if self.is_waiting:
+            raise ValueError("the response is not running: it is queued")
 
     def _open_segment(self, segment: SegmentStarted, events: list[Event]) -> None:
         self._close_item("completed", events)

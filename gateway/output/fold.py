@@ -7,11 +7,11 @@ are the same function, applied again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gateway.generation import RenderedItem, TokenUsage
-from gateway.log import Alive, Finished, Tokens, TurnEnded, TurnStarted
+from gateway.log import Alive, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted
 from gateway.output.builder import Builder
 from gateway.protocol.responses import Outcome
 
@@ -38,21 +38,42 @@ class Framing:
 
 
 @dataclass(slots=True)
-class _Turn:
-    """A model call that runs: `said` holds the prefill and then every id since."""
+class Turn:
+    """One model call as far as the log tells: what it takes to go on with it elsewhere.
 
-    parser: TokenParser
-    said: list[int]
+    `said` are the ids of the model, without the prefill; `finish` is None while the turn is open,
+    and for good where it was broken off. `hops` counts who went on with it, backends and replicas.
+    """
+
     input_tokens: int
+    prefill: tuple[int, ...]
+    said: list[int] = field(default_factory=list)
+    finish: FinishReason | None = None
+    hops: int = 0
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The open turn and who reads it."""
+
+    turn: Turn
+    parser: TokenParser
     prefilled_reasoning_tokens: int
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Those that the model said; what was prefilled is input."""
+        return self.parser.reasoning_tokens - self.prefilled_reasoning_tokens
 
 
 class Fold:
     """One response, folded entry by entry.
 
-    The first entry also brings the events that open the stream, whatever entry it is. Applying an
-    entry that cannot stand where it stands (anything after `Finished`, `Tokens` or `TurnEnded`
-    outside of a turn, `TurnStarted` inside of one) raises `ValueError` and changes nothing.
+    The first entry also brings the events that open the stream, whatever entry it is; after
+    `Queued` the next one but `Alive` says that it is in progress. Applying an entry that cannot
+    stand where it stands (anything after `Finished`, `Queued` after anything, `Tokens`,
+    `TurnEnded` or a `Hop` to another backend outside of a turn, `TurnStarted` inside of one)
+    raises `ValueError` and changes nothing.
     """
 
     def __init__(
@@ -61,12 +82,26 @@ class Fold:
         self._builder = Builder(head)
         self._new_parser = new_parser
         self._framing = framing
-        self._turn: _Turn | None = None
+        self._reading: _Reading | None = None
         self._usage = TokenUsage()
         self._recoveries: dict[str, int] = {}
         self._ids: dict[int, tuple[int, ...] | None] = {}
-        self.last_finish: FinishReason | None = None
-        """Why the last turn ended; None while none has."""
+        self.turns: list[Turn] = []
+        """Every model call so far; only the last one may be open."""
+        self.hops = 0
+        """How often another backend went on."""
+        self.takeovers = 0
+        """How often another replica went on."""
+
+    @property
+    def open_turn(self) -> Turn | None:
+        """The model call that has not ended; None between two, and after the last."""
+        return self._reading.turn if self._reading else None
+
+    @property
+    def last_finish(self) -> FinishReason | None:
+        """Why the last turn that ended did; None while none has."""
+        return next((turn.finish for turn in reversed(self.turns) if turn.finish), None)
 
     @property
     def is_finished(self) -> bool:
@@ -85,18 +120,17 @@ class Fold:
         The output is every id of the log. Cached tokens count only as far as a turn's input does,
         so that a turn which the gateway continued by itself cannot make them exceed the input.
         """
-        total, turn = self._usage, self._turn
-        return TokenUsage(
-            input_tokens=total.input_tokens,
-            cached_tokens=total.cached_tokens,
-            output_tokens=total.output_tokens,
-            reasoning_tokens=total.reasoning_tokens + (_reasoning_tokens(turn) if turn else 0),
+        reading = self._reading
+        return replace(
+            self._usage,
+            reasoning_tokens=self._usage.reasoning_tokens
+            + (reading.reasoning_tokens if reading else 0),
         )
 
     @property
     def recoveries(self) -> dict[str, int]:
         """How often each recovery rule of the parser fired, over all turns."""
-        running = self._turn.parser.recoveries if self._turn else {}
+        running = self._reading.parser.recoveries if self._reading else {}
         return _sum(self._recoveries, running)
 
     def apply(self, entry: Entry) -> list[Event]:
@@ -110,8 +144,10 @@ class Fold:
                 return self._begin_turn(entry)
             case TurnEnded():
                 return self._end_turn(entry)
-            case Alive():
-                return self._open_stream() or self._builder.alive()
+            case Hop():
+                return self._hop(entry)
+            case Alive() | Queued():
+                return self._pass_time(entry)
             case _:
                 return self._finish(entry)
 
@@ -131,64 +167,79 @@ class Fold:
         return self._builder.response()
 
     def _open_stream(self) -> list[Event]:
-        return [] if self._builder.is_started else self._builder.start()
+        return self._builder.start() if self._builder.is_waiting else []
+
+    def _pass_time(self, entry: Alive | Queued) -> list[Event]:
+        if isinstance(entry, Queued):
+            return self._builder.queue()
+        return self._builder.alive() if self._builder.is_started else self._builder.start()
 
     def _hear(self, entry: Tokens) -> list[Event]:
-        turn = self._running_turn()
-        turn.said.extend(entry.ids)
+        reading = self._open_reading()
+        reading.turn.said.extend(entry.ids)
         self._usage.output_tokens += len(entry.ids)
-        return self._builder.feed(turn.parser.feed(entry.ids))
+        return self._builder.feed(reading.parser.feed(entry.ids))
 
     def _begin_turn(self, entry: TurnStarted) -> list[Event]:
-        if self._turn is not None:
+        if self._reading is not None:
             raise ValueError("a turn started inside of another")
         parser = self._new_parser()
         segments = parser.feed(entry.prefill) if entry.prefill else []
-        self._turn = _Turn(parser, list(entry.prefill), entry.input_tokens, parser.reasoning_tokens)
+        turn = Turn(entry.input_tokens, entry.prefill)
+        self._reading = _Reading(turn, parser, parser.reasoning_tokens)
+        self.turns.append(turn)
         self._usage.input_tokens += entry.input_tokens
         return self._open_stream() + self._builder.feed(segments)
 
     def _end_turn(self, entry: TurnEnded) -> list[Event]:
-        turn = self._running_turn()
-        self._usage.cached_tokens += min(entry.cached_tokens, turn.input_tokens)
-        self.last_finish = entry.finish
-        return self._settle(turn, turn.parser.finish(entry.finish))
+        reading = self._open_reading()
+        reading.turn.finish = entry.finish
+        self._usage.cached_tokens += min(entry.cached_tokens, reading.turn.input_tokens)
+        return self._settle(reading, reading.parser.finish(entry.finish))
+
+    def _hop(self, entry: Hop) -> list[Event]:
+        turn = self._open_reading().turn if entry.reason == "backend" else self.open_turn
+        if turn is not None:
+            turn.hops += 1
+        if entry.reason == "backend":
+            self.hops += 1
+        else:
+            self.takeovers += 1
+        self._usage.recomputed_tokens += entry.recomputed_tokens
+        return self._open_stream()
 
     def _finish(self, entry: Finished) -> list[Event]:
-        events = self._open_stream()
-        if self._turn is not None:
-            events += self._settle(self._turn, self._turn.parser.finish(None))
-        return events + self._builder.finish(_outcome(entry, self.usage))
+        outcome = _outcome(entry, self.usage)
+        events = [] if self._builder.may_finish(outcome) else self._open_stream()
+        if self._reading is not None:
+            events += self._settle(self._reading, self._reading.parser.finish(None))
+        return events + self._builder.finish(outcome)
 
-    def _settle(self, turn: _Turn, segments: list[SegmentEvent]) -> list[Event]:
+    def _settle(self, reading: _Reading, segments: list[SegmentEvent]) -> list[Event]:
         """Book a turn whose parser has finished."""
         events = self._builder.feed(segments)
+        heard = [*reading.turn.prefill, *reading.turn.said]
         for index, ending in self._builder.endings.items():
             if index not in self._ids:
-                self._ids[index] = self._exact_ids(turn.said, ending)
-        self._usage.reasoning_tokens += _reasoning_tokens(turn)
-        self._recoveries = _sum(self._recoveries, turn.parser.recoveries)
-        self._turn = None
+                self._ids[index] = self._exact_ids(heard, ending)
+        self._usage.reasoning_tokens += reading.reasoning_tokens
+        self._recoveries = _sum(self._recoveries, reading.parser.recoveries)
+        self._reading = None
         return events
 
-    def _exact_ids(self, said: list[int], ending: SegmentEnded) -> tuple[int, ...] | None:
+    def _exact_ids(self, heard: list[int], ending: SegmentEnded) -> tuple[int, ...] | None:
         if not (ending.verbatim and ending.complete):
             return None
-        message = said[ending.start : ending.end]
+        message = heard[ending.start : ending.end]
         if message[-1:] == [self._framing.turn_end]:
             message[-1] = self._framing.message_end
         opening = self._framing.opening if ending.start == 0 else ()
         return (*opening, *message)
 
-    def _running_turn(self) -> _Turn:
-        if self._turn is None:
+    def _open_reading(self) -> _Reading:
+        if self._reading is None:
             raise ValueError("an entry of a turn outside of any")
-        return self._turn
-
-
-def _reasoning_tokens(turn: _Turn) -> int:
-    """Those that the model said; what was prefilled is input."""
-    return turn.parser.reasoning_tokens - turn.prefilled_reasoning_tokens
+        return self._reading
 
 
 def _sum(counts: dict[str, int], more: dict[str, int]) -> dict[str, int]:

@@ -3,9 +3,10 @@
 Two rules. Everything that decides an order stands in this file, as a table; and the tables know
 nothing of how a body is built. The builder walks them and cannot emit anything else:
 
-    stream   = OPENING_EVENTS (alive | item)* CLOSING_EVENTS
+    stream   = OPENING_EVENT waiting* (running+ (running | item)*)? CLOSING_EVENTS
     item     = opening delta* closing          of one row of ENVELOPES, items never overlap
-    alive    = response.in_progress            anywhere between the two
+    waiting  = response.queued                 STATUS_EVENTS; repeated, it says: still alive
+    running  = response.in_progress            the same, anywhere between two item events
 
 Sources: the event reference of the OpenAI Responses API, recorded streams, and the prose of Open
 Responses 2026-04-24 (an item that is `incomplete` is the last one; content is always wrapped in
@@ -47,17 +48,13 @@ ITEM_STATUSES: Final[Mapping[ItemStatus, frozenset[ItemStatus]]] = {
 }
 """The same for an item."""
 
-OPENING_EVENTS: Final[Mapping[bool, tuple[tuple[str, ResponseStatus], ...]]] = {
-    False: (("response.created", "in_progress"), ("response.in_progress", "in_progress")),
-    True: (
-        ("response.created", "queued"),
-        ("response.queued", "queued"),
-        ("response.in_progress", "in_progress"),
-    ),
+OPENING_EVENT: Final = "response.created"
+STATUS_EVENTS: Final[Mapping[ResponseStatus, str]] = {
+    "queued": "response.queued",
+    "in_progress": "response.in_progress",
 }
-"""How a stream begins, by `background`: events, and the status that each of them shows."""
+"""The event that says that a response has this status, or that it has it still."""
 
-ALIVE_EVENT: Final = "response.in_progress"
 ERROR_EVENT: Final = "error"
 
 ERROR_TYPES: Final[Mapping[str, str]] = {"context_length_exceeded": "invalid_request_error"}

@@ -76,8 +76,6 @@ def _check_background(request: CreateResponse) -> None:
             code="unsupported_parameter",
             param="background",
         )
-    if request.background:
-        raise unsupported("background", "Set 'stream' to true to follow a long response.")
 
 
 def _check_stream_options(request: CreateResponse) -> None:

@@ -1,87 +1,227 @@
-"""What stays of a response when it is over: its body, its items with their ids, its usage."""
+"""What is kept of a response: its row from the start, its body, items and usage at the end."""
 
 from __future__ import annotations
 
 import asyncio
-from array import array
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import orjson
-
+from gateway import ids
 from gateway.errors import StoreUnavailable
-from gateway.protocol.context import ContextItem, Kind, StoredItem
-from gateway.store import responses as rows
-from gateway.store import usage
+from gateway.generation import TokenUsage
+from gateway.log import FOLD_VERSION
+from gateway.runs import outcome, records
+from gateway.store import endings, responses, usage
+from gateway.store.claims import Claim
+from gateway.store.notifications import Notice
+from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
+    from uuid import UUID
 
-    from gateway.generation import RenderedItem
     from gateway.harmony.rendering import Renderer
     from gateway.log import Finished
     from gateway.output.fold import Fold
+    from gateway.runs.records import NewFoldFor
     from gateway.runs.specification import RunSpecification
+    from gateway.store.endings import FinishedResponse
     from gateway.store.engine import Database
+    from gateway.store.events import LogRow
+    from gateway.store.idempotency import IdempotencyKey
+    from gateway.store.responses import StoredResponse
+    from gateway.telemetry import Metrics
+    from gateway.tenancy import TenantId
 
 RETRY_PAUSE_S = 0.2
 
+_log = EventLog("gateway.runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Under which name this process claims responses, and how long others wait when it is silent.
+
+    `commit_wait_s` is how long the end of a foreground response waits for a database that is away,
+    because its client waits with it. That of a durable one waits `claim_wait_s`: as long as the
+    database is away nobody can take it over.
+    """
+
+    owner: str
+    lease_s: float
+    commit_wait_s: float
+    claim_wait_s: float
+
 
 class Archive:
-    """Writes responses; the only part of a run that knows the database."""
+    """Writes responses; beside the log the only part of a run that knows the database."""
 
-    def __init__(self, database: Database, renderer: Renderer, *, commit_wait_s: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        renderer: Renderer,
+        new_fold_for: NewFoldFor,
+        ownership: Ownership,
+        *,
+        announce: Callable[[Notice], None],
+        metrics: Metrics,
+    ) -> None:
         self._database = database
-        self._renderer = renderer
-        self._commit_wait_s = commit_wait_s
+        self._endings = records.Endings(renderer, new_fold_for)
+        self._ours = ownership
+        self._announce = announce
+        self._metrics = metrics
 
-    async def begin(self, specification: RunSpecification) -> None:
-        """Record that the response is under way, before a token is spent.
+    async def begin(self, specification: RunSpecification) -> Claim:
+        """Record that a foreground response is under way here, before a token is spent.
 
         Raises `StoreUnavailable`.
         """
-        head, principal = specification.head, specification.principal
-        new = rows.NewResponse(
-            uuid=head.uuid,
-            key_id=principal.key_id,
-            model=specification.model,
-            created_at=_moment(head.created_at),
-            root_created_at=_moment(specification.root_created_at),
-            request=orjson.dumps(head.echo),
-            parent=specification.parent,
-            background=head.background,
-        )
-        await rows.insert(self._database, principal.tenant_id, new)
+        ours, tenant_id = self._ours, specification.principal.tenant_id
+        new = records.begun(specification, owner=ours.owner, lease_s=ours.lease_s)
+        await responses.insert(self._database, tenant_id, new)
+        return Claim(tenant_id, new.uuid, 1)
 
-    async def finish(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
-        """Commit the end of a response in one transaction.
+    async def accept(
+        self, specification: RunSpecification, key: IdempotencyKey | None, *, owned: bool
+    ) -> Claim | None:
+        """Record a durable response, with all that any replica needs to generate it.
 
-        Tries again for `commit_wait_s` while the database is away, then raises
-        `StoreUnavailable`. A commit whose outcome was lost is safe to repeat: the second finds
-        the response ended and writes nothing.
+        `owned`: it is claimed for this process from the start. Otherwise it is queued, and whoever
+        has a place claims it. Raises `StoreUnavailable`, `KeyTaken`, and `RateLimited` when too
+        many of its tenant are queued.
         """
-        tenant_id = specification.principal.tenant_id
-        row = self._row(specification, finished, fold)
-        await self._insist(lambda: rows.finish(self._database, tenant_id, row))
+        ours, tenant_id = self._ours, specification.principal.tenant_id
+        owner = ours.owner if owned else None
+        new = records.accepted(specification, key, owner=owner, lease_s=ours.lease_s)
+        await responses.insert(self._database, tenant_id, new)
+        if owned:
+            return Claim(tenant_id, new.uuid, 1)
+        self._announce(Notice("work"))
+        return None
+
+    async def finish(
+        self,
+        specification: RunSpecification,
+        finished: Finished,
+        fold: Fold,
+        claim: Claim,
+        next_entry: int | None,
+    ) -> None:
+        """Commit the end of a response, in one transaction.
+
+        `next_entry` is the number of that end in its durable log, None when it has none. While the
+        database is away it tries again, then raises `StoreUnavailable`; a commit whose outcome was
+        lost is safe to repeat. Raises `ClaimLost` when another goes on with it or has ended it.
+        """
+        row = self._endings.finished(
+            specification, finished, fold, epoch=claim.epoch, next_entry=next_entry
+        )
+        is_durable = next_entry is not None
+        await self._insist(
+            lambda: endings.finish(self._database, claim.tenant_id, row),
+            wait_s=self._ours.claim_wait_s if is_durable else self._ours.commit_wait_s,
+        )
+        if is_durable:
+            self._announce(Notice("log", (claim.uuid,)))
 
     async def meter(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
         """Book what an unstored response used; nothing else of it is written anywhere.
 
         Tries again as `finish` does, then raises `StoreUnavailable`; booking twice is booking once.
         """
-        line = usage.UsageLine(
-            response=specification.head.uuid,
-            key_id=specification.principal.key_id,
-            model=specification.model,
-            at=_moment(finished.at),
-            tokens=fold.usage,
-        )
+        line = records.metered(specification, finished, fold)
         tenant_id = specification.principal.tenant_id
-        await self._insist(lambda: usage.record(self._database, tenant_id, line))
+        await self._insist(
+            lambda: usage.record(self._database, tenant_id, line),
+            wait_s=self._ours.commit_wait_s,
+        )
 
-    async def _insist(self, attempt: Callable[[], Awaitable[object]]) -> None:
+    async def cancel(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
+        """End a durable response with what it said so far, wherever it is generated.
+
+        The response as it is then: cancelled, or as it was if it had ended or is not durable. None
+        when it is unknown. Raises `StoreUnavailable`.
+        """
+        return await self._conclude(
+            tenant_id, uuid, lambda stored: outcome.stopped(_now()) if stored.durable else None
+        )
+
+    async def end_abandoned(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
+        """End a response that nobody will go on with, as failed. Does nothing to one that is held.
+
+        What a durable one said is kept and booked. Of a foreground one nothing is left.
+        """
+        return await self._conclude(
+            tenant_id, uuid, lambda stored: None if stored.is_held else _fate(stored)
+        )
+
+    async def end_defective(self, claim: Claim, error: Exception) -> StoredResponse | None:
+        """End a response that this process claimed and cannot go on with because of `error`."""
+        return await self._conclude(
+            claim.tenant_id,
+            claim.uuid,
+            lambda stored: outcome.broken(error, _now()) if stored.epoch == claim.epoch else None,
+        )
+
+    async def _conclude(
+        self, tenant_id: TenantId, uuid: UUID, fate: Callable[[StoredResponse], Finished | None]
+    ) -> StoredResponse | None:
+        """`fate` tells the end of a running response; None leaves it alone."""
+        row: FinishedResponse | None = None
+
+        async def end(stored: StoredResponse, log: list[LogRow]) -> FinishedResponse | None:
+            nonlocal row
+            finished = fate(stored)
+            row = None if finished is None else await self._end(stored, log, finished)
+            return row
+
+        stored = await endings.conclude(self._database, tenant_id, uuid, end)
+        if stored is not None and row is not None:
+            self._tell(stored, row)
+        return stored
+
+    def _tell(self, stored: StoredResponse, row: FinishedResponse) -> None:
+        """Its owner counts and logs only what it has ended itself."""
+        self._announce(Notice("ended", (stored.uuid,)))
+        self._metrics.response_finished(status=row.status, model=stored.model)
+        tokens = row.tokens or TokenUsage()
+        self._metrics.tokens(
+            model=stored.model,
+            input_tokens=tokens.input_tokens,
+            cached=tokens.cached_tokens,
+            output=tokens.output_tokens,
+            reasoning=tokens.reasoning_tokens,
+        )
+        _log.info(
+            "response ended",
+            response_id=ids.response_id(stored.uuid),
+            model=stored.model,
+            status=row.status,
+            output_tokens=tokens.output_tokens,
+        )
+
+    async def _end(
+        self, stored: StoredResponse, log: list[LogRow], finished: Finished
+    ) -> FinishedResponse:
+        if not stored.durable:
+            return records.unheard(stored, finished)
+        try:
+            return await self._endings.concluded(stored, log, finished)
+        except (ValueError, TypeError, LookupError) as error:
+            # It must end all the same: whoever waits for it would wait for ever.
+            _log.error(
+                "a response ended without its log",
+                response_id=ids.response_id(stored.uuid),
+                model=stored.model,
+                error=error,
+            )
+            return records.unheard(stored, finished)
+
+    async def _insist(self, attempt: Callable[[], Awaitable[object]], *, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._commit_wait_s
+        deadline = loop.time() + wait_s
         while True:
             try:
                 await attempt()
@@ -92,47 +232,14 @@ class Archive:
             else:
                 return
 
-    def _row(
-        self, specification: RunSpecification, finished: Finished, fold: Fold
-    ) -> rows.FinishedResponse:
-        context = [*specification.added, *self._outputs(fold)]
-        inputs = len(specification.added)
-        return rows.FinishedResponse(
-            uuid=specification.head.uuid,
-            status=finished.status,
-            completed_at=_moment(finished.at),
-            body=orjson.dumps(fold.response()),
-            recoveries=orjson.dumps(fold.recoveries),
-            items=[
-                StoredItem(position, position >= inputs, item)
-                for position, item in enumerate(context)
-            ],
-            tokens=fold.usage,
-        )
 
-    def _outputs(self, fold: Fold) -> Iterator[ContextItem]:
-        for rendered in fold.items():
-            item = output_context(rendered)
-            if item.ids is None:
-                item = item.with_ids(array("I", self._renderer.render_item(item)))
-            yield item
+def _fate(stored: StoredResponse) -> Finished:
+    if not stored.durable:
+        return outcome.interrupted(_now())
+    if stored.fold_version != FOLD_VERSION:
+        return outcome.of_another_release(_now())
+    return outcome.out_of_attempts(_now())
 
 
-def output_context(rendered: RenderedItem) -> ContextItem:
-    """An output item as the next turn's context sees it."""
-    item = cast("dict[str, Any]", rendered.item)
-    return ContextItem(
-        kind=cast("Kind", item["type"]),
-        item_id=item["id"],
-        json=orjson.dumps(item),
-        role=item.get("role"),
-        phase=item.get("phase"),
-        call_id=item.get("call_id"),
-        name=item.get("name"),
-        complete=item["status"] == "completed",
-        ids=None if rendered.ids is None else array("I", rendered.ids),
-    )
-
-
-def _moment(unix_s: int) -> datetime:
-    return datetime.fromtimestamp(unix_s, UTC)
+def _now() -> int:
+    return int(time.time())

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Self
 from gateway.log import Alive
 
 if TYPE_CHECKING:
-    from gateway.runs.live import LiveLog
+    from gateway.runs.turn import Pen
 
 
 class KeepAlive:
     """While entered, appends `Alive` whenever readers saw nothing for `interval_s`."""
 
-    def __init__(self, live: LiveLog, interval_s: float) -> None:
-        self._live = live
+    def __init__(self, pen: Pen, interval_s: float) -> None:
+        self._pen = pen
         self._interval_s = interval_s
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -36,8 +36,13 @@ class KeepAlive:
         self._timer = self._loop.call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
-        silent_s = self._loop.time() - self._live.shown_at
+        if self._pen.is_down:
+            return
+        silent_s = self._loop.time() - self._pen.live.shown_at
         if silent_s >= self._interval_s:
-            self._live.append(Alive())
+            # What waits for its commit breaks the silence as well. And while the database is away,
+            # nothing is heard, however often it is said.
+            if not self._pen.live.is_holding:
+                self._pen.append(Alive())
             silent_s = 0.0
         self._schedule(self._interval_s - silent_s)

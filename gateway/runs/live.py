@@ -3,18 +3,21 @@
 The run appends entries and never waits; a reader that falls behind loses its queue, not its place:
 it folds the log again up to where it stands. So memory per run is its ids, and per reader at most
 `reader_events_max` events.
+
+A *held* log shows an entry only when it is told that the entry is committed. It is folded at once
+all the same, because the run decides by the fold what comes next.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from gateway.log import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from gateway.log import Entry
     from gateway.output.fold import Fold
@@ -25,62 +28,165 @@ REPLAY_SLICE_ENTRIES = 256
 
 
 class _Reader:
+    """A queue, unless it is lagging: then it is empty, and the log is folded again instead."""
+
     __slots__ = ("events", "lagging", "wake")
 
-    def __init__(self) -> None:
+    def __init__(self, *, lagging: bool) -> None:
         self.events: deque[Event] = deque()
-        self.lagging = True
+        self.lagging = lagging
         self.wake = asyncio.Event()
+
+    def put(self, events: list[Event] | None, events_max: int) -> None:
+        """Queue events; None stands for some that are not at hand."""
+        if not self.lagging and events is not None:
+            self.events.extend(events)
+        if events is None or len(self.events) > events_max:
+            self.lagging = True
+            self.events.clear()
+        self.wake.set()
+
+    def take(self) -> list[Event]:
+        batch = list(self.events)
+        self.events.clear()
+        return batch
+
+
+class _Withheld:
+    """Events by entry until the entries are shown. Forgotten when there are more than `events_max`.
+
+    What is forgotten costs readers one folding of the log, and keeps an outage of the database
+    from filling the memory.
+    """
+
+    def __init__(self, events_max: int) -> None:
+        self._events_max = events_max
+        self._by_entry: deque[list[Event]] = deque()
+        self._number = 0
+        self._forgotten_entries = 0
+
+    def put(self, events: list[Event]) -> None:
+        self._by_entry.append(events)
+        self._number += len(events)
+        if self._number > self._events_max:
+            self._forgotten_entries += len(self._by_entry)
+            self._by_entry.clear()
+            self._number = 0
+
+    def take(self, entries: int) -> list[Event] | None:
+        """The events of the first so many entries; None when some of them are forgotten."""
+        forgotten = min(entries, self._forgotten_entries)
+        self._forgotten_entries -= forgotten
+        events: list[Event] = []
+        for _ in range(entries - forgotten):
+            events += self._by_entry.popleft()
+        self._number -= len(events)
+        return None if forgotten else events
 
 
 class LiveLog:
     """Entries of one response, folded as they come.
 
-    `produced` is set once there is more than the announcement of a turn: output, or an end;
-    `closed` once there is the end.
+    `produced` is set once readers see more than announcements: output, or an end; `closed` once
+    nothing follows: after the end, after `give_up`, after `hand_over`.
     `failure` is why a run failed, for whoever can still answer with an HTTP status.
     `shown_at` is when readers last got an event, in the loop's time: ids that show nothing (a long
     header) are silence to a client.
-    `append` folds, keeps and shows an entry. `close` shows the last events, which the caller
-    folded itself because something (a commit) had to happen between folding and showing them.
+    `append` folds and keeps an entry, and shows it, unless the log is held: then `show` does.
+    `close` shows the last events, which the caller folded itself because something (a commit) had
+    to happen between folding and showing them.
     """
 
-    def __init__(self, new_fold: Callable[[], Fold], *, reader_events_max: int) -> None:
+    def __init__(
+        self, new_fold: Callable[[], Fold], *, reader_events_max: int, held: bool = False
+    ) -> None:
         self._new_fold = new_fold
         self._reader_events_max = reader_events_max
+        self._held = held
         self._entries: list[Entry] = []
+        self._shown = 0
+        self._last_shown: int | None = -1
+        self._withheld = _Withheld(reader_events_max)
         self._readers: set[_Reader] = set()
+        self._defect: Exception | None = None
         self.fold = new_fold()
         self.failure: Exception | None = None
-        self._defect: Exception | None = None
+        self.handed_over = False
+        """Nothing follows here, but the response goes on or has ended elsewhere."""
         self.produced = asyncio.Event()
         self.closed = asyncio.Event()
         self.shown_at = asyncio.get_running_loop().time()
 
+    @classmethod
+    def restored(
+        cls,
+        new_fold: Callable[[], Fold],
+        entries: Sequence[Entry],
+        *,
+        fold: Fold,
+        reader_events_max: int,
+    ) -> Self:
+        """A held log that begins with entries that are committed already; all of them are shown.
+
+        `fold` is the fold of these entries.
+        """
+        live = cls(new_fold, reader_events_max=reader_events_max, held=True)
+        live.fold = fold
+        live._entries = list(entries)
+        live._reveal(len(entries), None)
+        return live
+
+    @property
+    def is_holding(self) -> bool:
+        """There are entries that are not shown yet."""
+        return self._shown < len(self._entries)
+
     def append(self, entry: Entry) -> None:
-        """Fold an entry and show its events at once."""
-        self._keep(entry, self.fold.apply(entry))
-        if isinstance(entry, Tokens):
-            self.produced.set()
+        """Fold an entry; show its events at once, or when it is committed.
+
+        Raises `ValueError`, and keeps nothing, for one that cannot stand here.
+        """
+        events = self.fold.apply(entry)
+        self._entries.append(entry)
+        if self._held:
+            self._withheld.put(events)
+        else:
+            self._reveal(len(self._entries), events)
+
+    def show(self, count: int) -> None:
+        """The first `count` entries are committed: readers get those they have not seen."""
+        if self.handed_over or count <= self._shown:
+            return
+        self._reveal(count, self._withheld.take(count - self._shown))
 
     def close(self, entry: Entry, events: list[Event]) -> None:
-        """Show the events of the last entry, which the caller has folded; nothing follows."""
+        """Show the events of the last entry, which the caller has folded; nothing follows.
+
+        What a held log kept back is shown before: the end is committed after all else.
+        """
+        self.show(len(self._entries))
+        self._entries.append(entry)
         self.closed.set()
-        self._keep(entry, events)
+        self._reveal(len(self._entries), events)
         self.produced.set()
+
+    def hand_over(self) -> None:
+        """Let readers go without an end, to look for the rest elsewhere; nothing more is shown.
+
+        Does nothing once there is an end.
+        """
+        if not self.closed.is_set():
+            self.handed_over = True
+            self._let_go()
 
     def give_up(self, failure: Exception) -> None:
         """Let everybody go without an end. Does nothing once there is one.
 
         Only a defect leads here; nobody may wait for ever because of it.
         """
-        if self.closed.is_set():
-            return
-        self.failure = self._defect = failure
-        self.closed.set()
-        self.produced.set()
-        for reader in self._readers:
-            reader.wake.set()
+        if not self.closed.is_set():
+            self.failure = self._defect = failure
+            self._let_go()
 
     def refold(self) -> Fold:
         """Fold again all that was appended: takes back an end that could not be kept."""
@@ -92,10 +198,10 @@ class LiveLog:
     async def follow(self, after: int = -1) -> AsyncGenerator[list[Event], None]:
         """Events with a sequence number above `after`: those that were, then those to come.
 
-        Yields non-empty lists; ends after the terminal event. Raises what
-        `give_up` was given.
+        Yields non-empty lists. Ends after the terminal event, or without one when the log is
+        handed over. Raises what `give_up` was given.
         """
-        reader = _Reader()
+        reader = _Reader(lagging=self._last_shown is None or after < self._last_shown)
         self._readers.add(reader)
         try:
             while True:
@@ -104,10 +210,10 @@ class LiveLog:
                         after = batch[-1].sequence_number
                         yield batch
                 elif reader.events:
-                    batch = list(reader.events)
-                    reader.events.clear()
-                    after = batch[-1].sequence_number
-                    yield batch
+                    batch = [event for event in reader.take() if event.sequence_number > after]
+                    if batch:
+                        after = batch[-1].sequence_number
+                        yield batch
                 elif self.closed.is_set():
                     if self._defect is not None:
                         raise self._defect
@@ -119,12 +225,12 @@ class LiveLog:
             self._readers.discard(reader)
 
     async def _replay(self, reader: _Reader, after: int) -> AsyncGenerator[list[Event], None]:
-        """Fold again from the start, in slices, until nothing was appended meanwhile."""
+        """Fold again from the start, in slices, until nothing was shown meanwhile."""
         fold = self._new_fold()
         done = 0
-        while done < len(self._entries):
+        while done < self._shown:
             batch: list[Event] = []
-            for entry in self._entries[done : done + REPLAY_SLICE_ENTRIES]:
+            for entry in self._entries[done : min(self._shown, done + REPLAY_SLICE_ENTRIES)]:
                 batch += [event for event in fold.apply(entry) if event.sequence_number > after]
                 done += 1
             if batch:
@@ -132,15 +238,20 @@ class LiveLog:
             await asyncio.sleep(0)
         reader.lagging = False
 
-    def _keep(self, entry: Entry, events: list[Event]) -> None:
-        self._entries.append(entry)
-        if not events:
+    def _reveal(self, count: int, events: list[Event] | None) -> None:
+        """Entries below number `count` are visible from now on; `events`, if known, are new."""
+        shown, self._shown = self._entries[self._shown : count], count
+        if any(isinstance(entry, Tokens) for entry in shown):
+            self.produced.set()
+        if events == []:
             return
         self.shown_at = asyncio.get_running_loop().time()
+        self._last_shown = events[-1].sequence_number if events else None
         for reader in self._readers:
-            if not reader.lagging:
-                reader.events.extend(events)
-                if len(reader.events) > self._reader_events_max:
-                    reader.lagging = True
-                    reader.events.clear()
+            reader.put(events, self._reader_events_max)
+
+    def _let_go(self) -> None:
+        self.closed.set()
+        self.produced.set()
+        for reader in self._readers:
             reader.wake.set()

@@ -9,7 +9,8 @@ from gateway.errors import StoreError
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
-    from gateway.log import Finished
+    from gateway.errors import UpstreamError
+    from gateway.log import Finished, Hop
     from gateway.output.fold import Fold
     from gateway.runs.specification import RunSpecification
     from gateway.telemetry import Metrics
@@ -36,6 +37,37 @@ class Observer:
             response_id=ids.response_id(specification.head.uuid),
             model=specification.model,
             error=error,
+        )
+
+    def went_on(self, specification: RunSpecification, hop: Hop) -> None:
+        """Another backend or another replica goes on with what one before it had begun."""
+        self._metrics.hopped(hop.reason)
+        self._metrics.recomputed(hop.recomputed_tokens)
+        _log.info(
+            "a generation goes on elsewhere",
+            response_id=ids.response_id(specification.head.uuid),
+            model=specification.model,
+            reason=hop.reason,
+            recomputed_tokens=hop.recomputed_tokens,
+        )
+
+    def left(self, specification: RunSpecification, error: UpstreamError) -> None:
+        """A backend is left for another, because it broke off or could not go on."""
+        _log.warning(
+            "a backend is left",
+            response_id=ids.response_id(specification.head.uuid),
+            model=specification.model,
+            upstream=error.upstream,
+            error=error,
+        )
+
+    def let_go(self, specification: RunSpecification, epoch: int) -> None:
+        """The generation stops here: the response is not, or no longer, this replica's."""
+        _log.info(
+            "a response is left to others",
+            response_id=ids.response_id(specification.head.uuid),
+            model=specification.model,
+            epoch=epoch,
         )
 
     def not_metered(self, specification: RunSpecification, error: Exception) -> None:
@@ -72,4 +104,5 @@ class Observer:
             cached_tokens=usage.cached_tokens,
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
+            recomputed_tokens=usage.recomputed_tokens,
         )

@@ -75,6 +75,42 @@ def shut_down(at: int) -> Finished:
     )
 
 
+def stopped(at: int) -> Finished:
+    """Its client had it cancelled."""
+    return Finished("cancelled", at)
+
+
+def interrupted(at: int) -> Finished:
+    """The process that generated a foreground response ended without a word."""
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The server that generated this response stopped. Please try again.",
+    )
+
+
+def out_of_attempts(at: int) -> Finished:
+    """As many processes as may began it or went on with it, and all of them stopped."""
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The servers that generated this response stopped, one after the other.",
+    )
+
+
+def of_another_release(at: int) -> Finished:
+    """No process is left of the release that could go on with it."""
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The response was begun by a version of this server that does not run any more. "
+        "Please try again.",
+    )
+
+
 def not_stored(at: int) -> Finished:
     """Generated, but the database did not take it within its time."""
     return Finished(

@@ -1,40 +1,52 @@
 """One run, top to bottom: prompt → backend → log → (commit) → the last event.
 
 Whatever happens, the log ends with exactly one `Finished`, and what `store: true` promised is
-committed before a reader sees the end.
+committed before a reader sees the end. The exception is a run that is abandoned: then another
+replica has written, or will write, that end, and this one writes nothing more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.errors import GatewayError
-from gateway.generation import FinishReason, TokenRequest
-from gateway.harmony.framing import FINAL_HEADER, continue_with_answer
-from gateway.log import Tokens, TurnEnded, TurnStarted
+from gateway.errors import ClaimLost, GatewayError
+from gateway.generation import FinishReason
+from gateway.harmony.framing import FINAL_HEADER
 from gateway.runs import outcome
 from gateway.runs.keepalive import KeepAlive
+from gateway.runs.turn import HopPolicy, Pen, Relay
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
 
-    from gateway.generation import TokenChunk
     from gateway.log import Finished
     from gateway.output.fold import Fold
-    from gateway.runs.archive import Archive
-    from gateway.runs.live import LiveLog
+    from gateway.runs.journal import Journal
     from gateway.runs.observer import Observer
     from gateway.runs.specification import RunSpecification
+    from gateway.runs.turn import TokenSource
+    from gateway.store.claims import Claim
 
 
-class TokenSource(Protocol):
-    """Where tokens come from: the pool of backends, which picks one and tries others."""
+class Recorder(Protocol):
+    """Where responses are recorded, beside their logs: the archive."""
 
-    def stream(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]: ...
+    async def begin(self, specification: RunSpecification) -> Claim: ...
+
+    async def meter(
+        self, specification: RunSpecification, finished: Finished, fold: Fold
+    ) -> None: ...
+
+
+class ClaimKeeper(Protocol):
+    """Who renews the claims of runs, and tells them when they are lost: the keeper."""
+
+    def hold(self, claim: Claim, run: Run) -> None: ...
+
+    def drop(self, claim: Claim) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,56 +54,86 @@ class Engine:
     """What all runs of a process share."""
 
     tokens: TokenSource
-    archive: Archive
+    archive: Recorder
+    keeper: ClaimKeeper
     observer: Observer
     alive_interval_s: float
     run_time_max_s: float
+    hops: HopPolicy = field(default_factory=HopPolicy)
 
 
 class Run:
-    """One attempt to generate one response. Call it once."""
+    """One attempt to generate one response, or to go on with one. Call it once.
+
+    What the log says already is where it goes on. `claim` is None for a response that is not
+    recorded yet, or never: then the run itself records it, if it is to be stored.
+    """
 
     def __init__(
         self,
         specification: RunSpecification,
-        live: LiveLog,
+        journal: Journal,
         engine: Engine,
         *,
+        claim: Claim | None = None,
         requested_at: float | None = None,
     ) -> None:
         """`requested_at` is when the request came, in seconds of `time.perf_counter`; now."""
-        self._spec = specification
-        self._live = live
-        self._engine = engine
-        self._turns = 0
-        self._output_ids: list[int] = []
-        self._requested_at = time.perf_counter() if requested_at is None else requested_at
-        self._scope: asyncio.Timeout | None = None
-        self._cancelled: Callable[[int], Finished] | None = None
+        self.specification = specification
+        self.claim = claim
+        """The right to write for the response; None until it is recorded."""
         self.begun = asyncio.Event()
         """What `store: true` promises is recorded, or the log says why it is not."""
         self.first_token_s: float | None = None
-        """Seconds from the request to the first id."""
+        """Seconds from the request to the first id; None for one that another replica heard."""
+        self._journal = journal
+        self._live = journal.live
+        self._pen = Pen(journal)
+        self._engine = engine
+        self._requested_at = time.perf_counter() if requested_at is None else requested_at
+        self._scope: asyncio.Timeout | None = None
+        self._cancelled: Callable[[int], Finished] | None = None
 
     def cancel(self, because: Callable[[int], Finished] = outcome.hung_up) -> None:
         """End the generation, if it is still going on; what exists is committed and shown."""
         self._cancelled = self._cancelled or because
-        # A scope that has expired is being left already, and refuses to expire again.
-        if self._scope is not None and not self._scope.expired():
-            self._scope.reschedule(asyncio.get_running_loop().time())
+        self._stop()
+
+    def abandon(self) -> None:
+        """Stop without an end: the response is, or will be, another replica's.
+
+        From here on nothing is written, the backend is told to stop, and readers are let go to
+        look elsewhere. An end that is being committed already is left to the database to decide.
+        """
+        self._pen.is_down = True
+        self._stop()
 
     async def __call__(self) -> None:
         """Record, generate, commit, show the end: readers can see it when this returns."""
         try:
             if await self._begin():
-                with KeepAlive(self._live, self._engine.alive_interval_s):
+                with KeepAlive(self._pen, self._engine.alive_interval_s):
                     finished = await self._generate()
                 await self._finish(finished)
+        except ClaimLost:
+            self._engine.observer.let_go(self.specification, self._epoch)
+            self._live.hand_over()
         except Exception as error:  # noqa: BLE001 - the outermost frame: readers wait for an end
-            self._engine.observer.failed(self._spec, error)
+            self._engine.observer.failed(self.specification, error)
             self._live.give_up(error)
         finally:
+            if self.claim is not None:
+                self._engine.keeper.drop(self.claim)
             self.begun.set()
+
+    @property
+    def _epoch(self) -> int:
+        return self.claim.epoch if self.claim is not None else 0
+
+    def _stop(self) -> None:
+        # A scope that has expired is being left already, and refuses to expire again.
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())
 
     async def _begin(self) -> bool:
         """Whether the response is recorded, before a token is spent.
@@ -99,27 +141,31 @@ class Run:
         It happens here and not before the run, because a client that leaves meanwhile must not
         leave a response behind that never ends.
         """
-        if self._spec.store:
+        if self.specification.store and self.claim is None:
             try:
-                await self._engine.archive.begin(self._spec)
+                self.claim = await self._engine.archive.begin(self.specification)
             except GatewayError as error:
                 self._fail(error)
-                finished = outcome.not_stored(_now())
-                self._live.close(finished, self._live.fold.apply(finished))
+                self._close(outcome.not_stored(_now()))
                 return False
+        if self.claim is not None:
+            self._engine.keeper.hold(self.claim, self)
         self.begun.set()
         return True
 
     async def _generate(self) -> Finished:
-        if self._cancelled:
+        """How it ended. Raises `ClaimLost`."""
+        if self._cancelled is not None:
             return self._cancelled(_now())
         scope = asyncio.timeout(self._engine.run_time_max_s)
         try:
             async with scope as self._scope:
                 await self._turns_until_answer()
+        except ClaimLost:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
             if scope.expired():
-                return self._expired()
+                return self._cut_short()
             self._fail(error)
             return outcome.broken(error, _now())
         finally:
@@ -127,74 +173,74 @@ class Run:
         fold = self._live.fold
         return outcome.ended(fold.last_finish, _now(), visible=fold.visible)
 
-    def _expired(self) -> Finished:
+    def _cut_short(self) -> Finished:
         return (self._cancelled or outcome.took_too_long)(_now())
 
     async def _turns_until_answer(self) -> None:
-        await self._turn(self._spec.prompt_ids)
+        fold = self._live.fold
+        relay = Relay(
+            self.specification,
+            self._pen,
+            self._engine,
+            epoch=self._epoch,
+            first_token=self._heard_first,
+        )
+        if fold.turns:
+            relay.take_over()
+            await relay.go_on()
+        else:
+            await relay.call()
         if self._stopped_without_answer():
-            prompt_ids = continue_with_answer(self._spec.prompt_ids, self._output_ids)
-            await self._turn(prompt_ids, FINAL_HEADER)
+            await relay.call(FINAL_HEADER)
 
     def _stopped_without_answer(self) -> bool:
         """Recovery rule R10 applies: nothing is visible, and there is room to go on."""
         fold = self._live.fold
         return (
-            fold.last_finish is FinishReason.STOP
+            [turn.finish for turn in fold.turns] == [FinishReason.STOP]
             and not fold.visible
-            and len(self._output_ids) + len(FINAL_HEADER) + 2 < self._spec.sampling.max_tokens
+            and len(fold.turns[0].said) + len(FINAL_HEADER) + 2
+            < self.specification.sampling.max_tokens
         )
 
-    async def _turn(self, prompt_ids: list[int], prefill: tuple[int, ...] = ()) -> None:
-        self._turns += 1
-        request = TokenRequest(
-            request_id=f"{self._spec.head.uuid.hex}-{self._turns}",
-            model=self._spec.model,
-            prompt_ids=prompt_ids,
-            # The ids that open the answer take room in the context window, too.
-            sampling=self._spec.sampling.after(len(prompt_ids) - len(self._spec.prompt_ids)),
-            cache_salt=self._spec.cache_salt,
-        )
-        self._live.append(TurnStarted(0 if prefill else len(prompt_ids), prefill))
-        async with aclosing(self._engine.tokens.stream(request)) as chunks:
-            async for chunk in chunks:
-                if chunk.ids:
-                    self._hear(chunk.ids)
-                if chunk.finish is not None:
-                    self._live.append(TurnEnded(chunk.finish, chunk.cached_tokens or 0))
-
-    def _hear(self, ids: list[int]) -> None:
-        if not self._output_ids:
+    def _heard_first(self) -> None:
+        if not self._live.fold.usage.output_tokens:
             self.first_token_s = time.perf_counter() - self._requested_at
-            self._engine.observer.first_token(self._spec, self.first_token_s)
-        self._output_ids += ids
-        self._live.append(Tokens(tuple(ids)))
+            self._engine.observer.first_token(self.specification, self.first_token_s)
 
     async def _finish(self, finished: Finished) -> None:
-        fold, archive = self._live.fold, self._engine.archive
-        events = fold.apply(finished)
-        if self._spec.store:
-            try:
-                await archive.finish(self._spec, finished, fold)
-            except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
-                self._fail(error)
-                finished = outcome.not_stored(_now())
-                fold = self._live.refold()
-                events = fold.apply(finished)
-        self._engine.observer.finished(self._spec, finished, fold)
-        self._live.close(finished, events)
-        if not self._spec.store:
-            await self._meter(finished, fold)
+        """Commit the end and show it. Raises `ClaimLost`."""
+        if self._pen.is_down:
+            raise ClaimLost
+        try:
+            await self._journal.finish(finished)
+        except ClaimLost:
+            raise
+        except Exception as error:
+            if self.specification.durable:
+                # All before the end is in the log: whoever claims the response next ends it.
+                self._engine.observer.failed(self.specification, error)
+                raise ClaimLost from error
+            self._fail(error)
+            finished = outcome.not_stored(_now())
+            self._close(finished)
+        self._engine.observer.finished(self.specification, finished, self._live.fold)
+        if not self.specification.store:
+            await self._meter(finished, self._live.fold)
+
+    def _close(self, finished: Finished) -> None:
+        """Show an end that nobody could record."""
+        self._live.close(finished, self._live.fold.apply(finished))
 
     async def _meter(self, finished: Finished, fold: Fold) -> None:
         """The client has its answer: a database that is away must not take it back."""
         try:
-            await self._engine.archive.meter(self._spec, finished, fold)
+            await self._engine.archive.meter(self.specification, finished, fold)
         except Exception as error:  # noqa: BLE001 - whatever broke, the response stays as it is
-            self._engine.observer.not_metered(self._spec, error)
+            self._engine.observer.not_metered(self.specification, error)
 
     def _fail(self, error: Exception) -> None:
-        self._engine.observer.failed(self._spec, error)
+        self._engine.observer.failed(self.specification, error)
         self._live.failure = error
 
 

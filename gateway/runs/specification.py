@@ -22,6 +22,10 @@ class RunSpecification:
     `sampling.max_tokens` already fits into the model's context window. `tools` are the names of
     the functions in the prompt, None when the request allows no calls. `root_created_at` (unix
     seconds) is when the first response of the chain was created; it pins the date in the prompt.
+
+    `durable`: its log is kept in the database, so that any replica can go on with it and show it.
+    `streamed`: it was asked for as a stream. `inputs` is how many items the request brought, which
+    of one that was taken over are stored already: its `added` is empty.
     """
 
     principal: Principal
@@ -35,3 +39,6 @@ class RunSpecification:
     parent: UUID | None
     root_created_at: int
     tools: frozenset[str] | None
+    durable: bool = False
+    streamed: bool = False
+    inputs: int = 0

@@ -26,16 +26,35 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.store import tenants
-from gateway.tenancy import ApiKey, Principal, Tenant, TenantId
+from gateway.tenancy import ApiKey, Principal, Tenant, TenantId, TenantPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.store.engine import Database
+    from gateway.store.tenants import OwnPolicy, PolicyChanges
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
 _HINT_LENGTH: Final = 4
+_ON_DISCONNECT: Final = ("cancel", "continue")
+_YEAR_S: Final = 365 * 86_400
+_POLICY_MAX: Final = {
+    "log_retention_s": _YEAR_S,
+    "response_retention_s": 10 * _YEAR_S,
+    "background_running_max": 100_000,
+    "background_queued_max": 10_000_000,
+}
+"""The largest value of each number in a tenant's policy; the smallest is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantDetail:
+    """A tenant with what was decided for it and what counts: that, or the setting."""
+
+    tenant: Tenant
+    own: OwnPolicy
+    policy: TenantPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +92,7 @@ class _Decisions:
 class Access:
     """Tenants, keys, and the answer to "who is calling?"."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it knows, three bounds of its cache, a clock
         self,
         database: Database,
         pepper: bytes,
@@ -81,9 +100,12 @@ class Access:
         cache_keys_max: int,
         *,
         cache_stale_s: float = 900.0,
+        defaults: TenantPolicy = tenants.DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`cache_stale_s` is how long a known key outlives its `cache_ttl_s` without a database.
+
+        `defaults` count where a tenant has no policy of its own.
 
         Up to `cache_keys_max` known keys are cached, and apart from them as many unknown ones: a
         flood of wrong keys must not drive out the right ones.
@@ -92,6 +114,7 @@ class Access:
         self._pepper = pepper
         self._cache_ttl_s = cache_ttl_s
         self._cache_stale_s = cache_stale_s
+        self._defaults = defaults
         self._clock = clock
         self._known = _Decisions(cache_keys_max)
         self._unknown = _Decisions(cache_keys_max)
@@ -115,6 +138,27 @@ class Access:
         if tenant is None:
             raise _no_tenant(name)
         return tenant
+
+    async def show_tenant(self, name: str) -> TenantDetail:
+        """The tenant and its policy. Raises `ResourceNotFound`."""
+        return self._detail(name, await tenants.find_policy(self._database, name))
+
+    async def set_policy(self, name: str, changes: PolicyChanges) -> TenantDetail:
+        """Change a tenant's policy: None takes a value back, what is left out stays.
+
+        Other replicas follow within `cache_ttl_s`. Raises `ResourceNotFound`, and `InvalidRequest`
+        for a value out of bounds or for no change at all.
+        """
+        _check_policy(changes)
+        found = await tenants.set_policy(self._database, name, changes)
+        self._known.clear()
+        return self._detail(name, found)
+
+    def _detail(self, name: str, found: tuple[Tenant, OwnPolicy] | None) -> TenantDetail:
+        if found is None:
+            raise _no_tenant(name)
+        tenant, own = found
+        return TenantDetail(tenant, own, own.over(self._defaults))
 
     async def create_key(self, tenant_name: str, key_name: str) -> tuple[ApiKey, str]:
         """The key and its secret, which cannot be had again.
@@ -176,7 +220,7 @@ class Access:
 
     async def _decide(self, key_hash: bytes, now: float, known: _Decision | None) -> _Decision:
         try:
-            principal = await tenants.find_principal(self._database, key_hash)
+            principal = await tenants.find_principal(self._database, key_hash, self._defaults)
         except StoreUnavailable:
             if known is not None and now - known.at <= self._cache_ttl_s + self._cache_stale_s:
                 return known
@@ -206,6 +250,20 @@ def _check_name(name: str) -> None:
             " letter or a digit.",
             param="name",
         )
+
+
+def _check_policy(changes: PolicyChanges) -> None:
+    if not changes:
+        raise InvalidRequest("There is nothing to change.")
+    on_disconnect = changes.get("on_disconnect")
+    if on_disconnect is not None and on_disconnect not in _ON_DISCONNECT:
+        raise InvalidRequest(
+            f"{on_disconnect!r} is neither of: {', '.join(_ON_DISCONNECT)}.", param="on_disconnect"
+        )
+    for name, largest in _POLICY_MAX.items():
+        value = changes.get(name)
+        if value is not None and not (isinstance(value, int) and 1 <= value <= largest):
+            raise InvalidRequest(f"{name} must be a number from 1 to {largest}.", param=name)
 
 
 def _is_meant(key: str, candidate: ApiKey) -> bool:

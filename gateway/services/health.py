@@ -20,6 +20,7 @@ class Report:
 
     reasons: list[str]
     backends: list[dict[str, Any]] = field(default_factory=list)
+    is_draining: bool = False
 
     @property
     def is_ready(self) -> bool:
@@ -28,7 +29,7 @@ class Report:
 
     def body(self) -> dict[str, Any]:
         """For `GET /readyz`."""
-        status = "ready" if self.is_ready else "not ready"
+        status = "draining" if self.is_draining else "ready" if self.is_ready else "not ready"
         return {"status": status, "reasons": self.reasons, "backends": self.backends}
 
 
@@ -39,9 +40,16 @@ class Health:
         self._database = database
         self._pool = pool
         self._metrics = metrics
+        self._is_draining = False
+
+    def begin_drain(self) -> None:
+        """From now on nothing new should be sent here."""
+        self._is_draining = True
 
     async def check(self) -> Report:
-        """Ask the database, look at the backends."""
+        """Ask the database, look at the backends; when the process is about to end, say only so."""
+        if self._is_draining:
+            return Report(["this process is about to end"], is_draining=True)
         reasons = []
         try:
             await self._database.ping()

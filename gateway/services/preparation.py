@@ -84,11 +84,12 @@ class _Parent:
 class _Draft:
     """All that a specification is made from, read and looked up.
 
-    `created_at` is in unix seconds.
+    `created_at` is in unix seconds. `durable`: its log is to be kept in the database.
     """
 
     principal: Principal
     request: CreateResponse
+    durable: bool
     model: Model
     parent: _Parent
     stored: Mapping[str, ContextItem]
@@ -125,9 +126,11 @@ class Preparation:
         self._cache_salt_secret = cache_salt_secret
 
     async def prepare(
-        self, principal: Principal, request: CreateResponse, *, body_bytes: int
+        self, principal: Principal, request: CreateResponse, *, body_bytes: int, durable: bool
     ) -> RunSpecification:
         """The specification of a new response; `body_bytes` tells how much work that is.
+
+        `durable`: any replica may have to go on with it.
 
         Raises `RequestError` for whatever the caller has to mend (unknown model, broken chain,
         unpaired calls, a prompt that is too long), `StoreUnavailable`.
@@ -136,7 +139,9 @@ class Preparation:
         created_at = int(time.time())
         parent = await self._parent(principal.tenant_id, request, created_at)
         stored = await self._stored_items(principal.tenant_id, request)
-        draft = _Draft(principal, request, model, parent, stored, ids.new_uuid(), created_at)
+        draft = _Draft(
+            principal, request, durable, model, parent, stored, ids.new_uuid(), created_at
+        )
         return await self._threads.run(
             partial(self._specify, draft), size_bytes=draft.size_bytes(body_bytes)
         )
@@ -164,6 +169,9 @@ class Preparation:
             parent=parent.uuid,
             root_created_at=parent.root_created_at,
             tools=_callable(request),
+            durable=draft.durable,
+            streamed=request.stream,
+            inputs=len(added),
         )
 
     async def _parent(

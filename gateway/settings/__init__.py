@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from gateway.settings.loading import load_settings
-from gateway.settings.model import Settings
+from gateway.settings.model import PolicyDefaults, Settings
 from gateway.settings.sections import (
     Auth,
     Backend,
+    Background,
     Database,
     Harmony,
     Input,
+    Journal,
     Limits,
     Log,
     Model,
+    Retention,
     Server,
     Stream,
     Upstream,
@@ -21,12 +24,16 @@ from gateway.settings.sections import (
 __all__ = [
     "Auth",
     "Backend",
+    "Background",
     "Database",
     "Harmony",
     "Input",
+    "Journal",
     "Limits",
     "Log",
     "Model",
+    "PolicyDefaults",
+    "Retention",
     "Server",
     "Settings",
     "Stream",

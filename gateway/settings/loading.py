@@ -62,13 +62,19 @@ def _read_file(config: Path | None, environ: Mapping[str, str]) -> Layer:
 
 
 def _located(detail: ErrorDetails, layers: Sequence[Layer]) -> Mistake:
-    """The mistake at the place of the value, or of the nearest section around it."""
+    """The mistake at the place of the value, or of the nearest section around it.
+
+    A default may be wrong only beside another value of its section: then that one has a place.
+    """
     path = detail["loc"]
     for length in range(len(path), 0, -1):
         for layer in layers:
             if path[:length] in layer.places:
                 return Mistake(layer.places[path[:length]], _message(detail))
-    return Mistake(_spelled(path) or "settings", _message(detail))
+    said = (
+        place for layer in layers for spot, place in layer.places.items() if spot[:1] == path[:1]
+    )
+    return Mistake(next(said, _spelled(path) or "settings"), _message(detail))
 
 
 def _message(detail: ErrorDetails) -> str:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypedDict
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -17,12 +17,15 @@ from gateway.errors import ConfigError
 from gateway.settings.sections import (
     Auth,
     Backend,
+    Background,
     Database,
     Harmony,
     Input,
+    Journal,
     Limits,
     Log,
     Model,
+    Retention,
     Secret,
     Server,
     Stream,
@@ -56,6 +59,16 @@ def _refuse_repeated(what: str, names: Iterable[str]) -> None:
         raise ValueError(f"{what} must differ: {', '.join(repeated)}")
 
 
+class PolicyDefaults(TypedDict):
+    """The arguments of a `TenantPolicy`: what counts for tenants without one of their own."""
+
+    on_disconnect: Literal["cancel", "continue"]
+    log_retention_s: int
+    response_retention_s: int
+    background_running_max: int
+    background_queued_max: int
+
+
 class Settings(BaseSettings):
     """Built in code it holds arguments and defaults; `load_settings` adds file and environment."""
 
@@ -79,6 +92,9 @@ class Settings(BaseSettings):
     upstream: Upstream = Upstream()
     limits: Limits = Limits()
     stream: Stream = Stream()
+    background: Background = Background()
+    journal: Journal = Journal()
+    retention: Retention = Retention()
     harmony: Harmony = Harmony()
     input: Input = Input()
     log: Log = Log()
@@ -133,6 +149,17 @@ class Settings(BaseSettings):
         if self.cache_salt_secret is None:
             return hmac.digest(self.pepper, b"cache salt", "sha256")
         return self.cache_salt_secret.get_secret_value().encode()
+
+    @property
+    def tenant_policy(self) -> PolicyDefaults:
+        """For `TenantPolicy(**settings.tenant_policy)`: settings know nothing of tenants."""
+        return {
+            "on_disconnect": self.background.on_disconnect,
+            "log_retention_s": self.retention.log_s,
+            "response_retention_s": self.retention.response_s,
+            "background_running_max": self.background.tenant_running_max,
+            "background_queued_max": self.background.tenant_queued_max,
+        }
 
     def with_database_url(self, url: str) -> Settings:
         """The same settings once the embedded database is running."""

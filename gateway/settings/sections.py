@@ -6,7 +6,7 @@ gateway.example.yaml are made from them.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -18,6 +18,9 @@ from pydantic import (
     PositiveInt,
     SecretStr,
 )
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
 
 MIB = 1024 * 1024
 
@@ -48,6 +51,30 @@ def _pepper(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _not_below(other: str) -> AfterValidator:
+    """Compares with a field that is declared before; for a default only with `validate_default`."""
+
+    def check(value: int, info: ValidationInfo) -> int:
+        least = info.data.get(other)
+        if least is not None and value < least:
+            raise ValueError(f"must not be less than {other}, which is {least}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _at_most_half_of(other: str) -> AfterValidator:
+    """The same: there must be time for a second try."""
+
+    def check(value: float, info: ValidationInfo) -> float:
+        whole = info.data.get(other)
+        if whole is not None and value > whole / 2:
+            raise ValueError(f"must be at most half of {other}, which is {whole}")
+        return value
+
+    return AfterValidator(check)
+
+
 class Section(BaseModel):
     """Frozen; a key that does not exist is a mistake; no value is repeated in an error."""
 
@@ -71,6 +98,12 @@ class Server(Section):
     drain_grace_s: int = Field(
         110, ge=0, description="Seconds that streams may go on after SIGTERM, before they are cut."
     )
+    drain_notice_s: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds after SIGTERM in which /readyz says no but requests are still taken, "
+        "so that a load balancer turns away first.",
+    )
 
 
 class Database(Section):
@@ -84,6 +117,16 @@ class Database(Section):
     command_timeout_s: PositiveFloat = Field(10.0, description="Seconds one statement may take.")
     commit_wait_s: PositiveFloat = Field(
         10.0, description="Seconds the end of a response waits for a database that is away."
+    )
+    listen: bool = Field(
+        default=True,
+        description="Be told by other replicas at once (LISTEN); without it the polls find out: "
+        "journal.tail_poll_s and background.claim_interval_s.",
+    )
+    listen_url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = Field(
+        None,
+        description="A direct connection for LISTEN where url leads through a transaction pooler; "
+        "default: url.",
     )
     statement_cache_size: int = Field(
         0, ge=0, description="Prepared statements a connection keeps; 0 behind PgBouncer."
@@ -135,8 +178,21 @@ class Upstream(Section):
 
     connect_timeout_s: PositiveFloat = Field(5.0, description="Seconds to connect.")
     first_token_timeout_s: PositiveFloat = Field(600.0, description="Seconds to the first token.")
-    stall_timeout_s: PositiveFloat = Field(60.0, description="Seconds between two tokens.")
-    attempts_max: PositiveInt = Field(3, description="Backends tried before the first token.")
+    stall_timeout_s: PositiveFloat = Field(
+        20.0, description="Seconds between two tokens, after which another backend goes on."
+    )
+    attempts_max: PositiveInt = Field(
+        3, description="Backends tried in a row for one that begins to generate."
+    )
+    hops_max: int = Field(
+        3, ge=0, description="Times one response that has begun may go on at another backend."
+    )
+    losses_max: PositiveInt = Field(
+        2, description="Backends that may be lost on one request before it is given up."
+    )
+    hop_wait_s: float = Field(
+        10.0, ge=0, description="Seconds a response that has begun waits for another backend."
+    )
     connections_max: PositiveInt = Field(2048, description="Open connections to one backend.")
     keepalive_expiry_s: PositiveFloat = Field(
         4.0, description="Seconds an idle connection is kept; below the backends' 5."
@@ -197,6 +253,87 @@ class Stream(Section):
         1000, description="Events kept for a slow reader; it reads what it missed from the log."
     )
     write_bytes_max: PositiveInt = Field(65_536, description="Bytes of events put into one write.")
+
+
+class Background(Section):
+    """Responses that are generated whether or not anybody listens."""
+
+    running_max: PositiveInt = Field(
+        256, description="Background responses generated at once by this process."
+    )
+    tenant_running_max: PositiveInt = Field(
+        64,
+        description="Background responses of one tenant generated at once by all replicas; the "
+        "rest waits in order. A tenant may have its own: tenants set.",
+    )
+    tenant_queued_max: PositiveInt = Field(
+        1000,
+        description="Background responses of one tenant that wait; one more is answered 429. A "
+        "tenant may have its own.",
+    )
+    lease_s: PositiveFloat = Field(
+        10.0, description="Seconds a replica may be silent until another goes on for it."
+    )
+    heartbeat_s: Annotated[PositiveFloat, _at_most_half_of("lease_s")] = Field(
+        3.0,
+        validate_default=True,
+        description="Seconds between two signs of life; at most half of lease_s.",
+    )
+    claim_interval_s: PositiveFloat = Field(
+        0.5, description="Seconds between two looks for work that nobody announced."
+    )
+    attempts_max: PositiveInt = Field(
+        4, le=1000, description="Replicas that may begin or take over one response; then it fails."
+    )
+    upstream_wait_s: float = Field(
+        60.0, ge=0, description="Seconds a background response waits for a backend."
+    )
+    on_disconnect: Literal["cancel", "continue"] = Field(
+        "cancel",
+        description="What becomes of a stored response whose client hangs up: cancel, as OpenAI "
+        "does, or continue, so that it can be resumed. A tenant may have its own.",
+    )
+
+
+class Journal(Section):
+    """The durable log of responses that can be resumed."""
+
+    flush_bytes_max: PositiveInt = Field(4 * MIB, description="Bytes in one commit.")
+    run_pending_bytes_max: PositiveInt = Field(
+        64 * 1024, description="Bytes one response may be ahead of the database; then it waits."
+    )
+    pending_bytes_max: Annotated[PositiveInt, _not_below("run_pending_bytes_max")] = Field(
+        32 * MIB,
+        validate_default=True,
+        description="Bytes all responses together may be ahead of the database.",
+    )
+    tail_poll_s: PositiveFloat = Field(
+        0.075, description="Seconds between two looks at logs that other replicas write."
+    )
+    read_bytes_max: PositiveInt = Field(1 * MIB, description="Bytes of a log read at once.")
+
+
+class Retention(Section):
+    """How long things are kept. What has expired goes within interval_s or a little later."""
+
+    log_s: PositiveInt = Field(
+        86_400,
+        description="Seconds after its end that a response can be streamed again. A tenant may "
+        "have its own: tenants set.",
+    )
+    response_s: Annotated[PositiveInt, _not_below("log_s")] = Field(
+        30 * 86_400,
+        validate_default=True,
+        description="Seconds after its creation that a stored response is kept, or longer while "
+        "others continue from it. A tenant may have its own.",
+    )
+    idempotency_key_s: PositiveInt = Field(
+        86_400, description="Seconds an Idempotency-Key stands for the same response."
+    )
+    interval_s: PositiveFloat = Field(
+        900.0, description="Seconds between two rounds of removing what has expired."
+    )
+    batch_rows_max: PositiveInt = Field(1000, description="Rows removed by one statement.")
 
 
 class Harmony(Section):

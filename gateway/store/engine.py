@@ -1,11 +1,11 @@
 """Connections and transactions: the only way from a store function to a statement.
 
-Every tenant transaction first takes, in one round trip and for this transaction only, the
-unprivileged role, the tenant and a time limit on the server. Nothing is left in the connection, so
-a transaction pooler (PgBouncer and its like) may sit in between. Prepared statements are unnamed
-by default for the same reason: a named one would live in a server connection that the next
-transaction may not get. On a direct connection `statement_cache_size` saves a round trip and the
-planning of each statement.
+Every transaction of a tenant, or of the runs of all tenants, first takes, in one round trip and for
+this transaction only, an unprivileged role, the tenant and time limits on the server. Nothing is
+left in the connection, so a transaction pooler (PgBouncer and its like) may sit in between.
+Prepared statements are unnamed by default for the same reason: a named one would live in a server
+connection that the next transaction may not get. On a direct connection `statement_cache_size`
+saves a round trip and the planning of each statement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.store.dsn import driver_url
 from gateway.store.migrate import head_revision
-from gateway.store.tables import APP_ROLE
+from gateway.store.tables import APP_ROLE, RUNS_ROLE
 from gateway.store.translation import DRIVER_ERRORS, translate
 
 if TYPE_CHECKING:
@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 
     from gateway.tenancy import TenantId
 
-_ENTER_TENANT: Final = text(
+# A process that freezes inside a transaction must not keep its locks from those that go on for it.
+_ENTER: Final = text(
     "SELECT set_config('role', :role, true), set_config('app.tenant_id', :tenant, true),"
-    " set_config('statement_timeout', :timeout_ms, true)"
+    " set_config('statement_timeout', :timeout_ms, true),"
+    " set_config('idle_in_transaction_session_timeout', :timeout_ms, true)"
 )
+_DO_NOT_WAIT: Final = text("SELECT set_config('synchronous_commit', 'off', true)")
 _LIMIT_TIME: Final = text("SELECT set_config('statement_timeout', :timeout_ms, true)")
 _REVISION: Final = text("SELECT version_num FROM alembic_version")
 _HAS_REVISION: Final = text("SELECT to_regclass('alembic_version') IS NOT NULL")
@@ -58,7 +61,8 @@ class Database:
         """A pool for `url` (see `dsn`). Connections are opened when needed: `ping` tries one.
 
         `command_timeout_s` bounds each statement, on this side and on the server (a server that is
-        frozen costs it twice, because the cancellation has to be given up as well);
+        frozen costs it twice, because the cancellation has to be given up as well), and on the
+        server the pause between two of a transaction;
         `connect_timeout_s` the opening of a connection and, separately, the wait for a free one.
         Raises `StartupError` for a URL that is none.
         """
@@ -108,10 +112,20 @@ class Database:
         Raises `StoreUnavailable` (after a lost commit the outcome is unknown) and `StoreConflict`.
         """
         async with self._begin() as connection:
-            await connection.execute(
-                _ENTER_TENANT,
-                {"role": APP_ROLE, "tenant": str(tenant_id), "timeout_ms": self._timeout_ms},
-            )
+            await self._enter(connection, APP_ROLE, str(tenant_id))
+            yield connection
+
+    @asynccontextmanager
+    async def runs_transaction(self, *, durable: bool = True) -> AsyncIterator[AsyncConnection]:
+        """A transaction over the claims and logs of all tenants: no body, no item, no key.
+
+        With `durable` False the commit does not wait for the disk, and may be lost with the
+        server. Raises as `transaction` does.
+        """
+        async with self._begin() as connection:
+            await self._enter(connection, RUNS_ROLE, "")
+            if not durable:
+                await connection.execute(_DO_NOT_WAIT)
             yield connection
 
     @asynccontextmanager
@@ -120,6 +134,11 @@ class Database:
         async with self._begin() as connection:
             await connection.execute(_LIMIT_TIME, {"timeout_ms": self._timeout_ms})
             yield connection
+
+    async def _enter(self, connection: AsyncConnection, role: str, tenant: str) -> None:
+        await connection.execute(
+            _ENTER, {"role": role, "tenant": tenant, "timeout_ms": self._timeout_ms}
+        )
 
     @asynccontextmanager
     async def _begin(self) -> AsyncIterator[AsyncConnection]:

@@ -10,11 +10,12 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from sqlalchemy import text
+from sqlalchemy import insert, text
 
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context import ContextItem, StoredItem
+from gateway.store.tables import messages
 from gateway.store.types import pack_text, unpack_ids, unpack_text
 
 if TYPE_CHECKING:
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from sqlalchemy import Row
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
     from gateway.store.engine import Database
     from gateway.tenancy import TenantId
 
 LISTED_DEPTH_MAX: Final = 10_000
 """How many responses back a list of inputs goes; what was created kept to the setting's bound."""
+
+ROWS_AT_ONCE: Final = 500
+"""Rows in one insert: making thousands ready would hold up the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,7 @@ FROM messages
 WHERE tenant_id = :tenant AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
 ORDER BY item_id, response_id DESC, position DESC
 """)
+_ADD: Final = insert(messages)
 
 
 def row_of(stored: StoredItem) -> dict[str, Any]:
@@ -131,6 +137,16 @@ def row_of(stored: StoredItem) -> dict[str, Any]:
         "item": context.json,
         "ids": context.ids,
     }
+
+
+async def add(
+    connection: AsyncConnection, tenant_id: TenantId, uuid: UUID, items: Sequence[StoredItem]
+) -> None:
+    """Items of a response, inside a transaction of the caller's."""
+    key = {"tenant_id": tenant_id, "response_id": uuid}
+    for start in range(0, len(items), ROWS_AT_ONCE):
+        rows = [key | row_of(stored) for stored in items[start : start + ROWS_AT_ONCE]]
+        await connection.execute(_ADD, rows)
 
 
 def _context(row: Row[*tuple[Any, ...]]) -> ContextItem:

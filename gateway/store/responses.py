@@ -1,41 +1,54 @@
-"""Responses: the row at the start, the one transaction at the end, and what reads it.
+"""Responses: all that is written when one is accepted, and what reads and erases it.
 
-Whether a response is cancelled, completed or failed is decided by `finish` alone: its UPDATE has a
-condition, so of several that try exactly one wins, on whatever replica.
+How one ends is in `endings`, who goes on with it in `claims`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import Interval, and_, bindparam, func, select, text
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
 
+from gateway.errors import RateLimited
 from gateway.log import FOLD_VERSION
-from gateway.store import usage
-from gateway.store.messages import row_of
-from gateway.store.tables import RUNNING, TERMINAL, events, messages, responses
+from gateway.store import events, idempotency, messages
+from gateway.store.claims import Claim
+from gateway.store.events import LogRow, day_of
+from gateway.store.tables import TERMINAL, responses
+from gateway.store.tables import events as log
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Sequence
-    from datetime import datetime
+    from datetime import date, datetime
     from uuid import UUID
 
-    from gateway.generation import TokenUsage
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
     from gateway.protocol.context import StoredItem
     from gateway.store.engine import Database
+    from gateway.store.idempotency import IdempotencyKey
     from gateway.tenancy import TenantId
 
 
 @dataclass(frozen=True, slots=True)
 class NewResponse:
-    """A response that starts. `request` is JSON: the echo, and the options that it ran with.
+    """A response that is accepted. `request` is JSON: the echo that it is shown with.
 
     Times are aware. `root_created_at` is when the first response of its chain was created: its own
     `created_at` without a parent, otherwise that of the parent's `History`.
+
+    With an `owner` it is claimed from the start, under epoch 1 and for `lease_s` seconds; without,
+    its epoch is 0 and any process may claim it, if it is durable. For that it has `plan` (all that
+    a process must know, as bytes of the caller's) and `prompt_ids`, and its `items` (its own input)
+    are stored at once. `entries` are the first ones of its log: how many, and packed.
+
+    `queued_max` bounds how many of its tenant's responses may be queued before it. Raises
+    `ValueError` for an owner without a lease, or a lease without an owner.
     """
 
     uuid: UUID
@@ -48,29 +61,28 @@ class NewResponse:
     background: bool = False
     stored: bool = True
     status: str = "in_progress"
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedResponse:
-    """A response that ends. `body` is the final `Response` object, byte for byte as it is shown.
-
-    `recoveries` is JSON for operators, never shown: which rules repaired its output, how often.
-
-    `items` are its input and output, positions ascending. `tokens` None writes no usage line.
-    """
-
-    uuid: UUID
-    status: str
-    completed_at: datetime
-    body: bytes
-    recoveries: bytes = b"{}"
+    durable: bool = False
+    streamed: bool = False
+    plan: bytes | None = None
+    prompt_ids: array[int] | None = None
+    owner: str | None = None
+    lease_s: float | None = None
     items: Sequence[StoredItem] = ()
-    tokens: TokenUsage | None = None
+    entries: tuple[int, bytes] | None = None
+    idempotency: IdempotencyKey | None = None
+    queued_max: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.owner is None) != (self.lease_s is None):
+            raise ValueError("an owner needs a lease, and a lease an owner")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A row of `responses`. `body` is None until it has finished."""
+    """A row of `responses`. `body` is None until it has finished, `plan` from then on.
+
+    `is_held`: a process held it, by the database's clock, when this was read.
+    """
 
     uuid: UUID
     key_id: UUID
@@ -82,8 +94,14 @@ class StoredResponse:
     parent: UUID | None
     background: bool
     stored: bool
+    durable: bool
+    streamed: bool
     fold_version: int
+    epoch: int
+    next_entry: int
+    is_held: bool
     request: bytes
+    plan: bytes | None
     body: bytes | None
     recoveries: bytes | None
 
@@ -92,8 +110,17 @@ class StoredResponse:
         """Its status will not change any more."""
         return self.status in TERMINAL
 
+    @property
+    def day(self) -> date:
+        """The partition of its log."""
+        return day_of(self.created_at)
 
-_STORED = (
+
+# Statements are built once: building one costs more than running it.
+_IS_IT: Final = and_(
+    responses.c.tenant_id == bindparam("tenant"), responses.c.id == bindparam("id")
+)
+_FIND: Final = select(
     responses.c.id.label("uuid"),
     responses.c.key_id,
     responses.c.model,
@@ -104,121 +131,119 @@ _STORED = (
     responses.c.parent_id.label("parent"),
     responses.c.background,
     responses.c.stored,
+    responses.c.durable,
+    responses.c.streamed,
     responses.c.fold_version,
+    responses.c.epoch,
+    responses.c.next_entry,
+    func.coalesce(
+        and_(responses.c.owner.is_not(None), responses.c.lease_until >= func.clock_timestamp()),
+        False,
+    ).label("is_held"),
     responses.c.request,
+    responses.c.plan,
     responses.c.body,
     responses.c.recoveries,
+).where(_IS_IT)
+_FIND_LOCKED: Final = _FIND.with_for_update(key_share=True)
+
+_INSERT: Final = insert_into(responses).values(
+    lease_until=func.clock_timestamp() + bindparam("lease", type_=Interval)
 )
-
-
-ROWS_AT_ONCE: Final = 500
-"""Rows in one insert: making thousands ready would hold up the event loop."""
-
-# Statements are built once: building one costs more than running it.
-_INSERT: Final = insert_into(responses)
-_INSERT_ITEMS: Final = insert_into(messages)
-_END: Final = (
-    update(responses)
-    .where(
-        responses.c.tenant_id == bindparam("of_tenant"),
-        responses.c.id == bindparam("of_id"),
-        responses.c.status.in_(RUNNING),
-    )
-    .values(
-        status=bindparam("status"),
-        completed_at=bindparam("completed_at"),
-        body=bindparam("body"),
-        recoveries=bindparam("recoveries"),
-        owner=None,
-        lease_until=None,
-    )
-    .returning(responses.c.key_id, responses.c.model)
+_COUNT_QUEUED: Final = text("""
+SELECT count(*) FROM (
+    SELECT FROM responses WHERE tenant_id = :tenant AND status = 'queued' LIMIT :queued_max
+) AS queued
+""")
+_DELETE: Final = delete_from(responses).where(_IS_IT).returning(responses.c.created_at)
+_DELETE_LOG: Final = delete_from(log).where(
+    log.c.tenant_id == bindparam("tenant"),
+    log.c.response_id == bindparam("id"),
+    log.c.day == bindparam("day"),
 )
-
-
-def _is(tenant_id: TenantId, uuid: UUID) -> tuple[Any, Any]:
-    return responses.c.tenant_id == tenant_id, responses.c.id == uuid
 
 
 async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> None:
-    """Record that a response has started. Raises `StoreConflict` when its id is taken."""
+    """Record that a response is accepted, with all that comes with it, or nothing.
+
+    Raises `StoreConflict` when its id is taken, `KeyTaken` when its idempotency key stands for
+    another response, and `RateLimited` when too many of its tenant wait already.
+    """
     async with database.transaction(tenant_id) as connection:
-        await connection.execute(
-            _INSERT,
-            {
-                "tenant_id": tenant_id,
-                "id": new.uuid,
-                "key_id": new.key_id,
-                "status": new.status,
-                "model": new.model,
-                "background": new.background,
-                "stored": new.stored,
-                "created_at": new.created_at,
-                "root_created_at": new.root_created_at,
-                "parent_id": new.parent,
-                "request": new.request,
-                "fold_version": FOLD_VERSION,
-            },
+        if new.queued_max is not None:
+            await _check_queue(connection, tenant_id, new.queued_max)
+        await connection.execute(_INSERT, _row(tenant_id, new))
+        if new.idempotency is not None:
+            await idempotency.take(connection, tenant_id, new.uuid, new.idempotency)
+        await messages.add(connection, tenant_id, new.uuid, new.items)
+        if new.entries is not None:
+            claim = Claim(tenant_id, new.uuid, _epoch(new))
+            await events.add(connection, claim, new.created_at, LogRow(0, *new.entries))
+
+
+async def _check_queue(connection: AsyncConnection, tenant_id: TenantId, queued_max: int) -> None:
+    """Without a lock: requests that come at the same moment may all find the last place free."""
+    parameters = {"tenant": tenant_id, "queued_max": queued_max}
+    if await connection.scalar(_COUNT_QUEUED, parameters) == queued_max:
+        raise RateLimited(
+            f"{queued_max} background responses are waiting already. Try again when some of them"
+            " have been generated.",
+            code="rate_limit_exceeded",
         )
 
 
-async def finish(database: Database, tenant_id: TenantId, finished: FinishedResponse) -> bool:
-    """End a running response: status, body, items and usage, all or nothing.
+def _epoch(new: NewResponse) -> int:
+    return 0 if new.owner is None else 1
 
-    False, with nothing written, when it is unknown, deleted, or had ended before.
-    """
-    if finished.status not in TERMINAL:
-        raise ValueError(f"{finished.status} is no end")
-    end = {
-        "of_tenant": tenant_id,
-        "of_id": finished.uuid,
-        "status": finished.status,
-        "completed_at": finished.completed_at,
-        "body": finished.body,
-        "recoveries": finished.recoveries,
+
+def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
+    return {
+        "tenant_id": tenant_id,
+        "id": new.uuid,
+        "key_id": new.key_id,
+        "status": new.status,
+        "model": new.model,
+        "background": new.background,
+        "stored": new.stored,
+        "durable": new.durable,
+        "streamed": new.streamed,
+        "created_at": new.created_at,
+        "root_created_at": new.root_created_at,
+        "parent_id": new.parent,
+        "request": new.request,
+        "plan": new.plan,
+        "prompt": new.prompt_ids,
+        "owner": new.owner,
+        "lease": None if new.lease_s is None else timedelta(seconds=new.lease_s),
+        "epoch": _epoch(new),
+        "attempts": _epoch(new),
+        "next_entry": 0 if new.entries is None else new.entries[0],
+        "fold_version": FOLD_VERSION,
     }
-    async with database.transaction(tenant_id) as connection:
-        ended = (await connection.execute(_END, end)).one_or_none()
-        if ended is None:
-            return False
-        if finished.items:
-            key = {"tenant_id": tenant_id, "response_id": finished.uuid}
-            for start in range(0, len(finished.items), ROWS_AT_ONCE):
-                items = finished.items[start : start + ROWS_AT_ONCE]
-                await connection.execute(_INSERT_ITEMS, [key | row_of(item) for item in items])
-        if finished.tokens is not None:
-            line = usage.UsageLine(
-                response=finished.uuid,
-                key_id=ended.key_id,
-                model=ended.model,
-                at=finished.completed_at,
-                tokens=finished.tokens,
-            )
-            await usage.add(connection, tenant_id, line)
-    return True
 
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
     """The response; None when it is unknown, deleted, or another tenant's."""
     async with database.transaction(tenant_id) as connection:
-        result = await connection.execute(select(*_STORED).where(*_is(tenant_id, uuid)))
-    row = result.one_or_none()
+        return await find(connection, tenant_id, uuid)
+
+
+async def find(
+    connection: AsyncConnection, tenant_id: TenantId, uuid: UUID, *, locked: bool = False
+) -> StoredResponse | None:
+    """The same inside a transaction of the caller's; `locked`: nobody else changes it."""
+    statement = _FIND_LOCKED if locked else _FIND
+    row = (await connection.execute(statement, {"tenant": tenant_id, "id": uuid})).one_or_none()
     return StoredResponse(**row._mapping) if row else None  # noqa: SLF001 - public, in spite of its name
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
     """Erase a response with its items and its log; its usage line stays. False: unknown."""
-    remove = delete_from(responses).where(*_is(tenant_id, uuid)).returning(responses.c.created_at)
+    of_it = {"tenant": tenant_id, "id": uuid}
     async with database.transaction(tenant_id) as connection:
-        created_at: datetime | None = await connection.scalar(remove)
+        created_at: datetime | None = await connection.scalar(_DELETE, of_it)
         if created_at is None:
             return False
         # Items go by their foreign key, so that one which a concurrent `finish` adds goes too.
-        await connection.execute(
-            delete_from(events).where(
-                events.c.tenant_id == tenant_id,
-                events.c.response_id == uuid,
-                events.c.day == created_at.astimezone(UTC).date(),
-            )
-        )
+        await connection.execute(_DELETE_LOG, of_it | {"day": day_of(created_at)})
     return True

@@ -33,6 +33,9 @@ from gateway.store.types import ClientText, TokenIds
 
 APP_ROLE: Final = "harmony_gateway_app"
 """The role of every tenant transaction: no login, no ownership, so row-level security binds it."""
+RUNS_ROLE: Final = "harmony_gateway_runs"
+"""The role of what one process does for the runs of all tenants at once: claim, append, expire. It
+sees no item, no body and no key."""
 
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
@@ -76,6 +79,13 @@ tenants = Table(
     _required("name", Text, unique=True),
     _required("created_at", _TIME),
     Column("disabled_at", _TIME),
+    # The tenant's policy; null: the setting of that name.
+    Column("on_disconnect", Text),
+    Column("log_retention_s", Integer),
+    Column("response_retention_s", Integer),
+    Column("background_running_max", Integer),
+    Column("background_queued_max", Integer),
+    CheckConstraint("on_disconnect IN ('cancel', 'continue')", name="on_disconnect"),
 )
 
 api_keys = Table(
@@ -108,7 +118,13 @@ responses = Table(
     _required("request", LargeBinary),
     Column("body", LargeBinary),
     Column("recoveries", LargeBinary),
-    # The claim of a background run.
+    # Is there a log in `events`? Was it asked for as a stream?
+    _required("durable", Boolean, server_default=text("false")),
+    _required("streamed", Boolean, server_default=text("false")),
+    # What any replica needs to go on with a durable run; gone once it has ended.
+    Column("plan", LargeBinary),
+    Column("prompt", TokenIds),
+    # The claim of whoever generates it.
     Column("owner", Text),
     _required("epoch", Integer, server_default=text("0")),
     Column("lease_until", _TIME),
@@ -144,6 +160,21 @@ messages = Table(
 )
 # A digest, because an index entry is limited to 2,704 bytes and a client's id is not.
 Index("ix_messages_tenant_id_item_id", messages.c.tenant_id, func.sha256(messages.c.item_id))
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    # A digest, because an index entry is limited in size and a client's key must not be.
+    Column("key_hash", LargeBinary, primary_key=True),
+    _required("fingerprint", LargeBinary),
+    _required("response_id", Uuid),
+    _required("created_at", _TIME),
+    ForeignKeyConstraint(
+        ["tenant_id", "response_id"], ["responses.tenant_id", "responses.id"], ondelete="CASCADE"
+    ),
+    Index(None, "tenant_id", "response_id"),
+)
 
 events = Table(
     "events",
@@ -195,5 +226,6 @@ usage = Table(
     _required("cached_tokens", Integer),
     _required("output_tokens", Integer),
     _required("reasoning_tokens", Integer),
+    _required("recomputed_tokens", Integer, server_default=text("0")),
     Index(None, "tenant_id", "at"),
 )

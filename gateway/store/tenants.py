@@ -1,17 +1,17 @@
-"""Tenants and their keys, for operators; and the one look-up that makes a key a tenant.
+"""Tenants, their policies and their keys, for operators; the look-up that makes a key a tenant.
 
 Names are the operator's, checked by `services.access`. Times are the database's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from sqlalchemy import func, insert, select, text, update
 
 from gateway.store.tables import APP_ROLE, api_keys, tenants
-from gateway.tenancy import ApiKey, Principal, Tenant, TenantId
+from gateway.tenancy import ApiKey, Principal, Tenant, TenantId, TenantPolicy
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
 
     from gateway.store.engine import Database
+    from gateway.tenancy import OnDisconnect
 
-_FIND_KEY: Final = text(
-    "SELECT tenant_id, tenant_name, key_id, is_enabled FROM find_api_key(:key_hash)"
-)
+_FIND_PRINCIPAL: Final = text("SELECT * FROM find_principal(:key_hash)")
+DEFAULT_POLICY: Final = TenantPolicy()
 _TAKE_ROLE: Final = text("SELECT set_config('role', :role, true)")
 _KEY = (
     api_keys.c.id,
@@ -33,6 +33,35 @@ _KEY = (
     api_keys.c.disabled_at,
 )
 _TENANT = (tenants.c.id, tenants.c.name, tenants.c.created_at, tenants.c.disabled_at)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPolicy:
+    """What the operator decided for this tenant; None where the setting counts."""
+
+    on_disconnect: OnDisconnect | None = None
+    log_retention_s: int | None = None
+    response_retention_s: int | None = None
+    background_running_max: int | None = None
+    background_queued_max: int | None = None
+
+    def over(self, defaults: TenantPolicy) -> TenantPolicy:
+        """What counts: its own where it has one, else the default."""
+        own = {name: value for name, value in asdict(self).items() if value is not None}
+        return replace(defaults, **own)
+
+
+class PolicyChanges(TypedDict, total=False):
+    """What is to become of a tenant's own policy: None takes back, what is left out stays."""
+
+    on_disconnect: OnDisconnect | None
+    log_retention_s: int | None
+    response_retention_s: int | None
+    background_running_max: int | None
+    background_queued_max: int | None
+
+
+_POLICY = tuple(tenants.c[field.name] for field in fields(OwnPolicy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +77,10 @@ class NewKey:
 
 def _tenant(row: Row[*tuple[Any, ...]]) -> Tenant:
     return Tenant(TenantId(row.id), row.name, row.created_at, row.disabled_at)
+
+
+def _own_policy(row: Row[*tuple[Any, ...]]) -> OwnPolicy:
+    return OwnPolicy(**{field.name: getattr(row, field.name) for field in fields(OwnPolicy)})
 
 
 def _key(row: Row[*tuple[Any, ...]]) -> ApiKey:
@@ -95,6 +128,28 @@ async def disable_tenant(database: Database, name: str) -> Tenant | None:
     return _tenant(row) if row else None
 
 
+async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy] | None:
+    """The tenant of that name with its own policy."""
+    statement = select(*_TENANT, *_POLICY).where(tenants.c.name == name)
+    async with database.owner_transaction() as connection:
+        row = (await connection.execute(statement)).one_or_none()
+    return (_tenant(row), _own_policy(row)) if row else None
+
+
+async def set_policy(
+    database: Database, name: str, changes: PolicyChanges
+) -> tuple[Tenant, OwnPolicy] | None:
+    """Change a tenant's own policy; None when there is no such tenant.
+
+    Raises `StoreConflict` for a value that the table refuses. `changes` must not be empty.
+    """
+    statement = update(tenants).where(tenants.c.name == name).values(**changes)
+    async with database.owner_transaction() as connection:
+        result = await connection.execute(statement.returning(*_TENANT, *_POLICY))
+        row = result.one_or_none()
+    return (_tenant(row), _own_policy(row)) if row else None
+
+
 async def insert_key(database: Database, new: NewKey) -> ApiKey:
     """Raises `StoreConflict` when the tenant is unknown."""
     statement = insert(api_keys).values(
@@ -130,14 +185,19 @@ async def disable_key(database: Database, tenant_id: TenantId, key_id: UUID) -> 
     return _key(row) if row else None
 
 
-async def find_principal(database: Database, key_hash: bytes) -> Principal | None:
+async def find_principal(
+    database: Database, key_hash: bytes, defaults: TenantPolicy = DEFAULT_POLICY
+) -> Principal | None:
     """Whose key this is; None when it is unknown, or disabled, or its tenant is.
 
-    Runs as the role of tenants, which can see a key only by the hash of its secret.
+    Its policy is the tenant's own, and `defaults` where it has none. Runs as the role of tenants,
+    which can see a key only by the hash of its secret.
     """
     async with database.owner_transaction() as connection:
         await connection.execute(_TAKE_ROLE, {"role": APP_ROLE})
-        row = (await connection.execute(_FIND_KEY, {"key_hash": key_hash})).one_or_none()
+        row = (await connection.execute(_FIND_PRINCIPAL, {"key_hash": key_hash})).one_or_none()
     if row is None or not row.is_enabled:
         return None
-    return Principal(TenantId(row.tenant_id), row.tenant_name, row.key_id)
+    return Principal(
+        TenantId(row.tenant_id), row.tenant_name, row.key_id, _own_policy(row).over(defaults)
+    )

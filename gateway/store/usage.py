@@ -52,5 +52,6 @@ async def add(connection: AsyncConnection, tenant_id: TenantId, line: UsageLine)
         "cached_tokens": line.tokens.cached_tokens,
         "output_tokens": line.tokens.output_tokens,
         "reasoning_tokens": line.tokens.reasoning_tokens,
+        "recomputed_tokens": line.tokens.recomputed_tokens,
     }
     await connection.execute(_ADD, row)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 
 import orjson
 
-from gateway.errors import UpstreamError, UpstreamFailed, UpstreamUnavailable
+from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk
 from gateway.upstreams.problems import BackendTooOld, code_of, message_of, refusal
 from gateway.upstreams.sse import FrameTooLarge, SseSplitter
@@ -108,7 +108,7 @@ class CompletionReader:
     def end(self, why: str) -> TokenChunk | None:
         """Nothing more will come: the body ended, the connection broke, or patience did."""
         if not self._said_all and self.fault is None:
-            self._break(why)
+            self._break(why, UpstreamLost(why, upstream=self._upstream))
         return self._chunk()
 
     def _chunk(self) -> TokenChunk | None:
@@ -130,7 +130,8 @@ class CompletionReader:
         if not isinstance(event, dict):
             self._break("event is not an object")
         elif "error" in event or event.get("object") == "error":
-            self._break(message_of(event), code_of(event))
+            why = message_of(event)
+            self._break(why, refusal(self._upstream, code_of(event), why))
         else:
             usage = event.get("usage")
             if usage is not None:
@@ -173,10 +174,11 @@ class CompletionReader:
             if self._finish is None:
                 self._break(f"finish reason {message_of(reason)}")
 
-    def _break(self, why: str, status: int | None = None) -> None:
+    def _break(self, why: str, before_start: UpstreamError | None = None) -> None:
         """The stream is over in a way it should not be: it may still be a complete turn.
 
         After a stop id, or when all tokens asked for are there, nothing is missing but words.
+        `before_start` is the fault if not one id has come.
         """
         if self._finish is None:
             self._finish = self._unsaid_finish()
@@ -184,10 +186,8 @@ class CompletionReader:
             self._said_all = True
         elif self.started:
             self.fault = UpstreamFailed(why, upstream=self._upstream)
-        elif status is not None:
-            self.fault = refusal(self._upstream, status, why)
         else:
-            self.fault = UpstreamUnavailable(why, upstream=self._upstream)
+            self.fault = before_start or UpstreamUnavailable(why, upstream=self._upstream)
 
     def _unsaid_finish(self) -> FinishReason | None:
         if self._last_id in self._stop_ids:

@@ -59,6 +59,8 @@ class Connection(asyncio.Protocol):
         self._expired = False
         self._reading_paused = False
         self._writing_paused = False
+        self.hung_up = False
+        """`hang_up` was called."""
 
     @property
     def usable(self) -> bool:
@@ -122,6 +124,12 @@ class Connection(asyncio.Protocol):
                 return True
         self.abort()
         return False
+
+    def hang_up(self, why: str) -> None:
+        """Break off what is going on: who waits for it gets a ReadError, after what came before."""
+        self.hung_up = True
+        self._error = self._error or httpx2.ReadError(why)
+        self.abort()
 
     def abort(self) -> None:
         """Close the socket now, whatever is going on: this is how a backend learns of a cancel."""

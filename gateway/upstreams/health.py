@@ -39,6 +39,11 @@ class Health:
         """Polls say that something is there."""
         return self._polls_failed < self._policy.failures_max
 
+    @property
+    def in_doubt(self) -> bool:
+        """The last poll went wrong: whether something is there will be known soon."""
+        return self._polls_failed > 0
+
     def ejected_for(self, now: float) -> float:
         """Seconds until the trial; 0 when there is nothing to wait for."""
         return max(0.0, self._ejected_until - now) if self._ejected_until is not None else 0.0

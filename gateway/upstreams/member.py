@@ -70,6 +70,7 @@ class Member:
             ejected_for_s=self.health.ejected_for(now),
             version=self.description.version if self.description is not None else None,
             problem=self.problem,
+            in_doubt=self.health.in_doubt,
         )
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
@@ -99,8 +100,14 @@ class Member:
             if on_trial:
                 self.health.end_trial()
 
-    def polled(self, *, alive: bool) -> None:
-        """The outcome of a health check."""
+    def polled(self, *, alive: bool, silent_s: float) -> None:
+        """The outcome of a health check.
+
+        A backend that does not answer one, and streams of which stop in mid-sentence for `silent_s`
+        at the same time, is frozen: they are broken off, so that others go on with them before
+        patience with them is over. What has not begun may be silent for a good reason, and is
+        broken off only once the backend counts as unreachable.
+        """
         was_reachable = self.health.reachable
         self.health.polled(alive=alive)
         if was_reachable and not self.health.reachable:
@@ -109,6 +116,8 @@ class Member:
         elif not was_reachable and alive:
             self.problem = None
             _log.info("backend is reachable again", upstream=self.backend.name)
+        if not alive:
+            self._hang_up_on_silent(silent_s)
         self._report()
 
     def described(self, description: Description) -> None:
@@ -117,6 +126,11 @@ class Member:
         if self.health.healthy:
             self.problem = None
         self._report()
+
+    def _hang_up_on_silent(self, silent_s: float) -> None:
+        count = self._upstream.hang_up_on_silent(silent_s, begun_only=self.health.reachable)
+        if count:
+            _log.warning("silent streams are broken off", upstream=self.backend.name, count=count)
 
     def _answered(self, seconds: float) -> None:
         self.health.answered()

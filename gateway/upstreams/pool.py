@@ -8,7 +8,12 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.errors import ModelNotFound, NoUpstreamAvailable, UpstreamUnavailable
+from gateway.errors import (
+    ModelNotFound,
+    NoUpstreamAvailable,
+    UpstreamLost,
+    UpstreamUnavailable,
+)
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.health import EjectionPolicy, Health
 from gateway.upstreams.member import Member
@@ -46,13 +51,20 @@ class ProbeSchedule:
 
 @dataclass(frozen=True, slots=True)
 class PoolPolicy:
-    """Every bound of the pool. `attempts_max` counts backends tried for one request."""
+    """Every bound of the pool.
+
+    `attempts_max` counts backends tried for one request before its first token, `losses_max` those
+    of them that took it and broke down. A generation that is silent for `silent_s` at a backend
+    that does not answer its health check is broken off.
+    """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: StreamLimits = field(default_factory=StreamLimits)
     ejection: EjectionPolicy = field(default_factory=EjectionPolicy)
     schedule: ProbeSchedule = field(default_factory=ProbeSchedule)
     attempts_max: int = 3
+    losses_max: int = 2
+    silent_s: float = 2.0
 
 
 class Pool:
@@ -135,32 +147,43 @@ class Pool:
         return tuple(member.state() for member in self._members.values())
 
     async def stream(
-        self, request: TokenRequest, *, avoid: Collection[str] = ()
+        self,
+        request: TokenRequest,
+        *,
+        avoid: Collection[str] = (),
+        attempts_max: int | None = None,
     ) -> AsyncGenerator[TokenChunk, None]:
         """Generate at one backend after the other until one yields a first chunk.
 
         After that nothing is tried again. `avoid` names backends to use only if no other is left,
-        such as the one that broke off before. Raises ModelNotFound, UpstreamRejected,
-        NoUpstreamAvailable, and after the first chunk UpstreamFailed.
+        such as the one that broke off before; `attempts_max` (None: the policy's) is how many are
+        tried. Raises ModelNotFound; UpstreamRejected; UpstreamLost when as many as `losses_max`
+        were lost; the last failure when no more may be tried; NoUpstreamAvailable when none is
+        left; and after the first chunk UpstreamFailed.
         """
         reasons: list[str] = []
-        for member in self._attempts(request.model, avoid):
+        losses = 0
+        attempts_max = attempts_max or self._policy.attempts_max
+        for member in self._attempts(request.model, avoid, attempts_max):
             try:
                 async with aclosing(member.generate(request)) as chunks:
                     async for chunk in chunks:
                         yield chunk
             except UpstreamUnavailable as error:
                 reasons.append(str(error))
+                losses += isinstance(error, UpstreamLost)
+                if losses >= self._policy.losses_max or attempts_max == 1:
+                    raise
             else:
                 return
         raise NoUpstreamAvailable(request.model, "; ".join(reasons))
 
-    def _attempts(self, model: str, avoid: Collection[str]) -> Iterator[Member]:
+    def _attempts(self, model: str, avoid: Collection[str], attempts_max: int) -> Iterator[Member]:
         """Backends to try, each once; each choice is made when the one before has failed."""
         turn = self._turns.get(model, 0)
         self._turns[model] = turn + 1
         tried: set[str] = set()
-        while len(tried) < self._policy.attempts_max:
+        while len(tried) < attempts_max:
             choices = candidates(self._serving(model), tried=tried, avoided=avoid)
             state = round_robin(choices, turn)
             if state is None:
@@ -188,7 +211,7 @@ class Pool:
         was_reachable = member.health.reachable
         timeout_s = self._policy.schedule.health_timeout_s
         alive = await is_alive(self._client, member.backend, timeout_s=timeout_s)
-        member.polled(alive=alive)
+        member.polled(alive=alive, silent_s=self._policy.silent_s)
         if alive and (member.description is None or not was_reachable):
             await self._describe(member)  # what came back may serve something else than before
 

@@ -10,11 +10,14 @@ import orjson
 from gateway.errors import (
     ContextOverflow,
     UpstreamError,
+    UpstreamLost,
     UpstreamRejected,
     UpstreamUnavailable,
 )
 
 _CALLER_AT_FAULT: Final = frozenset({400, 404, 422})
+_BROKE_DOWN: Final = 500
+"""What vLLM answers when its engine dies of a request; one that is only busy answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
 
 _CONTEXT_OVERFLOW: Final = re.compile(
@@ -42,6 +45,8 @@ def refusal(upstream: str, status: int, message: str) -> UpstreamError:
     `status` is the HTTP status, or the `code` of an error that came as the first event of a 200.
     """
     text = f"answered {status}: {message}"
+    if status == _BROKE_DOWN:
+        return UpstreamLost(text, upstream=upstream)
     if status not in _CALLER_AT_FAULT:
         return UpstreamUnavailable(text, upstream=upstream)
     if status != 404 and _CONTEXT_OVERFLOW.search(message):

@@ -14,7 +14,8 @@ class BackendState:
     """One backend now.
 
     `models` are context lengths (tokens, None: not known yet) by public id. `available` also holds
-    for an ejected backend whose trial is due. `problem` is the last thing that went wrong.
+    for an ejected backend whose trial is due. `in_doubt`: its last health check went wrong.
+    `problem` is the last thing that did.
     """
 
     name: str
@@ -26,19 +27,22 @@ class BackendState:
     ejected_for_s: float = 0.0
     version: str | None = None
     problem: str | None = None
+    in_doubt: bool = False
 
 
 def candidates(
     states: Sequence[BackendState], *, tried: Collection[str] = (), avoided: Collection[str] = ()
 ) -> list[BackendState]:
-    """The best ones left: available and not avoided, else available, else simply all.
+    """The best ones left: available, not in doubt and not avoided; else with less and less of that.
 
     All, because when every backend looks dead it is more likely that something else is wrong, and
     a refused request costs less than a certain failure.
     """
     left = [state for state in states if state.name not in tried]
+    wanted = [state for state in left if state.available and state.name not in avoided]
     return (
-        [state for state in left if state.available and state.name not in avoided]
+        [state for state in wanted if not state.in_doubt]
+        or wanted
         or [state for state in left if state.available]
         or [state for state in left if state.name not in avoided]
         or left

@@ -50,6 +50,10 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
     A request beyond `connections_max` is refused with PoolTimeout at once: callers limit what is in
     flight, a second queue here would only hide it. A request that went out on a kept-alive
     connection which turns out closed, without one byte in answer, is sent once more on a new one.
+    When none can be made, it was lost: the server was there, and may be gone because of it.
+
+    The extension `on_connection` of a request is called with the `Connection` that it goes out on,
+    for whoever may want to hang up on it.
     """
 
     def __init__(
@@ -68,15 +72,23 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         timeouts = request.extensions.get("timeout", {})
         message = await _encode(request)
+        on_connection = request.extensions.get("on_connection", _ignore)
         pool = self._pool_of(request.url)
+        lost: httpx2.TransportError | None = None
         kept = pool.take_idle()
         if kept is not None:
+            on_connection(kept)
             try:
                 return await _exchange(kept, message, timeouts, pool.release)
-            except (httpx2.NetworkError, httpx2.RemoteProtocolError):
-                if kept.answered:
+            except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
+                if kept.answered or kept.hung_up:
                     raise
-        fresh = await pool.connect(timeouts)
+                lost = error
+        try:
+            fresh = await pool.connect(timeouts)
+        except httpx2.TransportError as error:
+            raise lost or error from error
+        on_connection(fresh)
         return await _exchange(fresh, message, timeouts, pool.release)
 
     @override
@@ -226,6 +238,10 @@ class _ResponseBody(httpx2.AsyncByteStream):
         release, self._release = self._release, None
         if release is not None:
             release(self._connection)
+
+
+def _ignore(_: Connection) -> None:
+    return
 
 
 async def _exchange(

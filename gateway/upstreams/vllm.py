@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+import math
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING
 
 import httpx2
 
-from gateway.errors import UpstreamError, UpstreamUnavailable
+from gateway.errors import UpstreamError, UpstreamLost, UpstreamUnavailable
 from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.client import read_body
 from gateway.upstreams.completions import CompletionReader, request_body
 from gateway.upstreams.problems import message_of_body, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
     from gateway.generation import TokenChunk, TokenRequest
     from gateway.upstreams.backend import Backend, Timeouts
     from gateway.upstreams.client import Client
+    from gateway.upstreams.connection import Connection
 
 _DEFAULT_LIMITS = StreamLimits()
 _SILENCE = "no token in time"
+_NOT_TAKEN = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.WriteError,
+    httpx2.WriteTimeout,
+    httpx2.UnsupportedProtocol,
+    httpx2.LocalProtocolError,
+)
+"""The backend did not get the whole request, so the request did nothing to it."""
+
+
+class _Exchange:
+    """One generation under way, and the connection it goes over.
+
+    `heard_at` is since when it is waited for, in the loop's time: never, while its last words are
+    still being listened to.
+    """
+
+    __slots__ = ("connection", "has_begun", "heard_at")
+
+    def __init__(self, now: float) -> None:
+        self.connection: Connection | None = None
+        self.has_begun = False
+        self.heard_at = now
+
+    def goes_over(self, connection: Connection) -> None:
+        self.connection = connection
 
 
 class VllmUpstream:
@@ -49,6 +79,7 @@ class VllmUpstream:
         self._limits = limits
         self._url = backend.url("/v1/completions")
         self._headers = {**backend.headers(), "content-type": "application/json"}
+        self._exchanges: set[_Exchange] = set()
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
         """One chunk for each read that brought ids; the last one has `finish`, often without ids.
@@ -63,21 +94,52 @@ class VllmUpstream:
             "read": self._timeouts.first_token_s,
         }
         patient_until = clock() + self._timeouts.first_token_s
-        response = await self._open(request, waits)
-        reader = self._reader(request)
-        async with aclosing(response.aiter_raw()) as parts:
-            while reader.fault is None and not reader.finished:
-                waits["read"] = max(patient_until - clock(), 0.0)
-                chunk = await _next_chunk(parts, reader)
-                if chunk is None and clock() > patient_until:
-                    chunk = reader.end(_SILENCE)  # bytes keep coming, but no ids among them
-                if chunk is not None:
-                    yield chunk
-                    patience = self._timeouts.tail_s if reader.ending else self._timeouts.stall_s
-                    patient_until = clock() + patience
-            if reader.fault is not None:
-                raise reader.fault
-            await self._drain(parts)
+        with self._watched(clock()) as exchange:
+            response = await self._open(request, waits, exchange)
+            reader = self._reader(request)
+            async with aclosing(response.aiter_raw()) as parts:
+                while reader.fault is None and not reader.finished:
+                    waits["read"] = max(patient_until - clock(), 0.0)
+                    chunk = await _next_chunk(parts, reader)
+                    if chunk is None and clock() > patient_until:
+                        chunk = reader.end(_SILENCE)  # bytes keep coming, but no ids among them
+                    if chunk is not None:
+                        exchange.has_begun, exchange.heard_at = True, math.inf
+                        yield chunk
+                        exchange.heard_at = now = clock()
+                        patient_until = now + self._patience_s(reader)
+                if reader.fault is not None:
+                    raise reader.fault
+                await self._drain(parts)
+
+    def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
+        """Break off the generations that said nothing for `silent_s`; how many those are.
+
+        With `begun_only` those that have not said anything yet are left to think.
+        """
+        since = asyncio.get_running_loop().time() - silent_s
+        silent = [
+            connection
+            for exchange in self._exchanges
+            if (connection := exchange.connection) is not None
+            and exchange.heard_at <= since
+            and (exchange.has_begun or not begun_only)
+        ]
+        for connection in silent:
+            connection.hang_up("silent, and not reachable")
+        return len(silent)
+
+    @contextmanager
+    def _watched(self, now: float) -> Iterator[_Exchange]:
+        exchange = _Exchange(now)
+        self._exchanges.add(exchange)
+        try:
+            yield exchange
+        finally:
+            self._exchanges.discard(exchange)
+
+    def _patience_s(self, reader: CompletionReader) -> float:
+        return self._timeouts.tail_s if reader.ending else self._timeouts.stall_s
 
     def _reader(self, request: TokenRequest) -> CompletionReader:
         return CompletionReader(
@@ -87,19 +149,23 @@ class VllmUpstream:
             frame_bytes_max=self._limits.frame_bytes_max,
         )
 
-    async def _open(self, request: TokenRequest, waits: dict[str, float | None]) -> httpx2.Response:
+    async def _open(
+        self, request: TokenRequest, waits: dict[str, float | None], exchange: _Exchange
+    ) -> httpx2.Response:
         served_model = self._backend.served_name(request.model)
         http_request = self._client.build_request(
             "POST",
             self._url,
             content=request_body(request, served_model, self._stop_ids),
             headers=self._headers,
-            extensions={"timeout": waits},
+            extensions={"timeout": waits, "on_connection": exchange.goes_over},
         )
         try:
             response = await self._client.send(http_request, stream=True)
-        except httpx2.TransportError as error:
+        except _NOT_TAKEN as error:
             raise UpstreamUnavailable(_describe(error), upstream=self.name) from error
+        except httpx2.TransportError as error:
+            raise UpstreamLost(_describe(error), upstream=self.name) from error
         if response.status_code != 200:
             waits["read"] = self._timeouts.tail_s
             raise await self._refusal(response)

@@ -1,7 +1,8 @@
 """What the API promises, where that is written, and by which id tests refer to it.
 
 `responses-api`: the reference of the Responses API; `6.3` are the cases of the Open Responses
-compliance suite, `7` those of the compatibility test for providers of gpt-oss.
+compliance suite, `7` those of the compatibility test for providers of gpt-oss. `5.4` has the
+header `Idempotency-Key`, which OpenAI does not promise, and leaves what it means to the server.
 """
 
 from __future__ import annotations
@@ -109,5 +110,150 @@ REQUIREMENTS: Final = (
         "gpt-oss.replay-ends-in-a-message",
         "responses-api 7.3",
         "Reasoning, call and output sent back as items are answered by a message.",
+    ),
+    Requirement(
+        "background.answered-at-once",
+        "responses-api 1.1",
+        "A background response is answered at once and can be polled until it is over.",
+    ),
+    Requirement(
+        "background.needs-store",
+        "responses-api 1.1",
+        "A background response that is not to be stored is refused with 400.",
+    ),
+    Requirement(
+        "background.queued-first",
+        "responses-api 4.3",
+        "The stream of a background response begins with created, queued, in_progress.",
+    ),
+    Requirement(
+        "background.survives-disconnect",
+        "responses-api 1.1",
+        "A client that hangs up does not end a background response.",
+    ),
+    Requirement(
+        "background.snapshot",
+        "responses-api 1.4",
+        "A running background response is returned as far as it has come.",
+    ),
+    Requirement(
+        "background.input-items",
+        "responses-api 1.7",
+        "The input of a background response is listed while it runs.",
+    ),
+    Requirement(
+        "background.in-flight-is-not-deleted",
+        "responses-api 1.5",
+        "A background response in flight is not deleted.",
+    ),
+    Requirement(
+        "background.continued-when-over",
+        "responses-api 1.2",
+        "A response that is still running cannot be continued.",
+    ),
+    Requirement(
+        "background.queue-is-bounded",
+        "responses-api 5.2",
+        "More background responses than may wait are refused with 429 and Retry-After.",
+    ),
+    Requirement(
+        "replay.byte-identical",
+        "responses-api 1.4",
+        "A stream is resumed after any event with the bytes that were sent before.",
+    ),
+    Requirement(
+        "replay.only-background-streams",
+        "responses-api 1.4",
+        "What was not created with background and stream cannot be streamed again.",
+    ),
+    Requirement(
+        "replay.nothing-left",
+        "responses-api 1.4",
+        "At and beyond the end of a stream there is only the end mark.",
+    ),
+    Requirement(
+        "cancel.running",
+        "responses-api 1.6",
+        "A running background response is cancelled and keeps what it had said.",
+    ),
+    Requirement(
+        "cancel.queued",
+        "responses-api 1.6",
+        "A queued background response is cancelled before it begins.",
+    ),
+    Requirement(
+        "cancel.twice",
+        "responses-api 1.6",
+        "Cancelling twice returns the same response.",
+    ),
+    Requirement(
+        "cancel.finished",
+        "responses-api 1.6",
+        "What has ended, and what is synchronous, cannot be cancelled.",
+    ),
+    Requirement(
+        "cancel.streams-end",
+        "responses-api 1.6",
+        "The streams of a cancelled response end with response.failed of status cancelled.",
+    ),
+    Requirement(
+        "disconnect.cancel",
+        "responses-api 1.1",
+        "A client that hangs up ends a response that is neither background nor kept.",
+    ),
+    Requirement(
+        "disconnect.continue",
+        "responses-api 1.1",
+        "By a tenant's policy a stored response goes on without its client, and can be resumed.",
+    ),
+    Requirement(
+        "disconnect.key",
+        "responses-api 5.4",
+        "A response with an Idempotency-Key goes on without its client.",
+    ),
+    Requirement(
+        "idempotency.same-response",
+        "responses-api 5.4",
+        "The same key with the same body returns the same response, byte for byte.",
+    ),
+    Requirement(
+        "idempotency.running",
+        "responses-api 5.4",
+        "A repeat of what still runs follows it, or waits for it.",
+    ),
+    Requirement(
+        "idempotency.concurrent",
+        "responses-api 5.4",
+        "Of requests with one key at the same moment one is generated, and one is charged.",
+    ),
+    Requirement(
+        "idempotency.other-body",
+        "responses-api 5.4",
+        "A key that was used with another body is refused with 400.",
+    ),
+    Requirement(
+        "idempotency.failure-frees-the-key",
+        "responses-api 5.4",
+        "What failed before its first token may be sent again with its key.",
+    ),
+    Requirement(
+        "idempotency.key-is-checked",
+        "responses-api 5.4",
+        "A key has 1 to 255 visible characters, and its response is stored.",
+    ),
+    Requirement(
+        "replicas.same-stream",
+        "responses-api 4.7",
+        "Every replica shows the same stream, without a gap or a repetition.",
+    ),
+    Requirement(
+        "replicas.cancel",
+        "responses-api 1.6",
+        "Any replica cancels what another generates.",
+    ),
+    Requirement(
+        "replicas.drain",
+        "responses-api 2.2",
+        "When a replica ends, others go on with its background responses.",
     ),
 )

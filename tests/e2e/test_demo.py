@@ -95,6 +95,10 @@ def until(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"no {words!r} in:\n{seen}")
 
 
+def dedented(printed: re.Match[str]) -> str:
+    return re.sub(r"^    ", "", printed[1], flags=re.MULTILINE)
+
+
 def saved(folder: Path) -> dict[str, str]:
     text = (folder / "data" / "demo.env").read_text(encoding="utf-8")
     return dict(re.findall(r"^export (\w+)=(\S+)$", text, re.MULTILINE))
@@ -149,12 +153,15 @@ def test_what_the_demo_prints_works_when_pasted_and_a_signal_ends_it(
         source = re.search(r"^ +(\. .*demo\.env)$", printed, re.MULTILINE)
         curl = re.search(r"^( +curl .*\n.*)$", printed, re.MULTILINE)
         python = re.search(r"^( +\S+ -c '\n.*\n.*')$", printed, re.MULTILINE)
+        resuming = re.search(
+            r"^( +\S+ -c '\n(?:[^']*)background=True[^']*')$", printed, re.MULTILINE
+        )
         assert source
         assert curl
         assert python
-        dedented = re.sub(r"^    ", "", python[1], flags=re.MULTILINE)
+        assert resuming
         pasted = subprocess.run(
-            ["sh", "-c", f"{source[1]}\n{curl[1]}\n{dedented}"],
+            ["sh", "-c", "\n".join(map(dedented, (source, curl, resuming, python)))],
             env=environment(folder),
             capture_output=True,
             text=True,
@@ -162,6 +169,7 @@ def test_what_the_demo_prints_works_when_pasted_and_a_signal_ends_it(
             check=True,
         )
         assert "event: response.completed" in pasted.stdout
+        assert "\n1 response.queued\n" in pasted.stdout
         assert pasted.stdout.rstrip().endswith("I am a scripted server, not a model 🤖.")
         assert "POST /v1/responses  200" in until(process, "POST /v1/responses")
         process.send_signal(stop)

@@ -44,7 +44,9 @@ REFUSALS: list[tuple[Callable[[OpenAI], object], type[APIStatusError], tuple[Any
         ("previous_response_not_found", "previous_response_id"),
     ),
     (
-        lambda client: client.responses.create(model=MODEL, input="x", background=True),
+        lambda client: client.responses.create(
+            model=MODEL, input="x", background=True, store=False
+        ),
         BadRequestError,
         ("unsupported_parameter", "background"),
     ),

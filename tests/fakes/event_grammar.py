@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from gateway.protocol.events import Event
 
 _SENTENCE: Final = re.compile(
-    r"created( queued)? in_progress"
+    r"created( queued)*( in_progress"
     r"( output_item.added:message content_part.added( output_text.delta)+"
     r" output_text.done content_part.done output_item.done:message"
     r"| output_item.added:reasoning content_part.added( reasoning_text.delta)+"
     r" reasoning_text.done content_part.done output_item.done:reasoning"
     r"| output_item.added:function_call( function_call_arguments.delta)+"
     r" function_call_arguments.done output_item.done:function_call"
-    r")*"
+    r")*)?"
     r" (completed|incomplete|error failed|failed)"
 )
 _TERMINAL: Final = ("response.completed", "response.incomplete", "response.failed")

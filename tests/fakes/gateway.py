@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from typing import Any
 
+    from gateway.composition.process import Process
+    from gateway.store.tenants import PolicyChanges
+
 PEPPER = "pepper-of-the-tests-only"
 
 
 @dataclass(frozen=True)
 class RunningGateway:
-    """Where it listens, and a key of its first tenant."""
+    """Where it listens, a key of its first tenant, and what serves behind it."""
 
     url: str
     key: str
+    process: Process
 
     @property
     def headers(self) -> dict[str, str]:
@@ -53,12 +57,13 @@ def gateway_settings(database_url: str, backends: Sequence[str], **sections: Any
 @asynccontextmanager
 async def running_gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
     """The gateway of `settings`, with a tenant `acme`."""
-    async with serving(create_app(settings)) as url:
-        yield RunningGateway(url, await new_key(settings, "acme"))
+    app = create_app(settings)
+    async with serving(app) as url:
+        yield RunningGateway(url, await new_key(settings, "acme"), app.state.process)
 
 
-async def new_key(settings: Settings, tenant: str) -> str:
-    """A key for a new tenant."""
+async def new_key(settings: Settings, tenant: str, policy: PolicyChanges | None = None) -> str:
+    """A key for a tenant, which is made where there is none yet, with this policy."""
     assert settings.database.url is not None
     database = Database.connect(
         settings.database.url.get_secret_value(),
@@ -70,6 +75,8 @@ async def new_key(settings: Settings, tenant: str) -> str:
         access = Access(database, PEPPER.encode(), 5, 100)
         if tenant not in {known.name for known in await access.list_tenants()}:
             await access.create_tenant(tenant)
+        if policy is not None:
+            await access.set_policy(tenant, policy)
         _, secret = await access.create_key(tenant, "test")
     finally:
         await database.close()

@@ -35,15 +35,17 @@ running: Final[list[Child]] = []
 
 
 class Child:
-    """A running `python -m gateway`. What it prints is kept."""
+    """A running `python -m gateway`, or of another module. What it prints is kept."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], *, module: str = "gateway"
+    ) -> None:
         self.arguments = tuple(arguments)
         self._lines: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gateway", *arguments],
+            [sys.executable, "-m", module, *arguments],
             env={**_neutral_environment(), **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -71,6 +73,14 @@ class Child:
     def terminate(self) -> None:
         """SIGTERM; does not wait."""
         self.process.send_signal(signal.SIGTERM)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it does nothing any more, but its connections stay open."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT: it goes on as if no time had passed."""
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""

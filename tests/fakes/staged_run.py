@@ -1,10 +1,10 @@
-"""A run on a stage: a scripted backend, an archive in memory, the real parser and fold."""
+"""A run on a stage: scripted backends, archive and keeper in memory, the real parser and fold."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
@@ -16,43 +16,62 @@ from gateway.runs.live import LiveLog
 from gateway.runs.observer import Observer
 from gateway.runs.runner import Engine, Run
 from gateway.runs.specification import RunSpecification
+from gateway.runs.turn import HopPolicy, TokenSource
+from gateway.store.claims import Claim
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.harmony_script import script_ids, vocabulary
 from tests.fakes.response_heads import response_head
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 
-    from gateway.log import Finished
+    from gateway.log import Entry, Finished
     from gateway.protocol.events import Event
+
+    Commit = Callable[[Finished, Fold], Awaitable[None]]
 
 ANSWER = "<|channel|>final<|message|>Hello there<|return|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm<|end|>"
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 TENANT = TenantId(UUID(int=1))
+IMPATIENT = HopPolicy(hop_wait_s=0.0, upstream_wait_s=0.0)
+Step = TokenChunk | Exception
 
 
 @dataclass
 class ScriptedTokens:
-    """A backend that says what it is told, turn by turn; an exception in a script is raised."""
+    """Backends that say what they are told, call by call; an exception in a script is raised."""
 
-    turns: Sequence[Sequence[TokenChunk | Exception]]
+    turns: Sequence[Sequence[Step]]
     requests: list[TokenRequest] = field(default_factory=list)
+    avoided: list[set[str]] = field(default_factory=list)
+    attempts_max: list[int | None] = field(default_factory=list)
     closed: int = 0
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     hang: bool = False
+    last_asked: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def stream(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
+    async def stream(
+        self,
+        request: TokenRequest,
+        *,
+        avoid: Collection[str] = (),
+        attempts_max: int | None = None,
+    ) -> AsyncGenerator[TokenChunk, None]:
         script = self.turns[len(self.requests)]
         self.requests.append(request)
+        self.avoided.append(set(avoid))
+        self.attempts_max.append(attempts_max)
+        if len(self.requests) == len(self.turns):
+            self.last_asked.set()
         try:
             for step in script:
                 await asyncio.sleep(0)
                 if isinstance(step, Exception):
                     raise step
                 yield step
-            if self.hang:
+            if self.hang and len(self.requests) == len(self.turns):
                 self.reached.set()
                 await asyncio.Event().wait()
         finally:
@@ -69,13 +88,14 @@ class MemoryArchive:
     finished: list[Finished] = field(default_factory=list)
     metered: list[Finished] = field(default_factory=list)
 
-    async def begin(self, spec: RunSpecification) -> None:
+    async def begin(self, spec: RunSpecification) -> Claim:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
         self.begun += 1
+        return Claim(spec.principal.tenant_id, spec.head.uuid, 1)
 
-    async def finish(self, spec: RunSpecification, finished: Finished, fold: Fold) -> None:
+    async def finish(self, finished: Finished, fold: Fold) -> None:
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
@@ -87,12 +107,69 @@ class MemoryArchive:
         self.metered.append(finished)
 
 
+@dataclass
+class MemoryKeeper:
+    """Knows who holds what."""
+
+    held: dict[UUID, Run] = field(default_factory=dict)
+    dropped: list[Claim] = field(default_factory=list)
+
+    def hold(self, claim: Claim, run: Run) -> None:
+        self.held[claim.uuid] = run
+
+    def drop(self, claim: Claim) -> None:
+        del self.held[claim.uuid]
+        self.dropped.append(claim)
+
+
+@dataclass
+class RecordingJournal:
+    """A journal that remembers what was written into it, and is full as often as it is told."""
+
+    live: LiveLog
+    commit: Commit | None = None
+    entries: list[Entry] = field(default_factory=list)
+    full_after: int | None = None
+    lost: Exception | None = None
+    waits: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.full_after is not None and len(self.entries) >= self.full_after
+
+    def append(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.live.append(entry)
+
+    async def room(self) -> None:
+        await asyncio.sleep(0)
+        self.waits += 1
+        if self.lost is not None:
+            raise self.lost
+        self.full_after = None
+
+    async def finish(self, finished: Finished) -> None:
+        events = self.live.fold.apply(finished)
+        try:
+            if self.commit is not None:
+                await self.commit(finished, self.live.fold)
+        except BaseException:
+            self.live.refold()
+            raise
+        self.entries.append(finished)
+        self.live.close(finished, events)
+
+
 def specification(
-    *, store: bool = True, max_tokens: int = 100, tenant: TenantId = TENANT
+    *,
+    store: bool = True,
+    max_tokens: int = 100,
+    tenant: TenantId = TENANT,
+    background: bool = False,
 ) -> RunSpecification:
     return RunSpecification(
         principal=Principal(tenant, "tenant", uuid4()),
-        head=response_head(),
+        head=response_head(background=background),
         model="gpt-oss-20b",
         prompt_ids=script_ids("<|start|>user<|message|>hi<|end|><|start|>assistant"),
         added=(),
@@ -102,17 +179,24 @@ def specification(
         parent=None,
         root_created_at=0,
         tools=frozenset(),
+        durable=background,
     )
 
 
-@dataclass
-class Stage:
-    """A run with its surroundings."""
+Source = TypeVar("Source", bound=TokenSource)
 
-    tokens: ScriptedTokens
+
+@dataclass
+class Stage(Generic[Source]):
+    """A run with its surroundings. `said` is what the log says already; then it has a claim."""
+
+    tokens: Source
     archive: MemoryArchive = field(default_factory=MemoryArchive)
     spec: RunSpecification = field(default_factory=specification)
     run_time_max_s: float = 60
+    hops: HopPolicy = IMPATIENT
+    said: Sequence[Entry] | None = None
+    full_after: int | None = None
 
     def __post_init__(self) -> None:
         framing = Framing(OPENING, RETURN, END)
@@ -120,22 +204,42 @@ class Stage:
             lambda: Fold(self.spec.head, lambda: Parser(vocabulary(), self.spec.tools), framing),
             reader_events_max=100,
         )
+        for entry in self.said or ():
+            self.live.append(entry)
+        self.journal = RecordingJournal(
+            self.live,
+            self.archive.finish if self.spec.store else None,
+            full_after=self.full_after,
+        )
+        self.keeper = MemoryKeeper()
+        self.metrics = Metrics()
         engine = Engine(
             tokens=self.tokens,
-            archive=self.archive,  # type: ignore[arg-type]
-            observer=Observer(Metrics()),
+            archive=self.archive,
+            keeper=self.keeper,
+            observer=Observer(self.metrics),
             alive_interval_s=60,
             run_time_max_s=self.run_time_max_s,
+            hops=self.hops,
         )
-        self.run = Run(self.spec, self.live, engine)
+        claim = None
+        if self.said is not None:
+            claim = Claim(self.spec.principal.tenant_id, self.spec.head.uuid, 2)
+        self.run = Run(self.spec, self.journal, engine, claim=claim)
+
+    @property
+    def text(self) -> str:
+        """The text of the last item."""
+        item = self.live.fold.response()["output"][-1]
+        return str(item["content"][0]["text"])
 
     async def play(self) -> list[Event]:
         await self.run()
         return [event async for batch in self.live.follow() for event in batch]
 
 
-def says(text: str, finish: FinishReason | None = STOP) -> list[TokenChunk | Exception]:
-    chunks: list[TokenChunk | Exception] = [TokenChunk([token]) for token in script_ids(text)]
+def says(text: str, finish: FinishReason | None = STOP) -> list[Step]:
+    chunks: list[Step] = [TokenChunk([token]) for token in script_ids(text)]
     if finish is not None:
         chunks.append(TokenChunk([], finish, cached_tokens=2))
     return chunks

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from hypothesis import strategies as st
 
 from gateway.generation import FinishReason
-from gateway.log import Alive, Entry, Finished, Tokens, TurnEnded, TurnStarted
+from gateway.log import Alive, Entry, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted
 from gateway.output.fold import Fold, Framing
 from tests.fakes.response_heads import response_head
 from tests.fakes.toy_parser import PIECES, RETURN, TEXT, ToyParser
@@ -25,10 +25,10 @@ ENDINGS: Final = (
     Finished("cancelled", 1_795_000_009),
 )
 
-_BREAK, _ALIVE, _STOP, _LENGTH = range(TEXT + len(PIECES), TEXT + len(PIECES) + 4)
+_BREAK, _ALIVE, _HOP, _STOP, _LENGTH = range(TEXT + len(PIECES), TEXT + len(PIECES) + 5)
 
 
-def logs() -> st.SearchStrategy[list[Entry]]:
+def logs(*, background: bool = False) -> st.SearchStrategy[list[Entry]]:
     """Whole logs: any number of turns, the last of which may be broken off, and an end.
 
     Drawn as flat lists of small numbers, which is many times faster than nested strategies.
@@ -36,7 +36,8 @@ def logs() -> st.SearchStrategy[list[Entry]]:
     code = st.integers(0, _LENGTH)
     # The average list is little longer than its minimum.
     codes = st.lists(code, min_size=20, max_size=60).map(lambda said: [_BREAK, *said])
-    return st.builds(_write_log, codes | st.lists(code, max_size=8), st.sampled_from(ENDINGS))
+    written = st.builds(_write_log, codes | st.lists(code, max_size=8), st.sampled_from(ENDINGS))
+    return written.map(lambda log: [Queued(), *log]) if background else written
 
 
 def _write_log(codes: list[int], ending: Finished) -> list[Entry]:
@@ -49,6 +50,8 @@ def _write_log(codes: list[int], ending: Finished) -> list[Entry]:
             ids.append(code)
         elif code == _ALIVE:
             log.append(Alive())
+        elif code == _HOP and log:
+            log.append(Hop("backend" if in_turn else "replica", 7))
         elif not in_turn:
             log.append(TurnStarted(4 * len(ids), tuple(ids)))
             ids, in_turn = [], True

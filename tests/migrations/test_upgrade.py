@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
+from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from gateway import ids
 from gateway.errors import StartupError, StoreError, StoreUnavailable
-from gateway.store import responses, tenants
+from gateway.store import claims, responses, tenants
 from gateway.store.engine import Database
 from gateway.store.migrate import alembic_config, head_revision, run_locked, upgrade
-from gateway.store.tables import APP_ROLE
+from gateway.store.tables import APP_ROLE, RUNS_ROLE
 from gateway.tenancy import TenantId
-from tests.fakes.stored import store_turn
+from tests.conftest import opened
+from tests.fakes.stored import TERMS, durable_response, store_turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -63,10 +65,10 @@ async def owner(postgres: PostgresServer) -> AsyncIterator[str]:
     await postgres.execute(f"DROP ROLE {name}")
 
 
-async def forget_role(postgres: PostgresServer) -> bool:
+async def forget_role(postgres: PostgresServer, role: str) -> bool:
     """False when other databases of this server still use it."""
     try:
-        await postgres.execute(f"DROP ROLE IF EXISTS {APP_ROLE}")
+        await postgres.execute(f"DROP ROLE IF EXISTS {role}")
     except asyncpg.DependentObjectsStillExistError:
         return False
     return True
@@ -76,9 +78,10 @@ async def test_an_owner_without_superpowers_can_migrate_and_serve(
     postgres: PostgresServer, owner: str
 ) -> None:
     name = await postgres.create(owner=owner)
-    if not await forget_role(postgres):
-        # Another database's migration made the role: its administrator has to share it.
-        await postgres.execute(f"GRANT {APP_ROLE} TO {owner}")
+    for role in (APP_ROLE, RUNS_ROLE):
+        if not await forget_role(postgres, role):
+            # Another database's migration made the role: its administrator has to share it.
+            await postgres.execute(f"GRANT {role} TO {owner}")
     url = postgres.database_url(name, user=owner)
     await upgrade(url)
     database = Database.connect(url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30)
@@ -93,6 +96,8 @@ async def test_an_owner_without_superpowers_can_migrate_and_serve(
     uuid = await store_turn(database, tenant, "1")
     assert await responses.delete(database, tenant, uuid)
     await store_turn(database, tenant, "2")
+    await responses.insert(database, tenant, durable_response())
+    assert len(await claims.claim(database, "me", TERMS, limit=9, take_over=True)) == 1
     async with database.owner_transaction() as connection:
         for content in ("responses", "messages", "usage"):
             assert await connection.scalar(text(f"SELECT count(*) FROM {content}")) == 0
@@ -100,24 +105,37 @@ async def test_an_owner_without_superpowers_can_migrate_and_serve(
     await postgres.drop(name)
 
 
-async def test_an_owner_who_may_not_take_the_role_is_told_so(postgres: PostgresServer) -> None:
+@pytest.mark.parametrize(
+    ("granted", "complaint"),
+    [([], f'role "{APP_ROLE}"'), ([APP_ROLE], f"GRANT {RUNS_ROLE} TO owner_")],
+    ids=["none", "one"],
+)
+async def test_an_owner_who_may_not_take_a_role_is_told_which(
+    postgres: PostgresServer, granted: list[str], complaint: str
+) -> None:
     name, owner = await postgres.create(), "owner_" + ids.new_uuid().hex
     await upgrade(postgres.database_url(await postgres.create()))
     await postgres.execute(f"CREATE ROLE {owner} LOGIN PASSWORD 'secret'")
     await postgres.execute(f"ALTER DATABASE {name} OWNER TO {owner}")
-    with pytest.raises(StoreError, match="42501"):
+    for role in granted:
+        await postgres.execute(f"GRANT {role} TO {owner}")
+    with pytest.raises(StoreError, match="42501") as caught:
         await upgrade(postgres.database_url(name, user=owner))
+    assert complaint in str(caught.value.__cause__)
     await postgres.drop(name)
     await postgres.execute(f"DROP ROLE {owner}")
 
 
-async def test_the_role_may_be_made_from_many_databases_at_once(
-    postgres: PostgresServer, owner: str
+@pytest.mark.parametrize(
+    ("revision", "made"), [("5d1e0c7a9b42", APP_ROLE), ("8c2f6a1be073", RUNS_ROLE)]
+)
+async def test_a_role_may_be_made_from_many_databases_at_once(
+    postgres: PostgresServer, owner: str, revision: str, made: str
 ) -> None:
     names = [await postgres.create(owner=owner) for _ in range(4)]
     role = "role_" + ids.new_uuid().hex
-    migration = ScriptDirectory.from_config(alembic_config()).get_revision("5d1e0c7a9b42")
-    statement = migration.module.CREATE_ROLE.replace(APP_ROLE, role)
+    migration = ScriptDirectory.from_config(alembic_config()).get_revision(revision)
+    statement = migration.module.CREATE_ROLE.replace(made, role)
 
     async def make_role(url: str) -> None:
         connection = await asyncpg.connect(url)
@@ -132,6 +150,34 @@ async def test_the_role_may_be_made_from_many_databases_at_once(
     for name in names:
         await postgres.drop(name)
     await postgres.execute(f"DROP ROLE {role}")
+
+
+async def test_the_release_before_may_go_on_and_its_responses_are_left_to_it(
+    postgres: PostgresServer, empty_database_url: str
+) -> None:
+    url = empty_database_url
+    await run_locked(
+        url,
+        lambda connection: command.upgrade(alembic_config(connection), "5d1e0c7a9b42"),
+        wait_s=30,
+        connect_timeout_s=30,
+    )
+    old_insert = (
+        "INSERT INTO responses (tenant_id, id, key_id, status, model, background, stored,"
+        " created_at, root_created_at, request, fold_version) VALUES (gen_random_uuid(),"
+        " gen_random_uuid(), gen_random_uuid(), 'in_progress', 'm', false, true, now(), now(),"
+        " '', 1)"
+    )
+    name = url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute(old_insert, database=name)
+    await upgrade(url)
+    await postgres.execute(old_insert, database=name)
+    assert await postgres.fetch("SELECT * FROM find_api_key('')", url=url) == []
+    async with opened(url) as database:
+        assert await claims.claim(database, "me", TERMS, limit=9, take_over=True) == []
+        sweep = {"limit": 9, "attempts_max": TERMS.attempts_max}
+        assert await claims.abandoned(database, orphan_s=3600, **sweep) == []
+        assert len(await claims.abandoned(database, orphan_s=-1, **sweep)) == 2
 
 
 async def test_upgrading_twice_changes_nothing(database_url: str, database: Database) -> None:

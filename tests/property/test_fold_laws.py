@@ -9,7 +9,7 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.log import Entry, Tokens, TurnStarted, pack, unpack
+from gateway.log import Alive, Entry, Hop, Queued, Tokens, TurnEnded, TurnStarted, pack, unpack
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.toy_logs import apply_all, logs, new_fold
 
@@ -17,9 +17,52 @@ laws = settings(deadline=None)
 
 
 @laws
-@given(logs(), st.booleans())
-def test_every_log_folds_to_a_lawful_stream(log: list[Entry], background: bool) -> None:
-    check_stream(apply_all(new_fold(background=background), log))
+@given(logs())
+def test_every_log_folds_to_a_lawful_stream(log: list[Entry]) -> None:
+    check_stream(apply_all(new_fold(), log))
+
+
+@laws
+@given(logs(background=True))
+def test_every_log_of_what_was_queued_folds_to_a_lawful_stream(log: list[Entry]) -> None:
+    check_stream(apply_all(new_fold(background=True), log))
+
+
+@laws
+@given(logs())
+def test_a_background_log_that_was_never_queued_still_folds(log: list[Entry]) -> None:
+    assert apply_all(new_fold(background=True), log)[-1].is_terminal
+
+
+@laws
+@given(logs())
+def test_a_hop_shows_nothing(log: list[Entry]) -> None:
+    straight = [entry for entry in log if not isinstance(entry, Hop)]
+    hopped, whole = new_fold(), new_fold()
+    assert apply_all(hopped, log) == apply_all(whole, straight)
+    assert hopped.items() == whole.items()
+    hops = [entry for entry in log if isinstance(entry, Hop)]
+    assert hopped.usage.recomputed_tokens == sum(hop.recomputed_tokens for hop in hops)
+    assert hopped.hops + hopped.takeovers == len(hops)
+
+
+@laws
+@given(logs(), st.data())
+def test_the_fold_knows_where_the_log_stands(log: list[Entry], data: st.DataObject) -> None:
+    fold = new_fold()
+    said: list[list[int]] = []
+    ended = 0
+    for entry in log[: data.draw(st.integers(0, len(log)))]:
+        fold.apply(entry)
+        if isinstance(entry, TurnStarted):
+            said.append([])
+        elif isinstance(entry, Tokens):
+            said[-1] += entry.ids
+        ended += isinstance(entry, TurnEnded)
+    assert [turn.said for turn in fold.turns] == said
+    assert sum(turn.finish is not None for turn in fold.turns) == ended
+    is_open = len(said) > ended and not fold.is_finished
+    assert fold.open_turn is (fold.turns[-1] if is_open else None)
 
 
 @laws
@@ -94,14 +137,17 @@ def test_an_item_that_is_not_complete_is_never_repeated_as_ids(log: list[Entry])
 
 
 @laws
-@given(logs())
+@given(logs(background=True))
 def test_the_response_can_be_read_at_any_time(log: list[Entry]) -> None:
     fold = new_fold(background=True)
-    assert fold.response()["status"] == "queued"
+    status = "queued"
+    assert fold.response()["status"] == status
     for entry in log[:-1]:
         fold.apply(entry)
         body = fold.response()
-        assert (body["status"], body["usage"]) == ("in_progress", None)
+        if not isinstance(entry, Queued | Alive):
+            status = "in_progress"
+        assert (body["status"], body["usage"]) == (status, None)
         assert body["output"][: len(fold.items())] == [item.item for item in fold.items()]
         assert all(item["status"] == "in_progress" for item in body["output"][len(fold.items()) :])
 

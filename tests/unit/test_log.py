@@ -12,6 +12,8 @@ from gateway.log import (
     Alive,
     Entry,
     Finished,
+    Hop,
+    Queued,
     Tokens,
     TurnEnded,
     TurnStarted,
@@ -26,7 +28,8 @@ _texts = st.text(alphabet="ab é\U0001f600\x00", max_size=5)
 _entries = st.one_of(
     st.builds(TurnStarted, _counts, _ids),
     st.builds(Tokens, _ids),
-    st.just(Alive()),
+    st.sampled_from([Alive(), Queued()]),
+    st.builds(Hop, st.sampled_from(["backend", "replica"]), _counts),
     st.builds(TurnEnded, st.sampled_from(FinishReason), _counts),
     st.builds(
         Finished,
@@ -39,9 +42,11 @@ _entries = st.one_of(
 )
 _optional = st.none() | _texts
 LOG: list[Entry] = [
+    Queued(),
     TurnStarted(300, (200005, 17196)),
     Tokens((200008, 4)),
     Alive(),
+    Hop("replica", 302),
     TurnEnded(FinishReason.LENGTH, 128),
     Finished("incomplete", 1_795_000_009, reason="max_output_tokens"),
 ]
@@ -65,11 +70,13 @@ def test_a_missing_text_is_not_an_empty_one(
 def test_the_packed_form_never_changes() -> None:
     assert pack(LOG).hex() == (
         "01"
-        "51ac02450d03002c430000"
-        "42480d030004000000"
+        "06"
+        "a101ac02450d03002c430000"
+        "8201480d030004000000"
         "03"
-        "1c018001"
-        "d50101c98df6d706126d61785f6f75747075745f746f6b656e730000"
+        "3701ae02"
+        "34018001"
+        "a50301c98df6d706126d61785f6f75747075745f746f6b656e730000"
     )
 
 
@@ -101,23 +108,25 @@ def test_flipped_bytes_raise_value_error_or_are_a_log(data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize(
-    "damaged",
+    ("damaged", "words"),
     [
-        pytest.param("", id="empty"),
-        pytest.param("02", id="another version"),
-        pytest.param("0142", id="an entry that is cut off"),
-        pytest.param("010a00", id="half an id"),
-        pytest.param("010b00", id="an entry that is too long"),
-        pytest.param("0107", id="an unknown tag"),
-        pytest.param("0114ff00", id="an unknown finish reason"),
-        pytest.param("01ffffffffffffffffff01", id="a number that is too large"),
-        pytest.param("013d000002ff0000", id="text that is not UTF-8"),
-        pytest.param("011d010100", id="an end without its texts"),
-        pytest.param("012d0101000000", id="an incomplete end without its reason"),
+        pytest.param("", "version", id="empty"),
+        pytest.param("02", "version", id="another version"),
+        pytest.param("0142", "cut off", id="an entry that is cut off"),
+        pytest.param("011200", "ids in a log entry are cut off", id="half an id"),
+        pytest.param("011300", "longer", id="an entry that is too long"),
+        pytest.param("011600", "longer", id="a mark that says something"),
+        pytest.param("0108", "tag 8", id="an unknown tag"),
+        pytest.param("0124ff00", "does not exist", id="an unknown finish reason"),
+        pytest.param("01270200", "does not exist", id="an unknown reason to hop"),
+        pytest.param("01ffffffffffffffffff01", "too large", id="a number that is too large"),
+        pytest.param("0165000002ff0000", "utf-8", id="text that is not UTF-8"),
+        pytest.param("0135010100", "cut off", id="an end without its texts"),
+        pytest.param("01550101000000", "needs a reason", id="an incomplete end without its reason"),
     ],
 )
-def test_damage_is_a_value_error(damaged: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
+def test_damage_is_a_value_error(damaged: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
         unpack(bytes.fromhex(damaged))
 
 
@@ -128,6 +137,7 @@ def test_damage_is_a_value_error(damaged: str) -> None:
         Tokens((2**32,)),
         TurnStarted(-1),
         TurnEnded(FinishReason.STOP, 2**63),
+        Hop("backend", -1),
         Finished("cancelled", 1, reason="\ud800"),
     ],
 )

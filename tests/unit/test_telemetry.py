@@ -168,6 +168,35 @@ def test_backends_and_the_store_are_watched() -> None:
     assert value(metrics, "gateway_store_errors_total", kind="StoreUnavailable") == 1
 
 
+def test_what_outlives_its_backend_or_its_replica_is_counted() -> None:
+    metrics = Metrics()
+    metrics.hopped("backend")
+    metrics.recomputed(310)
+    metrics.claimed(3, taken_over=1)
+    metrics.claim_lost()
+    metrics.claims_held(2)
+    assert value(metrics, "gateway_hops_total", reason="backend") == 1
+    assert value(metrics, "gateway_recomputed_tokens_total") == 310
+    assert value(metrics, "gateway_claims_total", kind="begun") == 2
+    assert value(metrics, "gateway_claims_total", kind="taken_over") == 1
+    assert value(metrics, "gateway_claims_lost_total") == 1
+    assert value(metrics, "gateway_claims_held") == 2
+
+
+def test_the_durable_log_is_watched() -> None:
+    metrics = Metrics()
+    metrics.log_flushed(12, 4096, 0.002)
+    metrics.log_pending(100)
+    metrics.followers(7)
+    metrics.notice_heard("log")
+    assert value(metrics, "gateway_log_rows_total") == 12
+    assert value(metrics, "gateway_log_bytes_total") == 4096
+    assert value(metrics, "gateway_log_flush_seconds_sum") == 0.002
+    assert value(metrics, "gateway_log_pending_bytes") == 100
+    assert value(metrics, "gateway_followers") == 7
+    assert value(metrics, "gateway_notices_total", kind="log") == 1
+
+
 def test_the_exposition_is_prometheus_text() -> None:
     metrics = Metrics()
     metrics.empty_output()

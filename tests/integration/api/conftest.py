@@ -64,6 +64,24 @@ async def client(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
         yield opened
 
 
+@pytest.fixture(scope="session")
+async def second_gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
+    """Another replica on the same database."""
+    async with running_gateway(settings) as running:
+        yield running
+
+
+@pytest.fixture
+async def second(
+    second_gateway: RunningGateway, gateway: RunningGateway
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of the first tenant at the other replica."""
+    async with httpx2.AsyncClient(
+        base_url=second_gateway.url, headers=gateway.headers, timeout=30
+    ) as opened:
+        yield opened
+
+
 @pytest.fixture
 async def stranger(
     gateway: RunningGateway, settings: Settings

@@ -43,6 +43,7 @@ async def hang_up(
     await writer.wait_closed()
 
 
+@pytest.mark.requirement("disconnect.cancel")
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(
     ("text", "sent_tokens"),
@@ -113,10 +114,24 @@ async def test_when_no_backend_takes_it_the_client_may_retry(
 
 
 @pytest.mark.parametrize("fault", ["die_after", "abort_after", "error_after", "end_after"])
-async def test_a_backend_that_breaks_off_fails_the_response(
-    client: httpx2.AsyncClient, fault: str
+async def test_a_backend_that_breaks_off_is_noticed_by_nobody(
+    client: httpx2.AsyncClient, backends: Backends, fault: str
 ) -> None:
     events = await stream(client, {"model": MODEL, "input": f"[[sim {fault}=50]] hello"})
+    body = events[-1]["response"]
+    assert body["status"] == "completed"
+    requests = await backends.of_response(body["id"])
+    assert len(requests) == 2
+    assert body["usage"]["input_tokens"] == requests[0]["prompt_tokens"]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert (await client.get(f"/v1/responses/{body['id']}")).json() == body
+
+
+@pytest.mark.parametrize("fault", ["die_after", "abort_after", "error_after", "end_after"])
+async def test_backends_that_break_off_one_after_the_other_fail_the_response(
+    client: httpx2.AsyncClient, fault: str
+) -> None:
+    events = await stream(client, {"model": MODEL, "input": f"[[sim {fault}=5]] hello"})
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     error = events[-2]
     assert error["error"]["code"] == error["code"] == "server_error"
@@ -128,7 +143,7 @@ async def test_a_backend_that_breaks_off_fails_the_response(
 
 
 async def test_a_failure_without_a_stream_is_a_server_error(client: httpx2.AsyncClient) -> None:
-    error = await refused(client, 502, input="[[sim die_after=50]] hello")
+    error = await refused(client, 502, input="[[sim die_after=5]] hello")
     assert error["type"] == "server_error"
 
 

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     [
         ({"input": "x", "temperature": "hot"}, "invalid_type", "temperature"),
         ({"input": "x", "max_output_tokens": 5}, "integer_below_min_value", "max_output_tokens"),
-        ({"input": "x", "background": True}, "unsupported_parameter", "background"),
+        (
+            {"input": "x", "background": True, "store": False},
+            "unsupported_parameter",
+            "background",
+        ),
         ({"input": "x", "conversation": "conv_1"}, "unsupported_parameter", "conversation"),
         (
             {"input": "x", "text": {"format": {"type": "json_object"}}},

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.commands import commands
-from gateway.errors import InvalidRequest, ResourceNotFound, StartupError
+from gateway.errors import InvalidRequest, ResourceNotFound, StartupError, StoreUnavailable
 from gateway.store.migrate import head_revision
 
 if TYPE_CHECKING:
@@ -62,6 +62,76 @@ def test_tenants_are_listed_and_disabled() -> None:
 
 
 @pytest.mark.usefixtures("environment")
+def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GATEWAY_RETENTION__LOG_S", "7200")
+    printed("tenants", "create", "acme")
+    shown = json.loads(printed("tenants", "show", "acme", "--json"))
+    assert (shown["name"], shown["disabled_at"]) == ("acme", None)
+    assert shown["policy"] == {
+        "on_disconnect": "cancel",
+        "log_retention_s": 7200,
+        "response_retention_s": 30 * 86_400,
+        "background_running_max": 64,
+        "background_queued_max": 1000,
+    }
+    assert set(shown["own"].values()) == {None}
+
+    given = {
+        "--on-disconnect": "continue",
+        "--log-retention-h": "48",
+        "--response-retention-d": "90",
+        "--background-running-max": "8",
+        "--background-queued-max": "20",
+    }
+    options = [word for option in given.items() for word in option]
+    changed = json.loads(printed("tenants", "set", "acme", *options, "--json"))
+    assert changed["own"] == changed["policy"]
+    assert list(changed["own"].values()) == ["continue", 48 * 3600, 90 * 86_400, 8, 20]
+
+    kept = json.loads(printed("tenants", "set", "acme", "--log-retention-h", "default", "--json"))
+    assert kept["own"] == changed["own"] | {"log_retention_s": None}
+    assert kept["policy"]["log_retention_s"] == 7200
+    back = [word for option in given for word in (option, "default")]
+    taken_back = json.loads(printed("tenants", "set", "acme", *back, "--json"))
+    assert taken_back == shown
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_policy_is_shown_with_where_it_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATEWAY_RETENTION__RESPONSE_S", "90001")
+    printed("tenants", "create", "acme")
+    lines = printed("tenants", "set", "acme", "--log-retention-h", "25").splitlines()
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+    assert rows["log_retention_s"] == "90000 (25 h) tenant acme"
+    assert rows["response_retention_s"] == "90001 default"
+    assert rows["on_disconnect"] == "cancel default"
+    assert printed("tenants", "show", "acme").splitlines() == lines
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("value", ["many", "-1", "1.5", "", "1" * 10])
+def test_what_is_no_number_is_refused_with_the_name_of_the_option(value: str) -> None:
+    result = CliRunner().invoke(commands, ["tenants", "set", "acme", "--log-retention-h", value])
+    assert result.exit_code == 2
+    assert "--log-retention-h" in result.output
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_policy_out_of_bounds_or_of_nobody_is_refused() -> None:
+    printed("tenants", "create", "acme")
+    with pytest.raises(InvalidRequest, match="background_running_max"):
+        printed("tenants", "set", "acme", "--background-running-max", "0")
+    with pytest.raises(InvalidRequest, match="nothing to change"):
+        printed("tenants", "set", "acme")
+    with pytest.raises(ResourceNotFound, match="globex"):
+        printed("tenants", "set", "globex", "--on-disconnect", "continue")
+    with pytest.raises(ResourceNotFound, match="globex"):
+        printed("tenants", "show", "globex")
+
+
+@pytest.mark.usefixtures("environment")
 def test_what_cannot_be_done_is_told() -> None:
     printed("tenants", "create", "acme")
     with pytest.raises(InvalidRequest):
@@ -82,3 +152,26 @@ def test_the_revision_is_shown(monkeypatch: pytest.MonkeyPatch, empty_database_u
     assert caught.value.remedy == "Run: harmony-gateway db upgrade"
     assert head_revision() in printed("db", "upgrade")
     assert head_revision() in printed("db", "current")
+
+
+@pytest.mark.usefixtures("environment")
+def test_one_round_of_maintenance_says_what_it_did() -> None:
+    first = json.loads(printed("db", "maintain", "--json"))
+    assert first == {
+        "days_made": 4,
+        "days_dropped": 0,
+        "days_busy": 0,
+        "log_rows": 0,
+        "responses": 0,
+        "idempotency_keys": 0,
+    }
+    lines = printed("db", "maintain").splitlines()
+    assert [line.split()[1] for line in lines] == ["logs", "responses", "keys"]
+    assert "0 days made, 0 dropped, 0 rows deleted" in lines[0]
+
+
+@pytest.mark.usefixtures("environment")
+def test_maintenance_without_a_database_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://u:p@127.0.0.1:9/d")
+    with pytest.raises(StoreUnavailable):
+        printed("db", "maintain")

@@ -13,9 +13,12 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.services.access import Access
+from gateway.store.tenants import OwnPolicy
+from gateway.tenancy import TenantPolicy
 
 if TYPE_CHECKING:
     from gateway.store.engine import Database
+    from gateway.store.tenants import PolicyChanges
     from tests.fakes.postgres import PostgresServer
 
 
@@ -94,6 +97,8 @@ async def test_an_unknown_tenant_is_reported(access: Access) -> None:
         access.create_key("nobody", "key"),
         access.list_keys("nobody"),
         access.disable_tenant("nobody"),
+        access.show_tenant("nobody"),
+        access.set_policy("nobody", {"on_disconnect": None}),
     ):
         with pytest.raises(ResourceNotFound, match="nobody"):
             await attempt
@@ -179,6 +184,58 @@ async def test_another_replica_forgets_a_disabled_key_after_the_ttl(
     await replica.authenticate(secret)
     clock.now += 0.1
     await refusal(replica, secret)
+
+
+DEFAULTS = TenantPolicy(log_retention_s=7200, background_queued_max=5)
+
+
+async def test_the_caller_has_its_tenant_s_policy_and_the_settings_for_the_rest(
+    database: Database,
+) -> None:
+    access = Access(database, b"pepper", 5.0, 3, defaults=DEFAULTS)
+    secret = await new_secret(access)
+    assert (await access.authenticate(secret)).policy == DEFAULTS
+    detail = await access.set_policy("acme", {"on_disconnect": "continue", "log_retention_s": 60})
+    expected = TenantPolicy("continue", log_retention_s=60, background_queued_max=5)
+    assert (await access.authenticate(secret)).policy == detail.policy == expected
+    await access.set_policy("acme", {"log_retention_s": None})
+    detail = await access.show_tenant("acme")
+    assert (detail.tenant.name, detail.own.log_retention_s) == ("acme", None)
+    assert (detail.own.on_disconnect, detail.policy.log_retention_s) == ("continue", 7200)
+
+
+async def test_another_replica_follows_a_policy_after_the_ttl(
+    access: Access, database: Database, clock: Clock
+) -> None:
+    replica = Access(database, b"pepper", 5.0, 3, clock=clock)
+    secret = await new_secret(access)
+    await replica.authenticate(secret)
+    await access.set_policy("acme", {"background_running_max": 1})
+    clock.now += 5.0
+    assert (await replica.authenticate(secret)).policy.background_running_max == 64
+    clock.now += 0.1
+    assert (await replica.authenticate(secret)).policy.background_running_max == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"on_disconnect": "pause"},
+        {"log_retention_s": 0},
+        {"log_retention_s": 366 * 86_400},
+        {"response_retention_s": -1},
+        {"response_retention_s": 2**31},
+        {"background_running_max": 1.5},
+        {"background_queued_max": 2**31},
+    ],
+)
+async def test_a_policy_out_of_bounds_is_refused(access: Access, changes: PolicyChanges) -> None:
+    await access.create_tenant("acme")
+    with pytest.raises(InvalidRequest) as caught:
+        await access.set_policy("acme", changes)
+    assert caught.value.param == (next(iter(changes)) if changes else None)
+    assert (await access.show_tenant("acme")).own == OwnPolicy()
 
 
 async def close_database(postgres: PostgresServer, url: str) -> None:

@@ -13,6 +13,7 @@ from gateway import ids
 from gateway.errors import StoreError, StoreUnavailable
 from gateway.store.engine import Database
 from gateway.store.migrate import head_revision
+from gateway.store.tables import RUNS_ROLE
 from gateway.tenancy import TenantId
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
 
@@ -62,6 +63,23 @@ async def test_statements_are_prepared_with_and_without_a_cache(
             left = await connection.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
             assert bool(left) == bool(size)
     await opened.close()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_transaction_of_the_runs_has_its_own_role_no_tenant_and_a_time_limit(
+    postgres: PostgresServer, database_url: str, single: Database, durable: bool
+) -> None:
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute(f"ALTER DATABASE {name} SET synchronous_commit = on")
+    state = text(
+        "SELECT current_user, current_setting('app.tenant_id'),"
+        " current_setting('statement_timeout'), current_setting('synchronous_commit')"
+    )
+    async with single.transaction(TenantId(ids.new_uuid())):
+        pass
+    async with single.runs_transaction(durable=durable) as connection:
+        found = (await connection.execute(state)).one()
+    assert tuple(found) == (RUNS_ROLE, "", "200ms", "on" if durable else "off")
 
 
 async def test_an_exhausted_pool_is_unavailable_not_endless(single: Database) -> None:

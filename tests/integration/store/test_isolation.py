@@ -1,23 +1,53 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from sqlalchemy import delete, insert, select, text, update
 
 from gateway import ids
-from gateway.errors import StoreError
-from gateway.store import messages, responses, tenants, usage
+from gateway.errors import ClaimLost, StoreError
+from gateway.store import (
+    claims,
+    endings,
+    events,
+    idempotency,
+    messages,
+    responses,
+    tenants,
+    usage,
+)
 from gateway.store.engine import Database
-from gateway.store.tables import APP_ROLE, conversation_items, conversations, events, metadata
+from gateway.store.idempotency import IdempotencyKey
+from gateway.store.tables import (
+    APP_ROLE,
+    conversation_items,
+    conversations,
+    idempotency_keys,
+    metadata,
+)
+from gateway.store.tables import events as log
 from gateway.store.tables import messages as messages_table
-from tests.fakes.stored import COMPLETED, CREATED, USAGE, finished, item, new_response, store_turn
+from tests.fakes.stored import (
+    COMPLETED,
+    CREATED,
+    TERMS,
+    USAGE,
+    durable_response,
+    finished,
+    item,
+    store_turn,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from uuid import UUID
 
+    from gateway.store.endings import FinishedResponse
+    from gateway.store.events import LogRow
+    from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 
@@ -29,10 +59,19 @@ def database(shared_database: Database) -> Database:
     return shared_database
 
 
-async def write_over(database: Database, intruder: TenantId, uuid: UUID) -> bool:
-    return await responses.finish(
-        database, intruder, finished(uuid, [item("planted")], body=b"planted")
-    )
+async def write_over(database: Database, intruder: TenantId, uuid: UUID) -> None:
+    end = finished(uuid, [item("planted")], body=b"planted")
+    with pytest.raises(ClaimLost):
+        await endings.finish(database, intruder, end)
+
+
+async def conclude(database: Database, intruder: TenantId, uuid: UUID) -> object:
+    end = finished(uuid, [item("planted")], body=b"planted")
+
+    async def ending(stored: StoredResponse, log: list[LogRow]) -> FinishedResponse:
+        return end
+
+    return await endings.conclude(database, intruder, uuid, ending)
 
 
 async def continue_from(database: Database, intruder: TenantId, uuid: UUID) -> list[str]:
@@ -46,7 +85,16 @@ async def continue_from(database: Database, intruder: TenantId, uuid: UUID) -> l
 ATTACKS: dict[str, tuple[Attack, Any]] = {
     "responses.load": (responses.load, None),
     "responses.delete": (responses.delete, False),
-    "responses.finish": (write_over, False),
+    "endings.finish": (write_over, None),
+    "endings.conclude": (conclude, None),
+    "events.read": (
+        lambda db, who, uuid: events.read(db, who, uuid, CREATED.date(), bytes_max=99),
+        [],
+    ),
+    "idempotency.find_key": (
+        lambda db, who, uuid: idempotency.find_key(db, who, uuid.bytes, ttl_s=600),
+        None,
+    ),
     "responses.insert": (continue_from, []),
     "messages.history": (
         lambda db, who, uuid: messages.history(db, who, uuid, depth_max=9, items_max=9),
@@ -74,7 +122,7 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
 def test_every_store_function_of_a_tenant_is_attacked() -> None:
     found = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
-        for module in (responses, messages, usage)
+        for module in (endings, events, idempotency, messages, responses, usage)
         for name, function in inspect.getmembers(module, inspect.iscoroutinefunction)
         if function.__module__ == module.__name__
         and list(inspect.signature(function).parameters)[:2] == ["database", "tenant_id"]
@@ -96,8 +144,9 @@ async def test_a_foreign_response_is_as_good_as_unknown(
     database: Database, tenant: TenantId, other_tenant: TenantId, name: str
 ) -> None:
     uuid = await store_turn(database, tenant, "secret")
-    running = new_response()
-    await responses.insert(database, tenant, running)
+    running = durable_response(owner="owner")
+    key = IdempotencyKey(running.uuid.bytes, b"print", 600)
+    await responses.insert(database, tenant, replace(running, idempotency=key))
     before = await everything_of(database, tenant)
     attack, nothing = ATTACKS[name]
     for target in (uuid, running.uuid):
@@ -111,11 +160,13 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         database, tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", ids.new_uuid().bytes)
     )
     of_tenant = {"tenant_id": tenant}
-    log = {"first_entry": 0, "day": CREATED.date(), "epoch": 0, "entry_count": 1, "entries": b"."}
+    row = {"first_entry": 0, "day": CREATED.date(), "epoch": 0, "entry_count": 1, "entries": b"."}
+    key = {"key_hash": uuid.bytes, "fingerprint": b"print", "created_at": CREATED}
     conversation = {"created_at": CREATED, "metadata": b"{}"}
     part = {"kind": "message", "item_id": "x", "complete": True, "item": b"{}"}
     async with database.transaction(tenant) as connection:
-        await connection.execute(insert(events), of_tenant | log | {"response_id": uuid})
+        await connection.execute(insert(log), of_tenant | row | {"response_id": uuid})
+        await connection.execute(insert(idempotency_keys), of_tenant | key | {"response_id": uuid})
         await connection.execute(insert(conversations), of_tenant | conversation | {"id": uuid})
         await connection.execute(
             insert(conversation_items), of_tenant | part | {"conversation_id": uuid, "position": 0}
@@ -147,7 +198,11 @@ async def test_without_a_where_clause_no_row_of_another_tenant_is_changed(
     before = await everything_of(database, tenant)
     async with database.transaction(other_tenant) as connection:
         await connection.execute(update(messages_table).values(item=b"planted"))
-        for table in ("messages", "responses", "events", "conversation_items", "conversations"):
+        for table in (
+            *("messages", "idempotency_keys", "responses"),
+            *("events", "conversation_items"),
+            "conversations",
+        ):
             await connection.execute(delete(metadata.tables[table]))
     assert await everything_of(database, tenant) == before
 
@@ -187,6 +242,54 @@ async def test_nothing_of_a_tenant_stays_in_the_connection(
     async with alone.owner_transaction() as connection:
         assert tuple((await connection.execute(state, {"role": APP_ROLE})).one()) == (True, "")
     await alone.close()
+
+
+UNSEEN = {
+    "a body": "SELECT body FROM responses",
+    "what was repaired": "SELECT recoveries FROM responses",
+    "an item": "SELECT item FROM messages",
+    "an item of a conversation": "SELECT item FROM conversation_items",
+    "a conversation": "SELECT metadata FROM conversations",
+    "a key": "SELECT hash FROM api_keys",
+    "a bill": "SELECT * FROM usage",
+    "a key's owner": "SELECT * FROM find_principal('')",
+}
+UNCHANGED = {
+    "a body": "UPDATE responses SET body = ''",
+    "a request": "UPDATE responses SET request = ''",
+    "a prompt": "UPDATE responses SET prompt = ''",
+    "a response's tenant": "UPDATE responses SET tenant_id = gen_random_uuid()",
+    "a log": "UPDATE events SET entries = ''",
+    "a tenant": "UPDATE tenants SET name = ''",
+    "an idempotency key": "UPDATE idempotency_keys SET fingerprint = ''",
+    "a bill": "DELETE FROM usage",
+    "an item": "DELETE FROM messages",
+}
+
+
+@pytest.mark.parametrize("statement", [*UNSEEN.values(), *UNCHANGED.values()])
+async def test_the_runs_of_all_tenants_reach_claims_and_logs_but_no_content(
+    database: Database, statement: str
+) -> None:
+    with pytest.raises(StoreError, match="42501"):
+        async with database.runs_transaction() as connection:
+            await connection.execute(text(statement))
+
+
+async def test_the_runs_of_all_tenants_are_claimed_and_appended_to_at_once(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    rows = {who: durable_response() for who in (tenant, other_tenant)}
+    for who, new in rows.items():
+        await responses.insert(database, who, new)
+    runs = await claims.claim(database, "me", TERMS, limit=10_000, take_over=False)
+    ours = {run.claim.tenant_id: run.claim for run in runs if run.claim.tenant_id in rows}
+    assert {who: claim.uuid for who, claim in ours.items()} == {
+        who: new.uuid for who, new in rows.items()
+    }
+    parcels = [events.Parcel(claim, CREATED.date(), 1, 1, b".") for claim in ours.values()]
+    assert await events.append(database, parcels) == {new.uuid for new in rows.values()}
+    await claims.release(database, [run.claim for run in runs])
 
 
 async def test_every_table_is_walled_off(postgres: PostgresServer, database_url: str) -> None:

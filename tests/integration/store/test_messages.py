@@ -6,7 +6,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
-from gateway.store import messages, responses
+from gateway.store import endings, messages, responses
 from tests.fakes.stored import CREATED, finished, item, new_response, store_turn
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ async def test_an_item_sent_again_is_listed_once_at_its_latest_place(
     again = new_response(parent=first)
     await responses.insert(database, tenant, again)
     end = finished(again.uuid, [item("in-2"), item("in-1"), item("in-3")])
-    assert await responses.finish(database, tenant, end)
+    await endings.finish(database, tenant, end)
     assert await listed(database, tenant, again.uuid) == (
         ["out-1", "in-2", "in-1", "in-3"],
         False,
@@ -194,7 +194,7 @@ async def test_items_are_found_by_id_the_latest_first(database: Database, tenant
     newest = item("same").with_ids(item("same").ids[:1])  # type: ignore[index]
     for uuid, one in ((old.uuid, item("same")), (new.uuid, newest)):
         await responses.insert(database, tenant, new_response(uuid=uuid))
-        assert await responses.finish(database, tenant, finished(uuid, [one, item(f"{uuid}")]))
+        await endings.finish(database, tenant, finished(uuid, [one, item(f"{uuid}")]))
     latest = newest if new.uuid > old.uuid else item("same")
     found = await messages.find_items(database, tenant, ["same", f"{old.uuid}", "nothing"])
     assert found == {"same": latest, f"{old.uuid}": item(f"{old.uuid}")}

@@ -1,28 +1,30 @@
 from __future__ import annotations
 
-import asyncio
 from array import array
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import func, insert, select
 
 from gateway import ids
-from gateway.errors import StoreConflict
+from gateway.errors import RateLimited, StoreConflict
+from gateway.log import Queued, unpack
 from gateway.protocol.context import ContextItem
-from gateway.store import messages, responses, usage
-from gateway.store.tables import events
+from gateway.store import claims, endings, events, messages, responses, usage
+from gateway.store.tables import events as log
 from gateway.store.tables import messages as messages_table
 from gateway.store.tables import usage as usage_table
 from tests.fakes.stored import (
     COMPLETED,
     CREATED,
     USAGE,
+    durable_response,
     finished,
     item,
     new_response,
     store_turn,
+    stored_items,
 )
 
 if TYPE_CHECKING:
@@ -53,81 +55,66 @@ async def test_a_started_response_is_in_progress_and_has_no_body(
     assert (stored.request, stored.created_at, stored.key_id) == (new.request, CREATED, new.key_id)
 
 
+async def test_a_durable_response_is_stored_with_all_that_another_process_needs(
+    database: Database, tenant: TenantId
+) -> None:
+    new = replace(durable_response(), items=stored_items([item("in")], []))
+    await responses.insert(database, tenant, new)
+    stored = await responses.load(database, tenant, new.uuid)
+    assert stored is not None
+    assert (stored.status, stored.epoch, stored.next_entry) == ("queued", 0, 1)
+    assert (stored.durable, stored.streamed, stored.is_held) == (True, True, False)
+    assert (stored.plan, stored.day) == (new.plan, CREATED.date())
+    rows = await events.read(database, tenant, new.uuid, stored.day, bytes_max=99)
+    assert [(row.first_entry, row.count, unpack(row.entries)) for row in rows] == [
+        (0, 1, [Queued()])
+    ]
+    page = await messages.input_items(database, tenant, new.uuid, limit=9, order="asc", after=None)
+    assert page is not None
+    assert page.items == [item("in").json]
+
+
+async def test_a_response_with_an_owner_is_claimed_from_the_start(
+    database: Database, tenant: TenantId
+) -> None:
+    new = durable_response(owner="me", lease_s=600)
+    await responses.insert(database, tenant, new)
+    stored = await responses.load(database, tenant, new.uuid)
+    assert stored is not None
+    assert (stored.status, stored.epoch, stored.is_held) == ("in_progress", 1, True)
+    claim = claims.Claim(tenant, new.uuid, 1)
+    assert await claims.heartbeat(database, "me", [claim], lease_s=0) == {new.uuid}
+    stored = await responses.load(database, tenant, new.uuid)
+    assert stored is not None
+    assert not stored.is_held
+
+
+@pytest.mark.parametrize("change", [{"owner": "me"}, {"lease_s": 10.0}], ids=str)
+def test_an_owner_without_a_lease_is_a_mistake(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="needs a lease"):
+        replace(durable_response(), **change)
+
+
+async def test_a_full_queue_refuses_one_more_and_stores_nothing_of_it(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    for _ in range(2):
+        await responses.insert(database, tenant, replace(durable_response(), queued_max=2))
+    refused = replace(durable_response(), queued_max=2)
+    with pytest.raises(RateLimited, match="2 background responses") as caught:
+        await responses.insert(database, tenant, refused)
+    assert caught.value.code == "rate_limit_exceeded"
+    assert await responses.load(database, tenant, refused.uuid) is None
+    await responses.insert(database, tenant, durable_response(owner="not queued"))
+    await responses.insert(database, other_tenant, refused)
+
+
 async def test_an_id_can_be_taken_once(database: Database, tenant: TenantId) -> None:
     new = new_response()
     await responses.insert(database, tenant, new)
     with pytest.raises(StoreConflict) as caught:
         await responses.insert(database, tenant, new)
     assert caught.value.constraint == "pk_responses"
-
-
-async def test_finishing_writes_body_items_and_usage_together(
-    database: Database, tenant: TenantId
-) -> None:
-    new = new_response()
-    await responses.insert(database, tenant, new)
-    end = finished(new.uuid, [item("a")], [item("b")], body=b'{"id":"x"}')
-    assert await responses.finish(database, tenant, end)
-    stored = await responses.load(database, tenant, new.uuid)
-    assert stored is not None
-    assert (stored.status, stored.body) == ("completed", b'{"id":"x"}')
-    assert (stored.completed_at, stored.is_terminal) == (COMPLETED, True)
-    history = await messages.history(database, tenant, new.uuid, depth_max=9, items_max=9)
-    assert history is not None
-    assert history.items == (item("a"), item("b"))
-    async with database.transaction(tenant) as connection:
-        line = (await connection.execute(select(usage_table))).one()
-    assert (line.input_tokens, line.cached_tokens) == (10, 4)
-    assert (line.output_tokens, line.reasoning_tokens) == (7, 3)
-    assert (line.key_id, line.model, line.at) == (new.key_id, new.model, COMPLETED)
-
-
-async def test_an_ended_response_keeps_its_first_end(database: Database, tenant: TenantId) -> None:
-    new = new_response()
-    await responses.insert(database, tenant, new)
-    first = finished(new.uuid, [item("a")], status="cancelled", body=b"first")
-    assert await responses.finish(database, tenant, first)
-    assert not await responses.finish(database, tenant, finished(new.uuid, [item("b")]))
-    stored = await responses.load(database, tenant, new.uuid)
-    assert stored is not None
-    assert (stored.status, stored.body) == ("cancelled", b"first")
-    assert await count(database, tenant, messages_table) == 1
-
-
-async def test_of_concurrent_ends_exactly_one_wins(database: Database, tenant: TenantId) -> None:
-    new = new_response(status="queued")
-    await responses.insert(database, tenant, new)
-    ends = [
-        finished(new.uuid, [item("a")], status=status)
-        for status in ("completed", "cancelled", "failed", "incomplete")
-    ]
-    won = await asyncio.gather(*[responses.finish(database, tenant, end) for end in ends])
-    assert sum(won) == 1
-    stored = await responses.load(database, tenant, new.uuid)
-    assert stored is not None
-    assert stored.status == ends[won.index(True)].status
-    assert await count(database, tenant, messages_table) == 1
-    assert await count(database, tenant, usage_table) == 1
-
-
-async def test_nothing_is_written_when_an_item_is_refused(
-    database: Database, tenant: TenantId
-) -> None:
-    new = new_response()
-    await responses.insert(database, tenant, new)
-    end = finished(new.uuid, [item("a"), item("b")])
-    twice = [end.items[0], replace(end.items[1], position=0)]
-    with pytest.raises(StoreConflict) as caught:
-        await responses.finish(database, tenant, replace(end, items=twice))
-    assert caught.value.constraint == "pk_messages"
-    stored = await responses.load(database, tenant, new.uuid)
-    assert stored is not None
-    assert stored.status == "in_progress"
-
-
-async def test_a_status_that_is_no_end_cannot_finish(database: Database, tenant: TenantId) -> None:
-    with pytest.raises(ValueError, match="no end"):
-        await responses.finish(database, tenant, finished(ids.new_uuid(), status="queued"))
 
 
 async def test_a_status_outside_the_vocabulary_is_refused(
@@ -152,7 +139,7 @@ async def test_nul_and_lone_surrogates_survive(database: Database, tenant: Tenan
     )
     new = replace(new_response(), request=raw)
     await responses.insert(database, tenant, new)
-    assert await responses.finish(database, tenant, finished(new.uuid, [context], body=raw))
+    await endings.finish(database, tenant, finished(new.uuid, [context], body=raw))
     stored = await responses.load(database, tenant, new.uuid)
     assert stored is not None
     assert (stored.request, stored.body) == (raw, raw)
@@ -168,7 +155,7 @@ async def test_an_item_id_may_be_longer_than_an_index_entry(
     long = item("".join(chr(0x4E00 + place) for place in range(20_000)))
     new = new_response()
     await responses.insert(database, tenant, new)
-    assert await responses.finish(database, tenant, finished(new.uuid, [long]))
+    await endings.finish(database, tenant, finished(new.uuid, [long]))
     assert await messages.find_items(database, tenant, [long.item_id]) == {long.item_id: long}
 
 
@@ -190,22 +177,13 @@ async def test_deleting_erases_items_and_log_but_not_the_bill(
             }
             for one in (uuid, kept)
         ]
-        await connection.execute(insert(events), rows)
+        await connection.execute(insert(log), rows)
     assert await responses.delete(database, tenant, uuid)
     assert await responses.load(database, tenant, uuid) is None
     assert await count(database, tenant, messages_table) == 2
-    assert await count(database, tenant, events) == 1
+    assert await count(database, tenant, log) == 1
     assert await count(database, tenant, usage_table) == 2
     assert not await responses.delete(database, tenant, uuid)
-
-
-async def test_a_deleted_response_cannot_finish(database: Database, tenant: TenantId) -> None:
-    new = new_response()
-    await responses.insert(database, tenant, new)
-    assert await responses.delete(database, tenant, new.uuid)
-    assert not await responses.finish(database, tenant, finished(new.uuid, [item("a")]))
-    assert await count(database, tenant, messages_table) == 0
-    assert await count(database, tenant, usage_table) == 0
 
 
 async def test_an_unstored_response_is_metered_once(database: Database, tenant: TenantId) -> None:

@@ -14,7 +14,9 @@ from gateway.errors import (
     ModelNotFound,
     NoUpstreamAvailable,
     UpstreamFailed,
+    UpstreamLost,
     UpstreamRejected,
+    UpstreamUnavailable,
 )
 from gateway.generation import Sampling, TokenRequest
 from gateway.telemetry import Metrics
@@ -26,6 +28,7 @@ from gateway.upstreams.pool import ModelInfo, Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.transport import KeepAlive
 from tests.fakes.backend_captures import capture
 from tests.fakes.completion_stream import failed, said, turn
+from tests.fakes.failures import failure_of
 from tests.fakes.raw_server import (
     STREAM_HEAD,
     Act,
@@ -246,6 +249,30 @@ async def test_attempts_are_bounded() -> None:
         assert sum(known.served()) == 2
 
 
+async def test_a_request_that_brings_backends_down_does_not_walk_through_the_fleet() -> None:
+    async with fleet(
+        *[backend_server((STREAM_HEAD, Act.CLOSE)) for _ in range(4)], attempts_max=4
+    ) as known:
+        with pytest.raises(UpstreamLost):
+            await known.ids()
+        assert sum(known.served()) == 2
+
+
+async def test_refusals_between_losses_do_not_hide_them() -> None:
+    scripts: list[Script] = [(STREAM_HEAD, Act.CLOSE), BUSY, (STREAM_HEAD, Act.CLOSE), turn([7])]
+    async with fleet(*map(backend_server, scripts), attempts_max=4) as known:
+        with pytest.raises(UpstreamLost):
+            await known.ids()
+        assert known.served() == [1, 1, 1, 0]
+
+
+async def test_one_attempt_tells_how_it_failed() -> None:
+    async with fleet(backend_server(BUSY), backend_server(BUSY)) as known:
+        with pytest.raises(UpstreamUnavailable, match="gpu-0: answered 503: busy"):
+            await anext(known.pool.stream(REQUEST, attempts_max=1))
+        assert known.served() == [1, 0]
+
+
 async def test_a_backend_to_avoid_is_used_only_when_no_other_is_left() -> None:
     async with fleet(backend_server(), backend_server()) as known:
         for _ in range(3):
@@ -336,6 +363,37 @@ async def test_health_checks_take_a_backend_out_and_bring_it_back() -> None:
         assert state.problem == "GET /health is not answered with 200"
         await known.pool.poll()
         assert known.pool.snapshot()[0].healthy
+
+
+async def test_streams_that_stop_where_no_health_check_is_answered_are_broken_off() -> None:
+    down: Script = (response(b"", status=503),)
+    stalled: Script = (STREAM_HEAD, said([5]), Act.STALL)
+    server = backend_server(stalled, health=[down])
+    async with fleet(server, silent_s=0.0) as known:
+        stream = known.pool.stream(REQUEST)
+        assert (await anext(stream)).ids == [5]
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(failure_of(anext(stream)))
+            await asyncio.sleep(0)
+            await known.pool.poll()
+        assert isinstance(task.result(), UpstreamFailed)
+        assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="failed") == 1
+
+
+async def test_what_has_not_begun_is_broken_off_where_nothing_can_be_reached() -> None:
+    down: Script = (response(b"", status=503),)
+    gate = Gate()
+    server = backend_server((gate, Act.STALL), health=[down])
+    ejection = EjectionPolicy(failures_max=2)
+    async with fleet(server, ejection=ejection, silent_s=0.0, attempts_max=1) as known:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(failure_of(known.ids()))
+            await gate.reached.wait()
+            await known.pool.poll()
+            assert known.in_flight() == [1]
+            await known.pool.poll()
+            gate.opened.set()
+        assert isinstance(task.result(), UpstreamLost)
 
 
 async def test_a_backend_that_came_late_is_asked_what_it_serves() -> None:

@@ -15,6 +15,7 @@ from gateway.upstreams.client import Client, build_client
 from gateway.upstreams.connection import Connection, ConnectionLimits
 from gateway.upstreams.transport import HttptoolsTransport, KeepAlive
 from tests.fakes.certificate import self_signed
+from tests.fakes.failures import failure_of
 from tests.fakes.raw_server import (
     STREAM_END,
     STREAM_HEAD,
@@ -27,7 +28,7 @@ from tests.fakes.raw_server import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 READ_FROM_SOCKET_MAX = 256 * 1024
@@ -203,6 +204,38 @@ async def test_a_stale_connection_is_not_replaced_twice(client: Client) -> None:
         with pytest.raises(httpx2.RemoteProtocolError):
             await client.get(server.url)
         assert len(server.requests) == 3
+
+
+async def test_a_request_whose_stale_connection_cannot_be_replaced_was_lost(
+    client: Client,
+) -> None:
+    gate = Gate()
+    async with serving((response(b"1"),), (gate, Act.RESET)) as server:
+        await client.get(server.url)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(failure_of(client.get(server.url)))
+            await gate.reached.wait()
+            gate.opened.set()
+            await server.stop()
+        assert isinstance(task.result(), httpx2.ReadError)
+        assert isinstance(task.result().__cause__, httpx2.ConnectError)
+
+
+async def test_what_was_hung_up_on_is_not_sent_again(client: Client) -> None:
+    gate = Gate()
+    used: list[Connection] = []
+    async with serving((response(b"1"),), (gate, Act.STALL)) as server:
+        await client.get(server.url)
+        request = client.build_request(
+            "GET", server.url, extensions={"on_connection": used.append, "timeout": {}}
+        )
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(failure_of(client.send(request)))
+            await gate.reached.wait()
+            gate.opened.set()
+            used[0].hang_up("enough")
+        assert str(task.result()) == "enough"
+        assert (server.connections, len(used)) == (1, 1)
 
 
 async def test_a_request_is_not_repeated_once_the_answer_has_begun(client: Client) -> None:
@@ -389,14 +422,6 @@ async def test_a_connection_that_is_made_after_closing_the_client_is_not_used() 
             await asyncio.sleep(0)
             await client.aclose()
     assert isinstance(task.result(), httpx2.NetworkError)
-
-
-async def failure_of(call: Awaitable[object]) -> Exception | None:
-    try:
-        await call
-    except httpx2.HTTPError as error:
-        return error
-    return None
 
 
 async def test_a_closed_body_is_not_read_on() -> None:

@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from gateway.errors import ContextOverflow, UpstreamFailed, UpstreamRejected, UpstreamUnavailable
+from gateway.errors import (
+    ContextOverflow,
+    UpstreamFailed,
+    UpstreamLost,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.vllm import VllmUpstream
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
+from tests.fakes.failures import failure_of
 from tests.fakes.raw_server import (
     STREAM_END,
     STREAM_HEAD,
@@ -108,7 +115,7 @@ async def test_an_event_beyond_the_bound_breaks_the_stream(client: Client) -> No
     ("code", "kind"),
     [
         (503, UpstreamUnavailable),
-        (500, UpstreamUnavailable),
+        (500, UpstreamLost),
         (400, UpstreamRejected),
         (404, UpstreamRejected),
     ],
@@ -149,6 +156,74 @@ async def test_what_fails_before_the_first_id_may_be_tried_elsewhere(
         with pytest.raises(UpstreamUnavailable) as caught:
             await collect(upstream_of(server, client))
     assert caught.value.upstream == "gpu-1"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        (Act.CLOSE,),
+        (STREAM_HEAD, Act.RESET),
+        (STREAM_HEAD, STREAM_END),
+        (STREAM_HEAD, failed(500, "the engine is dead")),
+        (response(b"Internal Server Error", status=500),),
+    ],
+)
+async def test_a_backend_that_is_gone_before_the_first_id_may_be_so_because_of_the_request(
+    client: Client, script: Script
+) -> None:
+    async with serving(script) as server:
+        with pytest.raises(UpstreamLost):
+            await collect(upstream_of(server, client))
+
+
+@pytest.mark.parametrize(
+    "script", [(response(b"", status=503),), (STREAM_HEAD, said([], "abort"), DONE, STREAM_END)]
+)
+async def test_a_backend_that_refuses_is_not_lost(client: Client, script: Script) -> None:
+    async with serving(script) as server:
+        with pytest.raises(UpstreamUnavailable) as caught:
+            await collect(upstream_of(server, client))
+    assert not isinstance(caught.value, UpstreamLost)
+
+
+@pytest.mark.parametrize(
+    ("sent", "begun", "kind"),
+    [((), 0, UpstreamLost), ((STREAM_HEAD, said([1])), 1, UpstreamFailed)],
+)
+async def test_a_silent_generation_can_be_hung_up_on(
+    client: Client, sent: tuple[bytes, ...], begun: int, kind: type[Exception]
+) -> None:
+    gate = Gate()
+    async with serving((*sent, gate, Act.STALL)) as server:
+        upstream = upstream_of(server, client)
+        chunks = upstream.generate(REQUEST)
+        async with asyncio.TaskGroup() as group:
+            if begun:
+                assert (await anext(chunks)).ids == [1]
+                assert upstream.hang_up_on_silent(0, begun_only=False) == 0, "we are not listening"
+            task = group.create_task(failure_of(anext(chunks)))
+            await asyncio.sleep(0)
+            await gate.reached.wait()
+            gate.opened.set()
+            assert upstream.hang_up_on_silent(3600, begun_only=False) == 0
+            assert upstream.hang_up_on_silent(0, begun_only=True) == begun
+            assert upstream.hang_up_on_silent(0, begun_only=False) == 1
+            await server.hung_up.wait()
+        assert isinstance(task.result(), kind)
+        assert "silent, and not reachable" in str(task.result())
+        assert upstream.hang_up_on_silent(0, begun_only=False) == 0
+
+
+async def test_a_generation_that_has_no_connection_yet_is_left_to_its_timeouts(
+    client: Client,
+) -> None:
+    async with serving(turn([1])) as server:
+        upstream = upstream_of(server, client)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(collect(upstream))
+            await asyncio.sleep(0)
+            assert upstream.hang_up_on_silent(0, begun_only=False) == 0
+        assert task.result()
 
 
 async def test_a_server_that_is_not_there_may_be_replaced(client: Client) -> None:

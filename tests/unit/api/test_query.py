@@ -13,12 +13,14 @@ def test_absent_parameters_have_no_value() -> None:
     assert integer({}, "limit", minimum=1) is None
     assert choice({}, "order", ("asc",)) is None
     assert boolean({}, "stream") is False
+    assert boolean({}, "include_obfuscation", default=True) is True
 
 
 def test_values_within_bounds_are_taken() -> None:
     assert integer({"limit": "7"}, "limit", minimum=1, maximum=100) == 7
     assert choice({"order": "asc"}, "order", ("asc", "desc")) == "asc"
     assert boolean({"stream": "true"}, "stream") is True
+    assert boolean({"include_obfuscation": "false"}, "include_obfuscation", default=True) is False
 
 
 @pytest.mark.parametrize(

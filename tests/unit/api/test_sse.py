@@ -35,9 +35,23 @@ def test_padding_can_be_switched_off() -> None:
     assert b"obfuscation" not in sse.frame(delta(1), obfuscate=False)
 
 
-def test_a_slice_of_padding_is_never_the_same_twice() -> None:
-    frames = {sse.frame(delta(1, "a"), obfuscate=True) for _ in range(8)}
-    assert len(frames) > 1
+def test_padding_follows_from_the_event_alone() -> None:
+    event = delta(41, "a")
+    assert sse.frame(event, obfuscate=True) == sse.frame(event, obfuscate=True)
+    framed = sse.frame(event, obfuscate=True)
+    assert orjson.loads(framed.split(b"data: ", 1)[1])["obfuscation"] == "jcYRNgCq8j_qLGx"
+
+
+@given(st.integers(0, 10**6))
+def test_neighbours_have_different_padding(number: int) -> None:
+    """Or compression on the way would take it out again."""
+    paddings = {
+        orjson.loads(sse.frame(delta(near, "a"), obfuscate=True).split(b"data: ", 1)[1])[
+            "obfuscation"
+        ]
+        for near in range(number, number + 64)
+    }
+    assert len(paddings) == 64
 
 
 @given(st.lists(st.integers(0, 400), max_size=30), st.integers(1, 2000))

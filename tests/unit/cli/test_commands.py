@@ -65,9 +65,9 @@ def test_the_version_is_shown() -> None:
     "path",
     [
         (), ("demo",), ("serve",), ("simulate",), ("doctor",), ("db", "upgrade"), ("db", "current"),
-        ("tenants", "create"), ("tenants", "list"), ("tenants", "disable"), ("keys", "create"),
-        ("keys", "list"), ("keys", "disable"), ("config", "check"), ("config", "env"),
-        ("config", "example"),
+        ("db", "maintain"), ("tenants", "create"), ("tenants", "list"), ("tenants", "disable"),
+        ("tenants", "show"), ("tenants", "set"), ("keys", "create"), ("keys", "list"),
+        ("keys", "disable"), ("config", "check"), ("config", "env"), ("config", "example"),
     ],
 )  # fmt: skip
 def test_every_command_explains_itself(path: tuple[str, ...]) -> None:
@@ -117,7 +117,11 @@ def test_a_gateway_without_backends_does_not_start() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["keys", "list"], "error: auth.key_pepper: "), (["db", "upgrade"], "error: database: ")],
+    [
+        (["keys", "list"], "error: auth.key_pepper: "),
+        (["db", "upgrade"], "error: database: "),
+        (["db", "maintain"], "error: auth.key_pepper: "),
+    ],
 )
 def test_trouble_with_the_database_is_told_without_its_password(
     arguments: list[str],

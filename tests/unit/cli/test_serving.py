@@ -105,6 +105,99 @@ async def test_a_signal_stops_all_servers_and_a_second_one_does_not_wait() -> No
                 assert one.force_exit
 
 
+class Leaving:
+    """An application that is told that it is about to end; `may_end` is when others are ready."""
+
+    def __init__(self) -> None:
+        self.told = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.ended_streams = False
+
+    async def begin_drain(self) -> None:
+        self.told.set()
+        await self.may_end.wait()
+
+    def end_streams(self) -> None:
+        self.ended_streams = True
+
+
+REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+
+async def leave(server: Server) -> None:
+    async with server:
+        pass
+
+
+async def test_it_serves_until_others_have_taken_over() -> None:
+    leaving = Leaving()
+    with listen(HOST, 0, 10) as listener:
+        server = Server(application(), listener, SETTINGS, leaving)
+        async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+            ending = group.create_task(leave(server))
+            await leaving.told.wait()
+            assert (await exchange(server, REQUEST)).startswith(b"HTTP/1.1 200 OK")
+            assert not leaving.ended_streams
+            leaving.may_end.set()
+            await ending
+    assert leaving.ended_streams
+
+
+async def test_a_second_signal_does_not_wait_for_them() -> None:
+    leaving = Leaving()
+    with listen(HOST, 0, 10) as listener:
+        server = Server(application(), listener, SETTINGS, leaving)
+        async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+            group.create_task(leave(server))
+            await leaving.told.wait()
+            server.handle_exit(signal.SIGTERM)
+            server.handle_exit(signal.SIGTERM)
+    assert leaving.ended_streams
+
+
+async def test_it_goes_on_for_as_long_as_load_balancers_are_given() -> None:
+    leaving = Leaving()
+    leaving.may_end.set()
+    patient = SETTINGS.model_copy(update={"drain_notice_s": 3600.0})
+    with listen(HOST, 0, 10) as listener:
+        server = Server(application(), listener, patient, leaving)
+        async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+            ending = group.create_task(leave(server))
+            await leaving.told.wait()
+            assert (await exchange(server, REQUEST)).startswith(b"HTTP/1.1 200 OK")
+            assert not ending.done()
+            server.should_exit = server.force_exit = True
+
+
+async def test_an_application_that_breaks_down_takes_its_server_with_it() -> None:
+    broken = asyncio.Event()
+    failure = RuntimeError("a helper broke down")
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async def helper() -> None:
+            await broken.wait()
+            raise failure
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(helper())
+            yield
+
+    with listen(HOST, 0, 10) as listener:
+        leaving = Leaving()
+        server = Server(Starlette(lifespan=lifespan), listener, SETTINGS, leaving)
+
+        async def serve() -> None:
+            async with asyncio.timeout(WAIT_S), server:
+                broken.set()
+                await until_stopped(server)
+
+        with pytest.raises(ExceptionGroup) as caught:
+            await serve()
+    assert caught.value.exceptions == (failure,)
+    assert not leaving.told.is_set()
+
+
 @pytest.mark.parametrize(
     "head",
     [

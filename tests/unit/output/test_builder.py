@@ -16,6 +16,7 @@ from tests.fakes.response_heads import UUID_OF_TEST, response_head
 
 if TYPE_CHECKING:
     from gateway.generation import SegmentEvent
+    from gateway.protocol.events import Event
 
 COMPLETED = Outcome("completed", completed_at=9)
 INCOMPLETE = Outcome("incomplete", incomplete_details={"reason": "max_output_tokens"})
@@ -172,16 +173,35 @@ def test_a_cancelled_response_has_no_error_event() -> None:
     assert orjson.loads(event.data)["response"]["status"] == "cancelled"
 
 
-def test_a_background_response_is_queued_first() -> None:
+def shown(events: list[Event]) -> list[tuple[str, str]]:
+    return [(event.type, orjson.loads(event.data)["response"]["status"]) for event in events]
+
+
+def test_a_response_may_be_queued_first() -> None:
     builder = Builder(response_head(background=True))
     assert builder.response()["status"] == "queued"
-    events = builder.start()
-    shown = [(event.type, orjson.loads(event.data)["response"]["status"]) for event in events]
-    assert shown == [
-        ("response.created", "queued"),
-        ("response.queued", "queued"),
-        ("response.in_progress", "in_progress"),
-    ]
+    assert builder.is_waiting
+    assert shown(builder.queue()) == [("response.created", "queued"), ("response.queued", "queued")]
+    assert shown(builder.alive()) == [("response.queued", "queued")]
+    assert builder.is_waiting
+    assert shown(builder.start()) == [("response.in_progress", "in_progress")]
+    assert shown(builder.alive()) == [("response.in_progress", "in_progress")]
+    assert not builder.is_waiting
+
+
+def test_what_is_queued_can_be_cancelled_and_do_nothing_else() -> None:
+    builder = Builder(response_head(background=True))
+    assert not builder.may_finish(Outcome("cancelled"))
+    builder.queue()
+    assert builder.may_finish(Outcome("cancelled"))
+    assert not builder.may_finish(COMPLETED)
+    with pytest.raises(ValueError, match="it is queued"):
+        builder.feed([])
+    with pytest.raises(ValueError, match="completed cannot follow queued"):
+        builder.finish(COMPLETED)
+    with pytest.raises(ValueError, match="started before"):
+        builder.queue()
+    assert shown(builder.finish(Outcome("cancelled"))) == [("response.failed", "cancelled")]
 
 
 def test_a_keep_alive_shows_no_items() -> None:
@@ -206,7 +226,7 @@ def test_nothing_can_precede_the_start_or_follow_the_end() -> None:
     with pytest.raises(ValueError, match="not running"):
         builder.feed([])
     builder.start()
-    with pytest.raises(ValueError, match="started before"):
+    with pytest.raises(ValueError, match="in_progress cannot follow in_progress"):
         builder.start()
     with pytest.raises(ValueError, match="queued cannot follow in_progress"):
         builder.finish(Outcome("queued"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.generation import FinishReason
-from gateway.log import Alive, Entry, Finished, Tokens, TurnEnded, TurnStarted
+from gateway.log import Alive, Entry, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.toy_logs import FRAMING, apply_all, new_fold
 from tests.fakes.toy_parser import BROKEN, CALL, END, FINAL, REASONING, RETURN, TEXT
@@ -24,6 +24,55 @@ def types(log: list[Entry]) -> list[str]:
 )
 def test_the_first_entry_opens_the_stream(first: Entry) -> None:
     assert types([first])[:2] == ["response.created", "response.in_progress"]
+
+
+@pytest.mark.parametrize(
+    "first", [TurnStarted(3), Hop("replica", 0), COMPLETED], ids=lambda e: type(e).__name__
+)
+def test_what_follows_the_queue_says_that_it_is_in_progress(first: Entry) -> None:
+    opening = ["response.created", "response.queued", "response.in_progress"]
+    assert types([Queued(), first])[:3] == opening
+
+
+def test_the_queue_stays_alive_as_a_queue() -> None:
+    assert types([Queued(), Alive()])[2:] == ["response.queued"]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        Finished("cancelled", 9),
+        Finished("failed", 9, code="server_error", message="Broken off."),
+    ],
+    ids=lambda end: end.status,
+)
+def test_what_never_began_is_never_in_progress(end: Finished) -> None:
+    fold = new_fold(background=True)
+    stream = check_stream(apply_all(fold, [Queued(), end]))
+    assert "response.in_progress" not in stream.types()
+    assert fold.usage.input_tokens == 0
+
+
+def test_a_snapshot_shows_what_there_is() -> None:
+    fold = new_fold(background=True)
+    fold.apply(Queued())
+    assert fold.response()["status"] == "queued"
+    apply_all(fold, [TurnStarted(3), Tokens((REASONING, A, END, FINAL, B))])
+    body = fold.response()
+    assert (body["status"], body["usage"]) == ("in_progress", None)
+    assert [item["status"] for item in body["output"]] == ["completed", "in_progress"]
+
+
+def test_hops_are_counted_for_the_turn_and_for_the_response() -> None:
+    fold = new_fold()
+    apply_all(fold, [TurnStarted(3), Hop("replica", 3), Tokens((FINAL,)), Hop("backend", 4)])
+    assert (fold.hops, fold.takeovers) == (1, 1)
+    assert fold.open_turn is not None
+    assert fold.open_turn.hops == 2
+    apply_all(fold, [STOP, Hop("replica", 0)])
+    assert (fold.turns[0].hops, fold.takeovers) == (2, 2)
+    assert fold.usage.recomputed_tokens == 7
+    assert fold.open_turn is None
 
 
 def test_a_keep_alive_before_anything_else_does_not_repeat_itself() -> None:
@@ -130,14 +179,16 @@ def test_reasoning_alone_is_not_visible() -> None:
 
 def test_entries_out_of_place_are_refused_and_change_nothing() -> None:
     fold = new_fold()
-    for entry in (Tokens((A,)), STOP):
+    for entry in (Tokens((A,)), STOP, Hop("backend", 3)):
         with pytest.raises(ValueError, match="outside of any"):
             fold.apply(entry)
     apply_all(fold, [TurnStarted(3)])
     with pytest.raises(ValueError, match="inside of another"):
         fold.apply(TurnStarted(3))
+    with pytest.raises(ValueError, match="started before"):
+        fold.apply(Queued())
     apply_all(fold, [STOP, COMPLETED])
     with pytest.raises(ValueError, match="after its end"):
         fold.apply(Alive())
     assert fold.is_finished
-    assert fold.usage.input_tokens == 3
+    assert (fold.usage.input_tokens, fold.hops) == (3, 0)

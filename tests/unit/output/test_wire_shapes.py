@@ -19,7 +19,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from gateway.generation import FinishReason
-from gateway.log import Alive, Entry, Finished, Tokens, TurnEnded, TurnStarted
+from gateway.log import Alive, Entry, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.toy_logs import ENDINGS, apply_all, new_fold
 from tests.fakes.toy_parser import CALL, COMMENTARY, END, FINAL, PIECES, REASONING, TEXT
@@ -50,10 +50,13 @@ _SDK: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 def story(ending: Finished, *, background: bool = False) -> list[Event]:
     """A stream in which every kind of item and event occurs."""
+    queue: list[Entry] = [Queued(), Alive()] if background else []
     log: list[Entry] = [
+        *queue,
         TurnStarted(20),
         Tokens((REASONING, *_TEXTS, END, COMMENTARY, *_TEXTS)),
         Alive(),
+        Hop("backend", 40),
         Tokens((*_TEXTS, END, CALL, END, CALL, *_TEXTS, END, FINAL, *_TEXTS)),
         TurnEnded(FinishReason.LENGTH, 10),
         ending,

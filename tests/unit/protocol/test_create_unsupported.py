@@ -19,9 +19,6 @@ TOOL_REMEDY = "Leave the tool out, or offer a tool of type 'function' that your 
 FORMAT_REMEDY = "Use {'type': 'text'} and describe the format in 'instructions'."
 
 REFUSED: list[Row] = [
-    _unsupported(
-        {"background": True}, "background", "Set 'stream' to true to follow a long response."
-    ),
     (
         {"background": True, "store": False},
         "unsupported_parameter",

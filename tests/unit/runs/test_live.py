@@ -15,6 +15,7 @@ from gateway.runs.live import LiveLog
 from tests.fakes.toy_logs import apply_all, logs, new_fold
 
 if TYPE_CHECKING:
+    from gateway.output.fold import Fold
     from gateway.protocol.events import Event
 
 
@@ -132,3 +133,125 @@ async def test_ids_that_show_nothing_are_silence() -> None:
     assert live.shown_at == shown
     live.append(Alive())
     assert live.shown_at > shown
+
+
+@given(logs(), st.integers(1, 12), st.data())
+def test_readers_of_a_held_log_see_what_is_committed_once_and_in_order(
+    entries: list[Entry], reader_events_max: int, data: st.DataObject
+) -> None:
+    shows = data.draw(st.lists(st.integers(0, 3), min_size=len(entries), max_size=len(entries)))
+
+    async def read() -> tuple[list[Event], list[Event], list[Event]]:
+        live = LiveLog(new_fold, reader_events_max=reader_events_max, held=True)
+        shown = 0
+
+        async with asyncio.TaskGroup() as group:
+            early = group.create_task(collect(live))
+            middle: asyncio.Task[list[Event]] | None = None
+            for number, (entry, show) in enumerate(zip(entries[:-1], shows, strict=False), 1):
+                live.append(entry)
+                shown = min(number, shown + show)
+                live.show(shown)
+                if show:
+                    middle = middle or group.create_task(collect(live))
+                    await asyncio.sleep(0)
+            live.close(entries[-1], live.fold.apply(entries[-1]))
+            middle = middle or group.create_task(collect(live))
+        return early.result(), middle.result(), await collect(live)
+
+    wanted = apply_all(new_fold(), entries)
+    assert asyncio.run(read()) == (wanted, wanted, wanted)
+
+
+async def test_a_held_log_shows_nothing_that_is_not_committed() -> None:
+    live = LiveLog(new_fold, reader_events_max=100, held=True)
+    live.append(TurnStarted(1))
+    live.append(Tokens((1,)))
+    assert live.fold.usage.output_tokens == 1
+    assert live.is_holding
+    async with aclosing(live.follow()) as follower:
+        live.show(1)
+        assert not live.produced.is_set()
+        seen = await anext(follower)
+        assert seen == apply_all(new_fold(), [TurnStarted(1)])
+    live.show(2)
+    assert live.produced.is_set()
+    assert not live.is_holding
+
+
+async def test_a_restored_log_goes_on_where_it_stood() -> None:
+    began: list[Entry] = [TurnStarted(1), Tokens((1,))]
+    fold = new_fold()
+    known = apply_all(fold, began)
+    live = LiveLog.restored(new_fold, began, fold=fold, reader_events_max=100)
+    live.append(Alive())
+    async with aclosing(live.follow()) as follower:
+        assert await anext(follower) == known
+        live.show(3)
+        assert await anext(follower) == apply_all(new_fold(), [*began, Alive()])[len(known) :]
+
+
+async def test_a_reader_that_has_seen_all_does_not_fold_again() -> None:
+    folds = 0
+
+    def counted() -> Fold:
+        nonlocal folds
+        folds += 1
+        return new_fold()
+
+    live = LiveLog(counted, reader_events_max=100)
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(collect(live))
+        await asyncio.sleep(0)
+        live.append(Alive())
+        second = group.create_task(collect(live, after=2))
+        await asyncio.sleep(0)
+        play(live, [Alive(), Finished("completed", 1)])
+    assert first.result()[3:] == second.result()
+    assert folds == 1
+
+
+async def test_a_reader_may_be_ahead_of_the_log() -> None:
+    live = LiveLog(new_fold, reader_events_max=100)
+    live.append(Alive())
+    async with aclosing(live.follow(4)) as follower:
+        for _ in range(4):
+            live.append(Alive())
+        assert [event.sequence_number for event in await anext(follower)] == [5]
+
+
+async def test_readers_of_a_log_that_is_handed_over_end_without_an_end() -> None:
+    live = LiveLog(new_fold, reader_events_max=100, held=True)
+    live.append(Alive())
+    live.show(1)
+    live.append(Alive())
+    live.hand_over()
+    live.show(2)
+    events = await collect(live)
+    assert [event.type for event in events] == ["response.created", "response.in_progress"]
+    assert live.handed_over
+    assert live.failure is None
+
+
+async def test_a_log_that_has_its_end_is_not_handed_over() -> None:
+    live = LiveLog(new_fold, reader_events_max=100)
+    play(live, [Alive(), Finished("completed", 1)])
+    live.hand_over()
+    assert not live.handed_over
+
+
+async def test_what_is_held_back_for_long_is_forgotten_and_folded_again() -> None:
+    live = LiveLog(new_fold, reader_events_max=3, held=True)
+    async with aclosing(live.follow()) as follower:
+        for _ in range(50):
+            live.append(Alive())
+        assert len(live._withheld._by_entry) <= 3
+        live.show(49)
+        late = live.follow(10)
+        async with aclosing(late):
+            assert (await anext(late))[0].sequence_number == 11
+        live.show(50)
+        finished = Finished("completed", 1)
+        live.close(finished, live.fold.apply(finished))
+        seen = [event async for batch in follower for event in batch]
+    assert seen == apply_all(new_fold(), [*[Alive()] * 50, finished])

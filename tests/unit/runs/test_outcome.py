@@ -8,6 +8,7 @@ from gateway.errors import (
     ContextOverflow,
     NoUpstreamAvailable,
     UpstreamFailed,
+    UpstreamLost,
     UpstreamRejected,
     UpstreamUnavailable,
 )
@@ -18,6 +19,7 @@ from gateway.runs.outcome import broken
     ("error", "code", "words"),
     [
         (UpstreamUnavailable("x", upstream="u"), "server_error", "could take the request"),
+        (UpstreamLost("x", upstream="u"), "server_error", "could take the request"),
         (NoUpstreamAvailable("m", "x"), "server_error", "could take the request"),
         (UpstreamRejected("x", upstream="u"), "server_error", "refused the request"),
         (ContextOverflow("x", upstream="u"), "context_length_exceeded", "context window"),

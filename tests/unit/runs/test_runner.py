@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from gateway.errors import NoUpstreamAvailable, StoreUnavailable, UpstreamFailed
+from gateway.errors import ClaimLost, NoUpstreamAvailable, StoreUnavailable, UpstreamRejected
 from gateway.harmony.framing import FINAL_HEADER, OPENING
+from gateway.log import Queued
 from gateway.runs import outcome
-from gateway.runs.observer import Observer
+from gateway.runs.live import LiveLog
+from gateway.runs.turn import Relay
+from gateway.store.claims import Claim
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import (
     ANSWER,
     LENGTH,
+    TENANT,
     THOUGHT,
     MemoryArchive,
+    RecordingJournal,
     ScriptedTokens,
     Stage,
     says,
@@ -26,9 +31,10 @@ from tests.fakes.staged_run import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Collection
 
     from gateway.generation import TokenChunk, TokenRequest
+    from gateway.log import Entry
 
 
 async def test_an_answer_is_committed_before_the_last_event() -> None:
@@ -85,7 +91,7 @@ async def test_without_room_there_is_no_continuation() -> None:
     ("error", "words"),
     [
         (NoUpstreamAvailable("m", "all gone"), "No server for this model could take"),
-        (UpstreamFailed("died", upstream="gpu-1"), "broke off while generating"),
+        (UpstreamRejected("too long", upstream="gpu-1"), "refused the request"),
         (RuntimeError("a bug"), "had an error while processing"),
     ],
 )
@@ -191,7 +197,13 @@ class SlowToLeave(ScriptedTokens):
     may_leave: asyncio.Event = field(default_factory=asyncio.Event)
 
     @override
-    async def stream(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
+    async def stream(
+        self,
+        request: TokenRequest,
+        *,
+        avoid: Collection[str] = (),
+        attempts_max: int | None = None,
+    ) -> AsyncGenerator[TokenChunk, None]:
         try:
             async for chunk in super().stream(request):
                 yield chunk
@@ -226,11 +238,94 @@ async def test_a_defect_of_the_engine_lets_readers_go(monkeypatch: pytest.Monkey
     def broken(*_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(Observer, "finished", broken)
+    monkeypatch.setattr(Relay, "call", broken)
+    monkeypatch.setattr(RecordingJournal, "finish", broken)
+    monkeypatch.setattr(LiveLog, "close", broken)
     stage = Stage(ScriptedTokens([says(ANSWER)]))
     with pytest.raises(ValueError, match="a bug"):
         await stage.play()
     assert stage.live.closed.is_set()
+
+
+async def test_a_stored_response_is_held_while_it_runs() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)], hang=True))
+
+    async def look() -> None:
+        await stage.tokens.reached.wait()
+        assert stage.keeper.held == {stage.spec.head.uuid: stage.run}
+        assert stage.run.claim == Claim(TENANT, stage.spec.head.uuid, 1)
+        stage.run.cancel()
+
+    await asyncio.gather(stage.run(), look())
+    assert stage.keeper.dropped == [stage.run.claim]
+
+
+async def test_an_abandoned_run_stops_its_backend_and_writes_nothing_more() -> None:
+    stage = Stage(ScriptedTokens([says(THOUGHT, None)], hang=True))
+    written: list[Entry] = []
+
+    async def abandon() -> None:
+        await stage.tokens.reached.wait()
+        written.extend(stage.journal.entries)
+        stage.run.abandon()
+
+    await asyncio.gather(stage.run(), abandon())
+    assert stage.tokens.closed == 1
+    assert stage.journal.entries == written
+    assert stage.live.handed_over
+    assert not stage.archive.finished
+    assert stage.keeper.dropped == [stage.run.claim]
+
+
+async def test_a_run_that_was_abandoned_does_not_end_because_it_is_cancelled_as_well() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]), said=[])
+    stage.run.abandon()
+    stage.run.cancel()
+    await stage.run()
+    assert stage.live.handed_over
+    assert not stage.journal.entries
+
+
+async def test_abandoning_what_is_over_changes_nothing() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]))
+    await stage.play()
+    stage.run.abandon()
+    assert not stage.live.handed_over
+
+
+async def test_a_claim_that_is_lost_at_the_end_shows_no_end() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]), archive=MemoryArchive(ClaimLost()))
+    events = await stage.play()
+    assert not events[-1].is_terminal
+    assert stage.live.handed_over
+
+
+async def test_a_durable_end_that_cannot_be_committed_is_left_to_the_next_owner() -> None:
+    stage = Stage(
+        ScriptedTokens([says(ANSWER)]),
+        archive=MemoryArchive(StoreUnavailable("gone")),
+        spec=specification(background=True),
+        said=[Queued()],
+    )
+    events = await stage.play()
+    assert not events[-1].is_terminal
+    assert stage.live.handed_over
+    assert stage.text == "Hello there"
+
+
+async def test_a_backend_is_not_read_while_the_database_is_behind() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]), full_after=3)
+    assert (await stage.play())[-1].type == "response.completed"
+    assert stage.journal.waits == 1
+
+
+async def test_a_claim_that_is_lost_while_the_database_is_behind_ends_the_run() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]), full_after=3)
+    stage.journal.lost = ClaimLost()
+    await stage.run()
+    assert stage.live.handed_over
+    assert stage.tokens.closed == 1
+    assert len(stage.journal.entries) == 3
 
 
 async def test_the_time_to_the_first_token_is_known() -> None:

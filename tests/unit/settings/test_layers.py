@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.settings import Settings, load_settings
+from gateway.tenancy import TenantPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,3 +163,16 @@ def test_the_data_folder_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.chdir(tmp_path)
     assert load_settings(environ={"GATEWAY_DATA_DIR": "~/data"}).data_dir == tmp_path / "data"
     assert load_settings(environ={"GATEWAY_DATA_DIR": "data"}).data_dir == tmp_path / "data"
+
+
+def test_the_policy_of_tenants_comes_from_the_sections_that_it_is_about() -> None:
+    environ = {
+        "GATEWAY_BACKGROUND__ON_DISCONNECT": "continue",
+        "GATEWAY_BACKGROUND__TENANT_RUNNING_MAX": "1",
+        "GATEWAY_BACKGROUND__TENANT_QUEUED_MAX": "2",
+        "GATEWAY_RETENTION__LOG_S": "3",
+        "GATEWAY_RETENTION__RESPONSE_S": "4",
+    }
+    policy = TenantPolicy(**load_settings(environ=environ).tenant_policy)
+    assert policy == TenantPolicy("continue", 3, 4, 1, 2)
+    assert TenantPolicy(**Settings().tenant_policy) == TenantPolicy()

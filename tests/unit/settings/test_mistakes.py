@@ -146,6 +146,35 @@ def test_ambiguous_names_are_a_mistake(values: dict[str, object]) -> None:
         load_settings(arguments=values, environ={})
 
 
+@pytest.mark.parametrize(
+    ("section", "given", "message"),
+    [
+        ("background", "heartbeat_s: 6", "must be at most half of lease_s, which is 10.0"),
+        ("background", "lease_s: 5", "must be at most half of lease_s, which is 5.0"),
+        ("journal", "pending_bytes_max: 9", "not be less than run_pending_bytes_max, which is"),
+        ("journal", "run_pending_bytes_max: 99999999", "not be less than run_pending_bytes_max"),
+        ("retention", "response_s: 60", "must not be less than log_s, which is 86400"),
+        ("retention", "log_s: 99999999", "must not be less than log_s, which is 99999999"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_a_mistake(
+    tmp_path: Path, section: str, given: str, message: str
+) -> None:
+    (found,) = mistakes_of(written(tmp_path, f"{section}:\n  {given}\n"))
+    assert found.startswith(f"{tmp_path}/gateway.yaml:")
+    assert message in found
+    name, _, value = given.partition(": ")
+    variable = f"GATEWAY_{section}__{name}".upper()
+    (found,) = mistakes_of(environ={variable: value})
+    assert found.startswith(f"{variable}: {section}.")
+    assert message in found
+
+
+def test_a_value_that_cannot_be_compared_is_one_mistake() -> None:
+    environ = {"GATEWAY_BACKGROUND__LEASE_S": "-1", "GATEWAY_JOURNAL__RUN_PENDING_BYTES_MAX": "x"}
+    assert len(mistakes_of(environ=environ)) == 2
+
+
 @pytest.mark.parametrize("read", ["database_url", "pepper", "cache_salt_key"])
 def test_what_is_needed_and_missing_says_what_to_do(read: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import ContextOverflow, UpstreamFailed, UpstreamRejected, UpstreamUnavailable
+from gateway.errors import (
+    ContextOverflow,
+    UpstreamFailed,
+    UpstreamLost,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.upstreams.completions import CompletionReader, request_body
 from gateway.upstreams.problems import BackendTooOld
@@ -171,15 +177,15 @@ def test_when_all_tokens_asked_for_are_there_nothing_is_missing() -> None:
     ("code", "kind"),
     [
         (503, UpstreamUnavailable),
-        (500, UpstreamUnavailable),
+        (500, UpstreamLost),
         (429, UpstreamUnavailable),
         (400, UpstreamRejected),
         ("400", UpstreamRejected),
         (404, UpstreamRejected),
         (422, UpstreamRejected),
-        (None, UpstreamUnavailable),
-        (True, UpstreamUnavailable),
-        (99999, UpstreamUnavailable),
+        (None, UpstreamLost),
+        (True, UpstreamLost),
+        (99999, UpstreamLost),
     ],
 )
 def test_an_error_as_first_event_is_what_its_code_says(code: object, kind: type) -> None:

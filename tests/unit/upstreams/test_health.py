@@ -110,6 +110,16 @@ def test_polls_in_a_row_take_a_backend_out_and_one_brings_it_back() -> None:
     assert health.available(0.0)
 
 
+def test_one_bad_poll_is_a_doubt_and_a_good_one_ends_it() -> None:
+    health = Health(POLICY)
+    doubts = [health.in_doubt]
+    for alive in (False, True):
+        health.polled(alive=alive)
+        doubts.append(health.in_doubt)
+        assert health.available(0.0)
+    assert doubts == [False, True, False]
+
+
 def test_a_good_poll_does_not_end_an_ejection() -> None:
     health = ejected()
     health.polled(alive=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import ContextOverflow, UpstreamRejected, UpstreamUnavailable
+from gateway.errors import ContextOverflow, UpstreamLost, UpstreamRejected, UpstreamUnavailable
 from gateway.upstreams.problems import code_of, message_of_body, refusal
 from tests.fakes.backend_captures import capture, names
 
@@ -51,7 +51,7 @@ def test_no_body_makes_it_raise(body: bytes) -> None:
         (307, UpstreamUnavailable),
         (405, UpstreamUnavailable),
         (429, UpstreamUnavailable),
-        (500, UpstreamUnavailable),
+        (500, UpstreamLost),
         (503, UpstreamUnavailable),
     ],
 )

@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 from gateway.upstreams.selection import BackendState, candidates, round_robin
 
 
-def state(name: str, *, available: bool = True) -> BackendState:
-    return BackendState(name, {"m": 100}, healthy=available, available=available, in_flight=0)
+def state(name: str, *, available: bool = True, in_doubt: bool = False) -> BackendState:
+    return BackendState(
+        name,
+        {"m": 100},
+        healthy=available,
+        available=available,
+        in_flight=0,
+        in_doubt=in_doubt,
+    )
 
 
 def left(states: list[BackendState], tried: str = "", avoided: str = "") -> str:
@@ -35,6 +42,12 @@ def test_an_avoided_backend_comes_last_but_before_an_unavailable_one() -> None:
     assert left(states, avoided="a") == "b"
     assert left(states, avoided="a", tried="b") == "a"
     assert left(states, avoided="a", tried="ab") == "c"
+
+
+def test_a_backend_in_doubt_comes_before_an_avoided_one() -> None:
+    states = [state("a", in_doubt=True), state("b")]
+    assert left(states) == "b"
+    assert left(states, avoided="b") == "a"
 
 
 def test_among_unavailable_ones_the_avoided_comes_last() -> None:

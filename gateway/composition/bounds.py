@@ -1,0 +1,148 @@
+"""Settings → the bounds that the parts of a process are given. Values only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.harmony.rendering import SchemaLimits
+from gateway.runs.feed import FeedLimits
+from gateway.runs.keeper import Rhythm
+from gateway.runs.scheduler import Appetite
+from gateway.runs.turn import HopPolicy
+from gateway.runs.writer import WriterBounds
+from gateway.services.preparation import PreparationLimits, SystemMessage
+from gateway.store.claims import Terms
+from gateway.store.retention import Keep
+from gateway.upstreams.backend import Backend, Timeouts
+from gateway.upstreams.pool import PoolPolicy, ProbeSchedule
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+RETRY_PAUSE_S = 0.2
+"""Between two attempts to write to a database that is away."""
+LISTEN_PAUSE_S = 1.0
+"""Between two attempts to listen to one."""
+
+
+def backends(settings: Settings) -> list[Backend]:
+    """The inference servers, each with the models that it is asked for."""
+    served = {model.id: model.served_as or model.id for model in settings.models}
+    lengths = {m.id: m.context_length for m in settings.models if m.context_length is not None}
+    return [
+        Backend(
+            name=backend.name,
+            base_url=backend.url,
+            models={
+                public: name
+                for public, name in served.items()
+                if not backend.models or name in backend.models
+            }
+            or {name: name for name in backend.models},
+            api_key=backend.api_key.get_secret_value() if backend.api_key else None,
+            context_lengths=lengths,
+        )
+        for backend in settings.backends
+    ]
+
+
+def pool_policy(settings: Settings) -> PoolPolicy:
+    """When a backend is left, and how often each is looked at."""
+    upstream = settings.upstream
+    return PoolPolicy(
+        timeouts=Timeouts(
+            connect_s=upstream.connect_timeout_s,
+            first_token_s=upstream.first_token_timeout_s,
+            stall_s=upstream.stall_timeout_s,
+        ),
+        schedule=ProbeSchedule(
+            health_interval_s=upstream.health_interval_s,
+            health_timeout_s=upstream.health_timeout_s,
+            describe_interval_s=upstream.probe_interval_s,
+            describe_timeout_s=upstream.probe_timeout_s,
+        ),
+        attempts_max=upstream.attempts_max,
+        losses_max=upstream.losses_max,
+    )
+
+
+def hop_policy(settings: Settings) -> HopPolicy:
+    """How much is done for a response whose backend is gone."""
+    return HopPolicy(
+        hops_max=settings.upstream.hops_max,
+        losses_max=settings.upstream.losses_max,
+        hop_wait_s=settings.upstream.hop_wait_s,
+        upstream_wait_s=settings.background.upstream_wait_s,
+    )
+
+
+def rhythm(settings: Settings) -> Rhythm:
+    """How often claims are renewed."""
+    background = settings.background
+    return Rhythm(lease_s=background.lease_s, heartbeat_s=background.heartbeat_s)
+
+
+def appetite(settings: Settings) -> Appetite:
+    """How many responses this process claims, and on what terms."""
+    background = settings.background
+    return Appetite(
+        Terms(
+            lease_s=background.lease_s,
+            attempts_max=background.attempts_max,
+            tenant_running_max=background.tenant_running_max,
+        ),
+        running_max=background.running_max,
+        interval_s=background.claim_interval_s,
+        read_bytes_max=settings.journal.read_bytes_max,
+    )
+
+
+def writer_bounds(settings: Settings) -> WriterBounds:
+    """How far logs may be ahead of the database."""
+    journal = settings.journal
+    return WriterBounds(
+        flush_bytes_max=journal.flush_bytes_max,
+        run_pending_bytes_max=journal.run_pending_bytes_max,
+        pending_bytes_max=journal.pending_bytes_max,
+        retry_pause_s=RETRY_PAUSE_S,
+    )
+
+
+def feed_limits(settings: Settings) -> FeedLimits:
+    """How much of a log is read at once."""
+    return FeedLimits(read_bytes_max=settings.journal.read_bytes_max)
+
+
+def keep(settings: Settings) -> Keep:
+    """How long things are kept of tenants that have no policy of their own."""
+    retention = settings.retention
+    return Keep(
+        log_s=retention.log_s,
+        response_s=retention.response_s,
+        idempotency_key_s=retention.idempotency_key_s,
+    )
+
+
+def preparation_limits(settings: Settings) -> PreparationLimits:
+    """How long a conversation may be."""
+    limits = settings.limits
+    return PreparationLimits(
+        history_depth_max=limits.history_depth_max, history_items_max=limits.history_items_max
+    )
+
+
+def system_message(settings: Settings) -> SystemMessage:
+    """What every prompt begins with."""
+    harmony = settings.harmony
+    return SystemMessage(
+        identity=harmony.identity,
+        knowledge_cutoff=harmony.knowledge_cutoff,
+        with_date=harmony.date == "utc",
+        commentary_without_tools=harmony.commentary_without_tools,
+    )
+
+
+def schema_limits(settings: Settings) -> SchemaLimits:
+    """How large a tool's schema may be once its references are followed."""
+    limits = settings.limits
+    return SchemaLimits(depth_max=limits.schema_depth_max, nodes_max=limits.schema_nodes_max)

@@ -1,0 +1,128 @@
+"""What the rest of a process stands on: its database, its vocabulary, its backends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gateway import ids
+from gateway.composition import bounds
+from gateway.harmony.framing import OPENING
+from gateway.harmony.parsing import Parser
+from gateway.harmony.rendering import Renderer
+from gateway.harmony.vocabulary import END, RETURN, STOP_IDS, Vocabulary
+from gateway.output.fold import Fold, Framing
+from gateway.runs.housekeeping import Housekeeping
+from gateway.services.access import Access
+from gateway.services.threads import Threads
+from gateway.store.engine import Database
+from gateway.telemetry import Metrics
+from gateway.tenancy import TenantPolicy
+from gateway.upstreams.client import build_client
+from gateway.upstreams.connection import ConnectionLimits
+from gateway.upstreams.pool import Pool
+from gateway.upstreams.transport import KeepAlive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.protocol.responses import ResponseHead
+    from gateway.settings import Settings
+
+FRAMING = Framing(opening=OPENING, turn_end=RETURN, message_end=END)
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """`owner` is the name under which this process claims responses."""
+
+    settings: Settings
+    metrics: Metrics
+    database: Database
+    vocabulary: Vocabulary
+    renderer: Renderer
+    threads: Threads
+    pool: Pool
+    owner: str = field(default_factory=ids.new_replica_id)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Foundation:
+        """Raises `StartupError` when the vocabulary is damaged; connects to nothing."""
+        metrics = Metrics()
+        vocabulary = Vocabulary.load()
+        return cls(
+            settings=settings,
+            metrics=metrics,
+            database=connect(settings),
+            vocabulary=vocabulary,
+            renderer=Renderer(vocabulary, bounds.schema_limits(settings)),
+            threads=Threads(
+                threads_max=settings.limits.tokenize_threads_max,
+                inline_bytes_max=settings.limits.inline_tokenize_chars_max,
+            ),
+            pool=_pool(settings, metrics),
+        )
+
+    def new_fold_for(self, head: ResponseHead, tools: frozenset[str] | None) -> Callable[[], Fold]:
+        """Makes the folds of one response; `tools` are the functions it may call."""
+        vocabulary = self.vocabulary
+        return lambda: Fold(head, lambda: Parser(vocabulary, tools), FRAMING)
+
+    async def close(self) -> None:
+        """Close what is open; nothing of it may be in use any more."""
+        self.threads.close()
+        await self.pool.close()
+        await self.database.close()
+
+
+def connect(settings: Settings) -> Database:
+    """The database of `settings`, which must have its URL."""
+    database = settings.database
+    return Database.connect(
+        settings.database_url,
+        pool_size_max=database.pool_size_max,
+        command_timeout_s=database.command_timeout_s,
+        connect_timeout_s=database.connect_timeout_s,
+        statement_cache_size=database.statement_cache_size,
+    )
+
+
+def access(settings: Settings, database: Database) -> Access:
+    """Tenants and keys."""
+    auth = settings.auth
+    return Access(
+        database,
+        settings.pepper,
+        auth.key_cache_ttl_s,
+        auth.key_cache_entries_max,
+        cache_stale_s=auth.stale_keys_max_s,
+        defaults=TenantPolicy(**settings.tenant_policy),
+    )
+
+
+def housekeeping(settings: Settings, database: Database) -> Housekeeping:
+    """The rounds that remove what has expired."""
+    retention = settings.retention
+    return Housekeeping(
+        database,
+        bounds.keep(settings),
+        interval_s=retention.interval_s,
+        batch_rows_max=retention.batch_rows_max,
+    )
+
+
+def _pool(settings: Settings, metrics: Metrics) -> Pool:
+    upstream = settings.upstream
+    client = build_client(
+        keep_alive=KeepAlive(
+            connections_max=upstream.connections_max, expiry_s=upstream.keepalive_expiry_s
+        ),
+        limits=ConnectionLimits(),
+    )
+    return Pool(
+        bounds.backends(settings),
+        client,
+        stop_ids=STOP_IDS,
+        policy=bounds.pool_policy(settings),
+        metrics=metrics,
+    )

@@ -1,0 +1,142 @@
+"""A whole gateway without its HTTP: what it offers to the edge, and how it lives and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.composition import bounds
+from gateway.composition.foundation import Foundation, access
+from gateway.composition.replica import Replica
+from gateway.services.creation import Creation
+from gateway.services.generation import Reading
+from gateway.services.health import Health
+from gateway.services.models import Models
+from gateway.services.preparation import Preparation, Rendering
+from gateway.services.retrieval import Retrieval
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.services.access import Access
+    from gateway.settings import Settings
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter while the event loop waits for it. With Python's 5 ms
+each of the loop's system calls beside a busy thread can cost as much."""
+GC_ALLOCATIONS = 10_000
+"""Containers made between two collections of the youngest. Parsing a large body makes hundreds of
+thousands, none of which is garbage yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The services of one process, and what is behind them."""
+
+    foundation: Foundation
+    replica: Replica
+    access: Access
+    models: Models
+    health: Health
+    retrieval: Retrieval
+    creation: Creation
+
+    @classmethod
+    def of(cls, settings: Settings) -> Process:
+        """Raises `StartupError` for settings that are not complete; connects to nothing."""
+        base = Foundation.of(settings)
+        replica = Replica.of(base)
+        models = Models(
+            base.pool,
+            aliases={alias: model.id for model in settings.models for alias in model.aliases},
+            efforts={model.id: model.reasoning_effort for model in settings.models},
+        )
+        retrieval = Retrieval(
+            database=base.database,
+            feed=replica.feed,
+            archive=replica.workplace.archive,
+        )
+        return cls(
+            foundation=base,
+            replica=replica,
+            access=access(settings, base.database),
+            models=models,
+            health=Health(base.database, base.pool, base.metrics),
+            retrieval=retrieval,
+            creation=Creation(
+                replica.workplace,
+                replica.runs,
+                preparation=_preparation(base, models),
+                reading=Reading(base.database, replica.feed, retrieval),
+                key_ttl_s=settings.retention.idempotency_key_s,
+            ),
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve while entered; at the end hand durable runs over, and end what is left.
+
+        A helper that ends by an error ends all of this: without it promises would be broken
+        silently.
+        """
+        base, replica = self.foundation, self.replica
+        await base.pool.start()
+        _keep_pauses_short()
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [
+                    group.create_task(helper()) for helper in (base.pool.run, *replica.helpers)
+                ]
+                try:
+                    yield
+                finally:
+                    await self.begin_drain()
+                    self.end_streams()
+                    await replica.workplace.supervisor.drain()
+                    for helper in helpers:
+                        helper.cancel()
+            await replica.notifier.flush()
+        finally:
+            await base.close()
+
+    async def begin_drain(self) -> None:
+        """The process is about to end: it is not ready, claims nothing more, and lets others go on
+        with its durable runs. Returns when they may; everything else goes on. May be repeated.
+        """
+        self.health.begin_drain()
+        await self.replica.workplace.supervisor.begin_drain()
+        self.replica.scheduler.wake()
+
+    def end_streams(self) -> None:
+        """Cut off the streams of durable responses, without an end: clients resume them elsewhere.
+
+        They would keep the process from ending for as long as others generate.
+        """
+        self.replica.feed.close()
+
+
+def _preparation(base: Foundation, models: Models) -> Preparation:
+    settings = base.settings
+    return Preparation(
+        database=base.database,
+        models=models,
+        rendering=Rendering(base.renderer, base.threads),
+        limits=bounds.preparation_limits(settings),
+        system_message=bounds.system_message(settings),
+        cache_salt_secret=settings.cache_salt_key,
+    )
+
+
+def _keep_pauses_short() -> None:
+    """Set up the interpreter for one event loop beside a few busy threads.
+
+    What was made until now lives as long as the process: no collection has to look at it again.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(GC_ALLOCATIONS)
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,170 @@
+"""What generates, records, takes over and follows responses: one replica, without its HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gateway.composition import bounds
+from gateway.composition.foundation import housekeeping
+from gateway.composition.notices import Switchboard
+from gateway.runs.archive import Archive, Ownership
+from gateway.runs.durable import DurableRuns, Workplace
+from gateway.runs.feed import Feed
+from gateway.runs.keeper import Keeper
+from gateway.runs.lives import Lives
+from gateway.runs.notifier import Notifier
+from gateway.runs.observer import Observer
+from gateway.runs.runner import Engine
+from gateway.runs.scheduler import Scheduler
+from gateway.runs.supervisor import Supervisor
+from gateway.runs.sweep import Sweep
+from gateway.runs.tails import Tails
+from gateway.runs.writer import LogWriter
+from gateway.store import claims, events, notifications
+from gateway.store.notifications import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from typing import Any
+    from uuid import UUID
+
+    from gateway.composition.foundation import Foundation
+    from gateway.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """`helpers` run as long as the process; none of them ends or raises by itself."""
+
+    workplace: Workplace
+    runs: DurableRuns
+    keeper: Keeper
+    feed: Feed
+    scheduler: Scheduler
+    notifier: Notifier
+    helpers: Sequence[Callable[[], Coroutine[Any, Any, None]]]
+
+    @classmethod
+    def of(cls, base: Foundation) -> Replica:
+        """Connects to nothing."""
+        settings, database, metrics = base.settings, base.database, base.metrics
+        keeper = Keeper(
+            partial(claims.heartbeat, database, base.owner, lease_s=settings.background.lease_s),
+            partial(claims.heads, database),
+            bounds.rhythm(settings),
+            metrics,
+        )
+        tails = Tails(partial(claims.heads, database), interval_s=settings.journal.tail_poll_s)
+        notifier = Notifier(partial(notifications.notify, database))
+        switchboard = Switchboard(
+            tails, keeper, notifier if settings.database.listen else None, metrics
+        )
+        workplace = _workplace(base, keeper, switchboard, notifier)
+        runs = DurableRuns(workplace)
+        scheduler = Scheduler(
+            database, runs, keeper, bounds.appetite(settings), owner=base.owner, metrics=metrics
+        )
+        switchboard.when_there_is_work(scheduler.wake)
+        sweep = Sweep(
+            database,
+            workplace.archive,
+            keeper,
+            attempts_max=settings.background.attempts_max,
+        )
+        return cls(
+            workplace=workplace,
+            runs=runs,
+            keeper=keeper,
+            feed=Feed(
+                workplace.lives,
+                tails,
+                partial(events.read, database),
+                base.new_fold_for,
+                limits=bounds.feed_limits(settings),
+                followers=metrics.followers,
+            ),
+            scheduler=scheduler,
+            notifier=notifier,
+            helpers=(
+                workplace.writer.run,
+                keeper.run,
+                tails.run,
+                scheduler.run,
+                sweep.run,
+                housekeeping(settings, database).run,
+                *_telling(settings, notifier, switchboard),
+            ),
+        )
+
+
+def _workplace(
+    base: Foundation, keeper: Keeper, switchboard: Switchboard, notifier: Notifier
+) -> Workplace:
+    settings, database = base.settings, base.database
+    archive = Archive(
+        database,
+        base.renderer,
+        base.new_fold_for,
+        Ownership(
+            owner=base.owner,
+            lease_s=settings.background.lease_s,
+            commit_wait_s=settings.database.commit_wait_s,
+            claim_wait_s=settings.limits.request_timeout_s,
+        ),
+        announce=switchboard.announce,
+        metrics=base.metrics,
+    )
+    return Workplace(
+        engine=Engine(
+            tokens=base.pool,
+            archive=archive,
+            keeper=keeper,
+            observer=Observer(base.metrics),
+            alive_interval_s=settings.stream.keepalive_event_s,
+            run_time_max_s=settings.limits.request_timeout_s,
+            hops=bounds.hop_policy(settings),
+        ),
+        archive=archive,
+        supervisor=Supervisor(
+            in_flight_max=settings.limits.responses_in_flight_max,
+            release=partial(claims.release, database),
+            announce=switchboard.announce,
+        ),
+        writer=_writer(base, notifier),
+        lives=Lives(),
+        new_fold_for=base.new_fold_for,
+        reader_events_max=settings.stream.reader_events_max,
+    )
+
+
+def _writer(base: Foundation, notifier: Notifier) -> LogWriter:
+    settings, database = base.settings, base.database
+
+    def committed(responses: Collection[UUID]) -> None:
+        if settings.database.listen:
+            notifier.committed(responses)
+
+    return LogWriter(
+        partial(events.append, database),
+        partial(claims.heads, database),
+        bounds.writer_bounds(settings),
+        metrics=base.metrics,
+        committed=committed,
+    )
+
+
+def _telling(
+    settings: Settings, notifier: Notifier, switchboard: Switchboard
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """Replicas that do not listen do not speak either: they are configured alike."""
+    if not settings.database.listen:
+        return []
+    url = settings.database.listen_url
+    listener = Listener(
+        url.get_secret_value() if url is not None else settings.database_url,
+        connect_timeout_s=settings.database.connect_timeout_s,
+        retry_pause_s=bounds.LISTEN_PAUSE_S,
+    )
+    return [notifier.run, partial(listener.run, switchboard.hear, switchboard.missed)]

@@ -1,0 +1,137 @@
+"""Durable runs of this process: how one is put together, begun here or taken over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.runs.journal import DurableJournal
+from gateway.runs.live import LiveLog
+from gateway.runs.records import moment
+from gateway.runs.runner import Run
+from gateway.runs.slices import fold_rows
+from gateway.runs.supervisor import Durable
+from gateway.store.events import day_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gateway.log import Finished
+    from gateway.output.fold import Fold
+    from gateway.runs.archive import Archive
+    from gateway.runs.lives import Lives
+    from gateway.runs.records import NewFoldFor
+    from gateway.runs.runner import Engine
+    from gateway.runs.specification import RunSpecification
+    from gateway.runs.supervisor import Supervisor
+    from gateway.runs.writer import LogWriter
+    from gateway.store.claims import Claim, ClaimedRun
+    from gateway.store.events import LogRow
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What the durable runs of a process have in common."""
+
+    engine: Engine
+    archive: Archive
+    supervisor: Supervisor
+    writer: LogWriter
+    lives: Lives
+    new_fold_for: NewFoldFor
+    reader_events_max: int
+
+
+class DurableRuns:
+    """Starts durable runs."""
+
+    def __init__(self, workplace: Workplace) -> None:
+        self._at = workplace
+
+    @property
+    def claimed(self) -> int:
+        """How many run here that this process looked for."""
+        return self._at.supervisor.claimed
+
+    @property
+    def is_draining(self) -> bool:
+        """Nothing more may be claimed."""
+        return self._at.supervisor.is_draining
+
+    def begin(
+        self, specification: RunSpecification, claim: Claim, *, requested_at: float
+    ) -> tuple[Run, LiveLog]:
+        """Generate a response that was accepted here, for a request that may wait for it.
+
+        `requested_at` is in seconds of `time.perf_counter`.
+        """
+        new_fold = self._at.new_fold_for(specification.head, specification.tools)
+        live = LiveLog(new_fold, reader_events_max=self._at.reader_events_max, held=True)
+        run = self._start(specification, claim, live, 0, requested_at=requested_at)
+        return run, live
+
+    async def restored(
+        self, specification: RunSpecification, rows: Sequence[LogRow], next_entry: int
+    ) -> LiveLog:
+        """The committed log of a response. Raises `ValueError` for a damaged one."""
+        new_fold = self._at.new_fold_for(specification.head, specification.tools)
+        fold = new_fold()
+        entries = await fold_rows(fold, rows, next_entry)
+        return LiveLog.restored(
+            new_fold, entries, fold=fold, reader_events_max=self._at.reader_events_max
+        )
+
+    def go_on(
+        self,
+        specification: RunSpecification,
+        claimed: ClaimedRun,
+        live: LiveLog,
+        *,
+        over: Callable[[], None],
+    ) -> None:
+        """Generate a response that this process looked for, from where its log ends.
+
+        `over` is called when the run has ended.
+        """
+        self._start(specification, claimed.claim, live, claimed.next_entry, over=over)
+
+    async def end_defective(self, claim: Claim, error: Exception) -> None:
+        """End a response that cannot go on here or anywhere. Raises `StoreError`."""
+        await self._at.archive.end_defective(claim, error)
+
+    def _start(
+        self,
+        specification: RunSpecification,
+        claim: Claim,
+        live: LiveLog,
+        next_entry: int,
+        *,
+        requested_at: float | None = None,
+        over: Callable[[], None] | None = None,
+    ) -> Run:
+        at, head = self._at, specification.head
+
+        def lost() -> None:
+            run.abandon()
+
+        async def commit(finished: Finished, fold: Fold, last_entry: int) -> None:
+            await at.archive.finish(specification, finished, fold, claim, last_entry)
+
+        def leave() -> None:
+            channel.close()
+            # Does nothing to one that has its end.
+            live.hand_over()
+            at.lives.discard(head.uuid, live)
+            if over is not None:
+                over()
+
+        channel = at.writer.open(
+            claim, day_of(moment(head.created_at)), next_entry, durable=live.show, lost=lost
+        )
+        journal = DurableJournal(live, channel, commit)
+        run = Run(specification, journal, at.engine, claim=claim, requested_at=requested_at)
+        at.lives.add(head.uuid, live)
+        at.supervisor.start(
+            run, durable=Durable(claim, channel, is_claimed=over is not None), over=leave
+        )
+        return run

@@ -1,0 +1,271 @@
+"""Following a durable response from any process: what was, then what comes.
+
+Where the response is generated here, its live log is followed; everywhere else its rows are read
+and folded. A sequence number says where a stream stands, so it can go from one to the other as the
+run comes and goes, without a gap and without a repetition: both are the same fold of the same log,
+and both show an entry only once it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gateway.errors import StoreUnavailable
+from gateway.log import unpacked
+from gateway.runs.plan import head_of, tools_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+    from datetime import date
+    from uuid import UUID
+
+    from gateway.log import Entry
+    from gateway.output.fold import Fold
+    from gateway.protocol.events import Event
+    from gateway.protocol.responses import ResponseHead
+    from gateway.runs.live import LiveLog
+    from gateway.runs.lives import Lives
+    from gateway.runs.tails import Tails
+    from gateway.store.events import LogRow
+    from gateway.store.responses import StoredResponse
+    from gateway.tenancy import TenantId
+
+    NewFold = Callable[[ResponseHead, frozenset[str] | None], Callable[[], Fold]]
+
+SHORT_BYTES: Final = 1024
+"""Packed entries that take less than a slice to fold: what came since the last look, mostly."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedLimits:
+    """What one stream may take at once.
+
+    `read_bytes_max` bytes of a log are read at once, by which a stream's memory is bounded, and it
+    folds for `slice_s` before all else that goes on in this process has its turn. While the
+    database is away it is tried every `retry_pause_s`.
+    """
+
+    read_bytes_max: int
+    slice_s: float = 0.002
+    retry_pause_s: float = 0.5
+
+
+class ReadLog(Protocol):
+    """`store.events.read` of one database."""
+
+    async def __call__(
+        self, tenant_id: TenantId, uuid: UUID, day: date, /, *, from_entry: int, bytes_max: int
+    ) -> list[LogRow]:
+        """Rows from the one that holds `from_entry` on. Raises `StoreUnavailable`."""
+
+
+class Feed:
+    """The streams that follow durable responses in this process."""
+
+    def __init__(
+        self,
+        lives: Lives,
+        tails: Tails,
+        read_log: ReadLog,
+        new_fold_for: NewFold,
+        *,
+        limits: FeedLimits,
+        followers: Callable[[int], None],
+    ) -> None:
+        """`followers` is told how many streams there are, whenever that changes."""
+        self._lives = lives
+        self._tails = tails
+        self._read_log = read_log
+        self._new_fold_for = new_fold_for
+        self._limits = limits
+        self._tell_followers = followers
+        self._followers = 0
+        self._waits: set[asyncio.Timeout] = set()
+        self._is_closed = False
+        # However many streams replay at once: the loop comes round between any two slices.
+        self._turn = asyncio.Lock()
+
+    async def follow(
+        self, tenant_id: TenantId, stored: StoredResponse, after: int = -1
+    ) -> AsyncGenerator[list[Event], None]:
+        """Events with a sequence number above `after`, as soon as they are durable.
+
+        Ends after the terminal event. Where that is not above `after`, ends with one empty list,
+        the only one there is. Ends without either when this process drains (`close`), or when the
+        log has been removed meanwhile. While the database is away it waits.
+        """
+        place = _Place(tenant_id, stored, self._new_fold(stored), after)
+        self._count(1)
+        try:
+            async with aclosing(self._events(place)) as batches:
+                while (batch := await self._unless_closed(batches)) is not None:
+                    yield batch
+        finally:
+            self._count(-1)
+
+    async def snapshot(self, tenant_id: TenantId, stored: StoredResponse) -> dict[str, Any]:
+        """The Response object as far as its log has come. Raises `StoreUnavailable`."""
+        place = _Place(tenant_id, stored, self._new_fold(stored))
+        before = -1
+        while before < place.next_entry and not place.fold.is_finished:
+            before = place.next_entry
+            rows = await self._read(place)
+            async with aclosing(self._fold(place, rows)) as batches:
+                async for _ in batches:
+                    pass
+        return place.fold.response()
+
+    async def has_log(self, tenant_id: TenantId, stored: StoredResponse) -> bool:
+        """Is the beginning of its log still there, or yet to come? Raises `StoreUnavailable`."""
+        if not stored.next_entry:
+            return True
+        rows = await self._read_log(tenant_id, stored.uuid, stored.day, from_entry=0, bytes_max=1)
+        return bool(rows) and rows[0].first_entry == 0
+
+    def close(self) -> None:
+        """End every stream, and each that begins from now on: its client resumes elsewhere."""
+        self._is_closed = True
+        now = asyncio.get_running_loop().time()
+        for wait in self._waits:
+            wait.reschedule(now)
+
+    async def _unless_closed(
+        self, batches: AsyncGenerator[list[Event], None]
+    ) -> list[Event] | None:
+        """The next of them; None at their end, and when this is closed first."""
+        if self._is_closed:
+            return None
+        wait = asyncio.timeout(None)
+        try:
+            async with wait:
+                self._waits.add(wait)
+                return await anext(batches, None)
+        except TimeoutError:
+            if not wait.expired():
+                raise
+            return None
+        finally:
+            self._waits.discard(wait)
+
+    async def _events(self, place: _Place) -> AsyncGenerator[list[Event], None]:
+        is_shown = False
+        while not place.is_over:
+            live = self._lives.get(place.uuid)
+            source = self._from_rows(place) if live is None else self._from_live(place, live)
+            async with aclosing(source) as batches:
+                async for batch in batches:
+                    place.after = batch[-1].sequence_number
+                    is_shown = batch[-1].is_terminal
+                    yield batch
+            if place.is_gone:
+                return
+        if not is_shown:
+            yield []
+
+    async def _from_live(self, place: _Place, live: LiveLog) -> AsyncGenerator[list[Event], None]:
+        """Events of a live log, until the end, or until the response goes elsewhere."""
+        async with aclosing(live.follow(place.after)) as batches:
+            async for batch in batches:
+                yield batch
+        place.is_over = not live.handed_over
+
+    async def _from_rows(self, place: _Place) -> AsyncGenerator[list[Event], None]:
+        """Events of rows, until the end, or until the response is generated here."""
+        with self._tails.watch(place.tenant_id, place.uuid) as tail:
+            while True:
+                before = place.next_entry
+                is_promised = tail.is_beyond(before)
+                rows = await self._insist(place)
+                async with aclosing(self._fold(place, rows)) as batches:
+                    async for batch in batches:
+                        yield batch
+                if place.fold.is_finished:
+                    place.is_over = True
+                    return
+                if is_promised and place.next_entry == before:
+                    place.is_gone = True
+                    return
+                await tail.moved(place.next_entry)
+                if self._lives.get(place.uuid) is not None:
+                    return
+
+    async def _insist(self, place: _Place) -> list[LogRow]:
+        while True:
+            try:
+                return await self._read(place)
+            except StoreUnavailable:
+                await asyncio.sleep(self._limits.retry_pause_s)
+
+    async def _read(self, place: _Place) -> list[LogRow]:
+        return await self._read_log(
+            place.tenant_id,
+            place.uuid,
+            place.day,
+            from_entry=place.next_entry,
+            bytes_max=self._limits.read_bytes_max,
+        )
+
+    async def _fold(
+        self, place: _Place, rows: Sequence[LogRow]
+    ) -> AsyncGenerator[list[Event], None]:
+        """The events of rows, in lists that took a slice to make."""
+        is_short = sum(len(row.entries) for row in rows) <= SHORT_BYTES
+        clock = asyncio.get_running_loop().time
+        entries = place.unread(rows)
+        is_more = True
+        while is_more:
+            events: list[Event] = []
+            async with nullcontext() if is_short else self._turn:
+                until = clock() + self._limits.slice_s
+                for entry in entries:
+                    events += place.apply(entry)
+                    if clock() >= until:
+                        break
+                else:
+                    is_more = False
+                if is_more:
+                    await asyncio.sleep(0)
+            if events:
+                yield events
+
+    def _new_fold(self, stored: StoredResponse) -> Fold:
+        head = head_of(stored)
+        return self._new_fold_for(head, tools_of(head))()
+
+    def _count(self, change: int) -> None:
+        self._followers += change
+        self._tell_followers(self._followers)
+
+
+class _Place:
+    """Where one stream stands: in the events (`after`), and in the rows (`next_entry`, `fold`)."""
+
+    def __init__(
+        self, tenant_id: TenantId, stored: StoredResponse, fold: Fold, after: int = -1
+    ) -> None:
+        self.tenant_id = tenant_id
+        self.uuid = stored.uuid
+        self.day = stored.day
+        self.fold = fold
+        self.after = after
+        self.next_entry = 0
+        self.is_over = False
+        """Everything was shown."""
+        self.is_gone = False
+        """The log does not have what its head promises: it was removed."""
+
+    def unread(self, rows: Iterable[LogRow]) -> Iterator[Entry]:
+        """Their entries from `next_entry` on, as far as none is missing."""
+        for row in rows:
+            if row.first_entry > self.next_entry:
+                return
+            yield from islice(unpacked(row.entries), self.next_entry - row.first_entry, None)
+
+    def apply(self, entry: Entry) -> list[Event]:
+        """Those events of the next entry that are wanted."""
+        self.next_entry += 1
+        return [event for event in self.fold.apply(entry) if event.sequence_number > self.after]

@@ -1,0 +1,128 @@
+"""Rounds that make room: partitions of the log ahead of time, and the end of what has expired.
+
+Every process runs them, and whichever comes first does the work. Nothing depends on a round: rows
+without a partition are kept all the same, and what has expired is merely still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import StoreError
+from gateway.store import partitions, retention
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gateway.store.engine import Database
+    from gateway.store.retention import Keep
+
+DAYS_AHEAD: Final = 3
+"""Partitions exist for so many days to come, should rounds fail for a while."""
+
+_log = EventLog("gateway.housekeeping")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one round did. `days_busy` were over and in use, and are tried again."""
+
+    days_made: int
+    days_dropped: int
+    days_busy: int
+    log_rows: int
+    responses: int
+    idempotency_keys: int
+
+
+def _utc_today() -> date:
+    return datetime.now(UTC).date()
+
+
+class Housekeeping:
+    """One process's rounds over the whole database."""
+
+    def __init__(
+        self,
+        database: Database,
+        keep: Keep,
+        *,
+        interval_s: float,
+        batch_rows_max: int,
+        batches_max: int = 100,
+        today: Callable[[], date] = _utc_today,
+    ) -> None:
+        """A round removes up to `batches_max` times `batch_rows_max` rows of each kind.
+
+        Rounds are at most `interval_s` apart and at least half of that.
+        """
+        self._database = database
+        self._keep = keep
+        self._interval_s = interval_s
+        self._batch_rows_max = batch_rows_max
+        self._batches_max = batches_max
+        self._today = today
+
+    async def run(self) -> None:
+        """Make partitions at once, then go round until cancelled, whatever the database says."""
+        await self._attempt(self.prepare)
+        while True:
+            pause_s = random.uniform(0.5, 1.0) * self._interval_s  # noqa: S311 - replicas spread out
+            await asyncio.sleep(pause_s)
+            await self._attempt(self.round)
+
+    async def prepare(self) -> int:
+        """Make the partitions of today and of the next days; returns how many were missing."""
+        return len(await partitions.prepare(self._database, self._today(), DAYS_AHEAD))
+
+    async def round(self) -> Report:
+        """Do everything once. Raises `StoreError`; what was done until then stays done."""
+        days_made = await self.prepare()
+        responses = await self._remove(retention.delete_responses)
+        idempotency_keys = await self._remove(retention.delete_keys)
+        dropped = await partitions.drop_expired(self._database, self._keep.log_s)
+        report = Report(
+            days_made=days_made,
+            days_dropped=len(dropped.days),
+            days_busy=len(dropped.busy),
+            log_rows=await self._remove(retention.delete_logs),
+            responses=responses,
+            idempotency_keys=idempotency_keys,
+        )
+        _tell(report)
+        return report
+
+    async def _remove(self, delete: Callable[..., Awaitable[int]]) -> int:
+        removed = 0
+        for _ in range(self._batches_max):
+            rows = await delete(self._database, self._keep, rows_max=self._batch_rows_max)
+            if not rows:
+                break
+            removed += rows
+        return removed
+
+    @staticmethod
+    async def _attempt(work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except StoreError as error:
+            _log.warning("housekeeping failed, will be tried again", error=error)
+
+
+def _tell(report: Report) -> None:
+    counts = {
+        "days of logs": report.days_dropped,
+        "rows of logs": report.log_rows,
+        "responses": report.responses,
+        "idempotency keys": report.idempotency_keys,
+    }
+    for kind, count in counts.items():
+        if count:
+            _log.info("expired and removed", rule=kind, count=count)
+    if report.days_busy:
+        _log.info("expired logs are in use and stay for now", count=report.days_busy)

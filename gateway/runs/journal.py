@@ -1,0 +1,124 @@
+"""What a run writes to: a log that is shown at once, or one that is committed first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gateway.log import Entry, Finished
+    from gateway.output.fold import Fold
+    from gateway.runs.live import LiveLog
+    from gateway.runs.writer import Channel
+
+
+class Journal(Protocol):
+    """The log of one run, as the run that writes it sees it.
+
+    `finish` commits the end, and shows it: it is visible when this returns. When it raises
+    (`StoreError`, `ClaimLost`), nothing of the end is shown and the fold is what it was before.
+    """
+
+    @property
+    def live(self) -> LiveLog:
+        """What was written so far, folded."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Time to wait for `room`: the log is too far ahead of the database."""
+        ...
+
+    def append(self, entry: Entry) -> None:
+        """Write an entry. Never waits. Raises `ValueError` for one that cannot stand here."""
+        ...
+
+    async def room(self) -> None:
+        """Wait until it is not full. Raises `ClaimLost`."""
+        ...
+
+    async def finish(self, finished: Finished) -> None:
+        """Write the last entry."""
+        ...
+
+
+class MemoryJournal:
+    """A foreground response that lives and dies with this process: visible at once.
+
+    `commit` keeps what stays of it; None: nothing does.
+    """
+
+    is_full = False
+
+    def __init__(
+        self, live: LiveLog, commit: Callable[[Finished, Fold], Awaitable[None]] | None
+    ) -> None:
+        self.live = live
+        self._commit = commit
+
+    def append(self, entry: Entry) -> None:
+        """Write an entry and show it."""
+        self.live.append(entry)
+
+    async def room(self) -> None:
+        """Return: memory is bounded by the tokens that a response may have."""
+
+    async def finish(self, finished: Finished) -> None:
+        """Commit the end, if anything is kept, then show it. Raises what `commit` does."""
+        events = self.live.fold.apply(finished)
+        if self._commit is not None:
+            try:
+                await self._commit(finished, self.live.fold)
+            except BaseException:
+                self.live.refold()
+                raise
+        self.live.close(finished, events)
+
+
+class DurableJournal:
+    """A response whose log is committed before anybody sees it.
+
+    `live` is held, and the channel shows it: `durable` is `live.show`. `commit` gets the number of
+    the last entry, which it writes together with all that stays of the response.
+    """
+
+    def __init__(
+        self,
+        live: LiveLog,
+        channel: Channel,
+        commit: Callable[[Finished, Fold, int], Awaitable[None]],
+    ) -> None:
+        self.live = live
+        self.channel = channel
+        self._commit = commit
+
+    @property
+    def is_full(self) -> bool:
+        """The database is too far behind."""
+        return self.channel.is_full
+
+    def append(self, entry: Entry) -> None:
+        """Fold an entry and hand it to the writer; it is shown when it is committed."""
+        self.live.append(entry)
+        self.channel.append(entry)
+
+    async def room(self) -> None:
+        """Wait until the database has caught up. Raises `ClaimLost`."""
+        await self.channel.room()
+
+    async def finish(self, finished: Finished) -> None:
+        """When all before it is durable, commit the end, then show it.
+
+        Waits while the database is away. Raises `ClaimLost`, and what `commit` does; then it may
+        be called again.
+        """
+        next_entry = await self.channel.settled()
+        events = self.live.fold.apply(finished)
+        try:
+            await self._commit(finished, self.live.fold, next_entry)
+        except BaseException:
+            self.live.refold()
+            raise
+        self.channel.close()
+        self.live.close(finished, events)

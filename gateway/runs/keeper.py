@@ -1,0 +1,178 @@
+"""The claims that this process holds: renews them, and stops the runs whose claim is lost.
+
+A claim is lost when its epoch has moved: another replica went on with the response, because this
+one was silent for a lease, or somebody ended it. The run learns of it from its next append, too;
+the keeper tells it when it has nothing to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.errors import StoreError
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from uuid import UUID
+
+    from gateway.runs.specification import RunSpecification
+    from gateway.store.claims import Claim, Head
+    from gateway.telemetry import Metrics
+    from gateway.tenancy import TenantId
+
+    Renew = Callable[[Sequence[Claim]], Awaitable[frozenset[UUID]]]
+    ReadHeads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, Head]]]
+
+RETRIES_PER_HEARTBEAT: Final = 6
+"""A heartbeat that failed is tried again after this part of the time between two."""
+
+_log = EventLog("gateway.runs")
+
+
+class Abandonable(Protocol):
+    """A run, as far as the keeper knows it."""
+
+    @property
+    def specification(self) -> RunSpecification: ...
+
+    def abandon(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """A claim lapses after `lease_s` without a heartbeat, which comes every `heartbeat_s`.
+
+    `poll_s` is how long a run may go on that was ended elsewhere, when no notice of it arrives.
+    """
+
+    lease_s: float
+    heartbeat_s: float
+    poll_s: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    claim: Claim
+    run: Abandonable
+
+
+class Keeper:
+    """Heartbeats for all runs of a process, those of foreground responses included."""
+
+    def __init__(self, renew: Renew, heads: ReadHeads, rhythm: Rhythm, metrics: Metrics) -> None:
+        """`renew` is `store.claims.heartbeat` of this process, `heads` is `store.claims.heads`."""
+        self._renew = renew
+        self._heads = heads
+        self._rhythm = rhythm
+        self._metrics = metrics
+        self._held: dict[UUID, _Held] = {}
+        self._check_soon = asyncio.Event()
+        self._renewed_at: float | None = None
+        self._trusted_from = 0.0
+        self._is_away = False
+
+    @property
+    def trusted(self) -> bool:
+        """May a lapsed lease be taken for a dead owner?
+
+        Not before the first heartbeat, not while the database is away or after this process was
+        held up itself, nor in the first lease after that: then leases have lapsed whose owners are
+        well, and will renew them.
+        """
+        now = time.monotonic()
+        return not self._is_away and not self._was_silent(now) and now >= self._trusted_from
+
+    def hold(self, claim: Claim, run: Abandonable) -> None:
+        """Renew this claim until it is dropped; `run` is abandoned when it is lost."""
+        before = self._held.get(claim.uuid)
+        self._held[claim.uuid] = _Held(claim, run)
+        if before is not None and before.claim != claim:
+            # It lapsed here and came back before anybody noticed.
+            self._abandon(before)
+        self._metrics.claims_held(len(self._held))
+
+    def drop(self, claim: Claim) -> None:
+        """Its run is over: let the claim be. Another claim on the same response stays."""
+        held = self._held.get(claim.uuid)
+        if held is not None and held.claim == claim:
+            del self._held[claim.uuid]
+            self._metrics.claims_held(len(self._held))
+
+    def ended(self, uuids: Iterable[UUID]) -> None:
+        """These were ended by somebody: look at once, if one of them is generated here."""
+        if any(uuid in self._held for uuid in uuids):
+            self._check_soon.set()
+
+    async def run(self) -> None:
+        """Renew and look, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._beat())
+            group.create_task(self._watch())
+
+    async def _beat(self) -> None:
+        heartbeat_s = self._rhythm.heartbeat_s
+        while True:
+            is_renewed = await self.heartbeat()
+            await asyncio.sleep(heartbeat_s if is_renewed else heartbeat_s / RETRIES_PER_HEARTBEAT)
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._rhythm.poll_s):
+                    await self._check_soon.wait()
+            except TimeoutError:
+                pass
+            self._check_soon.clear()
+            # Nobody cancels a foreground response from elsewhere.
+            await self._check([one for one in self._held.values() if one.run.specification.durable])
+
+    async def heartbeat(self) -> bool:
+        """Renew everything once, or at least see that the database is there. False: it is not."""
+        held = list(self._held.values())
+        is_first = self._renewed_at is None
+        was_silent = self._is_away or (self._was_silent(time.monotonic()) and not is_first)
+        try:
+            renewed = await self._renew([one.claim for one in held])
+        except StoreError as error:
+            if not self._is_away:
+                _log.warning("claims were not renewed", error=error)
+            self._is_away = True
+            return False
+        self._is_away = False
+        self._renewed_at = time.monotonic()
+        if was_silent:
+            self._trusted_from = self._renewed_at + self._rhythm.lease_s
+        await self._check([one for one in held if one.claim.uuid not in renewed])
+        return True
+
+    def _was_silent(self, now: float) -> bool:
+        return self._renewed_at is None or now - self._renewed_at > self._rhythm.lease_s
+
+    async def _check(self, suspects: Sequence[_Held]) -> None:
+        """Abandon those whose epoch has moved, or that are gone.
+
+        One that has ended under its own epoch was ended by its own run, which is about to say so.
+        """
+        if not suspects:
+            return
+        try:
+            heads = await self._heads([(one.claim.tenant_id, one.claim.uuid) for one in suspects])
+        except StoreError:
+            return
+        for one in suspects:
+            head = heads.get(one.claim.uuid)
+            if head is None or head.epoch != one.claim.epoch:
+                self._lose(one)
+
+    def _lose(self, one: _Held) -> None:
+        if self._held.get(one.claim.uuid) is one:
+            self.drop(one.claim)
+            self._abandon(one)
+
+    def _abandon(self, one: _Held) -> None:
+        self._metrics.claim_lost()
+        one.run.abandon()

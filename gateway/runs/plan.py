@@ -1,0 +1,103 @@
+"""What any replica needs to go on with a durable response, as its row keeps it.
+
+The request and the times are columns of their own, and so is the prompt; the plan is the rest. It
+is JSON, in which a release may add fields that older ones do well without. A change that they must
+not overlook gets another version: then they leave the response to those that know it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.generation import Sampling
+from gateway.protocol.responses import ResponseHead
+from gateway.runs.specification import RunSpecification
+from gateway.tenancy import Principal
+
+if TYPE_CHECKING:
+    from gateway.store.claims import ClaimedRun
+    from gateway.store.responses import StoredResponse
+
+PLAN_VERSION: Final = 1
+
+
+def plan_of(specification: RunSpecification) -> bytes:
+    """The plan of a response that is accepted."""
+    return orjson.dumps(
+        {
+            "version": PLAN_VERSION,
+            "sampling": asdict(specification.sampling),
+            "cache_salt": specification.cache_salt,
+            "inputs": specification.inputs,
+        }
+    )
+
+
+def inputs_of(plan: bytes) -> int:
+    """How many items the request brought.
+
+    Raises `ValueError` or `LookupError` for a plan that is damaged or of another version.
+    """
+    fields = orjson.loads(plan)
+    if fields["version"] != PLAN_VERSION:
+        raise ValueError(f"plans of version {fields['version']} are not known to this release")
+    inputs: int = fields["inputs"]
+    return inputs
+
+
+def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
+    """The specification of a response that another process accepted.
+
+    None for a plan of another version. Raises `ValueError`, `TypeError` or `LookupError` for a
+    damaged one.
+    """
+    plan: dict[str, Any] = orjson.loads(claimed.plan)
+    if plan["version"] != PLAN_VERSION:
+        return None
+    head = ResponseHead(
+        uuid=claimed.claim.uuid,
+        created_at=int(claimed.created_at.timestamp()),
+        background=claimed.background,
+        echo=orjson.loads(claimed.request),
+    )
+    return RunSpecification(
+        principal=Principal(claimed.claim.tenant_id, claimed.tenant_name, claimed.key_id),
+        head=head,
+        model=claimed.model,
+        prompt_ids=list(claimed.prompt_ids),
+        added=(),
+        sampling=_sampling(plan["sampling"]),
+        cache_salt=plan["cache_salt"],
+        store=True,
+        parent=claimed.parent,
+        root_created_at=int(claimed.root_created_at.timestamp()),
+        tools=tools_of(head),
+        durable=True,
+        streamed=claimed.streamed,
+        inputs=plan["inputs"],
+    )
+
+
+def head_of(stored: StoredResponse) -> ResponseHead:
+    """What a stored response is folded from, beside its log."""
+    return ResponseHead(
+        uuid=stored.uuid,
+        created_at=int(stored.created_at.timestamp()),
+        background=stored.background,
+        echo=orjson.loads(stored.request),
+    )
+
+
+def tools_of(head: ResponseHead) -> frozenset[str] | None:
+    """The functions in the prompt; None where the request allowed no calls."""
+    if head.echo["tool_choice"] == "none":
+        return None
+    return frozenset(tool["name"] for tool in head.echo["tools"])
+
+
+def _sampling(fields: dict[str, Any]) -> Sampling:
+    """Only what this release knows of: the rest was added by one that says we can do without."""
+    return Sampling(**{name: fields[name] for name in Sampling.__dataclass_fields__})

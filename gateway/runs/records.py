@@ -1,0 +1,221 @@
+"""A run → the rows that are kept of it, at its start and at its end. No I/O."""
+
+from __future__ import annotations
+
+from array import array
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+
+from gateway.log import FOLD_VERSION, Queued, pack
+from gateway.protocol.context import ContextItem, Kind, StoredItem
+from gateway.protocol.responses import Outcome, response_body
+from gateway.runs.plan import head_of, inputs_of, plan_of, tools_of
+from gateway.runs.slices import fold_rows
+from gateway.store.endings import FinishedResponse
+from gateway.store.events import LogRow
+from gateway.store.responses import NewResponse
+from gateway.store.usage import UsageLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gateway.generation import RenderedItem
+    from gateway.harmony.rendering import Renderer
+    from gateway.log import Finished
+    from gateway.output.fold import Fold
+    from gateway.protocol.responses import ResponseHead
+    from gateway.runs.specification import RunSpecification
+    from gateway.store.idempotency import IdempotencyKey
+    from gateway.store.responses import StoredResponse
+
+    NewFoldFor = Callable[[ResponseHead, frozenset[str] | None], Callable[[], Fold]]
+
+
+def begun(specification: RunSpecification, *, owner: str, lease_s: float) -> NewResponse:
+    """A response whose log stays in the memory of `owner`."""
+    head = specification.head
+    return NewResponse(
+        uuid=head.uuid,
+        key_id=specification.principal.key_id,
+        model=specification.model,
+        created_at=moment(head.created_at),
+        root_created_at=moment(specification.root_created_at),
+        request=orjson.dumps(head.echo),
+        parent=specification.parent,
+        background=head.background,
+        streamed=specification.streamed,
+        owner=owner,
+        lease_s=lease_s,
+    )
+
+
+def accepted(
+    specification: RunSpecification,
+    key: IdempotencyKey | None,
+    *,
+    owner: str | None,
+    lease_s: float,
+) -> NewResponse:
+    """A durable response, with all that a replica needs to generate it; queued without `owner`."""
+    head, is_queued = specification.head, owner is None
+    return NewResponse(
+        uuid=head.uuid,
+        key_id=specification.principal.key_id,
+        model=specification.model,
+        created_at=moment(head.created_at),
+        root_created_at=moment(specification.root_created_at),
+        request=orjson.dumps(head.echo),
+        parent=specification.parent,
+        background=head.background,
+        status="queued" if is_queued else "in_progress",
+        durable=True,
+        streamed=specification.streamed,
+        plan=plan_of(specification),
+        prompt_ids=array("I", specification.prompt_ids),
+        owner=owner,
+        lease_s=None if is_queued else lease_s,
+        items=_items(specification.added, 0, is_output=False),
+        entries=(1, pack([Queued()])) if is_queued else None,
+        idempotency=key,
+        queued_max=specification.principal.policy.background_queued_max if is_queued else None,
+    )
+
+
+def metered(specification: RunSpecification, finished: Finished, fold: Fold) -> UsageLine:
+    """What an unstored response used."""
+    return UsageLine(
+        response=specification.head.uuid,
+        key_id=specification.principal.key_id,
+        model=specification.model,
+        at=moment(finished.at),
+        tokens=fold.usage,
+    )
+
+
+class Endings:
+    """Rows of responses that end."""
+
+    def __init__(self, renderer: Renderer, new_fold_for: NewFoldFor) -> None:
+        self._renderer = renderer
+        self._new_fold_for = new_fold_for
+
+    def finished(
+        self,
+        specification: RunSpecification,
+        finished: Finished,
+        fold: Fold,
+        *,
+        epoch: int,
+        next_entry: int | None,
+    ) -> FinishedResponse:
+        """The end of one by its owner; `next_entry` None: it has no durable log."""
+        added, inputs = specification.added, len(specification.added)
+        if next_entry is not None:
+            # The input of a durable one was stored when it was accepted.
+            added, inputs = (), specification.inputs
+        return FinishedResponse(
+            uuid=specification.head.uuid,
+            epoch=epoch,
+            status=finished.status,
+            completed_at=moment(finished.at),
+            body=orjson.dumps(fold.response()),
+            entries=None if next_entry is None else _last_row(next_entry, finished),
+            recoveries=orjson.dumps(fold.recoveries),
+            items=[
+                *_items(added, 0, is_output=False),
+                *_items(self._outputs(fold), inputs, is_output=True),
+            ],
+            tokens=fold.usage,
+            free_key=_said_nothing(finished, fold),
+        )
+
+    async def concluded(
+        self, stored: StoredResponse, log: Sequence[LogRow], finished: Finished
+    ) -> FinishedResponse:
+        """The end of a running durable one by another than its owner, from its log.
+
+        Raises `ValueError`, `TypeError` or `LookupError` for a log or a plan that is damaged or of
+        another release.
+        """
+        fold = await self._folded(stored, log)
+        fold.apply(finished)
+        inputs = inputs_of(stored.plan or b"")
+        return FinishedResponse(
+            uuid=stored.uuid,
+            epoch=stored.epoch,
+            status=finished.status,
+            completed_at=moment(finished.at),
+            body=orjson.dumps(fold.response()),
+            entries=_last_row(stored.next_entry, finished),
+            recoveries=orjson.dumps(fold.recoveries),
+            items=_items(self._outputs(fold), inputs, is_output=True),
+            tokens=fold.usage,
+            free_key=_said_nothing(finished, fold),
+        )
+
+    async def _folded(self, stored: StoredResponse, log: Sequence[LogRow]) -> Fold:
+        if stored.fold_version != FOLD_VERSION:
+            raise ValueError(f"logs of fold version {stored.fold_version} are not folded here")
+        head = head_of(stored)
+        fold = self._new_fold_for(head, tools_of(head))()
+        await fold_rows(fold, log, stored.next_entry)
+        return fold
+
+    def _outputs(self, fold: Fold) -> Iterator[ContextItem]:
+        for rendered in fold.items():
+            item = output_context(rendered)
+            if item.ids is None:
+                item = item.with_ids(array("I", self._renderer.render_item(item)))
+            yield item
+
+
+def unheard(stored: StoredResponse, finished: Finished) -> FinishedResponse:
+    """The end of a response of which nobody knows what it said: no output, and no usage."""
+    fate = Outcome(
+        status=finished.status,
+        error={"code": finished.code, "message": finished.message} if finished.code else None,
+    )
+    return FinishedResponse(
+        uuid=stored.uuid,
+        epoch=stored.epoch,
+        status=finished.status,
+        completed_at=moment(finished.at),
+        body=orjson.dumps(response_body(head_of(stored), fate, [])),
+        entries=_last_row(stored.next_entry, finished) if stored.durable else None,
+        free_key=finished.status == "failed",
+    )
+
+
+def output_context(rendered: RenderedItem) -> ContextItem:
+    """An output item as the next turn's context sees it."""
+    item = cast("dict[str, Any]", rendered.item)
+    return ContextItem(
+        kind=cast("Kind", item["type"]),
+        item_id=item["id"],
+        json=orjson.dumps(item),
+        role=item.get("role"),
+        phase=item.get("phase"),
+        call_id=item.get("call_id"),
+        name=item.get("name"),
+        complete=item["status"] == "completed",
+        ids=None if rendered.ids is None else array("I", rendered.ids),
+    )
+
+
+def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) -> list[StoredItem]:
+    return [StoredItem(at, is_output, item) for at, item in enumerate(context, position)]
+
+
+def _last_row(next_entry: int, finished: Finished) -> LogRow:
+    return LogRow(next_entry, 1, pack([finished]))
+
+
+def _said_nothing(finished: Finished, fold: Fold) -> bool:
+    return finished.status == "failed" and not fold.usage.output_tokens
+
+
+def moment(unix_s: int) -> datetime:
+    """Unix seconds as the store takes times."""
+    return datetime.fromtimestamp(unix_s, UTC)

@@ -1,0 +1,168 @@
+"""Looks for durable responses that nobody generates, and goes on with them in this process.
+
+Those are what was queued, what another process released, and what one left behind that is silent
+for a lease. Nothing that is wrong with one of them keeps the others waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway import ids
+from gateway.errors import StoreError
+from gateway.runs.plan import rebuild
+from gateway.store import claims, events
+from gateway.store.events import day_of
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from gateway.runs.durable import DurableRuns
+    from gateway.runs.keeper import Keeper
+    from gateway.store.claims import ClaimedRun, Terms
+    from gateway.store.engine import Database
+    from gateway.store.events import LogRow
+    from gateway.telemetry import Metrics
+
+CLAIMED_AT_ONCE_MAX: Final = 32
+"""Nobody renews them while their logs are read, which must take less than a lease."""
+
+_log = EventLog("gateway.runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Appetite:
+    """How much a process takes upon itself, on what terms, and how often it looks for more.
+
+    `running_max` bounds the responses that it looked for and generates at once, `read_bytes_max`
+    what it reads of a log at once.
+    """
+
+    terms: Terms
+    running_max: int
+    interval_s: float
+    read_bytes_max: int
+
+
+class Scheduler:
+    """The one who claims, in a process. `owner` is the name under which it does."""
+
+    def __init__(
+        self,
+        database: Database,
+        runs: DurableRuns,
+        keeper: Keeper,
+        appetite: Appetite,
+        *,
+        owner: str,
+        metrics: Metrics,
+    ) -> None:
+        self._database = database
+        self._runs = runs
+        self._keeper = keeper
+        self._appetite = appetite
+        self._owner = owner
+        self._metrics = metrics
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """There may be work, or room for it: look at once."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Look for work until the process drains, or until cancelled."""
+        while not self._runs.is_draining:
+            self._wake.clear()
+            if not await self.look():
+                await self._rest()
+
+    async def look(self) -> bool:
+        """Claim what there is room for and start it. Is there likely to be more?"""
+        room = self._appetite.running_max - self._runs.claimed
+        limit = min(room, CLAIMED_AT_ONCE_MAX)
+        if limit <= 0:
+            return False
+        try:
+            claimed = await claims.claim(
+                self._database,
+                self._owner,
+                self._appetite.terms,
+                limit=limit,
+                take_over=self._keeper.trusted,
+            )
+        except StoreError as error:
+            _log.debug("no work could be claimed", error=error)
+            return False
+        self._metrics.claimed(len(claimed), sum(not run.was_queued for run in claimed))
+        for run in claimed:
+            await self._take_up(run)
+        return len(claimed) == limit
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(self._appetite.interval_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _take_up(self, claimed: ClaimedRun) -> None:
+        """Start it here, give it back, end it, or leave it to its lease."""
+        try:
+            await self._start(claimed)
+        except StoreError as error:
+            # Its log or its row could not be reached: it is free again when its lease lapses.
+            self._report("a claimed response waits for its lease", claimed, error)
+        except Exception as error:  # noqa: BLE001 - a defect of one must not stop the others
+            self._report("a claimed response cannot go on", claimed, error)
+            await self._end(claimed, error)
+
+    async def _start(self, claimed: ClaimedRun) -> None:
+        specification = rebuild(claimed)
+        if specification is None:
+            # Another process may know this plan. If none does, the attempts come to an end.
+            _log.warning(
+                "a response has a plan of another release",
+                response_id=ids.response_id(claimed.claim.uuid),
+            )
+            return
+        rows = await self._read(claimed)
+        live = await self._runs.restored(specification, rows, claimed.next_entry)
+        if self._runs.is_draining:
+            await claims.release(self._database, [claimed.claim])
+            return
+        self._runs.go_on(specification, claimed, live, over=self.wake)
+
+    async def _read(self, claimed: ClaimedRun) -> list[LogRow]:
+        """The log so far, as far as it is there."""
+        claim, day = claimed.claim, day_of(claimed.created_at)
+        rows: list[LogRow] = []
+        read = 0
+        while read < claimed.next_entry:
+            more = await events.read(
+                self._database,
+                claim.tenant_id,
+                claim.uuid,
+                day,
+                from_entry=read,
+                bytes_max=self._appetite.read_bytes_max,
+            )
+            if not more or more[-1].first_entry < read:
+                break
+            rows += more
+            read = more[-1].first_entry + more[-1].count
+        return rows
+
+    async def _end(self, claimed: ClaimedRun, error: Exception) -> None:
+        try:
+            await self._runs.end_defective(claimed.claim, error)
+        except Exception as refusal:  # noqa: BLE001 - as above
+            self._report("a claimed response waits for its lease", claimed, refusal)
+
+    def _report(self, event: str, claimed: ClaimedRun, error: Exception) -> None:
+        _log.error(
+            event,
+            response_id=ids.response_id(claimed.claim.uuid),
+            epoch=claimed.claim.epoch,
+            error=error,
+        )

@@ -1,0 +1,151 @@
+"""How far the logs have come that are followed here and may be written elsewhere.
+
+One poll for all of them, however many streams follow them, and none while nothing is followed.
+Being told (`heard`) only makes it sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import StoreError
+from gateway.store.tables import TERMINAL
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+    from uuid import UUID
+
+    from gateway.store.claims import Head
+    from gateway.tenancy import TenantId
+
+    ReadHeads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, Head]]]
+
+LOOK_PAUSE_S: Final = 0.01
+"""A busy log is heard of a hundred times a second; its readers see no difference beyond that."""
+
+_log = EventLog("gateway.runs")
+
+
+class Tail:
+    """The end of one log, as last seen. `head` None: the response is unknown, or was deleted."""
+
+    def __init__(self, tenant_id: TenantId) -> None:
+        self.tenant_id = tenant_id
+        self.watchers = 0
+        self.head: Head | None = None
+        self._is_seen = False
+        self._changed = asyncio.Event()
+
+    def is_beyond(self, entries: int) -> bool:
+        """Has the log been seen to have more entries than so many, or to be at its end?"""
+        if not self._is_seen:
+            return False
+        head = self.head
+        return head is None or head.next_entry > entries or head.status in TERMINAL
+
+    async def moved(self, beyond: int) -> None:
+        """Wait until the log has more than `beyond` entries, or will never have."""
+        while not self.is_beyond(beyond):
+            await self._changed.wait()
+
+    def show(self, head: Head | None) -> None:
+        """Let everybody who waits look at this."""
+        if self._is_seen and head == self.head:
+            return
+        self.head, self._is_seen = head, True
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class Tails:
+    """The tails that are watched in this process, kept up to date by `run`.
+
+    All of them are looked at every `interval_s`, those that are heard of at once, but never twice
+    within `pause_s`.
+    """
+
+    def __init__(
+        self, heads: ReadHeads, *, interval_s: float, pause_s: float = LOOK_PAUSE_S
+    ) -> None:
+        self._heads = heads
+        self._interval_s = interval_s
+        self._pause_s = pause_s
+        self._tails: dict[UUID, Tail] = {}
+        self._heard: set[UUID] = set()
+        self._is_watched = asyncio.Event()
+        self._wake = asyncio.Event()
+
+    @contextmanager
+    def watch(self, tenant_id: TenantId, uuid: UUID) -> Iterator[Tail]:
+        """Keep an eye on a log, from now on until this is left."""
+        tail = self._tails.setdefault(uuid, Tail(tenant_id))
+        tail.watchers += 1
+        self._is_watched.set()
+        self.heard([uuid])
+        try:
+            yield tail
+        finally:
+            tail.watchers -= 1
+            if not tail.watchers:
+                del self._tails[uuid]
+            if not self._tails:
+                self._is_watched.clear()
+
+    def heard(self, uuids: Iterable[UUID]) -> None:
+        """There is more in these logs: look now. Those that nobody watches are left alone."""
+        told = self._tails.keys() & set(uuids)
+        if told:
+            self._heard |= told
+            self._wake.set()
+
+    def missed(self) -> None:
+        """Some may not have been told of: look at all of them now."""
+        self.heard(list(self._tails))
+
+    async def run(self) -> None:
+        """Look until cancelled.
+
+        While the database is away it is tried again, and whoever waits goes on waiting.
+        """
+        due = 0.0
+        is_reported = False
+        while True:
+            await self._is_watched.wait()
+            is_due = not await self._is_told(before=due)
+            chosen, self._heard = self._heard, set()
+            if is_due:
+                chosen = set(self._tails)
+                due = asyncio.get_running_loop().time() + self._interval_s
+            try:
+                await self._look(chosen)
+                is_reported = False
+            except StoreError as error:
+                if not is_reported:
+                    _log.warning("the logs that are followed cannot be looked at", error=error)
+                is_reported = True
+            await asyncio.sleep(self._pause_s)
+
+    async def _is_told(self, *, before: float) -> bool:
+        """Wait until something is heard, or it is time to look at everything."""
+        if asyncio.get_running_loop().time() < before:
+            try:
+                async with asyncio.timeout_at(before):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            else:
+                self._wake.clear()
+                return True
+        self._wake.clear()
+        return False
+
+    async def _look(self, uuids: set[UUID]) -> None:
+        asked = {uuid: self._tails[uuid] for uuid in uuids & self._tails.keys()}
+        if not asked:
+            return
+        heads = await self._heads([(tail.tenant_id, uuid) for uuid, tail in asked.items()])
+        for uuid, tail in asked.items():
+            tail.show(heads.get(uuid))

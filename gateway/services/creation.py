@@ -1,0 +1,171 @@
+"""Create responses: what becomes of one, and where it is generated.
+
+| response | its log is | a client that hangs up |
+|---|---|---|
+| `store: false` | in memory | ends it |
+| stored | in memory, and what it became in the database | ends it |
+| stored, of a tenant whose policy is `continue` | in the database | changes nothing |
+| stored, with an `Idempotency-Key` | in the database | changes nothing |
+| `background: true` | in the database | changes nothing |
+
+What has its log in the database is durable: any replica goes on with it when this one ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway import ids
+from gateway.errors import KeyTaken
+from gateway.protocol.idempotency import reused_key
+from gateway.runs.journal import MemoryJournal
+from gateway.runs.live import LiveLog
+from gateway.runs.runner import Run
+from gateway.services.generation import (
+    AcceptedGeneration,
+    ForegroundGeneration,
+    RepeatedGeneration,
+    Started,
+)
+from gateway.store import responses as rows
+from gateway.store.idempotency import IdempotencyKey, find_key
+
+if TYPE_CHECKING:
+    from gateway.log import Finished
+    from gateway.output.fold import Fold
+    from gateway.protocol.idempotency import RequestKey
+    from gateway.protocol.requests import CreateResponse
+    from gateway.runs.durable import DurableRuns, Workplace
+    from gateway.runs.specification import RunSpecification
+    from gateway.services.generation import Generation, Reading
+    from gateway.services.preparation import Preparation
+    from gateway.tenancy import Principal
+
+KEY_TRIES_MAX: Final = 3
+"""Times a key may be taken, and be free again, while one request tries to use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One request to create a response.
+
+    `body_bytes` is how long it was as JSON; `requested_at` when it came, in seconds of
+    `time.perf_counter`.
+    """
+
+    principal: Principal
+    request: CreateResponse
+    key: RequestKey | None
+    body_bytes: int
+    requested_at: float
+
+    @property
+    def is_durable(self) -> bool:
+        """The response must outlive its client, and this process."""
+        request, policy = self.request, self.principal.policy
+        is_kept = self.key is not None or policy.on_disconnect == "continue"
+        return request.background or (request.store and is_kept)
+
+
+class Creation:
+    """The use case of `POST /v1/responses`."""
+
+    def __init__(
+        self,
+        workplace: Workplace,
+        runs: DurableRuns,
+        *,
+        preparation: Preparation,
+        reading: Reading,
+        key_ttl_s: float,
+    ) -> None:
+        """`key_ttl_s` is how long an idempotency key stands for the same response."""
+        self._at = workplace
+        self._runs = runs
+        self._preparation = preparation
+        self._reading = reading
+        self._key_ttl_s = key_ttl_s
+
+    async def create(self, order: Order) -> Generation:
+        """Start to generate a response, or find the one that was started for the same request.
+
+        Raises `RequestError`, `StoreUnavailable` before a token is spent, and `KeyTaken` when
+        others use the key again and again. From here on the generation has an end, whether or not
+        anybody follows it.
+        """
+        for _ in range(KEY_TRIES_MAX):
+            repeated = await self._repeated(order)
+            if repeated is not None:
+                return repeated
+            try:
+                return await self._started(order)
+            except KeyTaken:
+                # Another request with it was accepted meanwhile: that one's response is ours.
+                continue
+        raise KeyTaken
+
+    async def _repeated(self, order: Order) -> Generation | None:
+        """The response that the order's key stands for; None without a key, or for a free one."""
+        if order.key is None:
+            return None
+        principal, database = order.principal, self._reading.database
+        use = await find_key(
+            database, principal.tenant_id, order.key.key_hash, ttl_s=self._key_ttl_s
+        )
+        if use is None:
+            return None
+        if use.fingerprint != order.key.fingerprint:
+            raise reused_key()
+        stored = await rows.load(database, principal.tenant_id, use.uuid)
+        if stored is None:
+            return None
+        batches = None
+        if order.request.stream:
+            response_id = ids.response_id(use.uuid)
+            batches = await self._reading.retrieval.stream(principal, response_id)
+        return RepeatedGeneration(principal, stored, self._reading, batches)
+
+    async def _started(self, order: Order) -> Generation:
+        with self._at.supervisor.admitted():
+            specification = await self._preparation.prepare(
+                order.principal,
+                order.request,
+                body_bytes=order.body_bytes,
+                durable=order.is_durable,
+            )
+            if order.is_durable:
+                return await self._accepted(order, specification)
+            generation = self._in_memory(order, specification)
+        try:
+            await generation.recorded()
+        except BaseException:
+            generation.cancel()
+            raise
+        return generation
+
+    async def _accepted(self, order: Order, specification: RunSpecification) -> Generation:
+        key = None
+        if order.key is not None:
+            key = IdempotencyKey(order.key.key_hash, order.key.fingerprint, self._key_ttl_s)
+        is_ours = not order.request.background
+        claim = await self._at.archive.accept(specification, key, owned=is_ours)
+        started = None
+        if claim is not None:
+            run, live = self._runs.begin(specification, claim, requested_at=order.requested_at)
+            started = Started(run, live)
+        return AcceptedGeneration(specification, self._reading, started)
+
+    def _in_memory(self, order: Order, specification: RunSpecification) -> ForegroundGeneration:
+        at = self._at
+        new_fold = at.new_fold_for(specification.head, specification.tools)
+        live = LiveLog(new_fold, reader_events_max=at.reader_events_max)
+
+        async def commit(finished: Finished, fold: Fold) -> None:
+            assert run.claim is not None, "what is stored was recorded before it was generated"
+            await at.archive.finish(specification, finished, fold, run.claim, None)
+
+        journal = MemoryJournal(live, commit if specification.store else None)
+        run = Run(specification, journal, at.engine, requested_at=order.requested_at)
+        at.supervisor.start(run)
+        return ForegroundGeneration(specification, Started(run, live))

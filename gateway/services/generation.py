@@ -1,0 +1,253 @@
+"""A response that was asked for, as the one who asked sees it: followed, waited for, left."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import orjson
+
+from gateway import ids
+from gateway.errors import Draining
+from gateway.protocol.responses import Outcome, response_body
+from gateway.store import responses as rows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from uuid import UUID
+
+    from gateway.protocol.events import Event
+    from gateway.runs.feed import Feed
+    from gateway.runs.live import LiveLog
+    from gateway.runs.runner import Run
+    from gateway.runs.specification import RunSpecification
+    from gateway.services.retrieval import Retrieval
+    from gateway.store.engine import Database
+    from gateway.store.responses import StoredResponse
+    from gateway.tenancy import Principal, TenantId
+
+    Batches = AsyncGenerator[list[Event], None]
+
+
+class Generation(Protocol):
+    """What every kind of them offers to the edge."""
+
+    is_durable: bool
+    """It does not end with its client: a stream that was cut off can be resumed."""
+    is_repeat: bool
+    """The same request was sent before, and this is its response."""
+
+    @property
+    def response_id(self) -> str: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Seconds from the request to the first token, if it was generated here for this request;
+        None while there is none.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """The client is gone. Does nothing to a response that is durable, or over."""
+        ...
+
+    async def produced(self) -> None:
+        """Wait until the status of a stream is known: for the first output, or the end.
+
+        Raises what made it fail before any output. Does not wait for what others generate.
+        """
+        ...
+
+    def follow(self) -> Batches:
+        """All events, as they come. Ends after the terminal one, unless this process drains."""
+        ...
+
+    async def response(self) -> bytes:
+        """The Response object as JSON: of a background response as it is, otherwise finished.
+
+        Raises what made it fail, and `Draining`.
+        """
+        ...
+
+
+class Started(NamedTuple):
+    """A run of this process, and what it says."""
+
+    run: Run
+    live: LiveLog
+
+    @property
+    def failure(self) -> Exception | None:
+        """What made it fail, unless another process decides how it ends."""
+        return None if self.live.handed_over else self.live.failure
+
+    async def produced(self) -> None:
+        """Wait for the first output, or the end. Raises what made it fail before any output."""
+        await self.live.produced.wait()
+        if self.failure is not None and not self.live.fold.usage.output_tokens:
+            raise self.failure
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Where durable responses are read from, wherever they are generated."""
+
+    database: Database
+    feed: Feed
+    retrieval: Retrieval
+
+    async def follow(self, tenant_id: TenantId, uuid: UUID) -> Batches:
+        """All events of a response that was accepted a moment ago."""
+        stored = await rows.load(self.database, tenant_id, uuid)
+        if stored is None:
+            return
+        async with aclosing(self.feed.follow(tenant_id, stored)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def finished(self, tenant_id: TenantId, uuid: UUID) -> bytes:
+        """The Response object once it is over.
+
+        Raises `Draining` when this process is told to end before, `StoreUnavailable`.
+        """
+        async with aclosing(self.follow(tenant_id, uuid)) as batches:
+            async for _ in batches:
+                pass
+        stored = await rows.load(self.database, tenant_id, uuid)
+        if stored is None or stored.body is None:
+            raise Draining
+        return stored.body
+
+
+class ForegroundGeneration:
+    """Generated here, in memory, for this client alone: it leaves, and that was it."""
+
+    is_durable = False
+    is_repeat = False
+
+    def __init__(self, specification: RunSpecification, started: Started) -> None:
+        self._run, self._live = started
+        self._started = started
+        self.response_id = ids.response_id(specification.head.uuid)
+        self.model = specification.model
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Seconds from the request to the first token; None while there is none."""
+        return self._run.first_token_s
+
+    def cancel(self) -> None:
+        """The client is gone: stop."""
+        self._run.cancel()
+
+    async def recorded(self) -> None:
+        """Wait until what `store: true` promises is in the database. Raises why it is not."""
+        await self._run.begun.wait()
+        if self._live.closed.is_set() and self._live.failure is not None:
+            raise self._live.failure
+
+    async def produced(self) -> None:
+        """Wait for the first output, or the end. Raises what made it fail before any output."""
+        await self._started.produced()
+
+    def follow(self) -> Batches:
+        """All events, as they come; the last one is terminal."""
+        return self._live.follow()
+
+    async def response(self) -> bytes:
+        """The finished Response object. Raises what made it fail."""
+        await self._live.closed.wait()
+        if self._live.failure is not None:
+            raise self._live.failure
+        return orjson.dumps(self._live.fold.response())
+
+
+class AcceptedGeneration:
+    """Durable, and accepted a moment ago.
+
+    A background response (`started` is None) is left to whichever process has a place for it; any
+    other is generated here, unless another process has to go on with it.
+    """
+
+    is_durable = True
+    is_repeat = False
+
+    def __init__(
+        self, specification: RunSpecification, reading: Reading, started: Started | None
+    ) -> None:
+        self._head = specification.head
+        self._tenant_id = specification.principal.tenant_id
+        self._reading = reading
+        self._started = started
+        self.response_id = ids.response_id(self._head.uuid)
+        self.model = specification.model
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Seconds from the request to the first token, if this process heard it."""
+        return self._started.run.first_token_s if self._started else None
+
+    def cancel(self) -> None:
+        """The client is gone, and the response goes on."""
+
+    async def produced(self) -> None:
+        """Return at once for a background response; otherwise as any foreground one."""
+        if self._started is not None:
+            await self._started.produced()
+
+    def follow(self) -> Batches:
+        """All events, as soon as they are committed, wherever they are generated."""
+        return self._reading.follow(self._tenant_id, self._head.uuid)
+
+    async def response(self) -> bytes:
+        """A background response: that it is queued. Otherwise the finished Response object."""
+        if self._started is None:
+            return orjson.dumps(response_body(self._head, Outcome("queued"), []))
+        finished = await self._reading.finished(self._tenant_id, self._head.uuid)
+        if self._started.failure is not None:
+            raise self._started.failure
+        return finished
+
+
+class RepeatedGeneration:
+    """The response that this request was answered with when it was sent before."""
+
+    is_durable = True
+    is_repeat = True
+    first_token_s = None
+
+    def __init__(
+        self,
+        principal: Principal,
+        stored: StoredResponse,
+        reading: Reading,
+        batches: Batches | None,
+    ) -> None:
+        """`batches` are its events, if the request was for a stream."""
+        self._principal = principal
+        self._stored = stored
+        self._reading = reading
+        self._batches = batches
+        self.response_id = ids.response_id(stored.uuid)
+        self.model = stored.model
+
+    def cancel(self) -> None:
+        """Whoever asks a second time owns nothing of the response."""
+
+    async def produced(self) -> None:
+        """Return: the response is there, and says itself what became of it."""
+
+    def follow(self) -> Batches:
+        """All events from the first on, then those to come. Call it once, for a stream."""
+        assert self._batches is not None, "the request was not for a stream"
+        return self._batches
+
+    async def response(self) -> bytes:
+        """A background response as it is, any other once it is over, also if it failed."""
+        if self._stored.background or self._stored.is_terminal:
+            return await self._reading.retrieval.get(self._principal, self.response_id)
+        return await self._reading.finished(self._principal.tenant_id, self._stored.uuid)

@@ -1,0 +1,186 @@
+"""Responses that exist: read, follow, cancel and forget them. What the API means, without HTTP.
+
+Whose response it is, and that there is one, is decided here once for every use (`_find`): unknown,
+deleted, another tenant's, and not stored yet look the same.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+import orjson
+
+from gateway import ids
+from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.log import FOLD_VERSION
+from gateway.protocol.responses import Outcome, ResponseStatus, response_body
+from gateway.runs.plan import head_of
+from gateway.store import messages
+from gateway.store import responses as rows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from uuid import UUID
+
+    from gateway.protocol.events import Event
+    from gateway.runs.feed import Feed
+    from gateway.store.engine import Database
+    from gateway.store.messages import ItemPage
+    from gateway.store.responses import StoredResponse
+    from gateway.tenancy import Principal, TenantId
+
+ENDED: Final = {
+    "completed": "Cannot cancel a completed response.",
+    "failed": "Cannot cancel a failed response.",
+    "incomplete": "Cannot cancel a response in terminal state.",
+}
+"""Why a response with this status cannot be cancelled."""
+_UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+class Cancellation(Protocol):
+    """What ends a response on behalf of its client; `runs.archive.Archive`."""
+
+    async def cancel(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
+        """The response as it is afterwards, which may have ended before; None: unknown."""
+
+
+class Retrieval:
+    """The use cases of `/v1/responses/{id}`; all raise `ResourceNotFound`, `StoreUnavailable`."""
+
+    def __init__(self, *, database: Database, feed: Feed, archive: Cancellation) -> None:
+        self._database = database
+        self._feed = feed
+        self._archive = archive
+
+    async def get(self, principal: Principal, response_id: str) -> bytes:
+        """The Response object: as it was sent, or as far as it has come."""
+        stored = await self._find(principal, response_id)
+        if stored.body is not None:
+            return stored.body
+        return orjson.dumps(await self._snapshot(principal.tenant_id, stored))
+
+    async def stream(
+        self, principal: Principal, response_id: str, *, after: int = -1
+    ) -> AsyncGenerator[list[Event], None]:
+        """The events above the sequence number `after`, then those to come (`Feed.follow`).
+
+        Raises `InvalidRequest` for a response that has no stream, or whose stream has expired.
+        """
+        stored = await self._find(principal, response_id)
+        if not stored.durable:
+            raise _not_streamed("it was not created with background=true")
+        if not stored.streamed:
+            raise _not_streamed("it was not created with stream=true")
+        if stored.fold_version != FOLD_VERSION:
+            raise _no_longer_streamed("it was created with another release of this server")
+        kept_s = principal.policy.log_retention_s
+        if _is_over(stored, kept_s) or not await self._feed.has_log(principal.tenant_id, stored):
+            raise _no_longer_streamed(f"its log is kept for {_span(kept_s)} after the end")
+        return self._feed.follow(principal.tenant_id, stored, after)
+
+    async def cancel(self, principal: Principal, response_id: str) -> bytes:
+        """The Response object, cancelled; once more, the same.
+
+        A completion that was committed before stays. Raises `InvalidRequest` for a response that
+        ended otherwise, and for one that is no background response and is over.
+        """
+        stored: StoredResponse | None
+        stored = await self._find(principal, response_id)
+        if not stored.is_terminal:
+            stored = await self._archive.cancel(principal.tenant_id, stored.uuid)
+        if stored is None or stored.body is None:
+            raise _not_found(response_id)
+        if stored.status == "cancelled" and stored.durable:
+            return stored.body
+        if not stored.background:
+            raise InvalidRequest("Cannot cancel a synchronous response.")
+        raise InvalidRequest(ENDED[stored.status])
+
+    async def delete(self, principal: Principal, response_id: str) -> None:
+        """Forget a response, its items and its log.
+
+        Raises `InvalidRequest` while it is generated.
+        """
+        stored = await self._find(principal, response_id)
+        if not stored.is_terminal:
+            raise InvalidRequest("Cannot delete an in-flight response.")
+        if not await rows.delete(self._database, principal.tenant_id, stored.uuid):
+            raise _not_found(response_id)
+
+    async def input_items(
+        self,
+        principal: Principal,
+        response_id: str,
+        *,
+        limit: int,
+        order: Literal["asc", "desc"],
+        after: str | None,
+    ) -> ItemPage:
+        """What a response was generated from: resolved history, then its own input.
+
+        Raises `InvalidRequest` for an `after` that is no item of it.
+        """
+        stored = await self._find(principal, response_id)
+        page = await messages.input_items(
+            self._database,
+            principal.tenant_id,
+            stored.uuid,
+            limit=limit,
+            order=order,
+            after=after,
+        )
+        if page is None:
+            raise _not_found(response_id)
+        return page
+
+    async def _find(self, principal: Principal, response_id: str) -> StoredResponse:
+        """The row, if it may be seen: a response without a durable log only once it is over."""
+        uuid = ids.parse_response_id(response_id)
+        if uuid is not None:
+            stored = await rows.load(self._database, principal.tenant_id, uuid)
+            if stored is not None and (stored.is_terminal or stored.durable):
+                return stored
+        raise _not_found(response_id)
+
+    async def _snapshot(self, tenant_id: TenantId, stored: StoredResponse) -> dict[str, Any]:
+        """What its log says; of one that another release writes, only that it is under way."""
+        if stored.fold_version == FOLD_VERSION:
+            return await self._feed.snapshot(tenant_id, stored)
+        status: ResponseStatus = "queued" if stored.status == "queued" else "in_progress"
+        return response_body(head_of(stored), Outcome(status), [])
+
+
+def _is_over(stored: StoredResponse, kept_s: int) -> bool:
+    """Has its log been kept as long as was promised?"""
+    ended_at = stored.completed_at
+    return ended_at is not None and datetime.now(UTC) - ended_at > timedelta(seconds=kept_s)
+
+
+def _not_streamed(why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"This response cannot be streamed because {why}. Retrieve it without `stream`.",
+        param="stream",
+    )
+
+
+def _no_longer_streamed(why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"This response can no longer be streamed because {why}. Retrieve it without `stream`.",
+        param="stream",
+    )
+
+
+def _span(seconds: int) -> str:
+    """`24 hours`: the largest unit that is not a single one and leaves no rest."""
+    unit, size = next((u for u in _UNITS if seconds % u[1] == 0 and seconds > u[1]), _UNITS[-1])
+    count = seconds // size
+    return f"{count} {unit}{'s' if count != 1 else ''}"
+
+
+def _not_found(response_id: str) -> ResourceNotFound:
+    return ResourceNotFound(
+        f"Response with id '{response_id}' not found. Responses are kept only when `store` is "
+        "true, until they are deleted or expire."
+    )

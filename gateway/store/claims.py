@@ -1,0 +1,302 @@
+"""Claims: which process goes on with which response, and for how long nobody else may.
+
+A claim is (tenant, response, epoch). Every change of owner raises the epoch, and whatever is
+written for a response is compared with it, so that of two processes that both believe to own it
+only one can write. Only the database's clock counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import text
+
+from gateway.log import FOLD_VERSION
+from gateway.store.types import unpack_ids
+from gateway.tenancy import TenantId
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Collection, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from sqlalchemy import Row
+
+    from gateway.store.engine import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to write for a response, while `epoch` is its epoch."""
+
+    tenant_id: TenantId
+    uuid: UUID
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms a process claims.
+
+    `lease_s` is how long others wait for one that is silent, `attempts_max` how many processes may
+    begin or take over one response. `tenant_running_max` bounds the background responses of a
+    tenant that are generated at once, where the tenant has no bound of its own. Responses of
+    another `fold_version` are left to processes that know how to go on with them.
+    """
+
+    lease_s: float
+    attempts_max: int
+    tenant_running_max: int
+    fold_version: int = FOLD_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRun:
+    """A response that was claimed, with all that is needed to go on with it.
+
+    `attempts` counts this claim. `was_queued`: nobody had begun. `request` is the JSON echo, `plan`
+    what `insert` was given as that, `prompt_ids` the prompt of the first turn.
+    """
+
+    claim: Claim
+    next_entry: int
+    attempts: int
+    was_queued: bool
+    key_id: UUID
+    tenant_name: str
+    model: str
+    created_at: datetime
+    root_created_at: datetime
+    parent: UUID | None
+    background: bool
+    streamed: bool
+    request: bytes
+    plan: bytes
+    prompt_ids: array[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where the log of a response stands: whose it is, its next entry's number, its status."""
+
+    epoch: int
+    next_entry: int
+    status: str
+
+
+_LOCK_KEY: Final = 0x436C61696D  # "Claim", as the number of an advisory lock
+_TAKE_TURNS: Final = text("SELECT pg_advisory_xact_lock(:key)")
+
+# `place` is how many of its tenant would be running with it: 1, 2, ... from the fewest running on.
+# What is chosen was seen unlocked, so its state is compared again once it is locked.
+_CLAIM: Final = text("""
+WITH seen AS (
+    SELECT tenant_id, id, status, attempts, owner, lease_until,
+           durable AND fold_version = :fold_version AS is_ours,
+           count(*) FILTER (WHERE status = 'in_progress' AND background)
+               OVER (PARTITION BY tenant_id)
+           + count(*) FILTER (WHERE status = 'queued' AND durable AND fold_version = :fold_version)
+               OVER (PARTITION BY tenant_id ORDER BY id) AS place
+    FROM responses
+    WHERE status IN ('queued', 'in_progress')
+), claimable AS (
+    SELECT tenant_id, id
+    FROM seen
+    WHERE is_ours AND CASE status
+        WHEN 'queued' THEN place <= coalesce(
+            (SELECT background_running_max FROM tenants WHERE tenants.id = seen.tenant_id),
+            :tenant_running_max
+        )
+        ELSE attempts < :attempts_max
+             AND (owner IS NULL OR CAST(:take_over AS boolean) AND lease_until < clock_timestamp())
+    END
+    ORDER BY CASE status WHEN 'queued' THEN place ELSE 0 END, id
+    LIMIT :row_limit
+), locked AS (
+    SELECT one.*
+    FROM claimable, LATERAL (
+        SELECT tenant_id, id, status = 'queued' AS was_queued
+        FROM responses
+        WHERE tenant_id = claimable.tenant_id AND id = claimable.id
+          AND (status = 'queued' OR status = 'in_progress'
+                                    AND (owner IS NULL OR lease_until < clock_timestamp()))
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS one
+)
+UPDATE responses AS one
+SET status = 'in_progress', owner = :owner, epoch = epoch + 1, attempts = attempts + 1,
+    lease_until = clock_timestamp() + make_interval(secs => :lease_s)
+FROM locked JOIN tenants ON tenants.id = locked.tenant_id
+WHERE one.tenant_id = locked.tenant_id AND one.id = locked.id
+RETURNING one.tenant_id, one.id, one.epoch, one.next_entry, one.attempts, locked.was_queued,
+          one.key_id, tenants.name, one.model, one.created_at, one.root_created_at, one.parent_id,
+          one.background, one.streamed, one.request, one.plan, one.prompt
+""")
+
+# Locked one by one in this order, as an append does it: the two never wait for each other's rows.
+_HELD: Final = """
+WITH held AS (
+    SELECT one.*
+    FROM (
+        SELECT * FROM unnest(
+            CAST(:tenants AS uuid[]), CAST(:responses AS uuid[]), CAST(:epochs AS integer[])
+        ) AS asked (tenant_id, id, epoch)
+        ORDER BY tenant_id, id
+    ) AS claim, LATERAL (
+        SELECT tenant_id, id
+        FROM responses
+        WHERE tenant_id = claim.tenant_id AND id = claim.id AND epoch = claim.epoch
+          AND status = 'in_progress' AND {condition}
+        FOR NO KEY UPDATE
+    ) AS one
+)
+UPDATE responses AS one SET {change}
+FROM held
+WHERE one.tenant_id = held.tenant_id AND one.id = held.id
+RETURNING one.id
+"""
+_HEARTBEAT: Final = text(
+    _HELD.format(
+        condition="owner = :owner",
+        change="lease_until = clock_timestamp() + make_interval(secs => :lease_s)",
+    )
+)
+# Nobody's from now on; when that began is kept, for `abandoned`.
+_RELEASE: Final = text(
+    _HELD.format(
+        condition="owner IS NOT NULL",
+        change="owner = NULL, lease_until = clock_timestamp(), attempts = one.attempts - 1",
+    )
+)
+
+_ABANDONED: Final = text("""
+SELECT tenant_id, id
+FROM responses
+WHERE status IN ('queued', 'in_progress') AND CASE
+    WHEN NOT durable AND lease_until IS NOT NULL THEN lease_until < clock_timestamp()
+    WHEN NOT durable OR fold_version <> :fold_version
+        THEN coalesce(lease_until, created_at)
+             < clock_timestamp() - make_interval(secs => :orphan_s)
+    ELSE status = 'in_progress' AND attempts >= :attempts_max
+         AND (owner IS NULL OR lease_until < clock_timestamp())
+END
+ORDER BY id
+LIMIT :row_limit
+""")
+
+_HEADS: Final = text("""
+SELECT one.id, one.epoch, one.next_entry, one.status
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:responses AS uuid[])) AS asked (tenant_id, id)
+JOIN responses AS one ON one.tenant_id = asked.tenant_id AND one.id = asked.id
+""")
+
+
+async def claim(
+    database: Database, owner: str, terms: Terms, *, limit: int, take_over: bool
+) -> list[ClaimedRun]:
+    """Claim up to `limit` durable responses for `owner`: first those begun, then those queued.
+
+    Of those begun, what was released, and with `take_over` what has a lapsed lease. Of those
+    queued, the oldest of the tenants that have the fewest running, as far as each may run more.
+    Processes claim one after the other, so no bound is passed by two at once. Raises
+    `StoreUnavailable`; what was claimed then, if anything, is taken over when its lease lapses.
+    """
+    parameters = {
+        "owner": owner,
+        "lease_s": terms.lease_s,
+        "attempts_max": terms.attempts_max,
+        "tenant_running_max": terms.tenant_running_max,
+        "fold_version": terms.fold_version,
+        "row_limit": limit,
+        "take_over": take_over,
+    }
+    async with database.runs_transaction() as connection:
+        await connection.execute(_TAKE_TURNS, {"key": _LOCK_KEY})
+        rows = (await connection.execute(_CLAIM, parameters)).all()
+    return sorted(map(_claimed, rows), key=lambda run: (run.was_queued, run.claim.uuid))
+
+
+def _claimed(row: Row[*tuple[Any, ...]]) -> ClaimedRun:
+    return ClaimedRun(
+        claim=Claim(TenantId(row.tenant_id), row.id, row.epoch),
+        next_entry=row.next_entry,
+        attempts=row.attempts,
+        was_queued=row.was_queued,
+        key_id=row.key_id,
+        tenant_name=row.name,
+        model=row.model,
+        created_at=row.created_at,
+        root_created_at=row.root_created_at,
+        parent=row.parent_id,
+        background=row.background,
+        streamed=row.streamed,
+        request=row.request,
+        plan=row.plan,
+        prompt_ids=unpack_ids(row.prompt),
+    )
+
+
+async def heartbeat(
+    database: Database, owner: str, claims: Sequence[Claim], *, lease_s: float
+) -> frozenset[UUID]:
+    """Renew leases, lapsed ones included; the responses that are still the owner's and running."""
+    parameters = _columns(claims) | {"owner": owner, "lease_s": lease_s}
+    async with database.runs_transaction() as connection:
+        return frozenset(await connection.scalars(_HEARTBEAT, parameters))
+
+
+async def release(database: Database, claims: Sequence[Claim]) -> None:
+    """Give claims up, so that any process may take them at once; it counts as no attempt.
+
+    Those that are not held any more are left alone. What was appended before stays.
+    """
+    async with database.runs_transaction() as connection:
+        await connection.execute(_RELEASE, _columns(claims))
+
+
+def _columns(claims: Sequence[Claim]) -> dict[str, Any]:
+    return {
+        "tenants": [claim.tenant_id for claim in claims],
+        "responses": [claim.uuid for claim in claims],
+        "epochs": [claim.epoch for claim in claims],
+    }
+
+
+async def abandoned(
+    database: Database,
+    *,
+    limit: int,
+    attempts_max: int,
+    orphan_s: float,
+    fold_version: int = FOLD_VERSION,
+) -> list[tuple[TenantId, UUID]]:
+    """Responses that nobody will go on with, the oldest first; `endings.conclude` ends them.
+
+    They have a lapsed lease and no durable log, or `attempts_max` attempts behind them. Those of
+    another `fold_version`, and those without lease or log (made by an older release), are left
+    for `orphan_s` to processes that may know better.
+    """
+    parameters = {
+        "attempts_max": attempts_max,
+        "fold_version": fold_version,
+        "orphan_s": orphan_s,
+        "row_limit": limit,
+    }
+    async with database.runs_transaction() as connection:
+        rows = await connection.execute(_ABANDONED, parameters)
+        return [(TenantId(tenant_id), uuid) for tenant_id, uuid in rows]
+
+
+async def heads(
+    database: Database, responses: Collection[tuple[TenantId, UUID]]
+) -> dict[UUID, Head]:
+    """Where their logs stand; unknown and deleted ones are absent."""
+    asked = {
+        "tenants": [tenant_id for tenant_id, _ in responses],
+        "responses": [uuid for _, uuid in responses],
+    }
+    async with database.runs_transaction() as connection:
+        rows = await connection.execute(_HEADS, asked)
+        return {uuid: Head(epoch, next_entry, status) for uuid, epoch, next_entry, status in rows}

@@ -1,0 +1,146 @@
+"""Notices between replicas: that there is something to look at, never what it is.
+
+Nothing depends on them: whoever is told nothing finds the same by looking from time to time, a
+little later. So they may be lost (behind a pooler, in an outage), and are sent after the commit
+they tell of, in transactions that wait for no disk: NOTIFY inside a durable commit takes a lock of
+the whole server until it is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
+from uuid import UUID
+
+import asyncpg
+from sqlalchemy import text
+
+from gateway.store.dsn import driver_url
+from gateway.store.translation import DRIVER_ERRORS, translate
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gateway.store.engine import Database
+
+NoticeKind = Literal["log", "work", "ended"]
+
+CHANNEL: Final = "harmony_gateway"
+RESPONSES_MAX: Final = 200
+"""Responses in one payload, 33 bytes each: PostgreSQL takes fewer than 8,000 bytes."""
+PROBE_INTERVAL_S: Final = 30.0
+"""A listener speaks so often, or it would never notice that the other end is gone."""
+
+_KINDS: Final = frozenset(get_args(NoticeKind))
+_NOTIFY: Final = text(
+    "SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload"
+)
+_log = EventLog("gateway.store")
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """`log`: more is in the log of these responses. `work`: somebody could go on with a response.
+    `ended`: these responses were ended by another than who generates them.
+    """
+
+    kind: NoticeKind
+    responses: tuple[UUID, ...] = ()
+
+
+async def notify(database: Database, notices: Iterable[Notice]) -> None:
+    """Tell every listener, ourselves too. Raises `StoreError`, after which nobody was told."""
+    payloads = list(_payloads(notices))
+    if payloads:
+        async with database.runs_transaction(durable=False) as connection:
+            await connection.execute(_NOTIFY, {"channel": CHANNEL, "payloads": payloads})
+
+
+class Listener:
+    """Hears the notices of all replicas on one connection of its own, which no pooler may share."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout_s: float,
+        retry_pause_s: float,
+        probe_interval_s: float = PROBE_INTERVAL_S,
+    ) -> None:
+        """`url` as for `Database.connect`, but of the server itself. Raises as that does."""
+        self._url = driver_url(url)
+        self._connect_timeout_s = connect_timeout_s
+        self._retry_pause_s = retry_pause_s
+        self._probe_interval_s = probe_interval_s
+
+    async def run(self, heard: Callable[[Notice], None], lost: Callable[[], None]) -> None:
+        """Listen until cancelled, connecting again whenever the connection ends.
+
+        `heard` gets every notice; `lost` is called once listening (again), because any number may
+        have been missed before.
+        """
+        is_reported = False
+        while True:
+            try:
+                await self._listen(heard, lost)
+                is_reported = False
+            except DRIVER_ERRORS as error:
+                if not is_reported:
+                    _log.warning("not listening to other replicas", error=translate(error))
+                is_reported = True
+            await asyncio.sleep(self._retry_pause_s)
+
+    async def _listen(self, heard: Callable[[Notice], None], lost: Callable[[], None]) -> None:
+        """Listen as long as one connection lasts; raises one of `DRIVER_ERRORS`."""
+        connection = await asyncpg.connect(
+            self._url,
+            timeout=self._connect_timeout_s,
+            server_settings={"application_name": "harmony-gateway listener"},
+        )
+        ended = asyncio.Event()
+        connection.add_termination_listener(lambda _: ended.set())
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await connection.add_listener(CHANNEL, _receiver(heard))
+            lost()
+            while not ended.is_set():
+                await self._probe(connection, ended)
+        finally:
+            connection.terminate()
+
+    async def _probe(self, connection: Any, ended: asyncio.Event) -> None:
+        try:
+            async with asyncio.timeout(self._probe_interval_s):
+                await ended.wait()
+        except TimeoutError:
+            await connection.execute("SELECT", timeout=self._connect_timeout_s)
+
+
+def _receiver(heard: Callable[[Notice], None]) -> Callable[..., None]:
+    def receive(_connection: object, _pid: int, _channel: str, payload: str) -> None:
+        notice = _read(payload)
+        if notice is not None:
+            heard(notice)
+
+    return receive
+
+
+def _payloads(notices: Iterable[Notice]) -> Iterator[str]:
+    """A kind and the ids of its responses in hex, apart by spaces."""
+    for notice in notices:
+        names = [uuid.hex for uuid in notice.responses]
+        for start in range(0, len(names) or 1, RESPONSES_MAX):
+            yield " ".join([notice.kind, *names[start : start + RESPONSES_MAX]])
+
+
+def _read(payload: str) -> Notice | None:
+    """The notice; None for what another release, or somebody else, has to say on this channel."""
+    kind, *names = payload.split(" ")
+    if kind not in _KINDS:
+        return None
+    try:
+        return Notice(cast("NoticeKind", kind), tuple(UUID(hex=name) for name in names))
+    except ValueError:
+        return None

@@ -1,0 +1,252 @@
+"""Replicas, backends and a database as child processes, each on a port that stays its own.
+
+Whatever happens, all of them are gone when the fleet is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
+
+from gateway.store.migrate import upgrade
+from tests.chaos.database import ChaosPostgres
+from tests.fakes.gateway import PEPPER, gateway_settings, new_key
+from tests.fakes.postgres import reachable_folder
+from tests.fakes.processes import Child, GatewayProcess, reserved_port, running
+from tests.fakes.simulator import RunningSimulator
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+PRODUCT: Final = "gateway"
+START_TIMEOUT_S: Final = 30.0
+STEP_S: Final = 0.02
+_ROOT: Final = Path(__file__).parents[2]
+
+LEASE_S: Final = 3.0
+HEARTBEAT_S: Final = 1.0
+SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    # As openai-harmony renders by default, which computes the expected prompts.
+    "harmony": {"date": "off", "commentary_without_tools": True},
+    "limits": {"responses_in_flight_max": 4000},
+    "server": {"drain_grace_s": 20},
+    "stream": {"start_grace_s": 0.0},
+    "database": {"command_timeout_s": 2.0, "connect_timeout_s": 2.0, "commit_wait_s": 30.0},
+    "background": {
+        "lease_s": LEASE_S,
+        "heartbeat_s": HEARTBEAT_S,
+        "claim_interval_s": 0.2,
+        "running_max": 1000,
+        "tenant_running_max": 2000,
+        "tenant_queued_max": 5000,
+        "attempts_max": 100,
+    },
+    # No request is to blame here for the backends that die under it.
+    "upstream": {
+        "stall_timeout_s": 1.5,
+        "first_token_timeout_s": 3.0,
+        "connect_timeout_s": 1.0,
+        "hops_max": 100,
+        "losses_max": 100,
+        "attempts_max": 6,
+        "hop_wait_s": 20.0,
+        "health_interval_s": 0.5,
+        "health_timeout_s": 0.5,
+        "keepalive_expiry_s": 1.0,
+        "probe_interval_s": 5.0,
+    },
+}
+"""Settings of every replica of a fleet; what a scenario names is put over them."""
+
+
+class Member:
+    """One process of the fleet. It can be killed and frozen, and comes back on the same port."""
+
+    def __init__(self, name: str, port: int) -> None:
+        self.name = name
+        self.port = port
+        self._child: Child | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def child(self) -> Child:
+        """The process, which must have been started."""
+        assert self._child is not None, f"{self.name} was not started"
+        return self._child
+
+    def start(self) -> None:
+        """Return when it is ready."""
+        self._child = self._launch()
+        running.append(self._child)
+        self._until_ready(self._child)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone. May be repeated."""
+        if self._child is not None:
+            self._child.kill()
+            if self._child in running:
+                running.remove(self._child)
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.child.freeze()
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.child.thaw()
+
+    def _launch(self) -> Child:
+        raise NotImplementedError
+
+    def _until_ready(self, child: Child) -> None:
+        raise NotImplementedError
+
+
+class Replica(Member):
+    """A gateway; `build` is the module that is run."""
+
+    def __init__(self, name: str, port: int, config: Path, database_url: str, build: str) -> None:
+        super().__init__(name, port)
+        self._config = config
+        self._database_url = database_url
+        self._build = build
+
+    @override
+    def _launch(self) -> Child:
+        environment = {
+            "DATABASE_URL": self._database_url,
+            "GATEWAY_AUTH__KEY_PEPPER": PEPPER,
+            "PYTHONPATH": str(_ROOT),
+        }
+        arguments = ["serve", "--config", str(self._config), "--port", str(self.port)]
+        return Child(arguments, environment, module=self._build)
+
+    @override
+    def _until_ready(self, child: Child) -> None:
+        assert GatewayProcess(child).url == self.url
+
+
+class SimulatedBackend(Member):
+    """A simulated backend."""
+
+    def __init__(self, name: str, port: int, options: Mapping[str, Any]) -> None:
+        super().__init__(name, port)
+        self._options = {"name": name, **options}
+
+    @property
+    def asked(self) -> RunningSimulator:
+        """What it was asked since its last start."""
+        return RunningSimulator(self.port)
+
+    @override
+    def _launch(self) -> Child:
+        arguments = [str(self.port), json.dumps(self._options)]
+        return Child(arguments, {"PYTHONPATH": str(_ROOT)}, module="tests.chaos.backend")
+
+    @override
+    def _until_ready(self, child: Child) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _answers(self.port):
+            assert child.process.poll() is None, child.output
+            assert time.monotonic() < deadline, f"{self.name} does not answer: {child.output}"
+            time.sleep(STEP_S)
+
+
+def _answers(port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=START_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except ConnectionError:
+        return False
+    finally:
+        connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All members, running. `key` is that of the one tenant."""
+
+    replicas: list[Replica]
+    backends: list[SimulatedBackend]
+    database: ChaosPostgres
+    key: str
+
+    @property
+    def urls(self) -> list[str]:
+        """Of the replicas."""
+        return [replica.url for replica in self.replicas]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What a fleet is made of. `sections` are put over `SECTIONS`, key by key."""
+
+    replicas: int = 1
+    backends: int = 1
+    program: str = PRODUCT
+    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    backend_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def fleet(build: Build) -> AsyncIterator[Fleet]:
+    """A fleet that serves; all starts overlap."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(reachable_folder())
+        ports = [
+            stack.enter_context(reserved_port()) for _ in range(1 + build.replicas + build.backends)
+        ]
+        backends = [
+            SimulatedBackend(
+                f"b{number}", ports.pop(), {"running_max": 4000, **build.backend_options}
+            )
+            for number in range(build.backends)
+        ]
+        database = ChaosPostgres(folder / "postgres", ports.pop())
+        stack.callback(database.stop)
+        async with _running(backends):
+            await asyncio.to_thread(database.start)
+            await upgrade(database.url)
+            key = await new_key(gateway_settings(database.url, []), "acme")
+            config = _write_config(folder, build, backends)
+            replicas = [
+                Replica(f"r{number}", port, config, database.url, build.program)
+                for number, port in enumerate(ports)
+            ]
+            async with _running(replicas):
+                yield Fleet(replicas, backends, database, key)
+
+
+@asynccontextmanager
+async def _running(members: Sequence[Member]) -> AsyncIterator[None]:
+    try:
+        starts = [asyncio.to_thread(member.start) for member in members]
+        for failure in filter(None, await asyncio.gather(*starts, return_exceptions=True)):
+            raise failure
+        yield
+    finally:
+        for member in members:
+            member.kill()
+
+
+def _write_config(folder: Path, build: Build, backends: list[SimulatedBackend]) -> Path:
+    sections = {
+        name: {**SECTIONS.get(name, {}), **build.sections.get(name, {})}
+        for name in {*SECTIONS, *build.sections}
+    }
+    named = [{"name": backend.name, "url": backend.url} for backend in backends]
+    path = folder / "gateway.yaml"
+    path.write_text(json.dumps({"backends": named, **sections}), encoding="utf-8")
+    return path

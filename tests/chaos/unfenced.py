@@ -1,0 +1,49 @@
+"""The gateway with the fence torn out: a test build that shows what the fence is for.
+
+The statement that appends to the log takes whatever comes, wherever the log ends, whoever it is
+from. All else is the product: `python -m tests.chaos.unfenced` is `python -m gateway`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import text
+
+from gateway.__main__ import main
+from gateway.store import events
+
+UNFENCED: Final = """
+WITH held AS (
+    SELECT parcel.tenant_id, parcel.response_id, parcel.epoch, parcel.day,
+           head.next_entry AS first_entry, parcel.entry_count, parcel.entries
+    FROM unnest(
+        CAST(:tenants AS uuid[]), CAST(:responses AS uuid[]), CAST(:epochs AS integer[]),
+        CAST(:days AS date[]), CAST(:firsts AS integer[]), CAST(:counts AS integer[]),
+        CAST(:entries AS bytea[])
+    ) AS parcel (tenant_id, response_id, epoch, day, first_entry, entry_count, entries)
+    JOIN responses AS head ON head.tenant_id = parcel.tenant_id AND head.id = parcel.response_id
+    ORDER BY head.tenant_id, head.id
+    FOR NO KEY UPDATE OF head
+), moved AS (
+    UPDATE responses AS head SET next_entry = held.first_entry + held.entry_count
+    FROM held
+    WHERE head.tenant_id = held.tenant_id AND head.id = held.response_id
+    RETURNING held.*
+)
+INSERT INTO events (tenant_id, response_id, epoch, day, first_entry, entry_count, entries)
+SELECT tenant_id, response_id, epoch, day, first_entry, entry_count, entries FROM moved
+RETURNING response_id
+"""
+
+
+def tear_out() -> None:
+    """Replace the product's statement. Raises `AttributeError` when it has another name now."""
+    if not hasattr(events, "_APPEND"):
+        raise AttributeError("gateway.store.events has no _APPEND: name the statement anew here")
+    vars(events)["_APPEND"] = text(UNFENCED)
+
+
+if __name__ == "__main__":
+    tear_out()
+    main()

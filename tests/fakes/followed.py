@@ -1,0 +1,232 @@
+"""A durable response that is generated here or elsewhere, step by step, and the feed of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from array import array
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import orjson
+
+from gateway.log import FOLD_VERSION, Finished, pack
+from gateway.output.fold import Fold
+from gateway.runs.feed import Feed, FeedLimits
+from gateway.runs.live import LiveLog
+from gateway.runs.lives import Lives
+from gateway.runs.plan import head_of
+from gateway.runs.tails import Tails
+from gateway.store.claims import Claim
+from gateway.store.endings import FinishedResponse
+from gateway.store.events import LogRow, Parcel, day_of
+from gateway.store.responses import NewResponse, StoredResponse
+from gateway.tenancy import TenantId
+from tests.fakes.claim_table import ClaimTable
+from tests.fakes.response_heads import CREATED_AT, ECHO, UUID_OF_TEST
+from tests.fakes.stored import TERMS
+from tests.fakes.toy_logs import FRAMING
+from tests.fakes.toy_parser import ToyParser
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from datetime import date
+
+    from gateway.log import Entry
+    from gateway.protocol.events import Event
+    from gateway.protocol.responses import ResponseHead
+    from gateway.store.claims import Head
+
+TENANT: Final = TenantId(UUID(int=7))
+CREATED: Final = datetime.fromtimestamp(CREATED_AT, UTC)
+DAY: Final = day_of(CREATED)
+NEVER_S: Final = 3600.0
+
+
+def toy_fold(head: ResponseHead, _tools: frozenset[str] | None) -> Callable[[], Fold]:
+    return lambda: Fold(head, ToyParser, FRAMING)
+
+
+def accepted(*, background: bool = True) -> NewResponse:
+    """The response of `tests.fakes.response_heads`, as it is inserted."""
+    return NewResponse(
+        uuid=UUID_OF_TEST,
+        key_id=UUID(int=8),
+        model="gpt-oss-20b",
+        created_at=CREATED,
+        root_created_at=CREATED,
+        request=orjson.dumps(ECHO),
+        background=background,
+        durable=True,
+        streamed=True,
+        plan=b"{}",
+        prompt_ids=array("I"),
+        owner="replica",
+        lease_s=TERMS.lease_s,
+    )
+
+
+@dataclass
+class Table:
+    """The model of the database, asked as the feed asks the real one."""
+
+    rows: ClaimTable = field(default_factory=lambda: ClaimTable(lambda: 0.0))
+    reads: int = 0
+
+    async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, Head]:
+        await asyncio.sleep(0)
+        return self.rows.heads(asked)
+
+    async def read(
+        self, tenant_id: TenantId, uuid: UUID, day: date, /, *, from_entry: int, bytes_max: int
+    ) -> list[LogRow]:
+        """`events.read`: from the row that holds the entry on; past the end that is the last."""
+        await asyncio.sleep(0)
+        self.reads += 1
+        assert (tenant_id, day) == (TENANT, DAY)
+        log = self.rows.rows[uuid].log if uuid in self.rows.rows else []
+        start = max((i for i, row in enumerate(log) if row.first_entry <= from_entry), default=0)
+        before = itertools.accumulate((len(row.entries) for row in log[start:]), initial=0)
+        return [row for row, size in zip(log[start:], before, strict=False) if size < bytes_max]
+
+    def load(self) -> StoredResponse:
+        """`responses.load`."""
+        row = self.rows.rows[UUID_OF_TEST]
+        return StoredResponse(
+            uuid=row.uuid,
+            key_id=row.new.key_id,
+            model=row.new.model,
+            status=row.status,
+            created_at=CREATED,
+            root_created_at=CREATED,
+            completed_at=None,
+            parent=None,
+            background=row.new.background,
+            stored=True,
+            durable=True,
+            streamed=True,
+            fold_version=FOLD_VERSION,
+            epoch=row.epoch,
+            next_entry=row.next_entry,
+            is_held=row.owner is not None,
+            request=row.new.request,
+            plan=None,
+            body=None,
+            recoveries=None,
+        )
+
+
+class Stage:
+    """One response, its log in a table, and the feed of one process.
+
+    It begins elsewhere; `come` and `go` let this process generate it for a while.
+    """
+
+    def __init__(
+        self,
+        *,
+        background: bool = True,
+        read_bytes_max: int = 1_000_000,
+        slice_s: float = 1.0,
+        new_fold_for: Callable[..., Callable[[], Fold]] = toy_fold,
+    ) -> None:
+        self.table = Table()
+        self.table.rows.insert(TENANT, accepted(background=background))
+        self.lives = Lives()
+        self.tails = Tails(self.table.heads, interval_s=NEVER_S, pause_s=0)
+        self.followers: list[int] = []
+        self.feed = Feed(
+            self.lives,
+            self.tails,
+            self.table.read,
+            new_fold_for,
+            limits=FeedLimits(read_bytes_max, slice_s=slice_s, retry_pause_s=0),
+            followers=self.followers.append,
+        )
+        self.live: LiveLog | None = None
+        self._claim = Claim(TENANT, UUID_OF_TEST, 1)
+        self._entries: list[Entry] = []
+        self._new_fold = new_fold_for(head_of(self.table.load()), None)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self.tails.run())
+            yield
+            task.cancel()
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """One row more. Here it is shown when it is committed, elsewhere a notice comes of it."""
+        if not entries:
+            return
+        if isinstance(entries[-1], Finished):
+            self.append(entries[:-1])
+            self._finish(entries[-1])
+        else:
+            self._append(entries)
+        self.tails.heard([UUID_OF_TEST])
+
+    def _append(self, entries: Sequence[Entry]) -> None:
+        for entry in entries if self.live else ():
+            assert self.live is not None
+            self.live.append(entry)
+        parcel = Parcel(self._claim, DAY, len(self._entries), len(entries), pack(entries))
+        assert self.table.rows.append([parcel])
+        self._entries += entries
+        if self.live:
+            self.live.show(len(self._entries))
+
+    def _finish(self, end: Finished) -> None:
+        events = self.live.fold.apply(end) if self.live else []
+        row = LogRow(len(self._entries), 1, pack([end]))
+        finished = FinishedResponse(
+            uuid=UUID_OF_TEST,
+            epoch=self._claim.epoch,
+            status=end.status,
+            completed_at=CREATED,
+            body=b"{}",
+            entries=row,
+        )
+        self.table.rows.finish(finished)
+        if self.live:
+            self.live.close(end, events)
+
+    def come(self) -> None:
+        """This process takes the response over."""
+        if self.live is None:
+            self._take_over()
+            fold = self._new_fold()
+            for entry in self._entries:
+                fold.apply(entry)
+            self.live = LiveLog.restored(
+                self._new_fold, self._entries, fold=fold, reader_events_max=3
+            )
+            self.lives.add(UUID_OF_TEST, self.live)
+
+    def go(self) -> None:
+        """Another process takes it over."""
+        if self.live is not None:
+            self.live.hand_over()
+            self.lives.discard(UUID_OF_TEST, self.live)
+            self.live = None
+            self._take_over()
+
+    def _take_over(self) -> None:
+        self.table.rows.release([self._claim])
+        (run,) = self.table.rows.claim("another", TERMS, limit=1, take_over=False)
+        self._claim = run.claim
+
+    async def read(self, after: int = -1) -> list[list[Event]]:
+        """All that a stream from `after` on yields."""
+        stored = self.table.load()
+        return [batch async for batch in self.feed.follow(TENANT, stored, after)]
+
+
+def folded(log: Sequence[Entry], *, background: bool = True) -> list[Event]:
+    """The whole stream."""
+    stage = Stage(background=background)
+    fold = stage._new_fold()
+    return [event for entry in log for event in fold.apply(entry)]

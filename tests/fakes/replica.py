@@ -1,0 +1,231 @@
+"""One replica without its HTTP: all that claims, generates and ends responses, on a real database.
+
+Several of them in one loop share a database and nothing else. Its backends are scripted. Nothing
+happens by the clock: tests call `scheduler.look`, `keeper.heartbeat` and `sweep.round`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gateway import ids
+from gateway.generation import FinishReason, TokenChunk
+from gateway.harmony.framing import OPENING
+from gateway.harmony.parsing import Parser
+from gateway.harmony.rendering import Renderer
+from gateway.harmony.vocabulary import END, RETURN
+from gateway.output.fold import Fold, Framing
+from gateway.runs.archive import Archive, Ownership
+from gateway.runs.durable import DurableRuns, Workplace
+from gateway.runs.keeper import Keeper, Rhythm
+from gateway.runs.lives import Lives
+from gateway.runs.observer import Observer
+from gateway.runs.runner import Engine
+from gateway.runs.scheduler import Appetite, Scheduler
+from gateway.runs.supervisor import Supervisor
+from gateway.runs.sweep import Sweep
+from gateway.runs.writer import LogWriter, WriterBounds
+from gateway.store import claims, events
+from gateway.store.claims import Terms
+from gateway.telemetry import Metrics
+from tests.fakes.harmony_script import vocabulary
+from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, says, specification
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+
+    from gateway.generation import TokenRequest
+    from gateway.protocol.responses import ResponseHead
+    from gateway.runs.live import LiveLog
+    from gateway.runs.runner import Run
+    from gateway.runs.specification import RunSpecification
+    from gateway.runs.turn import TokenSource
+    from gateway.store.engine import Database
+    from gateway.store.notifications import Notice
+    from gateway.tenancy import TenantId
+
+FRAMING = Framing(OPENING, RETURN, END)
+LEASE_S = 600.0
+TERMS = Terms(lease_s=LEASE_S, attempts_max=4, tenant_running_max=8)
+
+
+def new_fold_for(head: ResponseHead, tools: frozenset[str] | None) -> Callable[[], Fold]:
+    return lambda: Fold(head, lambda: Parser(vocabulary(), tools), FRAMING)
+
+
+class Speaker:
+    """A backend that says the same to every request, and then ends it, or is silent for ever."""
+
+    def __init__(self, script: str, *, silent: bool = False) -> None:
+        self.requests: list[TokenRequest] = []
+        self.closed = 0
+        self._steps = says(script, None if silent else FinishReason.STOP)
+        self._is_silent = silent
+        self._silences = asyncio.Semaphore(0)
+
+    async def stream(
+        self,
+        request: TokenRequest,
+        *,
+        avoid: Collection[str] = (),
+        attempts_max: int | None = None,
+    ) -> AsyncGenerator[TokenChunk, None]:
+        self.requests.append(request)
+        try:
+            for step in self._steps:
+                await asyncio.sleep(0)
+                assert isinstance(step, TokenChunk)
+                yield step
+            if self._is_silent:
+                self._silences.release()
+                await asyncio.Event().wait()
+        finally:
+            self.closed += 1
+
+    async def fell_silent(self, times: int = 1) -> None:
+        """Return when it has fallen silent so many more times."""
+        for _ in range(times):
+            await self._silences.acquire()
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What a test may want otherwise."""
+
+    terms: Terms = TERMS
+    running_max: int = 100
+    read_bytes_max: int = 65_536
+    commit_wait_s: float = 5.0
+    claim_wait_s: float = 5.0
+    flush_wait_s: float = 5.0
+    keeper_lease_s: float = LEASE_S
+
+
+class Replica:
+    """One process's parts. `announced` are the notices it would send."""
+
+    def __init__(
+        self, database: Database, tokens: TokenSource, habits: Habits | None = None
+    ) -> None:
+        habits = habits or Habits()
+        self.database = database
+        self.owner = ids.new_replica_id()
+        self.metrics = Metrics()
+        self.announced: list[Notice] = []
+        self.lives = Lives()
+        self.keeper = Keeper(
+            partial(claims.heartbeat, database, self.owner, lease_s=habits.terms.lease_s),
+            partial(claims.heads, database),
+            Rhythm(lease_s=habits.keeper_lease_s, heartbeat_s=0.05, poll_s=0.05),
+            self.metrics,
+        )
+        self.archive = Archive(
+            database,
+            Renderer(vocabulary()),
+            new_fold_for,
+            Ownership(self.owner, habits.terms.lease_s, habits.commit_wait_s, habits.claim_wait_s),
+            announce=self.announced.append,
+            metrics=self.metrics,
+        )
+        self.supervisor = Supervisor(
+            in_flight_max=100,
+            release=partial(claims.release, database),
+            announce=self.announced.append,
+            flush_wait_s=habits.flush_wait_s,
+        )
+        self.writer = LogWriter(
+            partial(events.append, database),
+            partial(claims.heads, database),
+            WriterBounds(65_536, 65_536, 1_000_000, retry_pause_s=0.02),
+            committed=lambda _: None,
+            metrics=self.metrics,
+        )
+        self.engine = Engine(
+            tokens=tokens,
+            archive=self.archive,
+            keeper=self.keeper,
+            observer=Observer(self.metrics),
+            alive_interval_s=60,
+            run_time_max_s=60,
+            hops=IMPATIENT,
+        )
+        self.runs = DurableRuns(
+            Workplace(
+                self.engine,
+                self.archive,
+                self.supervisor,
+                self.writer,
+                self.lives,
+                new_fold_for,
+                reader_events_max=100,
+            )
+        )
+        self.scheduler = Scheduler(
+            database,
+            self.runs,
+            self.keeper,
+            Appetite(habits.terms, habits.running_max, 0.02, habits.read_bytes_max),
+            owner=self.owner,
+            metrics=self.metrics,
+        )
+        self.sweep = Sweep(
+            database, self.archive, self.keeper, attempts_max=habits.terms.attempts_max
+        )
+
+    def begin(self, spec: RunSpecification, claim: claims.Claim) -> tuple[Run, LiveLog]:
+        """Generate here what was accepted here."""
+        return self.runs.begin(spec, claim, requested_at=time.perf_counter())
+
+    async def idle(self) -> None:
+        """Return when nothing runs here."""
+        while running := list(self.supervisor._running):
+            await asyncio.wait(running)
+
+
+@asynccontextmanager
+async def replica(
+    database: Database, tokens: TokenSource, habits: Habits | None = None
+) -> AsyncIterator[Replica]:
+    """A replica that writes; at the end it drains, if it can."""
+    one = Replica(database, tokens, habits)
+    async with asyncio.TaskGroup() as group:
+        writing = group.create_task(one.writer.run())
+        await one.keeper.heartbeat()
+        try:
+            yield one
+        finally:
+            await one.supervisor.drain()
+            writing.cancel()
+
+
+def background(tenant: TenantId, *, spec: RunSpecification | None = None) -> RunSpecification:
+    """A background response of its own, created now."""
+    spec = spec or specification(tenant=tenant)
+    head = replace(spec.head, uuid=ids.new_uuid(), created_at=int(time.time()), background=True)
+    return replace(spec, head=head, durable=True, inputs=len(spec.added))
+
+
+def foreground(tenant: TenantId) -> RunSpecification:
+    """A stored response that dies with its process."""
+    spec = background(tenant)
+    return replace(spec, head=replace(spec.head, background=False), durable=False)
+
+
+def talkative(*scripts: str, hang: bool = False) -> ScriptedTokens:
+    """A backend that says one script to each request; the last one is never finished if `hang`."""
+    turns = [says(script) for script in scripts]
+    if hang:
+        turns[-1] = says(scripts[-1], None)
+    return ScriptedTokens(turns, hang=hang)
+
+
+def shown_text(response: dict[str, object]) -> str:
+    """The text of the last item of a Response object."""
+    output = response["output"]
+    assert isinstance(output, list)
+    return str(output[-1]["content"][0]["text"])

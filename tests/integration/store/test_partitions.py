@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+from sqlalchemy import insert, select, text
+
+from gateway import ids
+from gateway.errors import StoreError
+from gateway.store import partitions, tenants
+from gateway.store.partitions import Dropped
+from gateway.store.tables import events
+from tests.fakes.aged import DAY, HOUR, day_of, logged_ids, store_aged
+
+if TYPE_CHECKING:
+    from gateway.store.engine import Database
+    from gateway.tenancy import TenantId
+    from tests.fakes.postgres import PostgresServer
+
+LOG_S = 86_400
+TODAY = datetime.now(UTC).date()
+
+
+async def existing_days(database: Database) -> list[date]:
+    async with database.owner_transaction() as connection:
+        return await partitions.days_of(connection)
+
+
+async def partition_of(database: Database, tenant: TenantId, response: object) -> set[str]:
+    query = select(text("tableoid::regclass::text")).where(events.c.response_id == response)
+    async with database.transaction(tenant) as connection:
+        return set(await connection.scalars(query.select_from(events)))
+
+
+async def test_partitions_are_made_ahead_and_only_once(database: Database) -> None:
+    made = await partitions.prepare(database, TODAY, 2)
+    assert made == (TODAY, TODAY + DAY, TODAY + 2 * DAY)
+    assert await partitions.prepare(database, TODAY, 2) == ()
+    assert await partitions.prepare(database, TODAY + DAY, 2) == (TODAY + 3 * DAY,)
+    assert await existing_days(database) == [TODAY + DAY * ahead for ahead in range(4)]
+
+
+async def test_rows_go_into_the_partition_of_their_day(
+    database: Database, tenant: TenantId
+) -> None:
+    await partitions.prepare(database, TODAY, 0)
+    today = await store_aged(database, tenant, timedelta())
+    before = await store_aged(database, tenant, DAY)
+    assert await partition_of(database, tenant, today) == {f"events_{TODAY:%Y%m%d}"}
+    assert await partition_of(database, tenant, before) == {"events_default"}
+
+
+async def test_a_partition_is_walled_off_like_the_whole(
+    database: Database, postgres: PostgresServer, database_url: str
+) -> None:
+    await partitions.prepare(database, TODAY, 0)
+    name = f"events_{TODAY:%Y%m%d}"
+    rows = await postgres.fetch(
+        "SELECT relname, relrowsecurity, relforcerowsecurity, relacl FROM pg_class"
+        f" WHERE relname IN ('events_default', '{name}')",
+        url=database_url,
+    )
+    assert sorted(tuple(row) for row in rows) == [
+        (name, True, True, None),
+        ("events_default", True, True, None),
+    ]
+    with pytest.raises(StoreError, match="42501"):
+        async with database.runs_transaction() as connection:
+            await connection.execute(text(f"SELECT FROM {name}"))
+
+
+async def test_a_day_with_rows_in_the_default_partition_keeps_them_there(
+    database: Database, tenant: TenantId
+) -> None:
+    early = await store_aged(database, tenant, timedelta())
+    assert await partitions.prepare(database, TODAY, 1) == (TODAY + DAY,)
+    late = await store_aged(database, tenant, timedelta())
+    for response in (early, late):
+        assert await partition_of(database, tenant, response) == {"events_default"}
+
+
+async def test_processes_that_prepare_at_once_do_not_fail_each_other(database: Database) -> None:
+    made = await asyncio.gather(*(partitions.prepare(database, TODAY, 5) for _ in range(4)))
+    days = [day for days in made for day in days]
+    assert len(days) == len(set(days))
+    await partitions.prepare(database, TODAY, 5)
+    assert await existing_days(database) == [TODAY + DAY * ahead for ahead in range(6)]
+
+
+async def test_others_append_while_a_partition_is_made(
+    database: Database, tenant: TenantId
+) -> None:
+    await partitions.prepare(database, TODAY, 0)
+    row = {
+        "tenant_id": tenant, "response_id": ids.new_uuid(), "first_entry": 0, "day": TODAY,
+        "epoch": 1, "entry_count": 1, "entries": b".",
+    }  # fmt: skip
+    async with database.transaction(tenant) as connection:
+        await connection.execute(insert(events), row)
+        assert await partitions.prepare(database, TODAY, 1) == (TODAY + DAY,)
+
+
+async def with_partition(database: Database, tenant: TenantId, age: timedelta) -> date:
+    """The day of a response that old, with its partition."""
+    await partitions.prepare(database, day_of(age), 0)
+    await store_aged(database, tenant, age)
+    return day_of(age)
+
+
+async def test_a_day_goes_when_nobody_may_read_its_logs_any_more(
+    database: Database, tenant: TenantId
+) -> None:
+    old = await with_partition(database, tenant, 3 * DAY)
+    recent = await with_partition(database, tenant, DAY)
+    await with_partition(database, tenant, timedelta())
+    assert await partitions.drop_expired(database, LOG_S) == Dropped(days=(old,))
+    assert await existing_days(database) == [recent, TODAY]
+    assert len(await logged_ids(database, tenant)) == 2
+    assert await partitions.drop_expired(database, LOG_S) == Dropped()
+
+
+async def test_the_tenant_that_keeps_its_logs_longest_decides(
+    database: Database, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    day = await with_partition(database, tenant, 3 * DAY)
+    name = f"tenant-{other_tenant}"
+    await tenants.set_policy(database, name, {"log_retention_s": 5 * 86_400})
+    assert await partitions.drop_expired(database, LOG_S) == Dropped()
+    await tenants.set_policy(database, name, {"log_retention_s": 3600})
+    assert await partitions.drop_expired(database, 5 * 86_400) == Dropped()
+    assert await partitions.drop_expired(database, LOG_S) == Dropped(days=(day,))
+
+
+async def test_a_response_that_ended_lately_keeps_its_day(
+    database: Database, tenant: TenantId
+) -> None:
+    await partitions.prepare(database, day_of(3 * DAY), 0)
+    await store_aged(database, tenant, 3 * DAY, ended=HOUR)
+    assert await partitions.drop_expired(database, LOG_S) == Dropped()
+    assert await partitions.drop_expired(database, 1800) == Dropped(days=(day_of(3 * DAY),))
+
+
+@pytest.mark.parametrize("status", ["queued", "in_progress"])
+async def test_a_response_that_runs_keeps_its_day(
+    database: Database, tenant: TenantId, status: str
+) -> None:
+    await partitions.prepare(database, day_of(3 * DAY), 0)
+    running = await store_aged(database, tenant, 3 * DAY, status=status)
+    assert await partitions.drop_expired(database, 1) == Dropped()
+    assert await logged_ids(database, tenant) == {running}
+
+
+async def test_a_day_that_is_in_use_is_left_to_a_later_round(
+    database: Database, tenant: TenantId
+) -> None:
+    day = await with_partition(database, tenant, 3 * DAY)
+    async with database.transaction(tenant) as connection:
+        await connection.execute(select(events))
+        dropped = await partitions.drop_expired(database, LOG_S, lock_wait_s=0.01)
+        assert dropped == Dropped(busy=(day,))
+    assert await partitions.drop_expired(database, LOG_S) == Dropped(days=(day,))
+
+
+async def test_a_response_that_appeared_since_the_look_at_its_day_keeps_it(
+    database: Database, tenant: TenantId
+) -> None:
+    day = await with_partition(database, tenant, 3 * DAY)
+    assert not await partitions._is_needed(database, day, LOG_S)
+    running = await store_aged(database, tenant, 3 * DAY, status="in_progress")
+    assert not await partitions._drop(database, day, 0.2)
+    assert running in await logged_ids(database, tenant)
+
+
+async def test_nothing_is_made_or_dropped_beside_another_process(
+    database: Database, tenant: TenantId
+) -> None:
+    day = await with_partition(database, tenant, 3 * DAY)
+    async with database.runs_transaction() as connection:
+        assert await partitions.is_alone(connection)
+        assert await partitions.prepare(database, TODAY, 1) == ()
+        assert await partitions.drop_expired(database, LOG_S) == Dropped(busy=(day,))
+    assert await partitions.drop_expired(database, LOG_S) == Dropped(days=(day,))
+
+
+async def test_nothing_is_left_in_the_session(
+    database: Database, tenant: TenantId, database_url: str
+) -> None:
+    """What a transaction pooler hands to the next one is as it was: role, limits, locks."""
+    await with_partition(database, tenant, 3 * DAY)
+    await partitions.drop_expired(database, LOG_S)
+    async with database._engine.connect() as connection:
+        state = await connection.execute(
+            text(
+                "SELECT current_user = session_user, current_setting('lock_timeout'),"
+                " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')"
+            )
+        )
+        assert tuple(state.one()) == (True, "0", 0)
+
+
+async def test_a_mistake_is_no_lock_in_the_way(
+    database: Database, postgres: PostgresServer, database_url: str
+) -> None:
+    """A table of that name which is no partition needs a person to look at it."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute(f"CREATE TABLE events_{TODAY:%Y%m%d} ()")
+    finally:
+        await connection.close()
+    with pytest.raises(StoreError, match="42P07"):
+        await partitions.prepare(database, TODAY, 0)

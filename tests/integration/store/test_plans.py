@@ -1,0 +1,167 @@
+"""Do statements that run all the time find their rows by index, however many there are?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import text
+
+from gateway import ids
+from gateway.store import claims, events, idempotency, responses
+from tests.conftest import new_tenant, opened
+from tests.fakes.stored import CREATED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from sqlalchemy import TextClause
+
+    from gateway.store.engine import Database
+    from gateway.tenancy import TenantId
+    from tests.fakes.postgres import PostgresServer
+
+RESPONSES = """
+INSERT INTO responses (tenant_id, id, key_id, status, model, background, stored, durable,
+                       created_at, root_created_at, request, fold_version)
+SELECT tenants.id, gen_random_uuid(), tenants.id, status, 'm', true, true, true, now(), now(),
+       '', 1
+FROM tenants, (SELECT 'completed' AS status FROM generate_series(1, 4000)
+               UNION ALL SELECT 'queued' FROM generate_series(1, 10)
+               UNION ALL SELECT 'in_progress' FROM generate_series(1, 10)) AS rows
+"""
+EVENTS = """
+INSERT INTO events (tenant_id, response_id, first_entry, day, epoch, entry_count, entries)
+SELECT tenant_id, responses.id, number, day, 1, 1, '.'
+FROM responses, generate_series(0, 9) AS number,
+     (VALUES (DATE '2026-11-20'), (DATE '2026-11-21')) AS days (day)
+WHERE status <> 'completed' OR random() < 0.1
+"""
+PARTITIONS = [
+    f"CREATE TABLE events_2026_11_{day} PARTITION OF events"
+    f" FOR VALUES FROM ('2026-11-{day}') TO ('2026-11-{day + 1}')"
+    for day in (20, 21)
+]
+KEYS = """
+INSERT INTO idempotency_keys (tenant_id, key_hash, fingerprint, response_id, created_at)
+SELECT tenant_id, sha256(id::text::bytea), '', id, now() FROM responses
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A database with thousands of rows, of which few are running."""
+
+    database: Database
+    tenant: TenantId
+
+
+@pytest.fixture(scope="module")
+async def filled(postgres: PostgresServer, template: str) -> AsyncIterator[Filled]:
+    name = await postgres.create(template)
+    async with opened(postgres.database_url(name)) as database:
+        tenant = await new_tenant(database)
+        await new_tenant(database)
+        for statement in [*PARTITIONS, RESPONSES, EVENTS, KEYS, "ANALYZE"]:
+            await postgres.execute(statement, database=name)
+        yield Filled(database, tenant)
+    await postgres.drop(name)
+
+
+async def plan(filled: Filled, statement: TextClause, parameters: dict[str, Any]) -> str:
+    """The plan in the role that the statement runs in."""
+    of_one = {"tenant", "id"} & set(parameters)
+    entered = (
+        filled.database.transaction(filled.tenant) if of_one else filled.database.runs_transaction()
+    )
+    async with entered as connection:
+        lines = await connection.scalars(text(f"EXPLAIN {statement.text}"), parameters)
+        return "\n".join(lines)
+
+
+def columns(filled: Filled, number: int) -> dict[str, Any]:
+    return {
+        "tenants": [filled.tenant] * number,
+        "responses": [ids.new_uuid() for _ in range(number)],
+        "epochs": [1] * number,
+    }
+
+
+CLAIM = {
+    "owner": "me",
+    "lease_s": 10.0,
+    "attempts_max": 4,
+    "tenant_running_max": 64,
+    "fold_version": 1,
+    "row_limit": 100,
+    "take_over": True,
+}
+SWEEP = {"attempts_max": 4, "fold_version": 1, "orphan_s": 3600.0, "row_limit": 100}
+READ = {"day": CREATED.date(), "from_entry": 3, "bytes_max": 1000, "row_bytes": 100}
+KEY = {"key_hash": b"hash", "ttl_s": 600.0}
+
+
+def no_table_is_scanned(found: str) -> bool:
+    return not re.search(r"Seq Scan on (?!tenants)", found)
+
+
+def rows_are_found_one_by_one(found: str) -> bool:
+    return no_table_is_scanned(found) and "Join Filter" not in found and "Bitmap" not in found
+
+
+@pytest.mark.parametrize(
+    ("statement", "parameters"),
+    [(claims._CLAIM, CLAIM), (claims._ABANDONED, SWEEP)],
+    ids=["claim", "abandoned"],
+)
+async def test_running_responses_are_found_among_all_by_their_own_index(
+    filled: Filled, statement: TextClause, parameters: dict[str, Any]
+) -> None:
+    found = await plan(filled, statement, parameters)
+    assert "ix_responses_running" in found
+    assert no_table_is_scanned(found)
+
+
+@pytest.mark.parametrize("number", [1, 64])
+async def test_heads_and_leases_of_many_are_found_by_key(filled: Filled, number: int) -> None:
+    of_many = columns(filled, number)
+    asked = {name: of_many[name] for name in ("tenants", "responses")}
+    lease = {"owner": "me", "lease_s": 10.0}
+    for statement, parameters in (
+        (claims._HEADS, asked),
+        (claims._HEARTBEAT, of_many | lease),
+        (claims._RELEASE, of_many),
+    ):
+        found = await plan(filled, statement, parameters)
+        assert rows_are_found_one_by_one(found), found
+
+
+async def test_an_append_finds_its_heads_by_key(filled: Filled) -> None:
+    number = 64
+    parcels = {
+        "days": [CREATED.date()] * number,
+        "firsts": [1] * number,
+        "counts": [1] * number,
+        "entries": [b"."] * number,
+    }
+    found = await plan(filled, events._APPEND, columns(filled, number) | parcels)
+    assert rows_are_found_one_by_one(found), found
+
+
+async def test_a_log_is_read_by_key_from_the_partition_of_its_day(filled: Filled) -> None:
+    of_one = {"tenant": filled.tenant, "response": ids.new_uuid()}
+    found = await plan(filled, events._READ, READ | of_one)
+    assert "events_2026_11_20_pkey" in found
+    assert no_table_is_scanned(found)
+    assert "events_2026_11_21" not in found
+    assert "events_default" not in found
+
+
+async def test_keys_and_queues_of_a_tenant_are_found_by_index(filled: Filled) -> None:
+    of_tenant = {"tenant": filled.tenant}
+    found = await plan(filled, idempotency._FIND, KEY | of_tenant)
+    assert "pk_idempotency_keys" in found
+    found = await plan(filled, responses._COUNT_QUEUED, of_tenant | {"queued_max": 1000})
+    assert "ix_responses_running" in found

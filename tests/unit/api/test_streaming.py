@@ -1,0 +1,170 @@
+"""One stream to one client: its frame, its silence, its end, and a client that does not read."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from gateway.api import sse
+from gateway.api.body import ClientDisconnected
+from gateway.api.streaming import EventStream, StreamLimits
+from gateway.protocol.events import Event
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.types import Message
+
+LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=60)
+IMPATIENT = StreamLimits(write_timeout_s=0.001, write_bytes_max=65_536, comment_interval_s=0.001)
+CREATED = Event("response.created", 0, b"{}")
+COMPLETED = Event("response.completed", 1, b"{}")
+END = {"type": "http.response.body", "body": b""}
+
+
+@dataclass
+class Client:
+    """Keeps what it is sent, and tells who waits for it; stops reading after `reads` messages."""
+
+    reads: int = 1_000
+    messages: list[Message] = field(default_factory=list)
+    came: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def send(self, message: Message) -> None:
+        if len(self.messages) >= self.reads:
+            await asyncio.Event().wait()
+        async with self.came:
+            self.messages.append(message)
+            self.came.notify_all()
+
+    async def has(self, chunk: bytes) -> None:
+        async with self.came:
+            await self.came.wait_for(lambda: chunk in self.body)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.messages)
+
+
+@dataclass
+class Source:
+    """Yields lists of events, waits before the last of them, and says that it was finalised."""
+
+    batches: list[list[Event]]
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: bool = False
+
+    async def follow(self) -> AsyncGenerator[list[Event], None]:
+        try:
+            for batch in self.batches[:-1]:
+                yield batch
+            await self.more.wait()
+            for batch in self.batches[-1:]:
+                yield batch
+        finally:
+            self.closed = True
+
+
+def ready(*batches: list[Event]) -> Source:
+    source = Source(list(batches))
+    source.more.set()
+    return source
+
+
+@pytest.mark.parametrize("comments", [True, False])
+async def test_events_are_written_as_they_come(comments: bool) -> None:
+    client, source = Client(), ready([CREATED], [COMPLETED])
+    stream = EventStream(client.send, LIMITS, obfuscate=False)
+    await stream.write(source.follow(), headers=[(b"x-more", b"1")], comments=comments)
+    start, *written, end = client.messages
+    assert start["status"] == 200
+    assert start["headers"] == [*sse.HEADERS, (b"x-more", b"1")]
+    assert [message["body"] for message in written] == [
+        sse.frame(CREATED, obfuscate=False),
+        sse.frame(COMPLETED, obfuscate=False) + sse.DONE,
+    ]
+    assert all(message["more_body"] for message in written)
+    assert end == END
+    assert source.closed
+
+
+async def test_a_stream_that_is_over_before_it_begins_has_its_end_mark() -> None:
+    client = Client()
+    stream = EventStream(client.send, LIMITS, obfuscate=True)
+    await stream.write(ready([]).follow(), comments=True)
+    assert client.body == sse.DONE
+
+
+async def test_a_stream_that_is_cut_off_has_no_end_mark() -> None:
+    client = Client()
+    stream = EventStream(client.send, LIMITS, obfuscate=True)
+    await stream.write(ready([CREATED]).follow(), comments=True)
+    assert client.body == sse.frame(CREATED, obfuscate=True)
+    assert client.messages[-1] == END
+
+
+async def test_padding_is_as_asked_for() -> None:
+    delta = Event("response.output_text.delta", 1, b'{"delta":"hi"}', delta_length=2)
+    for obfuscate in (True, False):
+        client = Client()
+        await EventStream(client.send, LIMITS, obfuscate=obfuscate).write(
+            ready([delta]).follow(), comments=False
+        )
+        data = orjson.loads(client.body.split(b"data: ")[1])
+        assert ("obfuscation" in data) is obfuscate
+
+
+async def test_silence_is_filled_with_comments_only() -> None:
+    client, source = Client(), Source([[CREATED], [COMPLETED]])
+    limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=0.001)
+    stream = EventStream(client.send, limits, obfuscate=False)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(stream.write(source.follow(), comments=True))
+        await client.has(sse.COMMENT * 2)
+        source.more.set()
+    frames = [sse.frame(CREATED, obfuscate=False), sse.frame(COMPLETED, obfuscate=False)]
+    assert client.body.replace(sse.COMMENT, b"") == b"".join([*frames, sse.DONE])
+    assert client.messages[-1] == END
+
+
+@pytest.mark.parametrize("comments", [True, False])
+async def test_a_client_that_does_not_read_counts_as_gone(comments: bool) -> None:
+    client, source = Client(reads=2), ready([CREATED], [COMPLETED])
+    stream = EventStream(client.send, IMPATIENT, obfuscate=False)
+    with pytest.raises(ClientDisconnected):
+        await stream.write(source.follow(), comments=comments)
+    assert source.closed
+
+
+async def test_a_client_that_takes_no_comment_counts_as_gone() -> None:
+    client, source = Client(reads=2), Source([[CREATED], [COMPLETED]])
+    stream = EventStream(client.send, IMPATIENT, obfuscate=False)
+    with pytest.raises(ClientDisconnected):
+        await stream.write(source.follow(), comments=True)
+    assert source.closed
+
+
+@pytest.mark.parametrize("comments", [True, False])
+async def test_a_stream_whose_client_is_gone_is_finalised_at_once(comments: bool) -> None:
+    client, source = Client(), Source([[CREATED], [COMPLETED]])
+    stream = EventStream(client.send, LIMITS, obfuscate=False)
+    async with asyncio.TaskGroup() as group:
+        writing = group.create_task(stream.write(source.follow(), comments=comments))
+        await client.has(b"created")
+        writing.cancel()
+    assert source.closed
+
+
+@pytest.mark.parametrize("comments", [True, False])
+async def test_what_makes_the_events_fail_is_raised_as_it_is(comments: bool) -> None:
+    async def broken() -> AsyncGenerator[list[Event], None]:
+        yield [CREATED]
+        raise ValueError("a defect")
+
+    stream = EventStream(Client().send, LIMITS, obfuscate=False)
+    with pytest.raises(ValueError, match="a defect"):
+        await stream.write(broken(), comments=comments)

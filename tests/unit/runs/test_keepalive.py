@@ -1,0 +1,63 @@
+"""Silence is broken, and only silence."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.log import Alive, Queued
+from gateway.runs.journal import MemoryJournal
+from gateway.runs.keepalive import KeepAlive
+from gateway.runs.live import LiveLog
+from gateway.runs.turn import Pen
+from tests.fakes.toy_logs import new_fold
+
+INTERVAL_S = 0.001
+
+
+async def ticks() -> None:
+    """Two intervals, by the timers of the loop: all that was due before has happened."""
+    loop = asyncio.get_running_loop()
+    passed = asyncio.Event()
+    loop.call_later(2 * INTERVAL_S, passed.set)
+    await passed.wait()
+
+
+def pen(*, held: bool = False) -> Pen:
+    return Pen(MemoryJournal(LiveLog(new_fold, reader_events_max=100, held=held), None))
+
+
+async def test_a_silent_log_says_that_it_is_alive() -> None:
+    one = pen()
+    with KeepAlive(one, INTERVAL_S):
+        follower = one.live.follow()
+        assert (await anext(follower))[-1].type == "response.in_progress"
+        assert (await anext(follower))[-1].type == "response.in_progress"
+        await follower.aclose()
+
+
+async def test_nothing_is_said_once_it_is_left() -> None:
+    one = pen()
+    with KeepAlive(one, INTERVAL_S):
+        pass
+    await ticks()
+    assert not one.live._entries
+
+
+async def test_nothing_is_said_by_a_run_that_was_abandoned() -> None:
+    one = pen()
+    one.is_down = True
+    with KeepAlive(one, INTERVAL_S):
+        await ticks()
+    assert not one.live._entries
+
+
+async def test_what_waits_for_its_commit_is_not_silence() -> None:
+    one = pen(held=True)
+    one.append(Queued())
+    with KeepAlive(one, INTERVAL_S):
+        await ticks()
+        assert one.live._entries == [Queued()]
+        one.live.show(1)
+        while len(one.live._entries) == 1:
+            await ticks()
+        assert one.live._entries[:2] == [Queued(), Alive()]

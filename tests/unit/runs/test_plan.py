@@ -1,0 +1,119 @@
+"""A plan is read back as it was written, by any release that knows its version."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway import ids
+from gateway.generation import Sampling
+from gateway.runs.plan import PLAN_VERSION, inputs_of, plan_of, rebuild, tools_of
+from gateway.runs.records import accepted
+from gateway.store.claims import Claim, ClaimedRun
+from gateway.tenancy import Principal, TenantId
+from tests.fakes.response_heads import ECHO, response_head
+from tests.fakes.staged_run import specification
+
+if TYPE_CHECKING:
+    from gateway.runs.specification import RunSpecification
+
+PENALTY = st.floats(-2, 2)
+SAMPLING = st.builds(
+    Sampling,
+    max_tokens=st.integers(1, 2**31),
+    temperature=st.floats(0, 2),
+    top_p=st.floats(0, 1),
+    presence_penalty=PENALTY,
+    frequency_penalty=PENALTY,
+    seed=st.none() | st.integers(0, 2**63 - 1),
+)
+
+
+def claimed(spec: RunSpecification, plan: bytes | None = None) -> ClaimedRun:
+    """The row of an accepted response, as a process gets it that claims it."""
+    new = accepted(spec, None, owner=None, lease_s=10)
+    return ClaimedRun(
+        claim=Claim(spec.principal.tenant_id, new.uuid, 1),
+        next_entry=1,
+        attempts=1,
+        was_queued=True,
+        key_id=new.key_id,
+        tenant_name=spec.principal.tenant_name,
+        model=new.model,
+        created_at=new.created_at,
+        root_created_at=new.root_created_at,
+        parent=new.parent,
+        background=new.background,
+        streamed=new.streamed,
+        request=new.request,
+        plan=(new.plan or b"") if plan is None else plan,
+        prompt_ids=new.prompt_ids or array("I"),
+    )
+
+
+def durable(**fields: Any) -> RunSpecification:
+    spec = specification(background=True)
+    return replace(spec, tools=tools_of(spec.head), **fields)
+
+
+@settings(deadline=None)
+@given(
+    sampling=SAMPLING,
+    prompt_ids=st.lists(st.integers(0, 2**32 - 1)),
+    cache_salt=st.text("0123456789abcdef"),
+    inputs=st.integers(0, 10_000),
+    streamed=st.booleans(),
+    has_parent=st.booleans(),
+    root_created_at=st.integers(0, 2**31),
+)
+def test_any_replica_makes_the_same_run_of_an_accepted_response(
+    *, has_parent: bool, **fields: Any
+) -> None:
+    spec = durable(parent=ids.new_uuid() if has_parent else None, **fields)
+    assert rebuild(claimed(spec)) == spec
+
+
+def test_a_run_taken_over_has_no_policy_and_no_items_of_its_own() -> None:
+    spec = durable()
+    spec = replace(spec, principal=Principal(TenantId(ids.new_uuid()), "other", ids.new_uuid()))
+    rebuilt = rebuild(claimed(spec))
+    assert rebuilt is not None
+    assert rebuilt.principal == spec.principal
+    assert rebuilt.added == ()
+
+
+def test_a_plan_of_another_version_is_left_to_those_that_know_it() -> None:
+    plan = orjson.dumps({"version": PLAN_VERSION + 1})
+    assert rebuild(claimed(durable(), plan)) is None
+    with pytest.raises(ValueError, match="not known"):
+        inputs_of(plan)
+
+
+def test_what_a_later_release_adds_to_a_plan_is_no_obstacle() -> None:
+    spec = durable(inputs=3)
+    fields = orjson.loads(plan_of(spec))
+    plan = orjson.dumps(
+        {**fields, "later": True, "sampling": {**fields["sampling"], "later": True}}
+    )
+    assert rebuild(claimed(spec, plan)) == spec
+    assert inputs_of(plan) == 3
+
+
+@pytest.mark.parametrize(
+    "plan", [b"", b"[]", b"{}", b'{"version":1}', b'{"version":1,"sampling":{}}']
+)
+def test_a_damaged_plan_is_told_from_one_of_another_version(plan: bytes) -> None:
+    with pytest.raises((ValueError, TypeError, LookupError)):
+        rebuild(claimed(durable(), plan))
+
+
+def test_no_function_may_be_called_where_the_request_allowed_none() -> None:
+    head = response_head()
+    assert tools_of(head) == frozenset({"get_weather"})
+    assert tools_of(replace(head, echo={**ECHO, "tool_choice": "none"})) is None

@@ -1,0 +1,162 @@
+"""Watched tails: one poll for all, sooner when heard of, through outages, never for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from gateway.errors import StoreUnavailable
+from gateway.runs.tails import Tails
+from gateway.store.claims import Head
+from gateway.tenancy import TenantId
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection
+
+TENANT = TenantId(UUID(int=1))
+ONE, TWO = UUID(int=11), UUID(int=12)
+NEVER_S = 3600.0
+
+
+@dataclass
+class Heads:
+    """A database of heads that counts who looks; away for as many looks as it is told."""
+
+    heads: dict[UUID, Head] = field(default_factory=dict)
+    looks: list[set[UUID]] = field(default_factory=list)
+    away: int = 0
+    looked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, responses: Collection[tuple[TenantId, UUID]]) -> dict[UUID, Head]:
+        await asyncio.sleep(0)
+        asked = {uuid for _, uuid in responses}
+        self.looks.append(asked)
+        self.looked.set()
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailable("away")
+        return {uuid: head for uuid, head in self.heads.items() if uuid in asked}
+
+    async def next_look(self) -> None:
+        self.looked.clear()
+        await self.looked.wait()
+
+
+@asynccontextmanager
+async def running(tails: Tails) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(tails.run())
+        yield
+        task.cancel()
+
+
+def head(next_entry: int, status: str = "in_progress") -> Head:
+    return Head(epoch=1, next_entry=next_entry, status=status)
+
+
+async def test_what_is_heard_of_wakes_who_waits_for_it() -> None:
+    heads = Heads({ONE: head(3), TWO: head(3)})
+    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    async with running(tails):
+        with tails.watch(TENANT, ONE) as one, tails.watch(TENANT, TWO) as two:
+            await asyncio.gather(one.moved(2), two.moved(2))
+            heads.heads = {ONE: head(4), TWO: head(4)}
+            tails.heard([ONE, UUID(int=99)])
+            await one.moved(3)
+            assert heads.looks[-1] == {ONE}
+            assert not two.is_beyond(3)
+
+
+async def test_without_being_told_a_poll_finds_the_same() -> None:
+    heads = Heads({ONE: head(0)})
+    tails = Tails(heads, interval_s=0.001, pause_s=0)
+    async with running(tails):
+        with tails.watch(TENANT, ONE) as one, tails.watch(TENANT, TWO) as two:
+            await two.moved(0)
+            assert two.head is None
+            heads.heads[ONE] = head(1)
+            await one.moved(0)
+            assert one.head == head(1)
+
+
+async def test_all_are_looked_at_when_notices_may_have_been_missed() -> None:
+    heads = Heads({ONE: head(1), TWO: head(1)})
+    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    async with running(tails):
+        with tails.watch(TENANT, ONE) as one, tails.watch(TENANT, TWO) as two:
+            await asyncio.gather(one.moved(0), two.moved(0))
+            tails.missed()
+            await heads.next_look()
+            assert heads.looks[-1] == {ONE, TWO}
+
+
+async def test_an_end_and_a_deletion_wake_whoever_waits_for_more() -> None:
+    heads = Heads({ONE: head(2, "completed")})
+    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    async with running(tails):
+        with tails.watch(TENANT, ONE) as one, tails.watch(TENANT, TWO) as two:
+            await asyncio.gather(one.moved(100), two.moved(100))
+
+
+async def test_an_outage_is_waited_for() -> None:
+    heads = Heads({ONE: head(1)}, away=3)
+    tails = Tails(heads, interval_s=0.001, pause_s=0)
+    async with running(tails):
+        with tails.watch(TENANT, ONE) as one:
+            await one.moved(0)
+    assert len(heads.looks) == 4
+
+
+async def test_nothing_is_looked_at_while_nothing_is_watched() -> None:
+    heads = Heads({ONE: head(1)})
+    tails = Tails(heads, interval_s=0, pause_s=0)
+    async with running(tails):
+        tails.heard([ONE])
+        await turns()
+        assert heads.looks == []
+        with tails.watch(TENANT, ONE) as one:
+            await one.moved(0)
+        await turns()
+        looks = len(heads.looks)
+        await turns()
+        assert len(heads.looks) == looks
+
+
+async def test_followers_of_one_response_share_its_tail() -> None:
+    heads = Heads({ONE: head(1)})
+    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    async with running(tails):
+        with tails.watch(TENANT, ONE) as first:
+            with tails.watch(TENANT, ONE) as second:
+                assert first is second
+                await second.moved(0)
+            heads.heads[ONE] = head(2)
+            tails.heard([ONE])
+            await first.moved(1)
+
+
+async def test_a_busy_log_does_not_keep_the_others_from_being_looked_at() -> None:
+    heads = Heads({ONE: head(0), TWO: head(0)})
+    tails = Tails(heads, interval_s=0.001, pause_s=0)
+    async with running(tails):
+        with tails.watch(TENANT, ONE), tails.watch(TENANT, TWO) as two:
+            heads.heads[TWO] = head(1)
+            async with asyncio.TaskGroup() as group:
+                noise = group.create_task(keep_telling(tails))
+                await two.moved(0)
+                noise.cancel()
+
+
+async def keep_telling(tails: Tails) -> None:
+    while True:
+        tails.heard([ONE])
+        await asyncio.sleep(0)
+
+
+async def turns() -> None:
+    """Let everything that is ready run, many times over."""
+    for _ in range(20):
+        await asyncio.sleep(0)

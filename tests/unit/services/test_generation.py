@@ -1,0 +1,38 @@
+"""What a generation says of a run that was taken away from this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.errors import UpstreamFailed
+from gateway.services.generation import Started
+from tests.fakes.staged_run import ScriptedTokens, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.runs.live import LiveLog
+
+FAILURE = UpstreamFailed("died", upstream="gpu-1")
+
+
+def started(end: Callable[[LiveLog], None]) -> Started:
+    stage = Stage(ScriptedTokens([]))
+    stage.live.failure = FAILURE
+    end(stage.live)
+    return Started(stage.run, stage.live)
+
+
+async def test_a_failure_before_any_output_is_raised() -> None:
+    failed = started(lambda live: live.give_up(FAILURE))
+    assert failed.failure is FAILURE
+    with pytest.raises(UpstreamFailed):
+        await failed.produced()
+
+
+async def test_a_failure_here_says_nothing_once_others_go_on() -> None:
+    gone = started(lambda live: live.hand_over())
+    assert gone.failure is None
+    await gone.produced()
