@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import re
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.documented import INCLUDE_VALUES
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
 Word = TypeVar("Word", bound=str)
 
+SHOWN_CHARS_MAX: Final = 64
+"""As much of a value as a refusal repeats."""
+_INTEGER: Final = re.compile(r"-?[0-9]{1,1000}")
+"""Less than `int` reads: no spaces, underscores or digits of other scripts, and not without end."""
+
 
 def integer(
     query: Mapping[str, str], name: str, *, minimum: int, maximum: int | None = None
@@ -22,18 +28,17 @@ def integer(
     text = query.get(name)
     if text is None:
         return None
-    try:
-        value = int(text)
-    except ValueError:
+    if not _INTEGER.fullmatch(text):
         raise InvalidRequest(
-            f"Invalid type for '{name}': expected an integer, but got '{text[:64]}' instead.",
+            f"Invalid type for '{name}': expected an integer, but got '{_shown(text)}' instead.",
             code="invalid_type",
             param=name,
-        ) from None
+        )
+    value = int(text)
     if value < minimum:
-        raise _out_of_bounds(name, "below minimum", f">= {minimum}", value)
+        raise _out_of_bounds(name, "below minimum", f">= {minimum}", text)
     if maximum is not None and value > maximum:
-        raise _out_of_bounds(name, "above maximum", f"<= {maximum}", value)
+        raise _out_of_bounds(name, "above maximum", f"<= {maximum}", text)
     return value
 
 
@@ -53,7 +58,7 @@ def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word 
             return value
     supported = " and ".join(f"'{value}'" for value in values)
     raise InvalidRequest(
-        f"Invalid value: '{text[:64]}'. Supported values are: {supported}.",
+        f"Invalid value: '{_shown(text)}'. Supported values are: {supported}.",
         code="invalid_value",
         param=name,
     )
@@ -69,17 +74,21 @@ def check_include(query: QueryParams) -> None:
         if value not in INCLUDE_VALUES:
             supported = ", ".join(f"'{known}'" for known in INCLUDE_VALUES)
             raise InvalidRequest(
-                f"Invalid value: '{value[:64]}'. Supported values are: {supported}.",
+                f"Invalid value: '{_shown(value)}'. Supported values are: {supported}.",
                 code="invalid_value",
                 param=f"include[{index}]",
             )
 
 
-def _out_of_bounds(name: str, side: str, expected: str, value: int) -> InvalidRequest:
+def _out_of_bounds(name: str, side: str, expected: str, text: str) -> InvalidRequest:
     bound = "below_min" if side.startswith("below") else "above_max"
     return InvalidRequest(
         f"Invalid '{name}': integer {side} value. Expected a value {expected}, "
-        f"but got {value} instead.",
+        f"but got {_shown(text)} instead.",
         code=f"integer_{bound}_value",
         param=name,
     )
+
+
+def _shown(text: str) -> str:
+    return text[:SHOWN_CHARS_MAX]

@@ -31,6 +31,12 @@ class ResponseEndpoints:
         self._responses = responses
         self._limits = limits
 
+    async def one(self, request: Request) -> ASGIApp:
+        """Two methods of one URL: with a route for each, a 405 would name one of them only."""
+        if request.method == "DELETE":
+            return await self.delete(request)
+        return await self.retrieve(request)
+
     async def retrieve(self, request: Request) -> ASGIApp:
         """`GET /v1/responses/{id}`"""
         query = request.query_params
@@ -51,7 +57,7 @@ class ResponseEndpoints:
         )
         request.scope["exchange"].facts["response_id"] = response_id
         if request.method == "HEAD":
-            return Response(headers={name.decode(): text.decode() for name, text in sse.HEADERS})
+            return _head_of_stream()
 
         async def answer(_scope: Scope, receive: Receive, send: Send) -> None:
             stream = EventStream(send, self._limits, obfuscate=obfuscate)
@@ -92,3 +98,10 @@ class ResponseEndpoints:
             "has_more": page.has_more,
         }
         return Response(orjson.dumps(body), media_type="application/json")
+
+
+def _head_of_stream() -> Response:
+    """The headers of a stream, whose length nobody knows."""
+    response = Response(headers={name.decode(): text.decode() for name, text in sse.HEADERS})
+    del response.headers["content-length"]
+    return response

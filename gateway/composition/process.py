@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gateway.services.access import Access
     from gateway.settings import Settings
 
+CLAIMS_WAIT_S = 3.0
+"""How long a process that drains waits for the answer to its last look for work."""
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter while the event loop waits for it. With Python's 5 ms
 each of the loop's system calls beside a busy thread can cost as much."""
@@ -109,6 +111,7 @@ class Process:
         """
         self.health.begin_drain()
         await self.replica.workplace.supervisor.begin_drain()
+        await self.replica.scheduler.at_rest(wait_s=CLAIMS_WAIT_S)
         self.replica.scheduler.wake()
 
     def end_streams(self) -> None:

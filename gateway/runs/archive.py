@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.errors import StoreUnavailable
 from gateway.generation import TokenUsage
 from gateway.log import FOLD_VERSION
 from gateway.runs import outcome, records
-from gateway.store import endings, responses, usage
+from gateway.store import endings, events, responses, usage
 from gateway.store.claims import Claim
 from gateway.store.notifications import Notice
 from gateway.telemetry import EventLog
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.harmony.rendering import Renderer
     from gateway.log import Finished
     from gateway.output.fold import Fold
-    from gateway.runs.records import NewFoldFor
+    from gateway.runs.records import LogReading, NewFoldFor
     from gateway.runs.specification import RunSpecification
     from gateway.store.endings import FinishedResponse
     from gateway.store.engine import Database
@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
 
-RETRY_PAUSE_S = 0.2
+RETRY_PAUSE_S: Final = 0.2
+READ_BYTES_MAX: Final = 1 << 20
+"""Of a log at once."""
+DEFECTS: Final = (ValueError, TypeError, LookupError)
+"""What reading a damaged row or log raises, and those of another release."""
 
 _log = EventLog("gateway.runs")
 
@@ -169,15 +173,20 @@ class Archive:
         self, tenant_id: TenantId, uuid: UUID, fate: Callable[[StoredResponse], Finished | None]
     ) -> StoredResponse | None:
         """`fate` tells the end of a running response; None leaves it alone."""
+        found = await responses.load(self._database, tenant_id, uuid)
+        if found is None or found.is_terminal or fate(found) is None:
+            return found
+        reading = await self._read_ahead(tenant_id, found) if found.durable else None
         row: FinishedResponse | None = None
 
         async def end(stored: StoredResponse, log: list[LogRow]) -> FinishedResponse | None:
             nonlocal row
             finished = fate(stored)
-            row = None if finished is None else await self._end(stored, log, finished)
+            row = None if finished is None else await self._end(stored, reading, log, finished)
             return row
 
-        stored = await endings.conclude(self._database, tenant_id, uuid, end)
+        from_entry = 0 if reading is None else reading.entries
+        stored = await endings.conclude(self._database, tenant_id, uuid, end, from_entry=from_entry)
         if stored is not None and row is not None:
             self._tell(stored, row)
         return stored
@@ -202,22 +211,44 @@ class Archive:
             output_tokens=tokens.output_tokens,
         )
 
-    async def _end(
-        self, stored: StoredResponse, log: list[LogRow], finished: Finished
-    ) -> FinishedResponse:
-        if not stored.durable:
-            return records.unheard(stored, finished)
+    async def _read_ahead(self, tenant_id: TenantId, stored: StoredResponse) -> LogReading | None:
+        """Its log as far as it has come, before anything is locked: a long one takes seconds.
+
+        None for one that cannot be read. Raises `StoreUnavailable`.
+        """
         try:
-            return await self._endings.concluded(stored, log, finished)
-        except (ValueError, TypeError, LookupError) as error:
-            # It must end all the same: whoever waits for it would wait for ever.
-            _log.error(
-                "a response ended without its log",
-                response_id=ids.response_id(stored.uuid),
-                model=stored.model,
-                error=error,
-            )
-            return records.unheard(stored, finished)
+            reading = self._endings.reading(stored)
+            before = -1
+            while before < reading.entries < stored.next_entry:
+                before = reading.entries
+                rows = await events.read(
+                    self._database,
+                    tenant_id,
+                    stored.uuid,
+                    stored.day,
+                    from_entry=before,
+                    bytes_max=READ_BYTES_MAX,
+                )
+                await reading.go_on(rows)
+        except DEFECTS as error:
+            _report_unread(stored, error)
+            return None
+        return reading
+
+    async def _end(
+        self,
+        stored: StoredResponse,
+        reading: LogReading | None,
+        rest: list[LogRow],
+        finished: Finished,
+    ) -> FinishedResponse:
+        if reading is not None:
+            try:
+                return await self._endings.concluded(stored, reading, rest, finished)
+            except DEFECTS as error:
+                # It must end all the same: whoever waits for it would wait for ever.
+                _report_unread(stored, error)
+        return records.unheard(stored, finished)
 
     async def _insist(self, attempt: Callable[[], Awaitable[object]], *, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -231,6 +262,15 @@ class Archive:
                 await asyncio.sleep(RETRY_PAUSE_S)
             else:
                 return
+
+
+def _report_unread(stored: StoredResponse, error: Exception) -> None:
+    _log.error(
+        "a response ends without its log",
+        response_id=ids.response_id(stored.uuid),
+        model=stored.model,
+        error=error,
+    )
 
 
 def _fate(stored: StoredResponse) -> Finished:

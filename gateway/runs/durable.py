@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.runs.journal import DurableJournal
 from gateway.runs.live import LiveLog
 from gateway.runs.records import moment
 from gateway.runs.runner import Run
-from gateway.runs.slices import fold_rows
+from gateway.runs.slices import check_complete, fold_rows
 from gateway.runs.supervisor import Durable
 from gateway.store.events import day_of
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What the durable runs of a process have in common."""
+    """What the runs of a process have in common. `replays`: the turn that their logs share."""
 
     engine: Engine
     archive: Archive
@@ -40,6 +41,7 @@ class Workplace:
     lives: Lives
     new_fold_for: NewFoldFor
     reader_events_max: int
+    replays: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class DurableRuns:
@@ -66,7 +68,12 @@ class DurableRuns:
         `requested_at` is in seconds of `time.perf_counter`.
         """
         new_fold = self._at.new_fold_for(specification.head, specification.tools)
-        live = LiveLog(new_fold, reader_events_max=self._at.reader_events_max, held=True)
+        live = LiveLog(
+            new_fold,
+            reader_events_max=self._at.reader_events_max,
+            held=True,
+            turn=self._at.replays,
+        )
         run = self._start(specification, claim, live, 0, requested_at=requested_at)
         return run, live
 
@@ -76,9 +83,14 @@ class DurableRuns:
         """The committed log of a response. Raises `ValueError` for a damaged one."""
         new_fold = self._at.new_fold_for(specification.head, specification.tools)
         fold = new_fold()
-        entries = await fold_rows(fold, rows, next_entry)
+        entries = await fold_rows(fold, rows)
+        check_complete(len(entries), next_entry)
         return LiveLog.restored(
-            new_fold, entries, fold=fold, reader_events_max=self._at.reader_events_max
+            new_fold,
+            entries,
+            fold=fold,
+            reader_events_max=self._at.reader_events_max,
+            turn=self._at.replays,
         )
 
     def go_on(

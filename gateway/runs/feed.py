@@ -131,7 +131,9 @@ class Feed:
         self._is_closed = True
         now = asyncio.get_running_loop().time()
         for wait in self._waits:
-            wait.reschedule(now)
+            # One that has expired is being left already, and refuses to expire again.
+            if not wait.expired():
+                wait.reschedule(now)
 
     async def _unless_closed(
         self, batches: AsyncGenerator[list[Event], None]

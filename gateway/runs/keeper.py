@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -16,7 +17,7 @@ from gateway.errors import StoreError
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
     from uuid import UUID
 
     from gateway.runs.specification import RunSpecification
@@ -70,6 +71,7 @@ class Keeper:
         self._rhythm = rhythm
         self._metrics = metrics
         self._held: dict[UUID, _Held] = {}
+        self._reserved: frozenset[Claim] = frozenset()
         self._check_soon = asyncio.Event()
         self._renewed_at: float | None = None
         self._trusted_from = 0.0
@@ -102,6 +104,15 @@ class Keeper:
             del self._held[claim.uuid]
             self._metrics.claims_held(len(self._held))
 
+    @contextmanager
+    def reserving(self, claims: Iterable[Claim]) -> Iterator[None]:
+        """Renew these as well, while entered: their runs have yet to begin."""
+        self._reserved = frozenset(claims)
+        try:
+            yield
+        finally:
+            self._reserved = frozenset()
+
     def ended(self, uuids: Iterable[UUID]) -> None:
         """These were ended by somebody: look at once, if one of them is generated here."""
         if any(uuid in self._held for uuid in uuids):
@@ -133,19 +144,21 @@ class Keeper:
     async def heartbeat(self) -> bool:
         """Renew everything once, or at least see that the database is there. False: it is not."""
         held = list(self._held.values())
-        is_first = self._renewed_at is None
-        was_silent = self._is_away or (self._was_silent(time.monotonic()) and not is_first)
+        claims = self._reserved.union(one.claim for one in held)
         try:
-            renewed = await self._renew([one.claim for one in held])
+            renewed = await self._renew(list(claims))
         except StoreError as error:
             if not self._is_away:
                 _log.warning("claims were not renewed", error=error)
             self._is_away = True
             return False
+        now = time.monotonic()
+        is_first = self._renewed_at is None
+        # An answer that took long to come is silence, too.
+        if self._is_away or (self._was_silent(now) and not is_first):
+            self._trusted_from = now + self._rhythm.lease_s
         self._is_away = False
-        self._renewed_at = time.monotonic()
-        if was_silent:
-            self._trusted_from = self._renewed_at + self._rhythm.lease_s
+        self._renewed_at = now
         await self._check([one for one in held if one.claim.uuid not in renewed])
         return True
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Self
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Final, Self
 
 from gateway.log import Tokens
 
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from gateway.output.fold import Fold
     from gateway.protocol.events import Event
 
-REPLAY_SLICE_ENTRIES = 256
+REPLAY_SLICE_ENTRIES: Final = 256
 """A replay lets other tasks run after so many entries."""
+SHORT_ENTRIES: Final = 16
+"""So many are folded without waiting for one's turn."""
 
 
 class _Reader:
@@ -98,11 +101,18 @@ class LiveLog:
     """
 
     def __init__(
-        self, new_fold: Callable[[], Fold], *, reader_events_max: int, held: bool = False
+        self,
+        new_fold: Callable[[], Fold],
+        *,
+        reader_events_max: int,
+        held: bool = False,
+        turn: asyncio.Lock | None = None,
     ) -> None:
+        """Of all logs that share a `turn`, one is folded again at a time."""
         self._new_fold = new_fold
         self._reader_events_max = reader_events_max
         self._held = held
+        self._turn = turn or asyncio.Lock()
         self._entries: list[Entry] = []
         self._shown = 0
         self._last_shown: int | None = -1
@@ -125,12 +135,13 @@ class LiveLog:
         *,
         fold: Fold,
         reader_events_max: int,
+        turn: asyncio.Lock | None = None,
     ) -> Self:
         """A held log that begins with entries that are committed already; all of them are shown.
 
         `fold` is the fold of these entries.
         """
-        live = cls(new_fold, reader_events_max=reader_events_max, held=True)
+        live = cls(new_fold, reader_events_max=reader_events_max, held=True, turn=turn)
         live.fold = fold
         live._entries = list(entries)
         live._reveal(len(entries), None)
@@ -225,17 +236,21 @@ class LiveLog:
             self._readers.discard(reader)
 
     async def _replay(self, reader: _Reader, after: int) -> AsyncGenerator[list[Event], None]:
-        """Fold again from the start, in slices, until nothing was shown meanwhile."""
+        """Fold again from the start, in slices, until nothing was shown meanwhile.
+
+        However many readers do so at once: the loop comes round between any two slices.
+        """
         fold = self._new_fold()
         done = 0
-        while done < self._shown:
+        while (left := self._shown - done) > 0:
             batch: list[Event] = []
-            for entry in self._entries[done : min(self._shown, done + REPLAY_SLICE_ENTRIES)]:
-                batch += [event for event in fold.apply(entry) if event.sequence_number > after]
-                done += 1
+            async with nullcontext() if left <= SHORT_ENTRIES else self._turn:
+                for entry in self._entries[done : min(self._shown, done + REPLAY_SLICE_ENTRIES)]:
+                    batch += [event for event in fold.apply(entry) if event.sequence_number > after]
+                    done += 1
+                await asyncio.sleep(0)
             if batch:
                 yield batch
-            await asyncio.sleep(0)
         reader.lagging = False
 
     def _reveal(self, count: int, events: list[Event] | None) -> None:

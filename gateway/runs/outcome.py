@@ -42,7 +42,12 @@ def broken(error: Exception, at: int) -> Finished:
         case UpstreamUnavailable() | NoUpstreamAvailable():
             what = "No server for this model could take the request."
         case UpstreamRejected():
-            what = "The model server refused the request."
+            return Finished(
+                "failed",
+                at,
+                code=SERVER_ERROR,
+                message="The model server refused the request. Sending it again will not help.",
+            )
         case UpstreamFailed():
             what = "The model server broke off while generating."
         case _:

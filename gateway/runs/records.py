@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,7 +13,7 @@ from gateway.log import FOLD_VERSION, Queued, pack
 from gateway.protocol.context import ContextItem, Kind, StoredItem
 from gateway.protocol.responses import Outcome, response_body
 from gateway.runs.plan import head_of, inputs_of, plan_of, tools_of
-from gateway.runs.slices import fold_rows
+from gateway.runs.slices import check_complete, fold_rows
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow
 from gateway.store.responses import NewResponse
@@ -94,6 +95,20 @@ def metered(specification: RunSpecification, finished: Finished, fold: Fold) -> 
     )
 
 
+@dataclass(slots=True)
+class LogReading:
+    """A log as far as it was read: its first `entries` are folded."""
+
+    fold: Fold
+    entries: int = 0
+
+    async def go_on(self, rows: Sequence[LogRow]) -> None:
+        """Read on, from the row that holds the next entry. Raises `ValueError` for a damaged log,
+        which is of no use then.
+        """
+        self.entries += len(await fold_rows(self.fold, rows, from_entry=self.entries))
+
+
 class Endings:
     """Rows of responses that end."""
 
@@ -131,15 +146,31 @@ class Endings:
             free_key=_said_nothing(finished, fold),
         )
 
+    def reading(self, stored: StoredResponse) -> LogReading:
+        """The log of a durable one, from its beginning.
+
+        Raises `ValueError`, `TypeError` or `LookupError` for one that is damaged or of another
+        release.
+        """
+        if stored.fold_version != FOLD_VERSION:
+            raise ValueError(f"logs of fold version {stored.fold_version} are not folded here")
+        head = head_of(stored)
+        return LogReading(self._new_fold_for(head, tools_of(head))())
+
     async def concluded(
-        self, stored: StoredResponse, log: Sequence[LogRow], finished: Finished
+        self,
+        stored: StoredResponse,
+        reading: LogReading,
+        rest: Sequence[LogRow],
+        finished: Finished,
     ) -> FinishedResponse:
         """The end of a running durable one by another than its owner, from its log.
 
-        Raises `ValueError`, `TypeError` or `LookupError` for a log or a plan that is damaged or of
-        another release.
+        `rest` is what was not read yet. Raises as `reading` does.
         """
-        fold = await self._folded(stored, log)
+        await reading.go_on(rest)
+        check_complete(reading.entries, stored.next_entry)
+        fold = reading.fold
         fold.apply(finished)
         inputs = inputs_of(stored.plan or b"")
         return FinishedResponse(
@@ -154,14 +185,6 @@ class Endings:
             tokens=fold.usage,
             free_key=_said_nothing(finished, fold),
         )
-
-    async def _folded(self, stored: StoredResponse, log: Sequence[LogRow]) -> Fold:
-        if stored.fold_version != FOLD_VERSION:
-            raise ValueError(f"logs of fold version {stored.fold_version} are not folded here")
-        head = head_of(stored)
-        fold = self._new_fold_for(head, tools_of(head))()
-        await fold_rows(fold, log, stored.next_entry)
-        return fold
 
     def _outputs(self, fold: Fold) -> Iterator[ContextItem]:
         for rendered in fold.items():

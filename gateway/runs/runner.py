@@ -111,13 +111,7 @@ class Run:
     async def __call__(self) -> None:
         """Record, generate, commit, show the end: readers can see it when this returns."""
         try:
-            if await self._begin():
-                with KeepAlive(self._pen, self._engine.alive_interval_s):
-                    finished = await self._generate()
-                await self._finish(finished)
-        except ClaimLost:
-            self._engine.observer.let_go(self.specification, self._epoch)
-            self._live.hand_over()
+            await self._attempt()
         except Exception as error:  # noqa: BLE001 - the outermost frame: readers wait for an end
             self._engine.observer.failed(self.specification, error)
             self._live.give_up(error)
@@ -125,6 +119,25 @@ class Run:
             if self.claim is not None:
                 self._engine.keeper.drop(self.claim)
             self.begun.set()
+
+    async def _attempt(self) -> None:
+        try:
+            if await self._begin():
+                with KeepAlive(self._pen, self._engine.alive_interval_s):
+                    finished = await self._generate()
+                await self._finish(finished)
+        except ClaimLost as error:
+            self._let_go(error)
+
+    def _let_go(self, error: ClaimLost) -> None:
+        """Nothing more can be written. A durable response goes on, or has ended, elsewhere."""
+        self._engine.observer.let_go(self.specification, self._epoch)
+        if self.specification.durable:
+            self._live.hand_over()
+        else:
+            # Whoever took this process for dead has ended it, and knows nothing of what it said.
+            self._live.failure = error
+            self._close(outcome.interrupted(_now()))
 
     @property
     def _epoch(self) -> int:

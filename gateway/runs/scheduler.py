@@ -7,6 +7,7 @@ for a lease. Nothing that is wrong with one of them keeps the others waiting.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,8 @@ from gateway.store.events import day_of
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gateway.runs.durable import DurableRuns
     from gateway.runs.keeper import Keeper
     from gateway.store.claims import ClaimedRun, Terms
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.telemetry import Metrics
 
 CLAIMED_AT_ONCE_MAX: Final = 32
-"""Nobody renews them while their logs are read, which must take less than a lease."""
+"""Their logs are read one after the other, and others might begin with them meanwhile."""
 
 _log = EventLog("gateway.runs")
 
@@ -65,6 +68,7 @@ class Scheduler:
         self._owner = owner
         self._metrics = metrics
         self._wake = asyncio.Event()
+        self._looking = asyncio.Lock()
 
     def wake(self) -> None:
         """There may be work, or room for it: look at once."""
@@ -77,12 +81,26 @@ class Scheduler:
             if not await self.look():
                 await self._rest()
 
+    async def at_rest(self, *, wait_s: float) -> None:
+        """Return when all that was claimed has been started, or given back.
+
+        After `wait_s` in any case: of what is claimed without an answer the lease lapses.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s), self._looking:
+                pass
+
     async def look(self) -> bool:
         """Claim what there is room for and start it. Is there likely to be more?"""
-        room = self._appetite.running_max - self._runs.claimed
-        limit = min(room, CLAIMED_AT_ONCE_MAX)
-        if limit <= 0:
-            return False
+        async with self._looking:
+            room = self._appetite.running_max - self._runs.claimed
+            limit = min(room, CLAIMED_AT_ONCE_MAX)
+            claimed = await self._claim(limit) if limit > 0 else []
+            with self._keeper.reserving(run.claim for run in claimed):
+                await self._take_up_all(claimed)
+            return 0 < len(claimed) == limit
+
+    async def _claim(self, limit: int) -> list[ClaimedRun]:
         try:
             claimed = await claims.claim(
                 self._database,
@@ -93,11 +111,21 @@ class Scheduler:
             )
         except StoreError as error:
             _log.debug("no work could be claimed", error=error)
-            return False
+            return []
         self._metrics.claimed(len(claimed), sum(not run.was_queued for run in claimed))
-        for run in claimed:
-            await self._take_up(run)
-        return len(claimed) == limit
+        return claimed
+
+    async def _take_up_all(self, claimed: Sequence[ClaimedRun]) -> None:
+        """Start them here; when the process drains meanwhile, give the rest back."""
+        spare = [
+            run.claim for run in claimed if self._runs.is_draining or not await self._take_up(run)
+        ]
+        if not spare:
+            return
+        try:
+            await claims.release(self._database, spare)
+        except StoreError as error:
+            _log.warning("claims were not released; their leases will lapse", error=error)
 
     async def _rest(self) -> None:
         try:
@@ -106,18 +134,19 @@ class Scheduler:
         except TimeoutError:
             pass
 
-    async def _take_up(self, claimed: ClaimedRun) -> None:
-        """Start it here, give it back, end it, or leave it to its lease."""
+    async def _take_up(self, claimed: ClaimedRun) -> bool:
+        """Start it here, end it, or leave it to its lease. False: it is to be given back."""
         try:
-            await self._start(claimed)
+            return await self._start(claimed)
         except StoreError as error:
             # Its log or its row could not be reached: it is free again when its lease lapses.
             self._report("a claimed response waits for its lease", claimed, error)
         except Exception as error:  # noqa: BLE001 - a defect of one must not stop the others
             self._report("a claimed response cannot go on", claimed, error)
             await self._end(claimed, error)
+        return True
 
-    async def _start(self, claimed: ClaimedRun) -> None:
+    async def _start(self, claimed: ClaimedRun) -> bool:
         specification = rebuild(claimed)
         if specification is None:
             # Another process may know this plan. If none does, the attempts come to an end.
@@ -125,13 +154,13 @@ class Scheduler:
                 "a response has a plan of another release",
                 response_id=ids.response_id(claimed.claim.uuid),
             )
-            return
+            return True
         rows = await self._read(claimed)
         live = await self._runs.restored(specification, rows, claimed.next_entry)
         if self._runs.is_draining:
-            await claims.release(self._database, [claimed.claim])
-            return
+            return False
         self._runs.go_on(specification, claimed, live, over=self.wake)
+        return True
 
     async def _read(self, claimed: ClaimedRun) -> list[LogRow]:
         """The log so far, as far as it is there."""

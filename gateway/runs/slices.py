@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from gateway.log import unpacked
@@ -18,23 +19,29 @@ SLICE_S: Final = 0.002
 """So long one log may be folded before all else that goes on here has its turn."""
 
 
-async def fold_rows(fold: Fold, rows: Iterable[LogRow], next_entry: int) -> list[Entry]:
-    """Apply all entries of a log, and return them.
+async def fold_rows(fold: Fold, rows: Iterable[LogRow], *, from_entry: int = 0) -> list[Entry]:
+    """Apply the entries of a log from number `from_entry` on, and return them.
 
-    Raises `ValueError` when some are missing or damaged, or cannot stand where they stand.
+    `rows` begin with the row that holds it. Raises `ValueError` when some are missing or damaged,
+    or cannot stand where they stand.
     """
     clock = asyncio.get_running_loop().time
     entries: list[Entry] = []
     until = clock() + SLICE_S
     for row in rows:
-        if row.first_entry != len(entries):
+        done = from_entry + len(entries)
+        if row.first_entry > done:
             raise ValueError(f"entries of the log are missing before number {row.first_entry}")
-        for entry in unpacked(row.entries):
+        for entry in islice(unpacked(row.entries), done - row.first_entry, None):
             fold.apply(entry)
             entries.append(entry)
             if clock() >= until:
                 await asyncio.sleep(0)
                 until = clock() + SLICE_S
-    if len(entries) != next_entry:
-        raise ValueError(f"the log has {len(entries)} entries where there should be {next_entry}")
     return entries
+
+
+def check_complete(entries: int, next_entry: int) -> None:
+    """Raises `ValueError` for a log that does not have the entries that its head promises."""
+    if entries != next_entry:
+        raise ValueError(f"the log has {entries} entries where there should be {next_entry}")

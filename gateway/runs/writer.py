@@ -139,6 +139,7 @@ class LogWriter:
         self._bounds = bounds
         self._metrics = metrics
         self._committed = committed
+        self._channels: dict[UUID, Channel] = {}
         self._queue: deque[Channel] = deque()
         self._work = asyncio.Event()
         self._crowd: set[Channel] = set()
@@ -157,9 +158,15 @@ class LogWriter:
     ) -> Channel:
         """A way into the log of a response, from entry number `next_entry` on.
 
-        `day` is the partition of its log (`store.events.day_of`).
+        `day` is the partition of its log (`store.events.day_of`). A channel that is open to the
+        same log is lost: a claim that was made after its own has brought the response back here.
         """
-        return Channel(self, Outbox(claim, day, next_entry), claim, durable=durable, lost=lost)
+        channel = Channel(self, Outbox(claim, day, next_entry), claim, durable=durable, lost=lost)
+        before = self._channels.get(claim.uuid)
+        if before is not None:
+            self._lose(before)
+        self._channels[claim.uuid] = channel
+        return channel
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -181,6 +188,7 @@ class LogWriter:
         """Nothing more of a channel is written, but for what is under way."""
         if channel.is_open:
             channel.is_open = False
+            del self._channels[channel.claim.uuid]
             self.pending_bytes -= channel.outbox.pending_bytes
             channel.moved.set()
             self._relieve()

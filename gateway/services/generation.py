@@ -11,6 +11,7 @@ import orjson
 from gateway import ids
 from gateway.errors import Draining
 from gateway.protocol.responses import Outcome, response_body
+from gateway.services.retrieval import not_found
 from gateway.store import responses as rows
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ class Reading:
             async for _ in batches:
                 pass
         stored = await rows.load(self.database, tenant_id, uuid)
-        if stored is None or stored.body is None:
+        if stored is None:
+            raise not_found(ids.response_id(uuid))
+        if stored.body is None:
             raise Draining
         return stored.body
 

@@ -70,14 +70,18 @@ class Retrieval:
         """
         stored = await self._find(principal, response_id)
         if not stored.durable:
-            raise _not_streamed("it was not created with background=true")
+            raise _not_streamed(response_id, "it was not created with background=true")
         if not stored.streamed:
-            raise _not_streamed("it was not created with stream=true")
+            raise _not_streamed(response_id, "it was not created with stream=true")
         if stored.fold_version != FOLD_VERSION:
-            raise _no_longer_streamed("it was created with another release of this server")
+            raise _no_longer_streamed(
+                response_id, "it was created with another release of this server"
+            )
         kept_s = principal.policy.log_retention_s
         if _is_over(stored, kept_s) or not await self._feed.has_log(principal.tenant_id, stored):
-            raise _no_longer_streamed(f"its log is kept for {_span(kept_s)} after the end")
+            raise _no_longer_streamed(
+                response_id, f"its log is kept for {_span(kept_s)} after the end"
+            )
         return self._feed.follow(principal.tenant_id, stored, after)
 
     async def cancel(self, principal: Principal, response_id: str) -> bytes:
@@ -91,7 +95,7 @@ class Retrieval:
         if not stored.is_terminal:
             stored = await self._archive.cancel(principal.tenant_id, stored.uuid)
         if stored is None or stored.body is None:
-            raise _not_found(response_id)
+            raise not_found(response_id)
         if stored.status == "cancelled" and stored.durable:
             return stored.body
         if not stored.background:
@@ -107,7 +111,7 @@ class Retrieval:
         if not stored.is_terminal:
             raise InvalidRequest("Cannot delete an in-flight response.")
         if not await rows.delete(self._database, principal.tenant_id, stored.uuid):
-            raise _not_found(response_id)
+            raise not_found(response_id)
 
     async def input_items(
         self,
@@ -132,7 +136,7 @@ class Retrieval:
             after=after,
         )
         if page is None:
-            raise _not_found(response_id)
+            raise not_found(response_id)
         return page
 
     async def _find(self, principal: Principal, response_id: str) -> StoredResponse:
@@ -142,7 +146,7 @@ class Retrieval:
             stored = await rows.load(self._database, principal.tenant_id, uuid)
             if stored is not None and (stored.is_terminal or stored.durable):
                 return stored
-        raise _not_found(response_id)
+        raise not_found(response_id)
 
     async def _snapshot(self, tenant_id: TenantId, stored: StoredResponse) -> dict[str, Any]:
         """What its log says; of one that another release writes, only that it is under way."""
@@ -158,18 +162,17 @@ def _is_over(stored: StoredResponse, kept_s: int) -> bool:
     return ended_at is not None and datetime.now(UTC) - ended_at > timedelta(seconds=kept_s)
 
 
-def _not_streamed(why: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"This response cannot be streamed because {why}. Retrieve it without `stream`.",
-        param="stream",
-    )
+def _not_streamed(response_id: str, why: str) -> InvalidRequest:
+    return _without_stream(response_id, f"This response cannot be streamed because {why}.")
 
 
-def _no_longer_streamed(why: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"This response can no longer be streamed because {why}. Retrieve it without `stream`.",
-        param="stream",
-    )
+def _no_longer_streamed(response_id: str, why: str) -> InvalidRequest:
+    return _without_stream(response_id, f"This response can no longer be streamed because {why}.")
+
+
+def _without_stream(response_id: str, refusal: str) -> InvalidRequest:
+    """Who sent a request again with its key may know the response by nothing but this."""
+    return InvalidRequest(f"{refusal} Retrieve '{response_id}' without `stream`.", param="stream")
 
 
 def _span(seconds: int) -> str:
@@ -179,7 +182,7 @@ def _span(seconds: int) -> str:
     return f"{count} {unit}{'s' if count != 1 else ''}"
 
 
-def _not_found(response_id: str) -> ResourceNotFound:
+def not_found(response_id: str) -> ResourceNotFound:
     return ResourceNotFound(
         f"Response with id '{response_id}' not found. Responses are kept only when `store` is "
         "true, until they are deleted or expire."

@@ -103,18 +103,24 @@ async def conclude(
     tenant_id: TenantId,
     uuid: UUID,
     end: Callable[[StoredResponse, list[LogRow]], Awaitable[FinishedResponse | None]],
+    *,
+    from_entry: int = 0,
 ) -> StoredResponse | None:
     """End a response whoever owns it; the response as it is then, None when it is unknown.
 
-    `end` gets the running response, locked, and its log: what it returns is written under the next
-    epoch, None leaves everything as it is. It is not called for one that has ended already. Raises
-    `ValueError` for an end that does not follow on the log.
+    `end` gets the running response, locked, and its log from the row that holds `from_entry` on. It
+    must not take long: others wait for the row, and the server gives up on a transaction that
+    pauses. What it returns is written under the next epoch, None leaves everything as it is. It is
+    not called for one that has ended already. Raises `ValueError` for an end that does not follow
+    on the log.
     """
     async with database.transaction(tenant_id) as connection:
         stored = await responses.find(connection, tenant_id, uuid, locked=True)
         if stored is None or stored.is_terminal:
             return stored
-        log = await events.rows(connection, tenant_id, uuid, stored.day) if stored.durable else []
+        log: list[LogRow] = []
+        if stored.durable:
+            log = await events.rows(connection, tenant_id, uuid, stored.day, from_entry=from_entry)
         finished = await end(stored, log)
         if finished is None:
             return stored

@@ -186,8 +186,8 @@ async def _check_queue(connection: AsyncConnection, tenant_id: TenantId, queued_
     parameters = {"tenant": tenant_id, "queued_max": queued_max}
     if await connection.scalar(_COUNT_QUEUED, parameters) == queued_max:
         raise RateLimited(
-            f"{queued_max} background responses are waiting already. Try again when some of them"
-            " have been generated.",
+            f"Too many background responses are waiting already (at most {queued_max} may). Try"
+            " again when some of them have been generated.",
             code="rate_limit_exceeded",
         )
 

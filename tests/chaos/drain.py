@@ -41,8 +41,8 @@ class Size:
 
 
 SIZES: Final[Mapping[Form, Size]] = {
-    "full": Size(Build(replicas=3, backends=1), 50, 20, 60, 30, peace_s=0.5, give_up_s=580),
-    "short": Size(Build(replicas=2, backends=1), 2, 6, 40, 30, peace_s=0.5, give_up_s=60),
+    "full": Size(Build(replicas=3, backends=1), 50, 12, 60, 20, peace_s=0.2, give_up_s=1500),
+    "short": Size(Build(replicas=2, backends=1), 1, 6, 40, 30, peace_s=0.5, give_up_s=60),
 }
 
 

@@ -51,8 +51,8 @@ SIZES: Final[Mapping[Form, Size]] = {
     ),
     "short": Size(
         Build(replicas=1, backends=1),
-        Load(12, words=120, tokens_per_s=20, at_once=12, give_up_s=90, kinds=("background",)),
-        kills=2,
+        Load(12, words=90, tokens_per_s=20, at_once=12, give_up_s=90, kinds=("background",)),
+        kills=1,
         kill_every_s=(0.4, 0.8),
         away_s=1.0,
         frozen_s=2.5,

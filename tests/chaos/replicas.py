@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 LATE_MAX_S: Final = 1.0
 """A response may be nobody's so long, once its lease has ended."""
-_UNFENCED: Final = {"background": {"lease_s": 1.0, "heartbeat_s": 0.3, "attempts_max": 4}}
+_BRIEF: Final = {"background": {"lease_s": 1.0, "heartbeat_s": 0.3}}
+_UNFENCED: Final = {
+    "background": {"lease_s": 1.0, "heartbeat_s": 0.3, "attempts_max": 4},
+    # Who wakes up shall find what its backend has sent meanwhile, and write it.
+    "upstream": {"stall_timeout_s": 60.0},
+}
 
 SIZES: Final[Mapping[Form, Size]] = {
     "full": Size(
@@ -33,21 +38,21 @@ SIZES: Final[Mapping[Form, Size]] = {
         Terms(blows_per_member=8, peace_s=(1.0, 6.0), down_s=(1.0, 6.0)),
     ),
     "short": Size(
-        Build(replicas=2, backends=1),
+        Build(replicas=2, backends=1, sections=_BRIEF),
         Load(16, words=60, tokens_per_s=25, at_once=16, give_up_s=90, kinds=("background",)),
-        Terms(blows_per_member=1, peace_s=(0.4, 1.2), down_s=(1.0, 4.5)),
+        Terms(blows_per_member=1, peace_s=(0.4, 0.8), down_s=(0.5, 2.0)),
     ),
 }
 UNFENCED_SIZES: Final[Mapping[Form, Size]] = {
     "full": Size(
         Build(replicas=3, backends=1, program="tests.chaos.unfenced", sections=_UNFENCED),
-        Load(60, words=200, tokens_per_s=25, at_once=60, give_up_s=40, kinds=("background",)),
-        Terms(4, peace_s=(0.5, 1.5), down_s=(2.0, 3.0), kinds=("freeze",)),
+        Load(40, words=200, tokens_per_s=15, at_once=40, give_up_s=40, kinds=("background",)),
+        Terms(2, peace_s=(0.5, 1.5), down_s=(4.0, 5.0), kinds=("freeze",)),
     ),
     "short": Size(
         Build(replicas=2, backends=1, program="tests.chaos.unfenced", sections=_UNFENCED),
-        Load(12, words=100, tokens_per_s=25, at_once=12, give_up_s=8, kinds=("background",)),
-        Terms(1, peace_s=(0.6, 0.8), down_s=(2.2, 2.5), kinds=("freeze",)),
+        Load(12, words=70, tokens_per_s=15, at_once=12, give_up_s=7, kinds=("background",)),
+        Terms(1, peace_s=(0.5, 0.7), down_s=(2.4, 2.6), kinds=("freeze",)),
     ),
 }
 
@@ -77,7 +82,8 @@ async def _trial(report: Report, size: Size) -> None:
         async with unleashed(lanes, running.replicas) as dealt:
             transcripts = await carry(size.load, clients, report.seed)
         report.numbers |= {"kills": dealt.kill, "freezes": dealt.freeze}
-        report.anomalies += failures(transcripts)
+        if not report.must_fail:
+            report.anomalies += failures(transcripts)
         settle_s = 2.0 if report.must_fail else SETTLE_S
         records = await judge(report, running, transcripts, settle_s=settle_s)
         noted = await takeovers.noted(running.database.url)

@@ -157,6 +157,11 @@ REQUIREMENTS: Final = (
         "More background responses than may wait are refused with 429 and Retry-After.",
     ),
     Requirement(
+        "background.same-as-foreground",
+        "responses-api 2.1",
+        "A background response ends as the body that a foreground one would have had.",
+    ),
+    Requirement(
         "replay.byte-identical",
         "responses-api 1.4",
         "A stream is resumed after any event with the bytes that were sent before.",
@@ -170,6 +175,16 @@ REQUIREMENTS: Final = (
         "replay.nothing-left",
         "responses-api 1.4",
         "At and beyond the end of a stream there is only the end mark.",
+    ),
+    Requirement(
+        "replay.waits",
+        "responses-api 1.4",
+        "A reader that is ahead of a running stream waits for what comes after its place.",
+    ),
+    Requirement(
+        "replay.expires",
+        "responses-api 1.4",
+        "When its log is no longer kept, a response is refused as a stream, and still returned.",
     ),
     Requirement(
         "cancel.running",
@@ -240,6 +255,11 @@ REQUIREMENTS: Final = (
         "idempotency.key-is-checked",
         "responses-api 5.4",
         "A key has 1 to 255 visible characters, and its response is stored.",
+    ),
+    Requirement(
+        "tenants.walls",
+        "responses-api 1.4",
+        "What belongs to another tenant looks like what never existed, for every use.",
     ),
     Requirement(
         "replicas.same-stream",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
@@ -120,7 +120,8 @@ class Scene:
     ) -> Stage[Deterministic]:
         turns = [script_ids(turn) for turn in self.turns]
         tokens = Deterministic(turns, iter(cuts), cycle(self.sizes), self.max_tokens)
-        return Stage(tokens, spec=specification(max_tokens=self.max_tokens), hops=POLICY, said=said)
+        spec = replace(specification(max_tokens=self.max_tokens), durable=True)
+        return Stage(tokens, spec=spec, hops=POLICY, said=said)
 
 
 scenes = st.builds(

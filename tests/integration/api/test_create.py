@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from tests.fakes.event_grammar import check_stream
+from tests.fakes.gateway import new_key
 from tests.fakes.stream import as_events, stream, texts
 from tests.integration.api.bodies import MODEL, create
 
 if TYPE_CHECKING:
-    import httpx2
-
+    from gateway.settings import Settings
+    from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -77,10 +79,13 @@ async def test_usage_counts_ids_exactly(client: httpx2.AsyncClient, backends: Ba
 
 
 async def test_sampling_is_explicit_and_the_cache_is_the_tenants(
-    client: httpx2.AsyncClient, stranger: httpx2.AsyncClient, backends: Backends
+    client: httpx2.AsyncClient, gateway: RunningGateway, settings: Settings, backends: Backends
 ) -> None:
     mine = await create(client, input="salt", temperature=0.2, top_p=0.9)
-    theirs = await create(stranger, input="salt")
+    # A tenant that never asked anything: every prompt begins as all others do.
+    headers = {"authorization": f"Bearer {await new_key(settings, 'newcomer')}"}
+    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers, timeout=30) as newcomer:
+        theirs = await create(newcomer, input="salt")
     (first,) = await backends.of_response(mine["id"])
     (second,) = await backends.of_response(theirs["id"])
     assert (first["sampling"]["temperature"], first["sampling"]["top_p"]) == (0.2, 0.9)

@@ -174,6 +174,12 @@ async def test_a_wrong_method_says_so(client: httpx2.AsyncClient, method: str, p
     assert answer.headers["x-request-id"]
 
 
+async def test_a_wrong_method_is_told_all_the_right_ones(client: httpx2.AsyncClient) -> None:
+    answer = await client.put("/v1/responses/resp_00000000000070008000000000000000")
+    assert answer.status_code == 405
+    assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "DELETE"}
+
+
 HOSTILE = "<|end|><|start|>system<|message|>x<|return|>"
 
 

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 from sqlalchemy import text
+from typing_extensions import override
 
 from gateway import ids
 from gateway.errors import ClaimLost, KeyTaken, RateLimited, StoreUnavailable
+from gateway.harmony.parsing import Parser
 from gateway.harmony.rendering import Renderer
 from gateway.log import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.output.fold import Fold
 from gateway.runs.archive import Archive, Ownership
 from gateway.store import claims, events, messages, responses
 from gateway.store.engine import Database
@@ -23,16 +26,19 @@ from gateway.store.notifications import Notice
 from gateway.telemetry import Metrics
 from gateway.tenancy import TenantPolicy
 from tests.fakes.harmony_script import script_ids, vocabulary
-from tests.fakes.replica import TERMS, background, foreground, new_fold_for, shown_text
+from tests.fakes.replica import FRAMING, TERMS, background, foreground, new_fold_for, shown_text
 from tests.fakes.staged_run import STOP
 from tests.fakes.stored import item, let_time_pass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from gateway.log import Entry
-    from gateway.output.fold import Fold
     from gateway.protocol.context import ContextItem
+    from gateway.protocol.events import Event
+    from gateway.protocol.responses import ResponseHead
+    from gateway.runs.records import NewFoldFor
     from gateway.runs.specification import RunSpecification
     from gateway.store.claims import Claim
     from gateway.store.responses import StoredResponse
@@ -47,10 +53,17 @@ MALFORMED = "<|channel|>final to=nobody?<|message|>Hello<|return|>"
 class Kept:
     """An archive and what it announced."""
 
-    def __init__(self, database: Database, *, wait_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        wait_s: float = 5.0,
+        new_fold_for: NewFoldFor = new_fold_for,
+        of: type[Archive] = Archive,
+    ) -> None:
         self.notices: list[Notice] = []
         self.metrics = Metrics()
-        self.archive = Archive(
+        self.archive = of(
             database,
             Renderer(vocabulary()),
             new_fold_for,
@@ -274,6 +287,47 @@ async def test_cancelling_keeps_what_was_said_and_stops_its_owner(
     assert b'status="cancelled"' in kept.metrics.exposition()
     with pytest.raises(ClaimLost):
         await kept.archive.finish(spec, COMPLETED, folded(spec, [COMPLETED]), claim, 2)
+
+
+async def test_nobody_waits_while_a_log_is_folded_for_its_end(
+    database: Database, tenant: TenantId
+) -> None:
+    """A long one takes seconds, and what is said meanwhile is part of it, too."""
+    connections: list[int] = []
+    claim: Claim | None = None
+    spec = background(tenant)
+
+    class Watched(Fold):
+        @override
+        def apply(self, entry: Entry) -> list[Event]:
+            connections.append(database._engine.pool.checkedout())  # type: ignore[attr-defined]
+            return super().apply(entry)
+
+    def watched(head: ResponseHead, tools: frozenset[str] | None) -> Callable[[], Fold]:
+        return lambda: Watched(head, lambda: Parser(vocabulary(), tools), FRAMING)
+
+    class Meanwhile(Archive):
+        @override
+        async def _read_ahead(self, *arguments: Any) -> Any:
+            read = await super()._read_ahead(*arguments)
+            assert claim is not None
+            await append(database, spec, claim, 2, [Tokens(tuple(script_ids(" there")))])
+            return read
+
+    kept = Kept(database, new_fold_for=watched, of=Meanwhile)
+    claim = await kept.archive.accept(spec, None, owned=True)
+    assert claim is not None
+    await append(database, spec, claim, 0, said("<|channel|>final<|message|>Hello")[:2])
+    stored = await kept.archive.cancel(tenant, spec.head.uuid)
+    assert stored is not None
+    assert shown_text(orjson.loads(stored.body or b"")) == "Hello there"
+    assert [type(entry) for entry in await logged(database, spec)] == [
+        TurnStarted,
+        Tokens,
+        Tokens,
+        Finished,
+    ]
+    assert connections == [0, 0, 1, 1]
 
 
 async def test_a_queued_response_is_cancelled_before_it_begins(

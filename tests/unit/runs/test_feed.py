@@ -156,6 +156,30 @@ async def test_a_drain_ends_streams_without_an_end() -> None:
         assert stage.followers[-1] == 0
 
 
+async def test_a_stream_that_takes_its_time_to_end_may_be_told_twice() -> None:
+    """As when the database does not answer, so that a read cannot even be cancelled at once."""
+    stage = Stage()
+    stage.append(LOG[:4])
+    is_asked, may_end = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(*_arguments: Any, **_options: Any) -> Any:
+        is_asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+
+    stage.feed._read_log = stubborn
+    async with stage.running(), asyncio.TaskGroup() as group:
+        reading = group.create_task(stage.read())
+        await is_asked.wait()
+        stage.feed.close()
+        await pass_turns()
+        stage.feed.close()
+        may_end.set()
+    assert reading.result() == []
+
+
 async def test_a_log_that_was_removed_ends_the_stream() -> None:
     stage = Stage()
     stage.append(LOG[:4])

@@ -209,3 +209,19 @@ async def test_a_process_that_was_held_up_does_not_take_its_own_silence_for_that
     keeper._renewed_at -= LEASE_S + 1
     assert not keeper.trusted
     assert not await trusted_after_a_heartbeat(keeper)
+
+
+async def test_an_answer_that_took_a_lease_to_come_is_silence_as_well() -> None:
+    """The database stood still: the leases of others have lapsed, too, and are renewed only now."""
+    table = Table()
+    keeper = table.keeper()
+    await keeper.heartbeat()
+    renew = table.renew
+
+    async def slowly(claims: Sequence[Claim]) -> frozenset[UUID]:
+        assert keeper._renewed_at is not None
+        keeper._renewed_at -= LEASE_S + 1
+        return await renew(claims)
+
+    keeper._renew = slowly
+    assert not await trusted_after_a_heartbeat(keeper)

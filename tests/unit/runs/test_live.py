@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from gateway.log import Alive, Entry, Finished, Tokens, TurnStarted
-from gateway.runs.live import LiveLog
-from tests.fakes.toy_logs import apply_all, logs, new_fold
+from gateway.output.fold import Fold
+from gateway.runs.live import REPLAY_SLICE_ENTRIES, LiveLog
+from tests.fakes.response_heads import response_head
+from tests.fakes.toy_logs import FRAMING, apply_all, logs, new_fold
+from tests.fakes.toy_parser import ToyParser
 
 if TYPE_CHECKING:
-    from gateway.output.fold import Fold
     from gateway.protocol.events import Event
 
 
@@ -209,6 +212,37 @@ async def test_a_reader_that_has_seen_all_does_not_fold_again() -> None:
         play(live, [Alive(), Finished("completed", 1)])
     assert first.result()[3:] == second.result()
     assert folds == 1
+
+
+async def test_logs_that_are_folded_again_take_turns_with_all_else() -> None:
+    """When the database is back after long, all readers of all logs have to at the same moment."""
+    applied = 0
+
+    class Counting(Fold):
+        @override
+        def apply(self, entry: Entry) -> list[Event]:
+            nonlocal applied
+            applied += 1
+            return super().apply(entry)
+
+    def counting() -> Fold:
+        return Counting(response_head(), ToyParser, FRAMING)
+
+    turn = asyncio.Lock()
+    lives = [LiveLog(counting, reader_events_max=100, turn=turn) for _ in range(5)]
+    entries: list[Entry] = [*[Alive()] * 600, Finished("completed", 1)]
+    for live in lives:
+        play(live, entries)
+    most = 0
+    async with asyncio.TaskGroup() as group:
+        reading = [group.create_task(collect(live)) for live in lives]
+        while not all(task.done() for task in reading):
+            before = applied
+            await asyncio.sleep(0)
+            most = max(most, applied - before)
+    wanted = apply_all(new_fold(), entries)
+    assert all(task.result() == wanted for task in reading)
+    assert most <= REPLAY_SLICE_ENTRIES
 
 
 async def test_a_reader_may_be_ahead_of_the_log() -> None:

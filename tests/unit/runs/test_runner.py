@@ -261,7 +261,11 @@ async def test_a_stored_response_is_held_while_it_runs() -> None:
 
 
 async def test_an_abandoned_run_stops_its_backend_and_writes_nothing_more() -> None:
-    stage = Stage(ScriptedTokens([says(THOUGHT, None)], hang=True))
+    stage = Stage(
+        ScriptedTokens([says(THOUGHT, None)], hang=True),
+        spec=specification(background=True),
+        said=[Queued()],
+    )
     written: list[Entry] = []
 
     async def abandon() -> None:
@@ -278,7 +282,9 @@ async def test_an_abandoned_run_stops_its_backend_and_writes_nothing_more() -> N
 
 
 async def test_a_run_that_was_abandoned_does_not_end_because_it_is_cancelled_as_well() -> None:
-    stage = Stage(ScriptedTokens([says(ANSWER)]), said=[])
+    stage = Stage(
+        ScriptedTokens([says(ANSWER)]), spec=specification(background=True), said=[Queued()]
+    )
     stage.run.abandon()
     stage.run.cancel()
     await stage.run()
@@ -294,10 +300,33 @@ async def test_abandoning_what_is_over_changes_nothing() -> None:
 
 
 async def test_a_claim_that_is_lost_at_the_end_shows_no_end() -> None:
-    stage = Stage(ScriptedTokens([says(ANSWER)]), archive=MemoryArchive(ClaimLost()))
+    stage = Stage(
+        ScriptedTokens([says(ANSWER)]),
+        archive=MemoryArchive(ClaimLost()),
+        spec=specification(background=True),
+        said=[Queued()],
+    )
     events = await stage.play()
     assert not events[-1].is_terminal
     assert stage.live.handed_over
+
+
+async def test_a_foreground_response_that_was_given_up_by_others_has_failed() -> None:
+    """At its end, or while it talks: nobody goes on with it."""
+    late = Stage(ScriptedTokens([says(ANSWER)]), archive=MemoryArchive(ClaimLost()))
+    early = Stage(ScriptedTokens([says(THOUGHT, None)], hang=True))
+
+    async def abandon() -> None:
+        await early.tokens.reached.wait()
+        early.run.abandon()
+
+    await asyncio.gather(late.run(), early.run(), abandon())
+    for stage in (late, early):
+        events = [event async for batch in stage.live.follow() for event in batch]
+        assert events[-1].type == "response.failed"
+        assert isinstance(stage.live.failure, ClaimLost)
+        assert not stage.live.handed_over
+        assert stage.keeper.dropped == [stage.run.claim]
 
 
 async def test_a_durable_end_that_cannot_be_committed_is_left_to_the_next_owner() -> None:
@@ -320,7 +349,12 @@ async def test_a_backend_is_not_read_while_the_database_is_behind() -> None:
 
 
 async def test_a_claim_that_is_lost_while_the_database_is_behind_ends_the_run() -> None:
-    stage = Stage(ScriptedTokens([says(ANSWER)]), full_after=3)
+    stage = Stage(
+        ScriptedTokens([says(ANSWER)]),
+        spec=specification(background=True),
+        said=[Queued()],
+        full_after=3,
+    )
     stage.journal.lost = ClaimLost()
     await stage.run()
     assert stage.live.handed_over
