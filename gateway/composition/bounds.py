@@ -105,6 +105,7 @@ def writer_bounds(settings: Settings) -> WriterBounds:
         run_pending_bytes_max=journal.run_pending_bytes_max,
         pending_bytes_max=journal.pending_bytes_max,
         retry_pause_s=RETRY_PAUSE_S,
+        flush_interval_s=journal.flush_interval_s,
     )
 
 

@@ -34,11 +34,18 @@ FRAMING = Framing(opening=OPENING, turn_end=RETURN, message_end=END)
 
 @dataclass(frozen=True, slots=True)
 class Foundation:
-    """`owner` is the name under which this process claims responses."""
+    """`owner` is the name under which this process claims responses.
+
+    Claims are renewed over connections of their own (`lifeline`), and logs written over another
+    (`journal`): requests that wait for a connection must not cost this process its claims, nor
+    the clients of others their tokens.
+    """
 
     settings: Settings
     metrics: Metrics
     database: Database
+    lifeline: Database
+    journal: Database
     vocabulary: Vocabulary
     renderer: Renderer
     threads: Threads
@@ -54,6 +61,10 @@ class Foundation:
             settings=settings,
             metrics=metrics,
             database=connect(settings),
+            lifeline=connect(
+                settings, pool_size_max=2, answer_within_s=settings.background.heartbeat_s
+            ),
+            journal=connect(settings, pool_size_max=1),
             vocabulary=vocabulary,
             renderer=Renderer(vocabulary, bounds.schema_limits(settings)),
             threads=Threads(
@@ -72,17 +83,24 @@ class Foundation:
         """Close what is open; nothing of it may be in use any more."""
         self.threads.close()
         await self.pool.close()
-        await self.database.close()
+        for database in (self.database, self.lifeline, self.journal):
+            await database.close()
 
 
-def connect(settings: Settings) -> Database:
-    """The database of `settings`, which must have its URL."""
+def connect(
+    settings: Settings, *, pool_size_max: int | None = None, answer_within_s: float | None = None
+) -> Database:
+    """The database of `settings`, which must have its URL.
+
+    `answer_within_s` is for those who would rather know soon that it does not answer.
+    """
     database = settings.database
+    patience_s = float("inf") if answer_within_s is None else answer_within_s
     return Database.connect(
         settings.database_url,
-        pool_size_max=database.pool_size_max,
-        command_timeout_s=database.command_timeout_s,
-        connect_timeout_s=database.connect_timeout_s,
+        pool_size_max=pool_size_max or database.pool_size_max,
+        command_timeout_s=min(database.command_timeout_s, patience_s),
+        connect_timeout_s=min(database.connect_timeout_s, patience_s),
         statement_cache_size=database.statement_cache_size,
     )
 

@@ -75,6 +75,7 @@ class Process:
                 preparation=_preparation(base, models),
                 reading=Reading(base.database, replica.feed, retrieval),
                 key_ttl_s=settings.retention.idempotency_key_s,
+                is_cut_off=lambda: replica.keeper.is_cut_off,
             ),
         )
 

@@ -51,8 +51,10 @@ class Replica:
         """Connects to nothing."""
         settings, database, metrics = base.settings, base.database, base.metrics
         keeper = Keeper(
-            partial(claims.heartbeat, database, base.owner, lease_s=settings.background.lease_s),
-            partial(claims.heads, database),
+            partial(
+                claims.heartbeat, base.lifeline, base.owner, lease_s=settings.background.lease_s
+            ),
+            partial(claims.heads, base.lifeline),
             bounds.rhythm(settings),
             metrics,
         )
@@ -140,15 +142,15 @@ def _workplace(
 
 
 def _writer(base: Foundation, notifier: Notifier) -> LogWriter:
-    settings, database = base.settings, base.database
+    settings = base.settings
 
     def committed(responses: Collection[UUID]) -> None:
         if settings.database.listen:
             notifier.committed(responses)
 
     return LogWriter(
-        partial(events.append, database),
-        partial(claims.heads, database),
+        partial(events.append, base.journal),
+        partial(claims.heads, base.journal),
         bounds.writer_bounds(settings),
         metrics=base.metrics,
         committed=committed,

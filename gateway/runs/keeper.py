@@ -88,6 +88,11 @@ class Keeper:
         now = time.monotonic()
         return not self._is_away and not self._was_silent(now) and now >= self._trusted_from
 
+    @property
+    def is_cut_off(self) -> bool:
+        """The last heartbeat did not reach the database: nothing can be stored now."""
+        return self._is_away
+
     def hold(self, claim: Claim, run: Abandonable) -> None:
         """Renew this claim until it is dropped; `run` is abandoned when it is lost."""
         before = self._held.get(claim.uuid)

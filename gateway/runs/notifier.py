@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Send = Callable[[Iterable[Notice]], Awaitable[None]]
 
-PAUSE_S: Final = 0.01
+PAUSE_S: Final = 0.025
 """A busy log moves a thousand times a second; whoever follows it sees no difference beyond this."""
 
 _log = EventLog("gateway.runs")

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from gateway.telemetry import Metrics
 
 CLAIMED_AT_ONCE_MAX: Final = 32
-"""Their logs are read one after the other, and others might begin with them meanwhile."""
+"""Before this many are started nothing more is claimed: others might begin with it meanwhile."""
+READ_AT_ONCE_MAX: Final = 4
+"""Logs; more would keep requests waiting for connections."""
 
 _log = EventLog("gateway.runs")
 
@@ -69,6 +71,7 @@ class Scheduler:
         self._metrics = metrics
         self._wake = asyncio.Event()
         self._looking = asyncio.Lock()
+        self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
 
     def wake(self) -> None:
         """There may be work, or room for it: look at once."""
@@ -117,9 +120,9 @@ class Scheduler:
 
     async def _take_up_all(self, claimed: Sequence[ClaimedRun]) -> None:
         """Start them here; when the process drains meanwhile, give the rest back."""
-        spare = [
-            run.claim for run in claimed if self._runs.is_draining or not await self._take_up(run)
-        ]
+        async with asyncio.TaskGroup() as group:
+            started = [group.create_task(self._take_up(run)) for run in claimed]
+        spare = [run.claim for run, task in zip(claimed, started, strict=True) if not task.result()]
         if not spare:
             return
         try:
@@ -137,7 +140,8 @@ class Scheduler:
     async def _take_up(self, claimed: ClaimedRun) -> bool:
         """Start it here, end it, or leave it to its lease. False: it is to be given back."""
         try:
-            return await self._start(claimed)
+            async with self._reading:
+                return not self._runs.is_draining and await self._start(claimed)
         except StoreError as error:
             # Its log or its row could not be reached: it is free again when its lease lapses.
             self._report("a claimed response waits for its lease", claimed, error)

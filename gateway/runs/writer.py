@@ -45,12 +45,16 @@ class WriterBounds:
     A flush takes responses until it has `flush_bytes_max`, and at least one. A response that is
     `run_pending_bytes_max` ahead of the database waits; if all together are `pending_bytes_max`
     ahead, all wait. `retry_pause_s` lies between two attempts while the database is away.
+
+    Between the beginnings of two flushes lie `flush_interval_s`: what comes after a pause is
+    committed at once, and under load many share the cost of a commit.
     """
 
     flush_bytes_max: int
     run_pending_bytes_max: int
     pending_bytes_max: int
     retry_pause_s: float
+    flush_interval_s: float = 0.0
 
 
 class Channel:
@@ -144,6 +148,7 @@ class LogWriter:
         self._work = asyncio.Event()
         self._crowd: set[Channel] = set()
         self._is_away = False
+        self._may_flush_at = 0.0
         self.pending_bytes = 0
         """Of all open channels together."""
 
@@ -172,9 +177,17 @@ class LogWriter:
         """Write until cancelled."""
         while True:
             await self._work.wait()
+            await self._keep_distance()
             await self._deliver(self._next_batch())
             self._relieve()
             self._metrics.log_pending(self.pending_bytes)
+
+    async def _keep_distance(self) -> None:
+        clock = asyncio.get_running_loop().time
+        early_s = self._may_flush_at - clock()
+        if early_s > 0:
+            await asyncio.sleep(early_s)
+        self._may_flush_at = clock() + self._bounds.flush_interval_s
 
     def accept(self, channel: Channel, added_bytes: int) -> None:
         """A channel has `added_bytes` more that wait."""

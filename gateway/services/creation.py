@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
-from gateway.errors import KeyTaken
+from gateway.errors import KeyTaken, StoreUnavailable
 from gateway.protocol.idempotency import reused_key
 from gateway.runs.journal import MemoryJournal
 from gateway.runs.live import LiveLog
@@ -32,6 +32,8 @@ from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.log import Finished
     from gateway.output.fold import Fold
     from gateway.protocol.idempotency import RequestKey
@@ -79,13 +81,19 @@ class Creation:
         preparation: Preparation,
         reading: Reading,
         key_ttl_s: float,
+        is_cut_off: Callable[[], bool],
     ) -> None:
-        """`key_ttl_s` is how long an idempotency key stands for the same response."""
+        """`key_ttl_s` is how long an idempotency key stands for the same response.
+
+        `is_cut_off` tells that the database is known to be away: then nobody who wants something
+        stored has to wait until that is found out again.
+        """
         self._at = workplace
         self._runs = runs
         self._preparation = preparation
         self._reading = reading
         self._key_ttl_s = key_ttl_s
+        self._is_cut_off = is_cut_off
 
     async def create(self, order: Order) -> Generation:
         """Start to generate a response, or find the one that was started for the same request.
@@ -94,6 +102,8 @@ class Creation:
         others use the key again and again. From here on the generation has an end, whether or not
         anybody follows it.
         """
+        if order.request.store and self._is_cut_off():
+            raise StoreUnavailable("the last heartbeat did not reach the database")
         for _ in range(KEY_TRIES_MAX):
             repeated = await self._repeated(order)
             if repeated is not None:
@@ -159,7 +169,7 @@ class Creation:
     def _in_memory(self, order: Order, specification: RunSpecification) -> ForegroundGeneration:
         at = self._at
         new_fold = at.new_fold_for(specification.head, specification.tools)
-        live = LiveLog(new_fold, reader_events_max=at.reader_events_max)
+        live = LiveLog(new_fold, reader_events_max=at.reader_events_max, turn=at.replays)
 
         async def commit(finished: Finished, fold: Fold) -> None:
             assert run.claim is not None, "what is stored was recorded before it was generated"

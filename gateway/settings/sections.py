@@ -112,7 +112,9 @@ class Database(Section):
     url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = Field(
         None, description="postgresql://…; without one an embedded PostgreSQL is started."
     )
-    pool_size_max: PositiveInt = Field(10, description="Connections this process holds.")
+    pool_size_max: PositiveInt = Field(
+        10, description="Connections this process holds, beside four for logs, claims and LISTEN."
+    )
     connect_timeout_s: PositiveFloat = Field(5.0, description="Seconds to connect.")
     command_timeout_s: PositiveFloat = Field(10.0, description="Seconds one statement may take.")
     commit_wait_s: PositiveFloat = Field(
@@ -298,6 +300,12 @@ class Background(Section):
 class Journal(Section):
     """The durable log of responses that can be resumed."""
 
+    flush_interval_s: float = Field(
+        0.005,
+        ge=0,
+        description="Seconds between two commits under load; what comes after a pause is committed "
+        "at once.",
+    )
     flush_bytes_max: PositiveInt = Field(4 * MIB, description="Bytes in one commit.")
     run_pending_bytes_max: PositiveInt = Field(
         64 * 1024, description="Bytes one response may be ahead of the database; then it waits."

@@ -180,6 +180,18 @@ async def test_a_database_that_is_away_stops_nothing() -> None:
     assert not run.abandoned.is_set()
 
 
+async def test_it_is_cut_off_from_a_failed_heartbeat_to_the_next_good_one() -> None:
+    table = Table()
+    keeper = table.keeper()
+    assert not keeper.is_cut_off
+    table.failure = StoreUnavailable("away")
+    assert not await keeper.heartbeat()
+    assert keeper.is_cut_off
+    table.failure = None
+    assert await keeper.heartbeat()
+    assert not keeper.is_cut_off
+
+
 async def trusted_after_a_heartbeat(keeper: Keeper) -> bool:
     await keeper.heartbeat()
     return keeper.trusted

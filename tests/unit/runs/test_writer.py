@@ -63,6 +63,18 @@ async def test_what_comes_during_a_flush_goes_together() -> None:
         assert desk.rows.log(channels[0].claim) == [Alive(), *tokens(4)]
 
 
+async def test_after_a_pause_nothing_waits_and_before_it_is_over_all_wait_together() -> None:
+    async with writing(bounds=replace(BOUNDS, flush_interval_s=3600)) as desk:
+        channels = [desk.open() for _ in range(3)]
+        channels[0].append(Alive())
+        await channels[0].settled()
+        for channel in channels:
+            channel.append(Alive())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert desk.rows.batches == [1]
+
+
 async def test_a_flush_is_bounded_and_nobody_waits_twice() -> None:
     async with writing(bounds=replace(BOUNDS, flush_bytes_max=1)) as desk:
         channels = [desk.open() for _ in range(3)]
