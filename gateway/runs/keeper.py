@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     Renew = Callable[[Sequence[Claim]], Awaitable[frozenset[UUID]]]
     ReadHeads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, Head]]]
 
+HEARTBEATS_OF_DISTRUST: Final = 2.0
+"""After the database was away. Each of the others may be waiting for an answer that never comes,
+and has to notice that before it renews."""
+HEARTBEATS_OF_DOUBT: Final = 0.5
+"""After this process was held up itself. If the others were as well, as on a machine that was
+paused, they renew at the same moment as this one; if not, their leases tell the truth."""
 RETRIES_PER_HEARTBEAT: Final = 6
 """A heartbeat that failed is tried again after this part of the time between two."""
 
@@ -82,8 +88,8 @@ class Keeper:
         """May a lapsed lease be taken for a dead owner?
 
         Not before the first heartbeat, not while the database is away or after this process was
-        held up itself, nor in the first lease after that: then leases have lapsed whose owners are
-        well, and will renew them.
+        held up itself, nor shortly after that: then leases have lapsed whose owners are well, and
+        will renew them.
         """
         now = time.monotonic()
         return not self._is_away and not self._was_silent(now) and now >= self._trusted_from
@@ -150,6 +156,7 @@ class Keeper:
         """Renew everything once, or at least see that the database is there. False: it is not."""
         held = list(self._held.values())
         claims = self._reserved.union(one.claim for one in held)
+        asked_at = time.monotonic()
         try:
             renewed = await self._renew(list(claims))
         except StoreError as error:
@@ -159,13 +166,17 @@ class Keeper:
             return False
         now = time.monotonic()
         is_first = self._renewed_at is None
-        # An answer that took long to come is silence, too.
-        if self._is_away or (self._was_silent(now) and not is_first):
-            self._trusted_from = now + self._rhythm.lease_s
+        if self._is_away or (now - asked_at > self._rhythm.heartbeat_s):
+            self._distrust(now, HEARTBEATS_OF_DISTRUST)
+        elif self._was_silent(now) and not is_first:
+            self._distrust(now, HEARTBEATS_OF_DOUBT)
         self._is_away = False
         self._renewed_at = now
         await self._check([one for one in held if one.claim.uuid not in renewed])
         return True
+
+    def _distrust(self, now: float, heartbeats: float) -> None:
+        self._trusted_from = max(self._trusted_from, now + heartbeats * self._rhythm.heartbeat_s)
 
     def _was_silent(self, now: float) -> bool:
         return self._renewed_at is None or now - self._renewed_at > self._rhythm.lease_s

@@ -56,8 +56,10 @@ class Table:
             raise self.failure
         return {uuid: self.heads[uuid] for _, uuid in asked if uuid in self.heads}
 
-    def keeper(self, *, lease_s: float = LEASE_S, poll_s: float = 60.0) -> Keeper:
-        rhythm = Rhythm(lease_s=lease_s, heartbeat_s=0.001, poll_s=poll_s)
+    def keeper(
+        self, *, lease_s: float = LEASE_S, heartbeat_s: float = 0.001, poll_s: float = 60.0
+    ) -> Keeper:
+        rhythm = Rhythm(lease_s=lease_s, heartbeat_s=heartbeat_s, poll_s=poll_s)
         return Keeper(self.renew, self.read, rhythm, Metrics())
 
 
@@ -180,16 +182,19 @@ async def test_a_database_that_is_away_stops_nothing() -> None:
     assert not run.abandoned.is_set()
 
 
+async def cut_off_after_a_heartbeat(keeper: Keeper) -> bool:
+    await keeper.heartbeat()
+    return keeper.is_cut_off
+
+
 async def test_it_is_cut_off_from_a_failed_heartbeat_to_the_next_good_one() -> None:
     table = Table()
     keeper = table.keeper()
-    assert not keeper.is_cut_off
+    assert not await cut_off_after_a_heartbeat(keeper)
     table.failure = StoreUnavailable("away")
-    assert not await keeper.heartbeat()
-    assert keeper.is_cut_off
+    assert await cut_off_after_a_heartbeat(keeper)
     table.failure = None
-    assert await keeper.heartbeat()
-    assert not keeper.is_cut_off
+    assert not await cut_off_after_a_heartbeat(keeper)
 
 
 async def trusted_after_a_heartbeat(keeper: Keeper) -> bool:
@@ -197,9 +202,9 @@ async def trusted_after_a_heartbeat(keeper: Keeper) -> bool:
     return keeper.trusted
 
 
-async def test_lapsed_leases_mean_nothing_while_the_database_is_away_and_a_lease_longer() -> None:
+async def test_lapsed_leases_mean_nothing_while_the_database_is_away_and_a_while_longer() -> None:
     table = Table()
-    keeper = table.keeper()
+    keeper = table.keeper(heartbeat_s=LEASE_S / 3)
     assert not keeper.trusted
     assert await trusted_after_a_heartbeat(keeper)
     table.failure = StoreUnavailable("away")
@@ -215,7 +220,7 @@ async def test_lapsed_leases_mean_nothing_while_the_database_is_away_and_a_lease
 async def test_a_process_that_was_held_up_does_not_take_its_own_silence_for_that_of_others() -> (
     None
 ):
-    keeper = Table().keeper()
+    keeper = Table().keeper(heartbeat_s=LEASE_S / 3)
     await keeper.heartbeat()
     assert keeper._renewed_at is not None
     keeper._renewed_at -= LEASE_S + 1
@@ -226,7 +231,7 @@ async def test_a_process_that_was_held_up_does_not_take_its_own_silence_for_that
 async def test_an_answer_that_took_a_lease_to_come_is_silence_as_well() -> None:
     """The database stood still: the leases of others have lapsed, too, and are renewed only now."""
     table = Table()
-    keeper = table.keeper()
+    keeper = table.keeper(heartbeat_s=LEASE_S / 3)
     await keeper.heartbeat()
     renew = table.renew
 
