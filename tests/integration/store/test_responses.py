@@ -101,7 +101,7 @@ async def test_a_full_queue_refuses_one_more_and_stores_nothing_of_it(
     for _ in range(2):
         await responses.insert(database, tenant, replace(durable_response(), queued_max=2))
     refused = replace(durable_response(), queued_max=2)
-    with pytest.raises(RateLimited, match="2 background responses") as caught:
+    with pytest.raises(RateLimited, match="at most 2 may") as caught:
         await responses.insert(database, tenant, refused)
     assert caught.value.code == "rate_limit_exceeded"
     assert await responses.load(database, tenant, refused.uuid) is None
