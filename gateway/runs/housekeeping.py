@@ -83,16 +83,15 @@ class Housekeeping:
     async def round(self) -> Report:
         """Do everything once. Raises `StoreError`; what was done until then stays done."""
         days_made = await self.prepare()
-        responses = await self._remove(retention.delete_responses)
-        idempotency_keys = await self._remove(retention.delete_keys)
         dropped = await partitions.drop_expired(self._database, self._keep.log_s)
         report = Report(
             days_made=days_made,
             days_dropped=len(dropped.days),
             days_busy=len(dropped.busy),
             log_rows=await self._remove(retention.delete_logs),
-            responses=responses,
-            idempotency_keys=idempotency_keys,
+            idempotency_keys=await self._remove(retention.delete_keys),
+            # Last, because it looks at all that younger ones still need, and may run out of time.
+            responses=await self._remove(retention.delete_responses),
         )
         _tell(report)
         return report

@@ -68,13 +68,13 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
         days_made=DAYS_AHEAD + 1,
         days_dropped=1,
         days_busy=0,
-        log_rows=3,
+        log_rows=13,
         responses=5,
         idempotency_keys=5,
     )
     assert {event["rule"]: event["count"] for event in logged} == {
         "days of logs": 1,
-        "rows of logs": 3,
+        "rows of logs": 13,
         "responses": 5,
         "idempotency keys": 5,
     }
