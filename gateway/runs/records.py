@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     NewFoldFor = Callable[[ResponseHead, frozenset[str] | None], Callable[[], Fold]]
 
 
-def begun(specification: RunSpecification, *, owner: str, lease_s: float) -> NewResponse:
+def begun(
+    specification: RunSpecification, *, owner: str | None, lease_s: float | None
+) -> NewResponse:
     """A response whose log stays in the memory of `owner`."""
     head = specification.head
     return NewResponse(
@@ -60,23 +62,13 @@ def accepted(
     lease_s: float,
 ) -> NewResponse:
     """A durable response, with all that a replica needs to generate it; queued without `owner`."""
-    head, is_queued = specification.head, owner is None
-    return NewResponse(
-        uuid=head.uuid,
-        key_id=specification.principal.key_id,
-        model=specification.model,
-        created_at=moment(head.created_at),
-        root_created_at=moment(specification.root_created_at),
-        request=orjson.dumps(head.echo),
-        parent=specification.parent,
-        background=head.background,
+    is_queued = owner is None
+    return replace(
+        begun(specification, owner=owner, lease_s=None if is_queued else lease_s),
         status="queued" if is_queued else "in_progress",
         durable=True,
-        streamed=specification.streamed,
         plan=plan_of(specification),
         prompt_ids=array("I", specification.prompt_ids),
-        owner=owner,
-        lease_s=None if is_queued else lease_s,
         items=_items(specification.added, 0, is_output=False),
         entries=(1, pack([Queued()])) if is_queued else None,
         idempotency=key,

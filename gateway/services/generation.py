@@ -113,7 +113,8 @@ class Reading:
     async def finished(self, tenant_id: TenantId, uuid: UUID) -> bytes:
         """The Response object once it is over.
 
-        Raises `Draining` when this process is told to end before, `StoreUnavailable`.
+        Raises `Draining` when this process is told to end before, `ResourceNotFound` when it is
+        deleted before, `StoreUnavailable`.
         """
         async with aclosing(self.follow(tenant_id, uuid)) as batches:
             async for _ in batches:
