@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from gateway.constraint import Constraint
+
+LOGPROB_MIN = -9999.0
+"""What the API says for something impossible."""
 PREAMBLE = -1
 """The `Span.source` of what is rendered from no item: the system and developer messages."""
 
@@ -22,6 +26,7 @@ class FinishReason(Enum):
 
     STOP = "stop"  # a stop id: <|return|>, <|call|> or <|endoftext|>
     LENGTH = "length"  # max_tokens reached
+    CUT = "cut"  # the gateway broke it off, and goes on with another turn of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,10 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    logprobs: int | None = None
+    """How many alternatives to tell for each id; None: not even the id's own logprob."""
 
     def after(self, generated: int) -> Sampling:
         """The same for what is left once `generated` ids are there.
@@ -67,22 +76,45 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """One raw completion: `model` is the public name, `cache_salt` isolates a tenant's prefixes."""
+    """One raw completion: `model` is the public name, `cache_salt` isolates a tenant's prefixes.
+
+    `constraint` is what the ids to come must look like, from the first one on. `priority` is 0 for
+    ordinary work, more for what is to go before it, less for what can wait.
+    """
 
     request_id: str
     model: str
     prompt_ids: list[int]
     sampling: Sampling
     cache_salt: str
+    constraint: Constraint | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely an id was, as a natural logarithm, and the likeliest ids in its place, best first.
+
+    Never NaN or infinite: what a backend calls impossible is `LOGPROB_MIN`.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenChunk:
-    """What one read from a backend brought: any number of ids, and at the end why it ended."""
+    """What one read from a backend brought: any number of ids, and at the end why it ended.
+
+    `logprobs` has one for each id when the request asked for them, otherwise it is None.
+    `constrained`: the backend holds the model to the request's constraint.
+    """
 
     ids: list[int]
     finish: FinishReason | None = None
     cached_tokens: int | None = None
+    logprobs: list[TokenLogprob] | None = None
+    constrained: bool = False
 
 
 class Upstream(Protocol):
@@ -113,6 +145,25 @@ class SegmentKind(Enum):
     FINAL = "final"  # the answer
     FUNCTION_CALL = "function_call"  # commentary (or any channel) to=functions.NAME
 
+    # What only the rules of the request can tell; a parser knows the four above.
+    REFUSAL = "refusal"  # said instead of an answer in the format that was asked for
+    CUSTOM_CALL = "custom_tool_call"
+    LOCAL_SHELL_CALL = "local_shell_call"
+    SHELL_CALL = "shell_call"
+    APPLY_PATCH_CALL = "apply_patch_call"
+
+
+CALL_KINDS = frozenset(
+    {
+        SegmentKind.FUNCTION_CALL,
+        SegmentKind.CUSTOM_CALL,
+        SegmentKind.LOCAL_SHELL_CALL,
+        SegmentKind.SHELL_CALL,
+        SegmentKind.APPLY_PATCH_CALL,
+    }
+)
+"""The kinds that a client executes."""
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentStarted:
@@ -124,9 +175,14 @@ class SegmentStarted:
 
 @dataclass(frozen=True, slots=True)
 class SegmentText:
-    """More text of the open segment; never empty, never half a character, never a marker."""
+    """More text of the open segment; never empty, never half a character, never a marker.
+
+    `tokens` are the positions of the ids that spell it, counted as in `SegmentEnded`; only a parser
+    that was asked to trace tells them, and only where text and ids agree byte for byte.
+    """
 
     text: str
+    tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +204,31 @@ class SegmentEnded:
 SegmentEvent = SegmentStarted | SegmentText | SegmentEnded
 
 
+class Where(Enum):
+    """Where in a turn the next id falls."""
+
+    HEADER = "header"  # a message has begun, its <|message|> has not come
+    BODY = "body"
+    BETWEEN = "between"  # behind a message
+    OVER = "over"  # nothing counts any more
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a turn stands. Positions count ids from the first one fed to the parser.
+
+    `start` is the first id of the open message; between messages, of the one to come. `kind` and
+    `name` are those of an open body, None and empty elsewhere and while the kind is not known.
+    `doubts` are the rules that had to guess what the open message is.
+    """
+
+    where: Where
+    start: int
+    kind: SegmentKind | None = None
+    name: str = ""
+    doubts: tuple[str, ...] = ()
+
+
 class TokenParser(Protocol):
     """Ids of one turn → segments. Total: no sequence of ids makes it raise.
 
@@ -161,6 +242,11 @@ class TokenParser(Protocol):
     reasoning_tokens: int
     """Ids inside the bodies of reasoning segments so far."""
 
+    @property
+    def place(self) -> Place:
+        """Where the next id falls."""
+        ...
+
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]: ...
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
@@ -172,7 +258,8 @@ class TokenParser(Protocol):
 class TokenUsage:
     """Token counts of one response, exact because they are counted from ids.
 
-    `recomputed_tokens` were read again by another backend that went on; nobody pays for them.
+    `recomputed_tokens` were read again by another backend that went on, `voided_tokens` were
+    generated and taken back; nobody pays for either.
     """
 
     input_tokens: int = 0
@@ -180,6 +267,7 @@ class TokenUsage:
     output_tokens: int = 0
     reasoning_tokens: int = 0
     recomputed_tokens: int = 0
+    voided_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

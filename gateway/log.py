@@ -15,6 +15,10 @@ Packed form, version 1 (numbers are unsigned LEB128, ids are unsigned 32-bit lit
                     number (0 for None, else 1 plus the bytes that follow) and UTF-8
     6 Queued        nothing
     7 Hop           byte: index of the reason; number: recomputed tokens
+    8 Tokens        with logprobs: number of ids, ids, then for each id a 32-bit little-endian
+                    float, a byte: how many alternatives, and each of these as id and float
+    9 Hold          nothing
+   10 Repair        number: void ids; the rule as UTF-8
 
 So an id costs four bytes, and an entry one or two more. Tags and indexes are never given a new
 meaning; a form that older code cannot read gets another version byte.
@@ -26,12 +30,12 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from gateway.generation import FinishReason
+from gateway.generation import FinishReason, TokenLogprob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-FOLD_VERSION = 1
+FOLD_VERSION = 2
 """Raised by a release that folds an existing log to other events."""
 PACKING_VERSION: Final = 1
 """The first byte of what `pack` returns."""
@@ -54,9 +58,17 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Ids as the model said them, in order."""
+    """Ids as the model said them, in order; `logprobs`, if asked for, has one for each.
+
+    Raises `ValueError` for another number of logprobs than of ids.
+    """
 
     ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.logprobs and len(self.logprobs) != len(self.ids):
+            raise ValueError("not one logprob for each id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,26 @@ class Hop:
 
     reason: Literal["backend", "replica"]
     recomputed_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """From here to the end of the turn nobody vouches for what it says but the gateway itself.
+
+    The bodies that the request has rules for are shown when the turn has ended, and was checked:
+    the backend does not hold the model to them, or began in the middle of one.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The last `voided` ids of the open turn count for nothing; no client has seen their text.
+
+    `rule` says why. With none voided it only says what the gateway did, for the record.
+    """
+
+    voided: int
+    rule: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +142,22 @@ class Finished:
             raise ValueError("a failed response needs a code and a message")
 
 
-Entry = TurnStarted | Tokens | Alive | TurnEnded | Finished | Queued | Hop
+Entry = TurnStarted | Tokens | Alive | TurnEnded | Finished | Queued | Hop | Hold | Repair
 
 _TURN_STARTED, _TOKENS, _ALIVE, _TURN_ENDED, _FINISHED, _QUEUED, _HOP = range(1, 8)
+_TOKENS_WITH_LOGPROBS, _HOLD, _REPAIR = range(8, 11)
 _TAG_BITS: Final = 4
-_EMPTY: Final[dict[int, type[Alive | Queued]]] = {_ALIVE: Alive, _QUEUED: Queued}
-_FINISH_REASONS: Final = (FinishReason.STOP, FinishReason.LENGTH)
+_EMPTY: Final[dict[int, type[Alive | Queued | Hold]]] = {
+    _ALIVE: Alive,
+    _QUEUED: Queued,
+    _HOLD: Hold,
+}
+_FINISH_REASONS: Final = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT)
 _HOP_REASONS: Final[tuple[Literal["backend", "replica"], ...]] = ("backend", "replica")
 _STATUSES: Final[tuple[Status, ...]] = ("completed", "incomplete", "failed", "cancelled")
 _ID_BYTES: Final = 4
+_LOGPROB: Final = struct.Struct("<fB")
+_ALTERNATIVE: Final = struct.Struct("<If")
 _NUMBER_BITS_MAX: Final = 63
 
 
@@ -185,15 +224,20 @@ class _Reader:
 
 def _pack_entry(entry: Entry) -> tuple[int, bytes]:
     match entry:
-        case Tokens(ids):
+        case Tokens(ids, ()):
             return _TOKENS, _pack_ids(ids)
+        case Tokens(ids, logprobs):
+            head = _pack_number(len(ids)) + _pack_ids(ids)
+            return _TOKENS_WITH_LOGPROBS, head + b"".join(map(_pack_logprob, logprobs))
         case TurnStarted(input_tokens, prefill):
             return _TURN_STARTED, _pack_number(input_tokens) + _pack_ids(prefill)
-        case Alive() | Queued():
+        case Alive() | Queued() | Hold():
             return next(tag for tag, kind in _EMPTY.items() if isinstance(entry, kind)), b""
         case Hop(reason, recomputed_tokens):
             index = _HOP_REASONS.index(reason)
             return _HOP, bytes([index]) + _pack_number(recomputed_tokens)
+        case Repair(voided, rule):
+            return _REPAIR, _pack_number(voided) + rule.encode()
         case TurnEnded(finish, cached_tokens):
             index = _FINISH_REASONS.index(finish)
             return _TURN_ENDED, bytes([index]) + _pack_number(cached_tokens)
@@ -215,8 +259,13 @@ def _unpack_body(tag: int, body: _Reader) -> Entry:
         return TurnStarted(body.number(), _unpack_ids(body.rest()))
     if tag in _EMPTY:
         return _EMPTY[tag]()
+    if tag == _TOKENS_WITH_LOGPROBS:
+        ids = _unpack_ids(body.take(body.number() * _ID_BYTES))
+        return Tokens(ids, tuple(_unpack_logprob(body) for _ in ids))
     if tag == _HOP:
         return Hop(_pick(_HOP_REASONS, body), body.number())
+    if tag == _REPAIR:
+        return Repair(body.number(), body.rest().decode())
     if tag == _TURN_ENDED:
         return TurnEnded(_pick(_FINISH_REASONS, body), body.number())
     if tag == _FINISHED:
@@ -248,6 +297,20 @@ def _pack_text(text: str | None) -> bytes:
         return _pack_number(0)
     content = text.encode()
     return _pack_number(1 + len(content)) + content
+
+
+def _pack_logprob(told: TokenLogprob) -> bytes:
+    try:
+        own = _LOGPROB.pack(told.logprob, len(told.top))
+        return own + b"".join(_ALTERNATIVE.pack(*one) for one in told.top)
+    except (struct.error, OverflowError) as error:
+        raise ValueError(f"a logprob cannot be packed: {error}") from error
+
+
+def _unpack_logprob(body: _Reader) -> TokenLogprob:
+    logprob, count = _LOGPROB.unpack(body.take(_LOGPROB.size))
+    top = _ALTERNATIVE.iter_unpack(body.take(count * _ALTERNATIVE.size))
+    return TokenLogprob(logprob, tuple(top))
 
 
 def _pack_ids(ids: Sequence[int]) -> bytes:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 TenantId = NewType("TenantId", UUID)
 OnDisconnect = Literal["cancel", "continue"]
+ReasoningSummary = Literal["analysis", "off"]
+ServiceTierMax = Literal["default", "priority"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,10 @@ class TenantPolicy:
     `log_retention_s` counts from the end of a response, `response_retention_s` from its creation.
     `background_running_max` bounds the background responses generated at once, on all replicas
     together, `background_queued_max` those that wait for it.
+
+    `reasoning_summary` is what a summary that a client asks for is made from: the analysis, or
+    nothing. `reasoning_budget_tokens` bounds the reasoning of requests that name no bound; 0: none
+    does. `service_tier_max` is the best tier that the tenant's requests may have.
     """
 
     on_disconnect: OnDisconnect = "cancel"
@@ -28,6 +34,9 @@ class TenantPolicy:
     response_retention_s: int = 30 * 86_400
     background_running_max: int = 64
     background_queued_max: int = 1_000
+    reasoning_summary: ReasoningSummary = "analysis"
+    reasoning_budget_tokens: int = 0
+    service_tier_max: ServiceTierMax = "default"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.generation import TokenUsage
+    from gateway.sealing import Binding
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -50,13 +51,15 @@ ECHO_FIELDS: Final = (
 class ResponseHead:
     """What a response is known by before a token was generated; the fold's only other input.
 
-    `echo` holds every field of the Response object that follows from the request alone.
+    `echo` holds every field of the Response object that follows from the request alone. With a
+    `binding` its reasoning items are sealed.
     """
 
     uuid: UUID
     created_at: int
     background: bool
     echo: dict[str, Any] = field(hash=False)
+    binding: Binding | None = None
 
 
 @dataclass(frozen=True, slots=True)

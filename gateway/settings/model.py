@@ -19,12 +19,14 @@ from gateway.settings.sections import (
     Backend,
     Background,
     Database,
+    Generation,
     Harmony,
     Input,
     Journal,
     Limits,
     Log,
     Model,
+    Reasoning,
     Retention,
     Secret,
     Server,
@@ -67,6 +69,8 @@ class PolicyDefaults(TypedDict):
     response_retention_s: int
     background_running_max: int
     background_queued_max: int
+    reasoning_summary: Literal["analysis", "off"]
+    reasoning_budget_tokens: int
 
 
 class Settings(BaseSettings):
@@ -96,6 +100,8 @@ class Settings(BaseSettings):
     journal: Journal = Journal()
     retention: Retention = Retention()
     harmony: Harmony = Harmony()
+    generation: Generation = Generation()
+    reasoning: Reasoning = Reasoning()
     input: Input = Input()
     log: Log = Log()
 
@@ -159,6 +165,8 @@ class Settings(BaseSettings):
             "response_retention_s": self.retention.response_s,
             "background_running_max": self.background.tenant_running_max,
             "background_queued_max": self.background.tenant_queued_max,
+            "reasoning_summary": self.reasoning.summary,
+            "reasoning_budget_tokens": self.generation.reasoning_budget_tokens,
         }
 
     def with_database_url(self, url: str) -> Settings:

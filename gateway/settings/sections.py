@@ -173,6 +173,13 @@ class Backend(Section):
     url: Annotated[str, AfterValidator(_http_url)] = Field(description="Such as http://gpu-1:8000.")
     api_key: Secret | None = Field(None, description="Sent as a bearer token.")
     models: tuple[Name, ...] = Field((), description="Names it serves; empty: what it lists.")
+    grammars: Literal["auto", "off"] = Field(
+        "auto",
+        description="Bind the model by grammars where the server's version can; off: never.",
+    )
+    priorities: bool = Field(
+        default=False, description="It runs with priority scheduling: send it service tiers."
+    )
 
 
 class Upstream(Section):
@@ -220,6 +227,10 @@ class Limits(Section):
     schema_bytes_max: PositiveInt = Field(256 * 1024, description="Bytes of one tool's schema.")
     schema_depth_max: PositiveInt = Field(32, description="Nesting of one tool's schema.")
     schema_nodes_max: PositiveInt = Field(10_000, description="Nodes of a schema, $ref inlined.")
+    grammar_bytes_max: PositiveInt = Field(
+        64 * 1024, description="Bytes of one custom tool's grammar."
+    )
+    pattern_chars_max: PositiveInt = Field(1024, description="Characters of one schema's pattern.")
     history_depth_max: PositiveInt = Field(1000, description="Responses in one chain.")
     history_items_max: PositiveInt = Field(20_000, description="Items in one chain.")
     inline_tokenize_chars_max: PositiveInt = Field(
@@ -358,6 +369,61 @@ class Harmony(Section):
     )
     commentary_without_tools: bool = Field(
         default=False, description="Offer the commentary channel to requests that have no tools."
+    )
+
+
+class Generation(Section):
+    """What is done about a model that does not do as it was told."""
+
+    reasoning_budget_tokens: int = Field(
+        0,
+        ge=0,
+        description="Tokens of reasoning of requests that name no bound; 0: none. Then the answer "
+        "is opened. A tenant may have its own: tenants set.",
+    )
+    answer_share: float = Field(
+        0.25,
+        gt=0,
+        lt=1,
+        description="Share of max_output_tokens that a reasoning budget leaves to the answer.",
+    )
+    repairs_max: int = Field(
+        3, ge=0, description="Times the gateway may have part of one response generated again."
+    )
+    header_tokens_max: PositiveInt = Field(
+        64, le=256, description="Tokens of a message's header, beyond which it is repaired."
+    )
+    repeated_tokens_max: int = Field(
+        1024,
+        ge=0,
+        description="Tokens that may be repetitions of the 1 to 8 before them; then the response "
+        "ends as incomplete. 0: any number.",
+    )
+    refusals: bool = Field(
+        default=True,
+        description="Let the model refuse instead of answering in a JSON format.",
+    )
+
+
+class SealingKey(Section):
+    """A secret that reasoning is sealed with."""
+
+    id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,32}$", description="Its name, which seals carry.")
+    secret: Secret = Field(description="16 characters or more; the same on all replicas.")
+
+
+class Reasoning(Section):
+    """What clients are given of the model's reasoning."""
+
+    summary: Literal["analysis", "off"] = Field(
+        "analysis",
+        description="What a summary that a client asks for is made from: the analysis, or nothing. "
+        "A tenant may have its own: tenants set.",
+    )
+    sealing_keys: tuple[SealingKey, ...] = Field(
+        (),
+        description="Keys for reasoning.encrypted_content: the first one seals, all of them open. "
+        "Default: one that is made from auth.key_pepper.",
     )
 
 
