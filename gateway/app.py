@@ -84,4 +84,7 @@ def _input_limits(settings: Settings) -> InputLimits:
         schema_bytes_max=limits.schema_bytes_max,
         text_chars_max=limits.text_chars_max,
         json_containers_max=limits.json_containers_max,
+        grammar_bytes_max=limits.grammar_bytes_max,
+        pattern_chars_max=limits.pattern_chars_max,
+        schema_depth_max=limits.schema_depth_max,
     )

@@ -107,7 +107,8 @@ class TokenChunk:
     """What one read from a backend brought: any number of ids, and at the end why it ended.
 
     `logprobs` has one for each id when the request asked for them, otherwise it is None.
-    `constrained`: the backend holds the model to the request's constraint.
+    `constrained`: the backend holds the model to the request's constraint. `upstream` names that
+    backend; empty where nobody told.
     """
 
     ids: list[int]
@@ -115,6 +116,7 @@ class TokenChunk:
     cached_tokens: int | None = None
     logprobs: list[TokenLogprob] | None = None
     constrained: bool = False
+    upstream: str = field(default="", compare=False)
 
 
 class Upstream(Protocol):
@@ -219,7 +221,8 @@ class Place:
 
     `start` is the first id of the open message; between messages, of the one to come. `kind` and
     `name` are those of an open body, None and empty elsewhere and while the kind is not known.
-    `doubts` are the rules that had to guess what the open message is.
+    `doubts` are the rules that had to guess what the open message is. `waiting` counts the ids of a
+    text before it that becomes reasoning or the answer, as whatever comes next will tell.
     """
 
     where: Where
@@ -227,6 +230,7 @@ class Place:
     kind: SegmentKind | None = None
     name: str = ""
     doubts: tuple[str, ...] = ()
+    waiting: int = 0
 
 
 class TokenParser(Protocol):
@@ -245,6 +249,10 @@ class TokenParser(Protocol):
     @property
     def place(self) -> Place:
         """Where the next id falls."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that an id stands for; none if it is no text."""
         ...
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]: ...

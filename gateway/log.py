@@ -26,6 +26,7 @@ meaning; a form that older code cannot read gets another version byte.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
@@ -224,27 +225,33 @@ class _Reader:
 
 def _pack_entry(entry: Entry) -> tuple[int, bytes]:
     match entry:
-        case Tokens(ids, ()):
-            return _TOKENS, _pack_ids(ids)
-        case Tokens(ids, logprobs):
-            head = _pack_number(len(ids)) + _pack_ids(ids)
-            return _TOKENS_WITH_LOGPROBS, head + b"".join(map(_pack_logprob, logprobs))
+        case Tokens():
+            return _pack_tokens(entry)
         case TurnStarted(input_tokens, prefill):
-            return _TURN_STARTED, _pack_number(input_tokens) + _pack_ids(prefill)
+            tag, body = _TURN_STARTED, _pack_number(input_tokens) + _pack_ids(prefill)
         case Alive() | Queued() | Hold():
-            return next(tag for tag, kind in _EMPTY.items() if isinstance(entry, kind)), b""
+            tag = next(tag for tag, kind in _EMPTY.items() if isinstance(entry, kind))
+            body = b""
         case Hop(reason, recomputed_tokens):
             index = _HOP_REASONS.index(reason)
-            return _HOP, bytes([index]) + _pack_number(recomputed_tokens)
+            tag, body = _HOP, bytes([index]) + _pack_number(recomputed_tokens)
         case Repair(voided, rule):
-            return _REPAIR, _pack_number(voided) + rule.encode()
+            tag, body = _REPAIR, _pack_number(voided) + rule.encode()
         case TurnEnded(finish, cached_tokens):
             index = _FINISH_REASONS.index(finish)
-            return _TURN_ENDED, bytes([index]) + _pack_number(cached_tokens)
+            tag, body = _TURN_ENDED, bytes([index]) + _pack_number(cached_tokens)
         case _:
             texts = (entry.reason, entry.code, entry.message)
             head = bytes([_STATUSES.index(entry.status)]) + _pack_number(entry.at)
-            return _FINISHED, head + b"".join(map(_pack_text, texts))
+            tag, body = _FINISHED, head + b"".join(map(_pack_text, texts))
+    return tag, body
+
+
+def _pack_tokens(entry: Tokens) -> tuple[int, bytes]:
+    if not entry.logprobs:
+        return _TOKENS, _pack_ids(entry.ids)
+    head = _pack_number(len(entry.ids)) + _pack_ids(entry.ids)
+    return _TOKENS_WITH_LOGPROBS, head + b"".join(map(_pack_logprob, entry.logprobs))
 
 
 def _unpack_entry(tag: int, body: _Reader) -> Entry:
@@ -255,23 +262,26 @@ def _unpack_entry(tag: int, body: _Reader) -> Entry:
 
 
 def _unpack_body(tag: int, body: _Reader) -> Entry:
+    entry: Entry
     if tag == _TURN_STARTED:
-        return TurnStarted(body.number(), _unpack_ids(body.rest()))
-    if tag in _EMPTY:
-        return _EMPTY[tag]()
-    if tag == _TOKENS_WITH_LOGPROBS:
+        entry = TurnStarted(body.number(), _unpack_ids(body.rest()))
+    elif tag in _EMPTY:
+        entry = _EMPTY[tag]()
+    elif tag == _TOKENS_WITH_LOGPROBS:
         ids = _unpack_ids(body.take(body.number() * _ID_BYTES))
-        return Tokens(ids, tuple(_unpack_logprob(body) for _ in ids))
-    if tag == _HOP:
-        return Hop(_pick(_HOP_REASONS, body), body.number())
-    if tag == _REPAIR:
-        return Repair(body.number(), body.rest().decode())
-    if tag == _TURN_ENDED:
-        return TurnEnded(_pick(_FINISH_REASONS, body), body.number())
-    if tag == _FINISHED:
+        entry = Tokens(ids, tuple(_unpack_logprob(body) for _ in ids))
+    elif tag == _HOP:
+        entry = Hop(_pick(_HOP_REASONS, body), body.number())
+    elif tag == _REPAIR:
+        entry = Repair(body.number(), body.rest().decode())
+    elif tag == _TURN_ENDED:
+        entry = TurnEnded(_pick(_FINISH_REASONS, body), body.number())
+    elif tag == _FINISHED:
         status = _pick(_STATUSES, body)
-        return Finished(status, body.number(), body.text(), body.text(), body.text())
-    raise ValueError(f"no log entry has the tag {tag}")
+        entry = Finished(status, body.number(), body.text(), body.text(), body.text())
+    else:
+        raise ValueError(f"no log entry has the tag {tag}")
+    return entry
 
 
 def _pick(values: tuple[_T, ...], body: _Reader) -> _T:
@@ -300,6 +310,7 @@ def _pack_text(text: str | None) -> bytes:
 
 
 def _pack_logprob(told: TokenLogprob) -> bytes:
+    _require_finite(told)
     try:
         own = _LOGPROB.pack(told.logprob, len(told.top))
         return own + b"".join(_ALTERNATIVE.pack(*one) for one in told.top)
@@ -310,7 +321,14 @@ def _pack_logprob(told: TokenLogprob) -> bytes:
 def _unpack_logprob(body: _Reader) -> TokenLogprob:
     logprob, count = _LOGPROB.unpack(body.take(_LOGPROB.size))
     top = _ALTERNATIVE.iter_unpack(body.take(count * _ALTERNATIVE.size))
-    return TokenLogprob(logprob, tuple(top))
+    return _require_finite(TokenLogprob(logprob, tuple(top)))
+
+
+def _require_finite(told: TokenLogprob) -> TokenLogprob:
+    """JSON has no word for anything else."""
+    if not (math.isfinite(told.logprob) and all(math.isfinite(one) for _, one in told.top)):
+        raise ValueError("a logprob in a log entry is not a number")
+    return told
 
 
 def _pack_ids(ids: Sequence[int]) -> bytes:

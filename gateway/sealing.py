@@ -3,15 +3,42 @@
 A seal is bound to a tenant and a model. It is deterministic, so that a log that is folded again
 gives the same bytes: the nonce is derived from key, binding and content (as in AES-SIV), so that
 one nonce never serves two contents.
+
+    seal      "hgw1." and unpadded base64url of: a byte, the length of the key's id; the key's id;
+              the nonce, 12 bytes; content and tag under AES-256-GCM
+    content   a byte, 0 for ids or 1 for text; then ids, unsigned 32-bit little-endian, or UTF-8
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import struct
+from base64 import b64decode, urlsafe_b64encode
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
+
+VERSION: Final = "hgw1"
+
+_PREFIX: Final = f"{VERSION}."
+_NONCE_BYTES: Final = 12
+_KEY_BYTES: Final = 32
+_KEY_ID_BYTES_MAX: Final = 255
+_ID_BYTES: Final = 4
+_IDS, _TEXT = b"\0", b"\1"
+
+
+class SealBroken(ValueError):
+    """Not made by this gateway for this tenant and this model, or changed since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +48,114 @@ class Binding:
     tenant: UUID
     model: str
     key_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SealingSecret:
+    """A key by its id, which every seal carries. Nobody may be able to guess `secret`."""
+
+    id: str
+    secret: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unsealed:
+    """Reasoning as the next prompt repeats it: id for id, or `text` where `ids` is None."""
+
+    ids: tuple[int, ...] | None = None
+    text: str = ""
+
+    @property
+    def content(self) -> bytes:
+        """What is sealed of it. Raises `struct.error` for an id that has more than 32 bits."""
+        if self.ids is None:
+            return _TEXT + self.text.encode()
+        return _IDS + struct.pack(f"<{len(self.ids)}I", *self.ids)
+
+    @classmethod
+    def of(cls, content: bytes) -> Unsealed:
+        """Raises `SealBroken` for bytes that are no `content`."""
+        kind, body = content[:1], content[1:]
+        if kind == _IDS and len(body) % _ID_BYTES == 0:
+            return cls(ids=struct.unpack(f"<{len(body) // _ID_BYTES}I", body))
+        if kind != _TEXT:
+            raise SealBroken("the content is of no known kind")
+        try:
+            return cls(text=body.decode())
+        except UnicodeDecodeError as error:
+            raise SealBroken("the content is not UTF-8") from error
+
+
+class Sealer:
+    """Seals with the first of its keys, opens with all of them. Immutable, shared by threads."""
+
+    def __init__(self, keys: Sequence[SealingSecret]) -> None:
+        """Raises `ValueError` without keys, for two of one id, and for ids that do not fit."""
+        self._keys = {key.id: _Key(key) for key in keys}
+        if not keys or len(self._keys) < len(keys):
+            raise ValueError("sealing keys must differ in their ids, and there must be one")
+        self.key_id = keys[0].id
+
+    def seal(self, binding: Binding, content: bytes) -> str | None:
+        """The same seal for the same content at any time; None where its key is gone."""
+        key = self._keys.get(binding.key_id)
+        if key is None:
+            return None
+        return key.seal(_bound_to(binding.tenant, binding.model, key.name), content)
+
+    def open(self, seal: str, tenant: UUID, model: str) -> bytes:
+        """The content. Raises `SealBroken` for every text that was not sealed for these two."""
+        name, nonce, ciphertext = _parts(seal)
+        key = self._keys.get(name.decode(errors="replace"))
+        if key is None:
+            raise SealBroken("its key is not known here")
+        return key.open(_bound_to(tenant, model, name), nonce, ciphertext)
+
+
+class _Key:
+    """What one secret is used for: a key that encrypts, and another that makes nonces."""
+
+    def __init__(self, key: SealingSecret) -> None:
+        self.name = key.id.encode()
+        if not 0 < len(self.name) <= _KEY_ID_BYTES_MAX:
+            raise ValueError(f"a sealing key's id has 1 to {_KEY_ID_BYTES_MAX} bytes")
+        hkdf = HKDF(SHA256(), length=2 * _KEY_BYTES, salt=None, info=f"{VERSION} seal".encode())
+        derived = hkdf.derive(key.secret)
+        self._cipher = AESGCM(derived[:_KEY_BYTES])
+        self._nonce_key = derived[_KEY_BYTES:]
+
+    def seal(self, bound_to: bytes, content: bytes) -> str:
+        nonce = hmac.digest(self._nonce_key, bound_to + content, hashlib.sha256)[:_NONCE_BYTES]
+        ciphertext = self._cipher.encrypt(nonce, content, bound_to)
+        return _spelled(bytes([len(self.name)]) + self.name + nonce + ciphertext)
+
+    def open(self, bound_to: bytes, nonce: bytes, ciphertext: bytes) -> bytes:
+        try:
+            return self._cipher.decrypt(nonce, ciphertext, bound_to)
+        except (InvalidTag, ValueError) as error:
+            raise SealBroken("it was made for others, or it was changed") from error
+
+
+def _bound_to(tenant: UUID, model: str, key_name: bytes) -> bytes:
+    """The associated data: no two bindings have the same, and it has an end of its own."""
+    fields = (VERSION.encode(), tenant.bytes, model.encode(), key_name)
+    return b"".join(struct.pack("<I", len(field)) + field for field in fields)
+
+
+def _spelled(packed: bytes) -> str:
+    return _PREFIX + urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def _parts(seal: str) -> tuple[bytes, bytes, bytes]:
+    """Name of the key, nonce, ciphertext. Raises `SealBroken` for what `_spelled` cannot say."""
+    body = seal.removeprefix(_PREFIX)
+    try:
+        packed = b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+    except ValueError as error:
+        raise SealBroken("it is not base64url") from error
+    # Several texts decode to the same bytes; only one of them was ever made.
+    if _spelled(packed) != seal or not packed:
+        raise SealBroken("it was not made here")
+    nonce_at = 1 + packed[0]
+    ciphertext_at = nonce_at + _NONCE_BYTES
+    return packed[1:nonce_at], packed[nonce_at:ciphertext_at], packed[ciphertext_at:]

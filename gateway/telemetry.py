@@ -197,6 +197,13 @@ class Metrics:
         self._tokens = self._counter("tokens", "Tokens, by what they are.", "model", "type")
         self._disconnects = self._counter("sse_disconnects", "Streams that clients left early.")
         self._recoveries = self._counter("harmony_recovery", "Repaired model output.", "rule")
+        self._repairs = self._counter(
+            "repairs", "Turns the gateway broke off or took back from.", "rule", "upstream"
+        )
+        self._bound_turns = self._counter(
+            "bound_turns", "Turns with rules for what they say, by who upholds them.",
+            "upstream", "kind",
+        )  # fmt: skip
         self._empty = self._counter("harmony_empty_output", "Turns without visible output.")
         self._upstream_requests = self._counter(
             "upstream_requests", "Attempts at a backend, by outcome.", "upstream", "outcome"
@@ -277,6 +284,14 @@ class Metrics:
         """How often each recovery rule of the parser fired in one response."""
         for rule, count in rules.items():
             self._recoveries.labels(rule).inc(count)
+
+    def repaired(self, *, rule: str, upstream: str) -> None:
+        """The gateway intervened, as `rule` says, in what a backend generates."""
+        self._repairs.labels(rule, upstream).inc()
+
+    def bound_turn(self, upstream: str, kind: Literal["constrained", "held"]) -> None:
+        """A turn that has rules goes to a backend that upholds them, or is checked first."""
+        self._bound_turns.labels(upstream, kind).inc()
 
     def empty_output(self) -> None:
         """A turn ended well and the client saw nothing of it."""

@@ -123,13 +123,16 @@ def _idempotency_keys(scope: Scope) -> list[bytes]:
 
 
 def _extra_headers(request: CreateResponse, generation: Generation) -> Headers:
-    """Names of parameters that this gateway does not know, so that nothing is lost silently; and
-    whether this is the answer to an earlier request.
+    """Names of parameters that this gateway does not know and types of tools that it does not run,
+    so that nothing is lost silently; and whether this is the answer to an earlier request.
     """
     headers: Headers = []
     if request.ignored:
         ignored = ", ".join(request.ignored).encode("ascii", "replace")
         headers.append((b"x-ignored-parameters", ignored))
+    if request.dropped_tools:
+        dropped = ", ".join(dict.fromkeys(request.dropped_tools))
+        headers.append((b"x-gateway-dropped-tools", dropped.encode()))
     if generation.is_repeat:
         headers.append((b"idempotent-replayed", b"true"))
     return headers

@@ -25,9 +25,10 @@ from gateway.tenancy import TenantId
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.connection import ConnectionLimits
+from gateway.upstreams.engines import Engine, capabilities
 from gateway.upstreams.probe import describe
+from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.transport import KeepAlive
-from gateway.upstreams.vllm import VllmUpstream
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,14 +145,16 @@ async def _backend(
         remedy = "Is the model still being loaded?"
         return Finding(f"backend {configured.name}", False, "it serves no model", remedy)
     models = ", ".join(f"{name} ({said.models.get(name) or '?'} tokens)" for name in served)
-    detail = f"version {said.version or 'unknown'}, {models}; token ids come back"
+    engine = said.engine or Engine()
+    can = capabilities(engine, grammars=configured.grammars == "auto")
+    detail = f"{engine}: {can}; {models}; token ids come back"
     return Finding(f"backend {configured.name}", ok=True, detail=detail)
 
 
 async def _one_token(backend: Backend, model: str, client: Client, prompt_ids: list[int]) -> None:
     """Raises `UpstreamError` when no id comes back."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
-    upstream = VllmUpstream(backend, client, stop_ids=STOP_IDS, timeouts=timeouts)
+    upstream = InferenceServer(backend, client, stop_ids=STOP_IDS, timeouts=timeouts)
     request = TokenRequest(
         request_id=ids.new_request_id(),
         model=model,

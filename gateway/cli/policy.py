@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 
@@ -15,6 +15,8 @@ from gateway.cli.provision import tenants_and_keys
 from gateway.settings import load_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.services.access import TenantDetail
     from gateway.settings import Settings
     from gateway.store.tenants import PolicyChanges
@@ -23,9 +25,19 @@ DEFAULT: Final = "default"
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 _NUMBER: Final = re.compile(r"[0-9]{1,9}\Z")
+_NUMBERS: Final = {
+    "log_retention_s": ("--log-retention-h", HOUR_S),
+    "response_retention_s": ("--response-retention-d", DAY_S),
+    "background_running_max": ("--background-running-max", 1),
+    "background_queued_max": ("--background-queued-max", 1),
+    "reasoning_budget_tokens": ("--reasoning-budget-tokens", 1),
+}
+"""The option of each number in a policy, and how many of the policy's units are one of its own."""
 
 TenantName = Annotated[str, typer.Argument(help="Which tenant.")]
 OnDisconnect = Literal["cancel", "continue", "default"]
+ReasoningSummary = Literal["analysis", "off", "default"]
+ServiceTierMax = Literal["default", "priority"]
 
 
 def show(name: TenantName, config: Config = None, json_: Json = False) -> None:
@@ -62,6 +74,21 @@ def change(  # noqa: PLR0913 - each is an option
     background_queued_max: Annotated[
         str | None, typer.Option(metavar="N|default", help="Background responses that may wait.")
     ] = None,
+    reasoning_summary: Annotated[
+        ReasoningSummary | None,
+        typer.Option(help="What summaries of reasoning are made from, or that there are none."),
+    ] = None,
+    reasoning_budget_tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|default",
+            help="Tokens of reasoning of requests that name no bound; 0: any number.",
+        ),
+    ] = None,
+    service_tier_max: Annotated[
+        ServiceTierMax | None,
+        typer.Option(help="The best tier of its requests; without a policy it is `default`, too."),
+    ] = None,
     config: Config = None,
     json_: Json = False,
 ) -> None:
@@ -69,21 +96,17 @@ def change(  # noqa: PLR0913 - each is an option
 
     What is not named stays. Every replica follows within auth.key_cache_ttl_s.
     """
-    changes: PolicyChanges = {}
-    if on_disconnect is not None:
-        changes["on_disconnect"] = None if on_disconnect == DEFAULT else on_disconnect
-    if log_retention_h is not None:
-        changes["log_retention_s"] = _number(log_retention_h, "--log-retention-h", HOUR_S)
-    if response_retention_d is not None:
-        changes["response_retention_s"] = _number(
-            response_retention_d, "--response-retention-d", DAY_S
-        )
-    if background_running_max is not None:
-        changes["background_running_max"] = _number(
-            background_running_max, "--background-running-max"
-        )
-    if background_queued_max is not None:
-        changes["background_queued_max"] = _number(background_queued_max, "--background-queued-max")
+    given = {
+        "on_disconnect": on_disconnect,
+        "log_retention_s": log_retention_h,
+        "response_retention_s": response_retention_d,
+        "background_running_max": background_running_max,
+        "background_queued_max": background_queued_max,
+        "reasoning_summary": reasoning_summary,
+        "reasoning_budget_tokens": reasoning_budget_tokens,
+        "service_tier_max": service_tier_max,
+    }
+    changes = _changes({field: text for field, text in given.items() if text is not None})
     _print(run(_change(load_settings(config), name, changes)), as_json=json_)
 
 
@@ -92,10 +115,18 @@ async def _change(settings: Settings, name: str, changes: PolicyChanges) -> Tena
         return await access.set_policy(name, changes)
 
 
-def _number(text: str, option: str, unit: int = 1) -> int | None:
-    """None for `default`. Raises `typer.BadParameter`, which ends the command with code 2."""
-    if text == DEFAULT:
-        return None
+def _changes(given: Mapping[str, str]) -> PolicyChanges:
+    """What the options say, by the names of the policy; None for `default`."""
+    changes = {
+        field: None if text == DEFAULT else _number(field, text) if field in _NUMBERS else text
+        for field, text in given.items()
+    }
+    return cast("PolicyChanges", changes)
+
+
+def _number(field: str, text: str) -> int:
+    """Raises `typer.BadParameter`, which ends the command with code 2."""
+    option, unit = _NUMBERS[field]
     if not _NUMBER.match(text):
         raise typer.BadParameter(
             f"{text!r} is neither a whole number nor {DEFAULT!r}.", param_hint=option

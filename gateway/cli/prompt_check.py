@@ -23,6 +23,7 @@ from gateway.errors import StartupError
 from gateway.harmony.rendering import Renderer, RenderOptions, prompt_messages
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import InputText, Message
+from gateway.protocol.rules import AnswerFormat
 from gateway.protocol.tools import FunctionTool
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _OPTIONS = RenderOptions(
     model_identity="You are ChatGPT, a large language model trained by OpenAI.",
     knowledge_cutoff="2024-06",
     commentary_without_tools=False,
+    answer=AnswerFormat("json_schema", {"type": "object"}, name="greeting", description="One."),
 )
 
 

@@ -14,7 +14,7 @@ from gateway.errors import ConfigError
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
 from gateway.simulator.app import create_simulator
-from gateway.simulator.options import SimulatorOptions
+from gateway.simulator.options import Engine, SimulatorOptions
 from gateway.telemetry import EventLog, configure_logging
 
 if TYPE_CHECKING:
@@ -72,19 +72,26 @@ def simulate(  # noqa: PLR0913 - each is an option
     ] = None,
     first_token_delay_s: Annotated[float, typer.Option(help="Seconds before the first token.")] = 0,
     faults: Annotated[str, typer.Option(help='Fault plan, such as "status=503 times=2".')] = "",
+    engine: Annotated[Engine, typer.Option(help="Whose token API it speaks.")] = "vllm",
+    engine_version: Annotated[
+        str | None, typer.Option(help="The engine's version it claims to be.")
+    ] = None,
 ) -> None:
-    """Run a scripted server that speaks vLLM's token API.
+    """Run a scripted server that speaks vLLM's token API, or SGLang's.
 
     There is no model in it: what it answers is written in a script. It is for trying the gateway,
     for tests and for load.
     """
     configure_logging("info", "auto")
     chosen: dict[str, Any] = {"models": tuple(model)} if model else {}
+    if engine_version is not None:
+        chosen["version"] = engine_version
     options = SimulatorOptions(
         name=name,
         tokens_per_s=tokens_per_s,
         first_token_delay_s=first_token_delay_s,
         faults=faults,
+        engine=engine,
         **chosen,
     )
     run(_simulate(create_simulator(options), host, port))

@@ -8,6 +8,7 @@ from gateway.harmony.rendering import SchemaLimits
 from gateway.runs.feed import FeedLimits
 from gateway.runs.keeper import Rhythm
 from gateway.runs.scheduler import Appetite
+from gateway.runs.steering import Steering
 from gateway.runs.turn import HopPolicy
 from gateway.runs.writer import WriterBounds
 from gateway.services.preparation import PreparationLimits, SystemMessage
@@ -41,6 +42,8 @@ def backends(settings: Settings) -> list[Backend]:
             or {name: name for name in backend.models},
             api_key=backend.api_key.get_secret_value() if backend.api_key else None,
             context_lengths=lengths,
+            grammars=backend.grammars == "auto",
+            priorities=backend.priorities,
         )
         for backend in settings.backends
     ]
@@ -73,6 +76,17 @@ def hop_policy(settings: Settings) -> HopPolicy:
         losses_max=settings.upstream.losses_max,
         hop_wait_s=settings.upstream.hop_wait_s,
         upstream_wait_s=settings.background.upstream_wait_s,
+    )
+
+
+def steering(settings: Settings) -> Steering:
+    """What is done about a model that does not do as it was told."""
+    generation = settings.generation
+    return Steering(
+        repairs_max=generation.repairs_max,
+        header_tokens_max=generation.header_tokens_max,
+        repeated_tokens_max=generation.repeated_tokens_max,
+        refusals=generation.refusals,
     )
 
 
@@ -125,10 +139,12 @@ def keep(settings: Settings) -> Keep:
 
 
 def preparation_limits(settings: Settings) -> PreparationLimits:
-    """How long a conversation may be."""
+    """How long a conversation may be, and how long the reasoning of a budget."""
     limits = settings.limits
     return PreparationLimits(
-        history_depth_max=limits.history_depth_max, history_items_max=limits.history_items_max
+        history_depth_max=limits.history_depth_max,
+        history_items_max=limits.history_items_max,
+        answer_share=settings.generation.answer_share,
     )
 
 

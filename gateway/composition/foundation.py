@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway import ids
@@ -12,7 +13,9 @@ from gateway.harmony.parsing import Parser
 from gateway.harmony.rendering import Renderer
 from gateway.harmony.vocabulary import END, RETURN, STOP_IDS, Vocabulary
 from gateway.output.fold import Fold, Framing
+from gateway.protocol.rules import rules_of
 from gateway.runs.housekeeping import Housekeeping
+from gateway.sealing import Sealer, SealingSecret
 from gateway.services.access import Access
 from gateway.services.threads import Threads
 from gateway.store.engine import Database
@@ -48,6 +51,7 @@ class Foundation:
     journal: Database
     vocabulary: Vocabulary
     renderer: Renderer
+    sealer: Sealer
     threads: Threads
     pool: Pool
     owner: str = field(default_factory=ids.new_replica_id)
@@ -67,6 +71,7 @@ class Foundation:
             journal=connect(settings, pool_size_max=1),
             vocabulary=vocabulary,
             renderer=Renderer(vocabulary, bounds.schema_limits(settings)),
+            sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
             threads=Threads(
                 threads_max=settings.limits.tokenize_threads_max,
                 inline_bytes_max=settings.limits.inline_tokenize_chars_max,
@@ -74,10 +79,15 @@ class Foundation:
             pool=_pool(settings, metrics),
         )
 
-    def new_fold_for(self, head: ResponseHead, tools: frozenset[str] | None) -> Callable[[], Fold]:
-        """Makes the folds of one response; `tools` are the functions it may call."""
+    def new_fold_for(self, head: ResponseHead) -> Callable[[], Fold]:
+        """Makes the folds of one response."""
         vocabulary = self.vocabulary
-        return lambda: Fold(head, lambda: Parser(vocabulary, tools), FRAMING)
+        rules = rules_of(head.echo)
+        tools = None if rules.calls == "none" else frozenset(rules.tools)
+        seal = None if head.binding is None else partial(self.sealer.seal, head.binding)
+        return lambda: Fold(
+            head, lambda trace: Parser(vocabulary, tools, trace=trace), FRAMING, rules, seal
+        )
 
     async def close(self) -> None:
         """Close what is open; nothing of it may be in use any more."""

@@ -16,7 +16,7 @@ from gateway.services.creation import Creation
 from gateway.services.generation import Reading
 from gateway.services.health import Health
 from gateway.services.models import Models
-from gateway.services.preparation import Preparation, Rendering
+from gateway.services.preparation import Preparation, Rendering, Secrets
 from gateway.services.retrieval import Retrieval
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _preparation(base: Foundation, models: Models) -> Preparation:
         rendering=Rendering(base.renderer, base.threads),
         limits=bounds.preparation_limits(settings),
         system_message=bounds.system_message(settings),
-        cache_salt_secret=settings.cache_salt_key,
+        secrets=Secrets(settings.cache_salt_key, base.sealer),
     )
 
 

@@ -124,9 +124,11 @@ def _workplace(
             archive=archive,
             keeper=keeper,
             observer=Observer(base.metrics),
+            vocabulary=base.vocabulary,
             alive_interval_s=settings.stream.keepalive_event_s,
             run_time_max_s=settings.limits.request_timeout_s,
             hops=bounds.hop_policy(settings),
+            steering=bounds.steering(settings),
         ),
         archive=archive,
         supervisor=Supervisor(

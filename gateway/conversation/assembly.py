@@ -1,26 +1,31 @@
 """Assemble a context: history, then the request's own items, every tool call with its output.
 
 Rules (responses-api §1.2): context = previous input + previous output + new input, in that order;
-only items are inherited; a tool output must have its call and a call must have its output, unless
-the call was cut off: such a call is kept for the record and shown to nobody else.
+only items are inherited; a tool output must have its call, one of its own kind, and a call must
+have its output, unless the call was cut off: such a call is kept for the record and shown to nobody
+else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from gateway import ids
 from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.protocol.calls import call_of
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import (
-    FunctionCall,
-    FunctionCallOutput,
+    ApplyPatchCallOutput,
+    CallItem,
     ItemReference,
     Message,
+    OutputItem,
     Reasoning,
+    ReasoningText,
 )
 
 if TYPE_CHECKING:
@@ -28,13 +33,26 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.protocol.items import InputItem, Item
+    from gateway.sealing import Unsealed
 
 _ID_PREFIXES: Final = {
     "message": ids.MESSAGE_PREFIX,
     "reasoning": ids.REASONING_PREFIX,
     "function_call": ids.FUNCTION_CALL_PREFIX,
     "function_call_output": ids.FUNCTION_CALL_OUTPUT_PREFIX,
+    "custom_tool_call": ids.CUSTOM_CALL_PREFIX,
+    "custom_tool_call_output": ids.CUSTOM_CALL_OUTPUT_PREFIX,
+    "local_shell_call": ids.LOCAL_SHELL_CALL_PREFIX,
+    "local_shell_call_output": ids.LOCAL_SHELL_CALL_OUTPUT_PREFIX,
+    "shell_call": ids.SHELL_CALL_PREFIX,
+    "shell_call_output": ids.SHELL_CALL_OUTPUT_PREFIX,
+    "apply_patch_call": ids.APPLY_PATCH_CALL_PREFIX,
+    "apply_patch_call_output": ids.APPLY_PATCH_CALL_OUTPUT_PREFIX,
 }
+_OUTPUT_SUFFIX: Final = "_output"
+"""The kind of an output is that of its call, and this."""
+_OTHER_OUTPUTS: Final = {"function_call_output": "local_shell_call"}
+"""Codex answers its local shell as if it were a function (`LocalShellCall` in its source)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +79,20 @@ def assemble(
     new: Sequence[InputItem],
     *,
     stored: Mapping[str, ContextItem],
+    unsealed: Mapping[int, Unsealed],
     response: UUID,
 ) -> Context:
     """The context of one response.
 
-    `stored` answers `referenced_ids(new)`. Raises `ResourceNotFound` for an id it lacks and
-    `InvalidRequest` for a call without output or an output without call.
+    `stored` answers `referenced_ids(new)`. `unsealed` has what was in the `encrypted_content` of
+    new items, by index: such reasoning comes back exactly as the model said it. Raises
+    `ResourceNotFound` for an id that `stored` lacks and `InvalidRequest` for a call without output
+    or an output without call.
     """
     # An unfinished call of the last response must not be run, so it cannot be answered either.
     kept = [item for item in history if not _is_cut_call(item)]
-    intake = _Intake(stored, response, new, taken={item.item_id for item in kept})
+    known = {item.item_id for item in kept}
+    intake = _Intake(new, stored=stored, unsealed=unsealed, response=response, taken=known)
     added = [taken for item in enumerate(new) if (taken := intake.take(*item)) is not None]
     _check_pairs([*kept, *added])
     return Context((*kept, *added), inherited=len(kept))
@@ -78,29 +100,34 @@ def assemble(
 
 def _is_hollow(item: InputItem) -> bool:
     """Whether it is reasoning that says nothing that could be read but its id."""
-    return isinstance(item, Reasoning) and not item.content and not item.summary
+    return isinstance(item, Reasoning) and not (
+        item.content or item.summary or item.encrypted_content
+    )
 
 
 def _is_cut_call(item: ContextItem) -> bool:
-    return item.kind == "function_call" and not item.complete
+    return item.is_call and not item.complete
 
 
 class _Intake:
     """A request's own items, one after the other, as items of its context.
 
     Ids are unique within a context, so that a list of it can be read page by page: an item whose
-    id is taken gets another, a reference to an item that is there already adds nothing.
+    id is taken gets another, a reference to an item that is there already adds nothing. Nor does
+    sealed reasoning that is there already: its id tells that it is the same.
     """
 
     def __init__(
         self,
-        stored: Mapping[str, ContextItem],
-        response: UUID,
-        new: Iterable[InputItem],
+        new: Sequence[InputItem],
         *,
+        stored: Mapping[str, ContextItem],
+        unsealed: Mapping[int, Unsealed],
+        response: UUID,
         taken: set[str],
     ) -> None:
         self._stored = stored
+        self._unsealed = unsealed
         self._response = response
         self._taken = taken
         self._answered = _answered_calls(new)
@@ -109,8 +136,8 @@ class _Intake:
         """The item at `ordinal`; None for one that adds nothing."""
         if isinstance(item, ItemReference):
             taken = self._look_up(item)
-        elif isinstance(item, Reasoning) and _is_hollow(item):
-            taken = self._look_up(item) or self._unreadable(ordinal, item)
+        elif isinstance(item, Reasoning):
+            taken = self._thought(ordinal, item)
         else:
             taken = self._as_context(ordinal, item)
         if taken is not None:
@@ -124,37 +151,46 @@ class _Intake:
         found = self._stored.get(item.id)
         if found is not None:
             return None if _is_cut_call(found) else found
-        if isinstance(item, Reasoning) and item.encrypted_content:
-            return None
         raise ResourceNotFound(
             f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to "
             "false. Try again with `store` set to true, or remove this item from your input.",
             param="input",
         )
 
-    def _unreadable(self, ordinal: int, item: Reasoning) -> ContextItem | None:
-        """Reasoning that another provider encrypted: kept for the record, told to no model."""
-        if not item.encrypted_content or item.id in self._taken:
+    def _thought(self, ordinal: int, item: Reasoning) -> ContextItem | None:
+        if _is_hollow(item):
+            return self._look_up(item)
+        sealed = self._unsealed.get(ordinal)
+        if sealed is None:
+            return self._as_context(ordinal, item)
+        if item.id in self._taken:
             return None
-        return self._as_context(ordinal, item)
+        context = self._as_context(ordinal, item)
+        if sealed.ids is not None:
+            return context.with_ids(array("I", sealed.ids))
+        said = (ReasoningText(text=sealed.text),)
+        return replace(context, parsed=item.model_copy(update={"content": said}))
 
     def _as_context(self, ordinal: int, item: Item) -> ContextItem:
         """An item as the request brought it, with an id and a status for the listing."""
         made_id = ids.input_item_id(_ID_PREFIXES[item.type], self._response, ordinal)
         item_id = made_id if item.id is None or item.id in self._taken else item.id
         # A call that its provider marked as cut off, and that nobody answers, stays so.
-        is_cut = isinstance(item, FunctionCall) and item.status == "incomplete"
+        is_cut = isinstance(item, CallItem) and item.status == "incomplete"
         complete = not is_cut or ordinal in self._answered
+        status = "completed" if complete else "incomplete"
+        if isinstance(item, ApplyPatchCallOutput):
+            status = item.status
         body = item.model_dump(mode="python", exclude_none=True)
-        body |= {"id": item_id, "status": "completed" if complete else "incomplete"}
+        body |= {"id": item_id, "status": status}
         return ContextItem(
             kind=item.type,
             item_id=item_id,
             json=orjson.dumps(body),
             role=item.role if isinstance(item, Message) else None,
             phase=item.phase if isinstance(item, Message) else None,
-            call_id=item.call_id if isinstance(item, FunctionCall | FunctionCallOutput) else None,
-            name=item.name if isinstance(item, FunctionCall) else None,
+            call_id=item.call_id if isinstance(item, CallItem | OutputItem) else None,
+            name=call_of(item).name if isinstance(item, CallItem) else None,
             complete=complete,
             parsed=item,
         )
@@ -165,37 +201,52 @@ def _answered_calls(items: Iterable[InputItem]) -> set[int]:
     waiting: dict[str, int] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):
-        if isinstance(item, FunctionCall):
+        if isinstance(item, CallItem):
             waiting[item.call_id] = index
-        elif isinstance(item, FunctionCallOutput) and item.call_id in waiting:
+        elif isinstance(item, OutputItem) and item.call_id in waiting:
             answered.add(waiting.pop(item.call_id))
     return answered
 
 
 def _check_pairs(items: Sequence[ContextItem]) -> None:
-    """Every output answers an earlier call, every whole call is answered exactly once.
+    """Every output answers an earlier call of its kind, every whole call is answered exactly once.
 
     A `call_id` may be used again once its call was answered: histories that come from other
     providers number their calls anew in every turn.
     """
-    waiting: dict[str, None] = {}
+    waiting: dict[str | None, str] = {}
     for item in items:
-        call_id = item.call_id or ""
+        call_id = item.call_id
         if _is_cut_call(item):
             continue
-        if item.kind == "function_call":
+        if item.is_call:
             if call_id in waiting:
-                raise _unpaired(f"No tool output found for function call {call_id}.")
-            waiting[call_id] = None
-        elif item.kind == "function_call_output":
-            if call_id not in waiting:
-                raise _unpaired(
-                    f"No tool call found for function call output with call_id {call_id}."
+                raise _unanswered(waiting[call_id], call_id)
+            waiting[call_id] = item.kind
+        elif item.is_output:
+            if not _fits(item.kind, waiting.get(call_id)):
+                raise InvalidRequest(
+                    f"No tool call found for {_words(item.kind)} with call_id {call_id}.",
+                    param="input",
                 )
             del waiting[call_id]
     if waiting:
-        raise _unpaired(f"No tool output found for function call {next(iter(waiting))}.")
+        call_id, kind = next(iter(waiting.items()))
+        raise _unanswered(kind, call_id)
 
 
-def _unpaired(message: str) -> InvalidRequest:
-    return InvalidRequest(message, param="input")
+def _fits(output: str, call: str | None) -> bool:
+    """Whether an output of one kind may answer a call of another; None: there is no call."""
+    return call is not None and call in {
+        output.removesuffix(_OUTPUT_SUFFIX),
+        _OTHER_OUTPUTS.get(output),
+    }
+
+
+def _unanswered(kind: str, call_id: str | None) -> InvalidRequest:
+    return InvalidRequest(f"No tool output found for {_words(kind)} {call_id}.", param="input")
+
+
+def _words(kind: str) -> str:
+    """`shell_call_output` → `shell call output`, as OpenAI's messages have it."""
+    return kind.replace("_", " ")

@@ -56,9 +56,9 @@ def _turn_starts(items: Sequence[ContextItem], first: int) -> list[int]:
     waiting: set[str | None] = set()
     starts = []
     for index, item in enumerate(items[first:], first):
-        if item.kind == "function_call" and item.complete:
+        if item.is_call and item.complete:
             waiting.add(item.call_id)
-        elif item.kind == "function_call_output":
+        elif item.is_output:
             waiting.discard(item.call_id)
         elif item.role == "user" and not waiting:
             starts.append(index)

@@ -19,11 +19,37 @@ class Detokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._piece = vocabulary.piece
         self._decoder = _Decoder("replace")
+        self._text = ""
+        self._spelling = b""
+        self._tokens: tuple[int, ...] = ()
 
     def feed(self, ids: Sequence[int]) -> str:
         """What has become readable; bytes of an unfinished character wait for the next call."""
         return self._decoder.decode(b"".join(map(self._piece, ids)))
 
+    def trace(self, ids: Sequence[int], position: int) -> tuple[str, tuple[int, ...]]:
+        """The same, and the positions of the ids that spell it; the first id is at `position`.
+
+        Text waits until an id ends where a character does, so that ids and text can be told apart
+        there. No positions are told where the ids are not the UTF-8 of the text.
+        """
+        texts: list[str] = []
+        tokens: list[int] = []
+        is_exact = True
+        for at, token in enumerate(ids, position):
+            piece = self._piece(token)
+            self._text += self._decoder.decode(piece)
+            self._spelling += piece
+            self._tokens += (at,)
+            if not self._decoder.getstate()[0]:
+                is_exact = is_exact and self._text.encode() == self._spelling
+                texts.append(self._text)
+                tokens += self._tokens
+                self._text, self._spelling, self._tokens = "", b"", ()
+        return "".join(texts), tuple(tokens) if is_exact else ()
+
     def flush(self) -> str:
         """The message is over: an unfinished character becomes one U+FFFD. Ready for the next."""
-        return self._decoder.decode(b"", final=True)
+        text = self._text + self._decoder.decode(b"", final=True)
+        self._text, self._spelling, self._tokens = "", b"", ()
+        return text

@@ -1,4 +1,4 @@
-"""Ids that frame a turn: what every prompt ends with, and what opens an answer for the model."""
+"""Ids that frame a turn, and how the turns of one response follow each other as one prompt."""
 
 from __future__ import annotations
 
@@ -18,6 +18,35 @@ OPENING: Final = (START, ASSISTANT)
 """A prompt ends with it; a message stored for the next prompt begins with it."""
 FINAL_HEADER: Final = (CHANNEL, FINAL, MESSAGE)
 """Puts the model into the body of its answer."""
+CALL_PREFIX: Final = (316, 28, 44580, 13)
+"""` to=functions.`: the front of a call's header, up to the name."""
+
+_ENDINGS: Final = frozenset({*STOP_IDS, END, START})
+
+
+def thread_ids(
+    prompt_ids: Sequence[int], turns: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> list[int]:
+    """What a backend is asked to continue in the last of these turns.
+
+    A turn is what was put into the model's mouth and what it said after it. Each earlier one
+    becomes whole messages and another is begun behind it; one that said nothing, or no more than
+    that it is over, leaves no trace. The last one stands as it is.
+    """
+    ids = list(prompt_ids)
+    for prefill, said in turns[:-1]:
+        if spoken := _without_ending(said):
+            ids += (*prefill, *spoken, END, *OPENING)
+    for prefill, said in turns[-1:]:
+        ids += (*prefill, *said)
+    return ids
+
+
+def _without_ending(said: Sequence[int]) -> Sequence[int]:
+    size = len(said)
+    while size and said[size - 1] in _ENDINGS:
+        size -= 1
+    return said[:size]
 
 
 def continue_with_answer(prompt_ids: Sequence[int], output_ids: Sequence[int]) -> list[int]:
@@ -25,9 +54,4 @@ def continue_with_answer(prompt_ids: Sequence[int], output_ids: Sequence[int]) -
 
     Recovery rule R10: what was said so far stays, then the header of the answer is opened.
     """
-    said = list(output_ids)
-    while said and (said[-1] in STOP_IDS or said[-1] == END):
-        said.pop()
-    if not said:
-        return [*prompt_ids, *FINAL_HEADER]
-    return [*prompt_ids, *said, END, *OPENING, *FINAL_HEADER]
+    return thread_ids(prompt_ids, [((), output_ids), (FINAL_HEADER, ())])

@@ -18,7 +18,9 @@ INSTRUCTING_ROLES = frozenset({"system", "developer"})
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An item to be rendered: its index in the context, and for an output the function's name."""
+    """An item to be rendered: its index in the context, and for an output the name of the function
+    that was called, as the model knows it.
+    """
 
     source: int
     item: ContextItem
@@ -70,20 +72,19 @@ def in_call_order(items: Iterable[Placed]) -> Iterator[Placed]:
     ordered = list(items)
     outputs: defaultdict[str | None, deque[Placed]] = defaultdict(deque)
     for placed in ordered:
-        if placed.item.kind == "function_call_output":
+        if placed.item.is_output:
             outputs[placed.item.call_id].append(placed)
     for placed in ordered:
         item = placed.item
-        is_call = item.kind == "function_call"
-        if item.kind == "function_call_output" or (is_call and not item.complete):
+        if item.is_output or (item.is_call and not item.complete):
             continue
         yield placed
-        if is_call and outputs[item.call_id]:
+        if item.is_call and outputs[item.call_id]:
             output = outputs[item.call_id].popleft()
             yield Placed(output.source, output.item, item.name)
-    for call_id, left in outputs.items():
+    for left in outputs.values():
         if left:
+            kind, call_id = left[0].item.kind.replace("_", " "), left[0].item.call_id
             raise InvalidRequest(
-                f"No tool call found for function call output with call_id {call_id}.",
-                param="input",
+                f"No tool call found for {kind} with call_id {call_id}.", param="input"
             )

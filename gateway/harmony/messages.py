@@ -7,8 +7,10 @@ r"""Items of the Responses API as Harmony messages.
 | assistant message, phase commentary | channel commentary |
 | assistant message, phase final_answer or none | channel final |
 | reasoning | channel analysis |
-| function call | channel commentary, to the function, content type `<\|constrain\|>json` |
-| function call output | role tool, named after the function, to the assistant |
+| call of any kind | channel commentary, to the function, content type `<\|constrain\|>json` |
+| output of any kind | role tool, named after the function, to the assistant |
+
+Every tool is a function to the model (`protocol.callables`), so every call is one of a function.
 
 One item is at most one message with one text: the parts of an input are joined by a newline, those
 of the assistant by nothing, as they were one text when the model said them.
@@ -22,9 +24,9 @@ from openai_harmony import Author, DeveloperContent, Role, TextContent
 from openai_harmony import Message as HarmonyMessage
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE, call_of, output_text
 from gateway.protocol.items import (
-    FunctionCall,
-    FunctionCallOutput,
+    CallItem,
     InputFile,
     InputImage,
     InputText,
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
     from gateway.protocol.items import Item
 
 JSON_CONTENT: Final = "<|constrain|>json"
-IMAGE_NOTE: Final = "[image omitted: this model reads text only]"
-FILE_NOTE: Final = "[file omitted: this model reads text only]"
 
 
 def recipient(name: str, *, param: str = "input") -> str:
@@ -67,19 +67,16 @@ def harmony_message(item: Item, function: str | None = None) -> HarmonyMessage |
     `function` is the name of the function that an output belongs to. Raises `InvalidRequest` for a
     name that must not reach a header.
     """
-    match item:
-        case Message():
-            return _message(item)
-        case Reasoning():
-            text = reasoning_text(item)
-            return _assistant("analysis", text) if text else None
-        case FunctionCall():
-            call = _assistant("commentary", item.arguments).with_recipient(recipient(item.name))
-            return call.with_content_type(JSON_CONTENT)
-        case _:
-            author = Author.new(Role.TOOL, recipient(function or ""))
-            output = HarmonyMessage.from_author_and_content(author, _output_text(item))
-            return output.with_channel("commentary").with_recipient("assistant")
+    if isinstance(item, Message):
+        return _message(item)
+    if isinstance(item, Reasoning):
+        text = reasoning_text(item)
+        return _assistant("analysis", text) if text else None
+    if isinstance(item, CallItem):
+        return _call(item)
+    author = Author.new(Role.TOOL, recipient(function or ""))
+    output = HarmonyMessage.from_author_and_content(author, output_text(item))
+    return output.with_channel("commentary").with_recipient("assistant")
 
 
 def message_text(message: Message) -> str:
@@ -105,6 +102,12 @@ def _message(message: Message) -> HarmonyMessage | None:
     return instructions_message(DeveloperContent(instructions=text))
 
 
+def _call(item: CallItem) -> HarmonyMessage:
+    call = call_of(item)
+    message = _assistant("commentary", call.arguments).with_recipient(recipient(call.name))
+    return message.with_content_type(JSON_CONTENT)
+
+
 def instructions_message(content: DeveloperContent) -> HarmonyMessage:
     """A developer message."""
     return HarmonyMessage.from_role_and_content(Role.DEVELOPER, content)
@@ -113,10 +116,6 @@ def instructions_message(content: DeveloperContent) -> HarmonyMessage:
 def _assistant(channel: str, text: str) -> HarmonyMessage:
     message = HarmonyMessage.from_role_and_content(Role.ASSISTANT, TextContent(text=text))
     return message.with_channel(channel)
-
-
-def _output_text(item: FunctionCallOutput) -> str:
-    return item.output if isinstance(item.output, str) else _joined(item.output, "\n")
 
 
 def _joined(

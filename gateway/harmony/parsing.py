@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from gateway.generation import FinishReason, SegmentKind
+from gateway.generation import FinishReason, Place, SegmentKind, Where
 from gateway.harmony.detokenizing import Detokenizer
 from gateway.harmony.headers import (
     ASSISTANT,
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 HEADER_IDS_MAX: Final = 256
 """Room for a tool's name of 128 characters, a content type, and some stammering."""
+_WHERE: Final = {
+    State.HEADER: Where.HEADER,
+    State.BODY: Where.BODY,
+    State.BETWEEN: Where.BETWEEN,
+    State.OVER: Where.OVER,
+}
 
 
 @dataclass(slots=True)
@@ -61,7 +67,8 @@ class Parser:
     """Ids of one turn to segments (`gateway.generation.TokenParser`). One object for each turn.
 
     `tools` are the names of the declared functions, None when calls are not allowed. A header of
-    more than `header_ids_max` ids is taken for a body that lacks its `<|message|>`.
+    more than `header_ids_max` ids is taken for a body that lacks its `<|message|>`. With `trace`
+    text comes with the positions of its ids, and up to the last id that ends with a character.
 
     `reasoning_tokens` counts the text ids in the bodies of messages that become reasoning, not
     their headers and markers; of a body that was trapped in its header, the ids that spell it. A
@@ -74,10 +81,12 @@ class Parser:
         tools: frozenset[str] | None,
         *,
         header_ids_max: int = HEADER_IDS_MAX,
+        trace: bool = False,
     ) -> None:
         self.recoveries: dict[str, int] = {}
         self.reasoning_tokens = 0
         self._vocabulary = vocabulary
+        self._trace = trace
         self._tools = tools
         self._header_ids_max = header_ids_max
         self._detokenizer = Detokenizer(vocabulary)
@@ -93,6 +102,23 @@ class Parser:
     def visible(self) -> bool:
         """Whether any segment but reasoning was started: an answer, a preamble or a call."""
         return self._writer.visible
+
+    @property
+    def place(self) -> Place:
+        """Where the next id falls. What has been a text between two messages begins the next."""
+        where, waiting = _WHERE[self._state], self._writer.waiting_ids
+        if where is Where.HEADER:
+            return Place(where, self._opening.start, waiting=waiting)
+        if where is Where.BODY:
+            draft = self._draft
+            return Place(where, draft.start, draft.kind, draft.name, draft.doubts, waiting)
+        is_spoken = where is Where.BETWEEN and self._orphan.ids
+        start = self._orphan.start if is_spoken else self._position
+        return Place(where, start, waiting=waiting)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a text id stands for; none for any other id."""
+        return self._vocabulary.piece(token)
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
         """Take the next ids, any number of them."""
@@ -119,8 +145,9 @@ class Parser:
         elif self._state is State.BETWEEN:
             self._settle_orphan(closing)
         self._state = State.OVER
-        self._writer.conclude()
-        if reason is not None and not self.visible:
+        is_cut = reason is FinishReason.CUT
+        self._writer.conclude(is_cut=is_cut)
+        if reason is not None and not is_cut and not self.visible:
             count(self.recoveries, (Rule.NO_VISIBLE_OUTPUT,))
         return self._take()
 
@@ -256,7 +283,11 @@ class Parser:
             self._end_turn()
 
     def _write(self, run: Sequence[int]) -> None:
-        self._writer.write(self._draft, self._detokenizer.feed(run), len(run))
+        if self._trace:
+            text, tokens = self._detokenizer.trace(run, self._position)
+            self._writer.write(self._draft, text, len(run), tokens)
+        else:
+            self._writer.write(self._draft, self._detokenizer.feed(run), len(run))
 
     def _drop_marker(self, _run: Sequence[int]) -> None:
         self._writer.touch(self._draft, (Rule.MARKER_IN_BODY,))

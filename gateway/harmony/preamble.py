@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
+import orjson
 from openai_harmony import (
     ChannelConfig,
     DeveloperContent,
     ReasoningEffort,
     Role,
     SystemContent,
+    TextContent,
     ToolDescription,
 )
 from openai_harmony import Message as HarmonyMessage
 
-from gateway.harmony.messages import instructions_message, recipient
+from gateway.harmony.messages import recipient
 from gateway.harmony.schema import SchemaNormaliser
 from gateway.harmony.typescript import function_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from openai_harmony import Content
+
     from gateway.harmony.schema import SchemaLimits
+    from gateway.protocol.rules import AnswerFormat
     from gateway.protocol.tools import FunctionTool
+
+_ANY_OBJECT: Final = "The answer is exactly one JSON object, with nothing before or behind it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,9 @@ class RenderOptions:
 
     `current_date` (YYYY-MM-DD) and `knowledge_cutoff` (YYYY-MM) are left out when None. Without
     tools the commentary channel is only offered when `commentary_without_tools` is set: models
-    that see it may call functions that do not exist.
+    that see it may call functions that do not exist. `tool_paths` are where the request declares
+    the tools, as in `tools[0].tools[1]`, for errors that name one; by default `tools[i]`. `answer`
+    is the format that the model is told to answer in.
     """
 
     instructions: str | None
@@ -42,34 +51,60 @@ class RenderOptions:
     model_identity: str
     knowledge_cutoff: str | None
     commentary_without_tools: bool
+    answer: AnswerFormat | None = None
+    tool_paths: tuple[str, ...] = ()
 
 
-def preamble(options: RenderOptions, leading: Sequence[str]) -> list[HarmonyMessage]:
-    """The messages in front; `leading` are the instructions that the context itself begins with."""
-    system = HarmonyMessage.from_role_and_content(Role.SYSTEM, _system(options))
-    instructions = "\n\n".join(text for text in (options.instructions, *leading) if text)
-    developer = DeveloperContent(instructions=instructions or None)
-    if options.tools:
-        developer = developer.with_function_tools(
-            [
-                ToolDescription.new(tool.name, tool.description or "", tool.parameters)
-                for tool in options.tools
-            ]
-        )
-    has_content = bool(instructions or options.tools)
-    return [system, instructions_message(developer)] if has_content else [system]
+def preamble(
+    options: RenderOptions, leading: Sequence[str], limits: SchemaLimits
+) -> list[HarmonyMessage]:
+    """The messages in front; `leading` are the instructions that the context itself begins with.
+
+    Raises `InvalidRequest` for a function's name or schema that cannot be written.
+    """
+    text = _developer_text(options, _instructions(options, leading), limits)
+    developer = [HarmonyMessage.from_role_and_content(Role.DEVELOPER, text)] if text else []
+    return [_system_message(options), *developer]
 
 
-def _system(options: RenderOptions) -> SystemContent:
+def reference_preamble(
+    options: RenderOptions, leading: Sequence[str], limits: SchemaLimits
+) -> list[HarmonyMessage]:
+    """The same, but that openai-harmony is left to write the tools.
+
+    It has no place for the format of an answer, which stands behind them as a text of its own:
+    tokens end there anyway.
+    """
+    if not options.tools:
+        return preamble(options, leading, limits)
+    tools = [
+        ToolDescription.new(tool.name, tool.description or "", tool.parameters)
+        for tool in options.tools
+    ]
+    told = DeveloperContent(instructions=_instructions(options, leading) or None)
+    contents: list[Content] = [told.with_function_tools(tools)]
+    if options.answer is not None:
+        formats = "\n\n".join(["", *_format_sections(options.answer)])
+        contents.append(TextContent(text=formats))
+    developer = HarmonyMessage.from_role_and_contents(Role.DEVELOPER, contents)
+    return [_system_message(options), developer]
+
+
+def _instructions(options: RenderOptions, leading: Sequence[str]) -> str:
+    return "\n\n".join(text for text in (options.instructions, *leading) if text)
+
+
+def _system_message(options: RenderOptions) -> HarmonyMessage:
     has_commentary = bool(options.tools) or options.commentary_without_tools
     channels = ["analysis", "commentary", "final"] if has_commentary else ["analysis", "final"]
-    return SystemContent(
+    content = SystemContent(
         model_identity=options.model_identity,
         reasoning_effort=ReasoningEffort[options.effort.upper()],
         conversation_start_date=options.current_date,
         knowledge_cutoff=options.knowledge_cutoff,
         channel_config=ChannelConfig.require_channels(channels),
     )
+    return HarmonyMessage.from_role_and_content(Role.SYSTEM, content)
 
 
 def system_text(content: SystemContent, *, has_functions: bool) -> str:
@@ -90,36 +125,56 @@ def system_text(content: SystemContent, *, has_functions: bool) -> str:
     )
 
 
-def developer_text(content: DeveloperContent, limits: SchemaLimits) -> str:
-    """The body of a developer message, as openai-harmony 0.0.8 writes it.
+def instructions_text(content: DeveloperContent) -> str:
+    """The body of a developer message that has instructions only, as openai-harmony writes it."""
+    return f"# Instructions\n\n{content.instructions}"
 
-    Raises `InvalidRequest` for a function's name or schema that cannot be written.
+
+def _developer_text(options: RenderOptions, instructions: str, limits: SchemaLimits) -> str:
+    """The body of the first developer message, as openai-harmony 0.0.8 writes it.
+
+    The last section is in the form that OpenAI's guide to Harmony shows.
     """
     sections = []
-    if content.instructions is not None:
-        sections += ["# Instructions", content.instructions]
-    if content.tools is not None:
-        lines = _function_lines(content.tools["functions"].tools, limits)
-        sections += ["# Tools", "\n".join(lines)]
+    if instructions:
+        sections += ["# Instructions", instructions]
+    if options.tools:
+        sections += ["# Tools", "\n".join(_function_lines(options, limits))]
+    if options.answer is not None:
+        sections += _format_sections(options.answer)
     return "\n\n".join(sections)
 
 
-def _function_lines(tools: Sequence[ToolDescription], limits: SchemaLimits) -> Iterator[str]:
+def _function_lines(options: RenderOptions, limits: SchemaLimits) -> Iterator[str]:
     normaliser = SchemaNormaliser(limits)
+    paths = options.tool_paths or tuple(f"tools[{index}]" for index in range(len(options.tools)))
     yield "## functions\n"
     yield "namespace functions {\n"
-    for index, tool in enumerate(tools):
-        recipient(tool.name, param=f"tools[{index}].name")
-        yield from (f"// {line}" for line in _lines(tool.description))
+    for tool, path in zip(options.tools, paths, strict=True):
+        recipient(tool.name, param=f"{path}.name")
+        yield from _comment(tool.description or "")
         schema = tool.parameters
         if schema is not None:
-            schema = normaliser.normalise(schema, param=f"tools[{index}].parameters")
+            schema = normaliser.normalise(schema, param=f"{path}.parameters")
         yield function_text(tool.name, schema)
     yield "} // namespace functions"
 
 
-def _lines(text: str) -> list[str]:
-    """Lines that end in LF or CRLF, without a last empty one."""
+def _format_sections(answer: AnswerFormat) -> Iterator[str]:
+    """The paragraphs that show the format: its name, its description, its schema on one line.
+
+    The schema is written as the request gave it, not as TypeScript: it is for JSON.
+    """
+    name, description = answer.name, answer.description
+    if answer.kind == "json_object":
+        name, description = answer.kind, _ANY_OBJECT
+    yield "# Response Formats"
+    yield f"## {name}"
+    yield "\n".join([*_comment(description), orjson.dumps(answer.schema).decode()])
+
+
+def _comment(text: str) -> list[str]:
+    """A comment of as many lines; they end in LF or CRLF, and a last empty one is left out."""
     *ended, last = text.split("\n")
     lines = [line.removesuffix("\r") for line in ended]
-    return [*lines, last] if last else lines
+    return [f"// {line}" for line in ([*lines, last] if last else lines)]

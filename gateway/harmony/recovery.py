@@ -9,7 +9,7 @@ anew for the next prompt), so that the model does not learn its own slips by hea
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,6 +62,23 @@ class Rule(StrEnum):
 
     # The turn.
     NO_VISIBLE_OUTPUT = "no_visible_output"  # nothing but reasoning, or nothing at all
+
+
+DOUBTS: Final = frozenset(
+    {
+        Rule.NO_CHANNEL,
+        Rule.HEADER_TOO_LONG,
+        Rule.UNKNOWN_RECIPIENT,
+        Rule.BUILTIN_NOT_ENABLED,
+        Rule.CALL_NOT_ALLOWED,
+    }
+)
+"""The rules that guess for whom a message is.
+
+A header that any of these had to read is worth writing anew, while nobody has seen the body. Every
+other rule knows what was meant: a misspelt tool, a forgotten marker, words too many. And a message
+in a foreign role is not worth it, since what came before it is complete.
+"""
 
 
 def count(recoveries: dict[str, int], rules: Iterable[Rule], times: int = 1) -> None:

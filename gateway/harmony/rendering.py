@@ -20,7 +20,13 @@ from gateway.harmony.history import (
     without_stale_reasoning,
 )
 from gateway.harmony.messages import JSON_CONTENT, harmony_message, message_text
-from gateway.harmony.preamble import RenderOptions, developer_text, preamble, system_text
+from gateway.harmony.preamble import (
+    RenderOptions,
+    instructions_text,
+    preamble,
+    reference_preamble,
+    system_text,
+)
 from gateway.harmony.schema import SchemaLimits
 from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 from gateway.protocol.items import Message
@@ -56,7 +62,7 @@ class Renderer:
         """
         leading = leading_instructions(items)
         ids: list[int] = []
-        for message in preamble(options, _instructions(items[:leading])):
+        for message in preamble(options, _instructions(items[:leading]), self._schema_limits):
             ids += self.message_ids(message, has_functions=bool(options.tools))
         spans = [Span(PREAMBLE, 0, len(ids))]
         for placed in _shown(items, leading):
@@ -99,7 +105,7 @@ class Renderer:
         if isinstance(content, SystemContent):
             return system_text(content, has_functions=has_functions)
         if isinstance(content, DeveloperContent):
-            return developer_text(content, self._schema_limits)
+            return instructions_text(content)
         text: str = content.text
         return text
 
@@ -109,7 +115,7 @@ def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> lis
     leading = leading_instructions(items)
     shown = (harmony_message(p.item.item(), p.function) for p in _shown(items, leading))
     return [
-        *preamble(options, _instructions(items[:leading])),
+        *reference_preamble(options, _instructions(items[:leading]), SchemaLimits()),
         *(message for message in shown if message is not None),
     ]
 

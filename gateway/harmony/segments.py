@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.harmony.arguments import Arguments
-from gateway.harmony.recovery import Rule, count
+from gateway.harmony.recovery import DOUBTS, Rule, count
 from gateway.harmony.vocabulary import CALL, END, RETURN
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Draft:
 
     `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes
     the answer only when there is no other, and otherwise nothing. `tool_role` is the tool's name
-    that the message has as its role.
+    that the message has as its role. `doubts` are the rules that guessed what it is.
     """
 
     start: int
@@ -51,6 +51,7 @@ class Draft:
     text_ids: int = 0
     started: bool = False
     arguments: Arguments | None = None
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,13 @@ class SegmentWriter:
         self.reasoning_tokens = 0
         self._recoveries = recoveries
         self._events: list[SegmentEvent] = []
-        self._texts: list[str] = []
+        self._texts: list[SegmentText] = []
         self._waiting: tuple[Draft, Closing] | None = None
+
+    @property
+    def waiting_ids(self) -> int:
+        """Ids of the text that is reasoning or the answer, as what comes after it will tell."""
+        return 0 if self._waiting is None else self._waiting[0].text_ids
 
     def take(self) -> list[SegmentEvent]:
         """The events since the last call; at most one text for each stay in a segment."""
@@ -86,6 +92,7 @@ class SegmentWriter:
         """Count rules that had a part in this message."""
         rules = tuple(rules)
         draft.verbatim = draft.verbatim and not rules
+        draft.doubts += tuple(rule.value for rule in rules if rule in DOUBTS)
         count(self._recoveries, rules)
 
     def begin(self, draft: Draft) -> None:
@@ -94,10 +101,15 @@ class SegmentWriter:
             draft.arguments = Arguments()
             self._start(draft)
 
-    def write(self, draft: Draft, text: str, text_ids: int = 0) -> None:
-        """More body: readable text, and how many ids were read for it (0: they are counted)."""
+    def write(
+        self, draft: Draft, text: str, text_ids: int = 0, tokens: tuple[int, ...] = ()
+    ) -> None:
+        """More body: readable text, and how many ids were read for it (0: they are counted).
+
+        `tokens` are the positions of the ids that spell it, if they are known.
+        """
         if text and draft.glue:
-            text, draft.glue = draft.glue + text, ""
+            text, draft.glue, tokens = draft.glue + text, "", ()
         draft.text_ids += text_ids
         if draft.kind is None:
             draft.held.append(text)
@@ -105,8 +117,8 @@ class SegmentWriter:
         if draft.kind is SegmentKind.REASONING:
             self.reasoning_tokens += text_ids
         if draft.arguments is not None:
-            text = draft.arguments.feed(text)
-        self._emit(draft, text)
+            text, tokens = draft.arguments.feed(text), ()
+        self._emit(draft, text, tokens)
 
     def decide(self, draft: Draft, kind: SegmentKind, name: str = "") -> None:
         """A waiting draft learns what it is; what it held flows."""
@@ -139,9 +151,9 @@ class SegmentWriter:
         verbatim = draft.verbatim and trained
         self._events.append(SegmentEnded(draft.start, closing.end, complete, verbatim))
 
-    def conclude(self) -> None:
-        """Nothing more comes: what waited is the answer."""
-        self._settle(SegmentKind.FINAL)
+    def conclude(self, *, is_cut: bool = False) -> None:
+        """Nothing more comes: what waited is the answer, unless the turn was cut to go on."""
+        self._settle(SegmentKind.REASONING if is_cut else SegmentKind.FINAL)
 
     def _settle(self, kind: SegmentKind) -> None:
         if self._waiting is None:
@@ -152,11 +164,11 @@ class SegmentWriter:
         self.decide(draft, kind)
         self.close(draft, closing)
 
-    def _emit(self, draft: Draft, text: str) -> None:
+    def _emit(self, draft: Draft, text: str, tokens: tuple[int, ...] = ()) -> None:
         if text:
             if not draft.started:
                 self._start(draft)
-            self._texts.append(text)
+            self._texts.append(SegmentText(text, tokens))
 
     def _start(self, draft: Draft) -> None:
         self._settle(SegmentKind.REASONING)
@@ -166,6 +178,10 @@ class SegmentWriter:
         self._events.append(SegmentStarted(kind, draft.name))
 
     def _join_texts(self) -> None:
-        if self._texts:
-            self._events.append(SegmentText("".join(self._texts)))
-            self._texts.clear()
+        texts, self._texts = self._texts, []
+        if len(texts) < 2:
+            self._events += texts
+            return
+        is_traced = all(text.tokens for text in texts)
+        tokens = tuple(at for text in texts for at in text.tokens) if is_traced else ()
+        self._events.append(SegmentText("".join(text.text for text in texts), tokens))

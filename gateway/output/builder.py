@@ -1,12 +1,14 @@
 """Segments to stream events: the only assigner of ids, indexes and sequence numbers.
 
-Three rules beyond the tables of `lifecycle`:
+Four rules beyond the tables of `lifecycle`:
 
 * A message or reasoning that never says anything is no item: it is announced with its first text.
 * All text that one call of `feed` brings for one item is one delta event.
 * A segment that was cut off keeps its item open. If more follows, the item was not where the
   response ended, and closes as `completed`; otherwise it closes with the response. So an
   `incomplete` item is always the last one, and never part of a `completed` response.
+* The call of a shell or of the patcher is shown when its segment has ended. One that was cut off,
+  or whose arguments have not the shape of its kind, is no item at all: a client could only run it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gateway import ids
-from gateway.generation import SegmentEnded, SegmentStarted, SegmentText
-from gateway.output.items import OpenItem
+from gateway.generation import CALL_KINDS, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
+from gateway.output.items import OpenItem, WholeItem
 from gateway.output.lifecycle import (
     CLOSING_EVENTS,
     ENVELOPES,
@@ -26,17 +28,25 @@ from gateway.output.lifecycle import (
     OPENING_EVENT,
     RESPONSE_STATUSES,
     STATUS_EVENTS,
+    SUMMARY_CLOSING_EVENTS,
+    SUMMARY_DELTA_EVENT,
+    SUMMARY_OPENING_EVENT,
     advance,
 )
+from gateway.output.logprobs import entries
+from gateway.output.summaries import summarizer
+from gateway.protocol.calls import call_fields
 from gateway.protocol.events import Event
 from gateway.protocol.responses import Outcome, response_body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from gateway.generation import SegmentEvent
-    from gateway.output.lifecycle import ItemStatus
+    from gateway.output.lifecycle import Envelope, ItemStatus
+    from gateway.output.logprobs import Spelling
     from gateway.protocol.responses import ResponseHead, ResponseStatus
+    from gateway.protocol.rules import OutputRules
 
 
 class Builder:
@@ -46,14 +56,26 @@ class Builder:
     What is queued may also be finished, in a way that `RESPONSE_STATUSES` allows. `alive` fits in
     everywhere between. Any other order raises `ValueError`, and so do segment events in an order
     that no `TokenParser` may produce.
+
+    The `rules` tell what the client calls the tools, and how much of the reasoning is its summary.
+    `seal` makes the `encrypted_content` of a reasoning item from its text and from how its segment
+    ended (None: not at all); None for no such content.
     """
 
-    def __init__(self, head: ResponseHead) -> None:
+    def __init__(
+        self,
+        head: ResponseHead,
+        rules: OutputRules,
+        seal: Callable[[str, SegmentEnded | None], str | None] | None = None,
+    ) -> None:
         self._head = head
+        self._rules = rules
+        self._seal = seal
         self._outcome = Outcome("queued" if head.background else "in_progress")
         self._sequence_number = 0
         self._segment: SegmentStarted | None = None
         self._item: OpenItem | None = None
+        self._whole: list[str] = []
         self.output: list[dict[str, Any]] = []
         """The items that are done, each exactly as its `output_item.done` showed it."""
         self.endings: dict[int, SegmentEnded] = {}
@@ -62,6 +84,8 @@ class Builder:
         """`response.created` was emitted."""
         self.is_visible = False
         """A call, or a message with text, came out: something beside reasoning."""
+        self.is_called = False
+        """A call came out."""
         self.is_finished = False
         """The terminal event was emitted."""
 
@@ -83,21 +107,23 @@ class Builder:
         self._outcome = Outcome(advance(RESPONSE_STATUSES, self._outcome.status, "in_progress"))
         return self.alive()
 
-    def feed(self, segments: Iterable[SegmentEvent]) -> list[Event]:
-        """The events that show these segment events."""
+    def feed(
+        self, segments: Iterable[SegmentEvent], spelling: Spelling | None = None
+    ) -> list[Event]:
+        """The events that show these segment events; `spelling` knows the ids of traced text."""
         self._require_running()
         events: list[Event] = []
-        texts: list[str] = []
+        texts: list[SegmentText] = []
         for segment in segments:
             if isinstance(segment, SegmentText):
-                texts.append(segment.text)
+                texts.append(segment)
                 continue
-            self._write(texts, events)
+            self._write(texts, spelling, events)
             if isinstance(segment, SegmentStarted):
                 self._open_segment(segment, events)
             else:
                 self._close_segment(segment, events)
-        self._write(texts, events)
+        self._write(texts, spelling, events)
         return events
 
     def alive(self) -> list[Event]:
@@ -151,38 +177,50 @@ class Builder:
             self._open_item(segment, events)
 
     def _close_segment(self, segment: SegmentEnded, events: list[Event]) -> None:
-        if self._segment is None:
+        started, self._segment = self._segment, None
+        if started is None:
             raise ValueError("a segment ended that had not started")
-        self._segment = None
+        if ENVELOPES[started.kind].is_whole:
+            self._show_whole(started, segment, events)
         if self._item is None:
             return
         self.endings[self._item.output_index] = segment
         if segment.complete:
             self._close_item("completed", events)
 
-    def _write(self, texts: list[str], events: list[Event]) -> None:
+    def _write(
+        self, texts: list[SegmentText], spelling: Spelling | None, events: list[Event]
+    ) -> None:
         """Show the texts, which are taken out of the list, as one delta."""
         if not texts:
             return
         if self._segment is None:
             raise ValueError("text outside of a segment")
-        item = self._item or self._open_item(self._segment, events)
-        events.append(self._delta(item, "".join(texts)))
+        text = texts[0].text if len(texts) == 1 else "".join(part.text for part in texts)
+        if self._item is None and ENVELOPES[self._segment.kind].is_whole:
+            self._whole.append(text)
+        else:
+            item = self._item or self._open_item(self._segment, events)
+            logprobs = _logprobs(item, texts, spelling) if spelling else None
+            events.append(self._delta(item, text, logprobs))
+            if item.is_summarized:
+                self._summarize(item, text, events)
         texts.clear()
 
     def _open_item(self, segment: SegmentStarted, events: list[Event]) -> OpenItem:
         envelope = ENVELOPES[segment.kind]
         index = len(self.output)
+        is_reasoning = envelope.item_type == "reasoning"
         item = OpenItem(
             envelope,
-            ids.output_item_id(envelope.id_prefix, self._head.uuid, index),
+            self._item_id(envelope),
             index,
-            call_id=ids.call_id(self._head.uuid, index),
-            name=segment.name,
+            call=self._named_call(segment) if segment.kind in CALL_KINDS else {},
+            summarizer=summarizer(self._rules.summary) if is_reasoning else None,
         )
         events += [self._emit(name, item.fields(name)) for name in envelope.opening]
         self._item = item
-        self.is_visible = self.is_visible or envelope.item_type != "reasoning"
+        self._note_shown(segment)
         return item
 
     def _close_item(self, status: ItemStatus, events: list[Event]) -> None:
@@ -191,26 +229,102 @@ class Builder:
             return
         if item.lacks_delta:
             events.append(self._delta(item, ""))
+        if item.is_summarized:
+            self._summarize(item, None, events)
         item.close(status)
-        events += [self._emit(name, item.fields(name)) for name in item.envelope.closing]
+        if self._seal is not None and item.envelope.item_type == "reasoning":
+            item.encrypted_content = self._seal(item.text, self.endings.get(item.output_index))
+        for name in item.closing:
+            fields = item.summary_fields if name in SUMMARY_CLOSING_EVENTS else item.fields
+            events.append(self._emit(name, fields(name)))
         self.output.append(item.body())
         self._item = None
 
-    def _delta(self, item: OpenItem, text: str) -> Event:
+    def _show_whole(
+        self, segment: SegmentStarted, ended: SegmentEnded, events: list[Event]
+    ) -> None:
+        arguments, self._whole = "".join(self._whole), []
+        try:
+            fields = call_fields(self._rules.tools.get(segment.name), segment.name, arguments)
+        except ValueError:
+            return
+        if not ended.complete:
+            return
+        envelope = ENVELOPES[segment.kind]
+        index = len(self.output)
+        call = {**self._call_id(index), **fields}
+        item = WholeItem(envelope, self._item_id(envelope), index, call=call)
+        events.append(self._emit(envelope.opening[0], item.added()))
+        for name, command in item.commands():
+            events.append(self._emit(name, command, len(command.get("delta", ""))))
+        self.endings[index] = ended
+        self.output.append(item.body())
+        events.append(self._emit(envelope.closing[0], {"output_index": index, "item": item.body()}))
+        self._note_shown(segment)
+
+    def _note_shown(self, segment: SegmentStarted) -> None:
+        self.is_visible = self.is_visible or segment.kind is not SegmentKind.REASONING
+        self.is_called = self.is_called or segment.kind in CALL_KINDS
+
+    def _summarize(self, item: OpenItem, text: str | None, events: list[Event]) -> None:
+        """Show what the summary says after this text, or (None) at the end of the item."""
+        is_first = not item.has_summary
+        more = item.summarize(text)
+        if not more:
+            return
+        if is_first:
+            fields = item.summary_fields(SUMMARY_OPENING_EVENT)
+            events.append(self._emit(SUMMARY_OPENING_EVENT, fields))
+        events.append(self._emit(SUMMARY_DELTA_EVENT, item.summary_delta(more), len(more)))
+
+    def _item_id(self, envelope: Envelope) -> str:
+        return ids.output_item_id(envelope.id_prefix, self._head.uuid, len(self.output))
+
+    def _call_id(self, index: int) -> dict[str, Any]:
+        return {"call_id": ids.call_id(self._head.uuid, index)}
+
+    def _named_call(self, segment: SegmentStarted) -> dict[str, Any]:
+        """What the client calls the tool, of which the model knows another name."""
+        call = self._call_id(len(self.output))
+        tool = self._rules.tools.get(segment.name)
+        if tool is None:
+            return {**call, "name": segment.name}
+        namespace = {} if tool.namespace is None else {"namespace": tool.namespace}
+        return {**call, "name": tool.shown_name, **namespace}
+
+    def _delta(
+        self, item: OpenItem, text: str, logprobs: list[dict[str, Any]] | None = None
+    ) -> Event:
         number = self._sequence_number
         self._sequence_number = number + 1
-        return Event(item.envelope.delta, number, item.write(text, number), len(text))
+        data = item.write(text, number, logprobs)
+        return Event(item.envelope.delta, number, data, len(text))
 
     def _response_event(self, event_type: str, output: list[dict[str, Any]]) -> Event:
         return self._emit(
             event_type, {"response": response_body(self._head, self._outcome, output)}
         )
 
-    def _emit(self, event_type: str, fields: dict[str, Any]) -> Event:
+    def _emit(self, event_type: str, fields: dict[str, Any], delta_length: int = 0) -> Event:
         number = self._sequence_number
         self._sequence_number = number + 1
         data = orjson.dumps({"type": event_type, "sequence_number": number, **fields})
-        return Event(event_type, number, data)
+        return Event(event_type, number, data, delta_length)
+
+
+def _logprobs(
+    item: OpenItem, texts: list[SegmentText], spelling: Spelling
+) -> list[dict[str, Any]] | None:
+    """The entries of all the ids of these texts; None where some are not known."""
+    if item.envelope.part != "output_text":
+        return None
+    told: list[dict[str, Any]] = []
+    for text in texts:
+        more = entries(text, spelling)
+        if more is None:
+            return None
+        told += more
+    return told
 
 
 def _error_fields(error: dict[str, Any]) -> dict[str, Any]:

@@ -7,13 +7,16 @@ are the same function, applied again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.generation import RenderedItem, TokenUsage
-from gateway.log import Alive, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted
+from gateway.generation import Place, RenderedItem, TokenUsage, Where
+from gateway.log import Alive, Finished, Hold, Hop, Queued, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.output.builder import Builder
+from gateway.output.reading import Reading, Turn
+from gateway.output.screen import Astray, Body, Screen, demands
 from gateway.protocol.responses import Outcome
+from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from gateway.log import Entry
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.rules import OutputRules
+
+
+__all__ = ["Astray", "Body", "Fold", "Framing", "Turn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,52 +44,37 @@ class Framing:
     message_end: int
 
 
-@dataclass(slots=True)
-class Turn:
-    """One model call as far as the log tells: what it takes to go on with it elsewhere.
-
-    `said` are the ids of the model, without the prefill; `finish` is None while the turn is open,
-    and for good where it was broken off. `hops` counts who went on with it, backends and replicas.
-    """
-
-    input_tokens: int
-    prefill: tuple[int, ...]
-    said: list[int] = field(default_factory=list)
-    finish: FinishReason | None = None
-    hops: int = 0
-
-
-@dataclass(slots=True)
-class _Reading:
-    """The open turn and who reads it."""
-
-    turn: Turn
-    parser: TokenParser
-    prefilled_reasoning_tokens: int
-
-    @property
-    def reasoning_tokens(self) -> int:
-        """Those that the model said; what was prefilled is input."""
-        return self.parser.reasoning_tokens - self.prefilled_reasoning_tokens
-
-
 class Fold:
     """One response, folded entry by entry.
 
     The first entry also brings the events that open the stream, whatever entry it is; after
     `Queued` the next one but `Alive` says that it is in progress. Applying an entry that cannot
-    stand where it stands (anything after `Finished`, `Queued` after anything, `Tokens`,
-    `TurnEnded` or a `Hop` to another backend outside of a turn, `TurnStarted` inside of one)
-    raises `ValueError` and changes nothing.
+    stand where it stands (anything after `Finished`, `Queued` after anything, `Tokens`, `Hold`,
+    `TurnEnded`, a `Hop` to another backend or a `Repair` that voids ids outside of a turn,
+    `TurnStarted` inside of one, a `Repair` of ids that nobody said or somebody saw) raises
+    `ValueError` and changes nothing.
+
+    `new_parser` makes a parser that traces its text, or (False) does not. `seal` seals the content
+    of a reasoning item (`gateway.sealing.Unsealed.content`), or cannot (None).
     """
 
     def __init__(
-        self, head: ResponseHead, new_parser: Callable[[], TokenParser], framing: Framing
+        self,
+        head: ResponseHead,
+        new_parser: Callable[[bool], TokenParser],
+        framing: Framing,
+        rules: OutputRules,
+        seal: Callable[[bytes], str | None] | None = None,
     ) -> None:
-        self._builder = Builder(head)
+        self._builder = Builder(head, rules, self._seal_item if seal else None)
+        self._rules = rules
+        self._seal = seal
         self._new_parser = new_parser
         self._framing = framing
-        self._reading: _Reading | None = None
+        self._is_screened = demands(rules)
+        self._reading: Reading | None = None
+        self._is_traced = False
+        self._is_stopped = False
         self._usage = TokenUsage()
         self._recoveries: dict[str, int] = {}
         self._ids: dict[int, tuple[int, ...] | None] = {}
@@ -92,6 +84,65 @@ class Fold:
         """How often another backend went on."""
         self.takeovers = 0
         """How often another replica went on."""
+        self.repairs = 0
+        """How often ids were taken back."""
+
+    @property
+    def place(self) -> Place:
+        """Where the next id of the open turn falls; over when no turn is open."""
+        return self._reading.parser.place if self._reading else Place(Where.OVER, 0)
+
+    @property
+    def astray(self) -> Astray | None:
+        """What the open turn says against the rules, if anything."""
+        return self._reading.astray if self._reading else None
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        """What waits for the end of the open turn, to be checked before it."""
+        screen = self._screen
+        return tuple(screen.bodies) if screen else ()
+
+    def bodies_after(self, finish: FinishReason) -> tuple[Body, ...]:
+        """What would wait to be checked if the open turn ended like this.
+
+        Reads the turn again, unless nothing but its end is missing.
+        """
+        place = self.place
+        if self._reading is None or (place.where is Where.BETWEEN and not place.waiting):
+            return self.bodies
+        return tuple(self._reading.bodies_after(finish))
+
+    @property
+    def called(self) -> bool:
+        """A call that may be shown came in some turn."""
+        screen = self._screen
+        return self._builder.is_called or (screen is not None and screen.called)
+
+    @property
+    def pending(self) -> bool:
+        """Something is withheld, not only reasoning, that will be shown when the turn ends."""
+        screen = self._screen
+        return screen is not None and screen.pending
+
+    @property
+    def seen(self) -> int:
+        """How many ids of the open turn, prefill included, can no longer be taken back.
+
+        What was shown depends on them, and not on those behind them. Reads the turn again.
+        """
+        return self._reading.seen if self._reading else 0
+
+    @property
+    def stopped(self) -> bool:
+        """The answer came to a stop string; what follows is not shown."""
+        screen = self._screen
+        return self._is_stopped or (screen is not None and screen.stopped)
+
+    @property
+    def is_held(self) -> bool:
+        """A hold stands in the open turn."""
+        return self._reading is not None and self._reading.is_held
 
     @property
     def open_turn(self) -> Turn | None:
@@ -129,7 +180,7 @@ class Fold:
 
     @property
     def recoveries(self) -> dict[str, int]:
-        """How often each recovery rule of the parser fired, over all turns."""
+        """How often each recovery rule of the parser fired, and each repair's, over all turns."""
         running = self._reading.parser.recoveries if self._reading else {}
         return _sum(self._recoveries, running)
 
@@ -144,8 +195,8 @@ class Fold:
                 return self._begin_turn(entry)
             case TurnEnded():
                 return self._end_turn(entry)
-            case Hop():
-                return self._hop(entry)
+            case Hop() | Hold() | Repair():
+                return self._intervene(entry)
             case Alive() | Queued():
                 return self._pass_time(entry)
             case _:
@@ -174,30 +225,60 @@ class Fold:
             return self._builder.queue()
         return self._builder.alive() if self._builder.is_started else self._builder.start()
 
+    @property
+    def _screen(self) -> Screen | None:
+        return self._reading.screen if self._reading else None
+
     def _hear(self, entry: Tokens) -> list[Event]:
         reading = self._open_reading()
-        reading.turn.said.extend(entry.ids)
         self._usage.output_tokens += len(entry.ids)
-        return self._builder.feed(reading.parser.feed(entry.ids))
+        return self._show(reading, reading.hear(entry.ids, entry.logprobs))
 
     def _begin_turn(self, entry: TurnStarted) -> list[Event]:
         if self._reading is not None:
             raise ValueError("a turn started inside of another")
-        parser = self._new_parser()
-        segments = parser.feed(entry.prefill) if entry.prefill else []
         turn = Turn(entry.input_tokens, entry.prefill)
-        self._reading = _Reading(turn, parser, parser.reasoning_tokens)
+        reading = Reading(turn, self._new_parser, self._screens(), is_traced=self._is_traced)
+        self._reading = reading
         self.turns.append(turn)
         self._usage.input_tokens += entry.input_tokens
-        return self._open_stream() + self._builder.feed(segments)
+        return self._open_stream()
+
+    def _screens(self) -> Callable[[Callable[[int], bytes]], Screen | None]:
+        """Makes the screens of a turn that begins now."""
+        if not self._is_screened:
+            return lambda _: None
+        rules, called = self._rules, self.called
+        return lambda spelled: Screen(rules, spelled, called=called)
+
+    def _show(self, reading: Reading, segments: list[SegmentEvent]) -> list[Event]:
+        return self._builder.feed(segments, reading if reading.is_traced else None)
+
+    def _intervene(self, entry: Hop | Hold | Repair) -> list[Event]:
+        """What was done about a turn, and shows nothing of it."""
+        if isinstance(entry, Hop):
+            self._hop(entry)
+        elif isinstance(entry, Repair):
+            self._repair(entry)
+        else:
+            self._open_reading().hold()
+        return self._open_stream()
+
+    def _repair(self, entry: Repair) -> None:
+        if entry.voided:
+            self._open_reading().take_back(entry.voided)
+            self._usage.output_tokens -= entry.voided
+            self._usage.voided_tokens += entry.voided
+            self.repairs += 1
+        self._recoveries = _sum(self._recoveries, {entry.rule: 1})
 
     def _end_turn(self, entry: TurnEnded) -> list[Event]:
         reading = self._open_reading()
         reading.turn.finish = entry.finish
         self._usage.cached_tokens += min(entry.cached_tokens, reading.turn.input_tokens)
-        return self._settle(reading, reading.parser.finish(entry.finish))
+        return self._settle(reading, entry.finish)
 
-    def _hop(self, entry: Hop) -> list[Event]:
+    def _hop(self, entry: Hop) -> None:
         turn = self._open_reading().turn if entry.reason == "backend" else self.open_turn
         if turn is not None:
             turn.hops += 1
@@ -206,37 +287,49 @@ class Fold:
         else:
             self.takeovers += 1
         self._usage.recomputed_tokens += entry.recomputed_tokens
-        return self._open_stream()
 
     def _finish(self, entry: Finished) -> list[Event]:
         outcome = _outcome(entry, self.usage)
         events = [] if self._builder.may_finish(outcome) else self._open_stream()
         if self._reading is not None:
-            events += self._settle(self._reading, self._reading.parser.finish(None))
+            events += self._settle(self._reading, None)
         return events + self._builder.finish(outcome)
 
-    def _settle(self, reading: _Reading, segments: list[SegmentEvent]) -> list[Event]:
-        """Book a turn whose parser has finished."""
-        events = self._builder.feed(segments)
-        heard = [*reading.turn.prefill, *reading.turn.said]
+    def _settle(self, reading: Reading, finish: FinishReason | None) -> list[Event]:
+        """Show what the end of a turn shows, and book it."""
+        events = self._show(reading, reading.end(finish))
+        ids = reading.ids
         for index, ending in self._builder.endings.items():
             if index not in self._ids:
-                self._ids[index] = self._exact_ids(heard, ending)
+                self._ids[index] = self._exact_ids(ids, ending)
         self._usage.reasoning_tokens += reading.reasoning_tokens
         self._recoveries = _sum(self._recoveries, reading.parser.recoveries)
+        self._is_stopped = self.stopped
+        self._is_traced = reading.is_traced
         self._reading = None
         return events
 
-    def _exact_ids(self, heard: list[int], ending: SegmentEnded) -> tuple[int, ...] | None:
+    def _exact_ids(self, ids: list[int], ending: SegmentEnded) -> tuple[int, ...] | None:
+        """A message of the turn that has these ids as the next prompt repeats it."""
         if not (ending.verbatim and ending.complete):
             return None
-        message = heard[ending.start : ending.end]
+        message = ids[ending.start : ending.end]
         if message[-1:] == [self._framing.turn_end]:
             message[-1] = self._framing.message_end
         opening = self._framing.opening if ending.start == 0 else ()
         return (*opening, *message)
 
-    def _open_reading(self) -> _Reading:
+    def _seal_item(self, text: str, ending: SegmentEnded | None) -> str | None:
+        """The sealed content of a reasoning item: the ids that repeat it, or else its text.
+
+        A complete one closes while its turn is open; one that was cut off has no ids anyway.
+        """
+        ids = None
+        if self._reading is not None and ending is not None:
+            ids = self._exact_ids(self._reading.ids, ending)
+        return self._seal(Unsealed(ids, text).content) if self._seal else None
+
+    def _open_reading(self) -> Reading:
         if self._reading is None:
             raise ValueError("an entry of a turn outside of any")
         return self._reading

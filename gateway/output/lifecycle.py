@@ -5,6 +5,7 @@ nothing of how a body is built. The builder walks them and cannot emit anything 
 
     stream   = OPENING_EVENT waiting* (running+ (running | item)*)? CLOSING_EVENTS
     item     = opening delta* closing          of one row of ENVELOPES, items never overlap
+             | opening COMMAND_EVENTS* closing   of a row without delta: it is shown at once
     waiting  = response.queued                 STATUS_EVENTS; repeated, it says: still alive
     running  = response.in_progress            the same, anywhere between two item events
 
@@ -28,7 +29,16 @@ if TYPE_CHECKING:
     from gateway.protocol.responses import ResponseStatus
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
-ItemType = Literal["message", "reasoning", "function_call"]
+ItemType = Literal[
+    "message",
+    "reasoning",
+    "function_call",
+    "custom_tool_call",
+    "local_shell_call",
+    "shell_call",
+    "apply_patch_call",
+]
+PartType = Literal["output_text", "refusal", "reasoning_text"]
 _Status = TypeVar("_Status", bound=str)
 
 RESPONSE_STATUSES: Final[Mapping[ResponseStatus, frozenset[ResponseStatus]]] = {
@@ -69,6 +79,21 @@ CLOSING_EVENTS: Final[Mapping[ResponseStatus, tuple[str, ...]]] = {
 }
 """How a stream ends, by the status it ends with. The last event is the terminal one."""
 
+SUMMARY_OPENING_EVENT: Final = "response.reasoning_summary_part.added"
+SUMMARY_DELTA_EVENT: Final = "response.reasoning_summary_text.delta"
+SUMMARY_CLOSING_EVENTS: Final = (
+    "response.reasoning_summary_text.done",
+    "response.reasoning_summary_part.done",
+)
+"""The summary of a reasoning item: opened by its first text, closed just before the item is."""
+
+COMMAND_EVENTS: Final = (
+    "response.shell_call_command.added",
+    "response.shell_call_command.delta",
+    "response.shell_call_command.done",
+)
+"""Each command of a shell call, one after the other."""
+
 EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "response.output_item.added": ("output_index", "item"),
     "response.content_part.added": ("item_id", "output_index", "content_index", "part"),
@@ -85,6 +110,17 @@ EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "response.function_call_arguments.delta": ("item_id", "output_index", "delta"),
     # `name` is required by OpenAI's OpenAPI document, though its SDK does not know it yet.
     "response.function_call_arguments.done": ("item_id", "output_index", "arguments", "name"),
+    "response.refusal.delta": ("item_id", "output_index", "content_index", "delta"),
+    "response.refusal.done": ("item_id", "output_index", "content_index", "refusal"),
+    "response.custom_tool_call_input.delta": ("item_id", "output_index", "delta"),
+    "response.custom_tool_call_input.done": ("item_id", "output_index", "input"),
+    SUMMARY_OPENING_EVENT: ("item_id", "output_index", "summary_index", "part"),
+    SUMMARY_DELTA_EVENT: ("item_id", "output_index", "summary_index", "delta"),
+    SUMMARY_CLOSING_EVENTS[0]: ("item_id", "output_index", "summary_index", "text"),
+    SUMMARY_CLOSING_EVENTS[1]: ("item_id", "output_index", "summary_index", "part"),
+    COMMAND_EVENTS[0]: ("output_index", "command_index", "command"),
+    COMMAND_EVENTS[1]: ("output_index", "command_index", "delta"),
+    COMMAND_EVENTS[2]: ("output_index", "command_index", "command"),
     "response.content_part.done": ("item_id", "output_index", "content_index", "part"),
     "response.output_item.done": ("output_index", "item"),
 }
@@ -95,56 +131,101 @@ EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 class Envelope:
     """How one kind of segment is shown: as which item, and in which events.
 
-    `needs_delta`: at least one delta is sent even when there is no text, for clients that take
-    arguments from deltas only. Such an item exists without text, too; any other does not.
+    `delta` is empty for what is shown in one piece, when its segment has ended. `part` is the type
+    of its content, `text_field` where its text stands if it has no content. `needs_delta`: at least
+    one delta is sent even when there is no text, for clients that take arguments from deltas only.
+    Such an item exists without text, too; any other does not.
     """
 
     item_type: ItemType
     id_prefix: str
     opening: tuple[str, ...]
-    delta: str
     closing: tuple[str, ...]
+    delta: str = ""
+    part: PartType | None = None
+    text_field: str = ""
     phase: Phase | None = None
     needs_delta: bool = False
 
+    @property
+    def is_whole(self) -> bool:
+        """Shown in one piece."""
+        return not self.delta
 
-def _message(phase: Phase) -> Envelope:
+
+def _spoken(
+    item_type: ItemType, id_prefix: str, part: PartType, text: str, *, phase: Phase | None = None
+) -> Envelope:
+    """An item with content; `text` begins the names of the events that show it."""
     return Envelope(
-        item_type="message",
-        id_prefix=ids.MESSAGE_PREFIX,
+        item_type=item_type,
+        id_prefix=id_prefix,
         opening=("response.output_item.added", "response.content_part.added"),
-        delta="response.output_text.delta",
-        closing=(
-            "response.output_text.done",
-            "response.content_part.done",
-            "response.output_item.done",
-        ),
+        delta=f"{text}.delta",
+        closing=(f"{text}.done", "response.content_part.done", "response.output_item.done"),
+        part=part,
         phase=phase,
     )
 
 
-ENVELOPES: Final[Mapping[SegmentKind, Envelope]] = {
-    SegmentKind.REASONING: Envelope(
-        item_type="reasoning",
-        id_prefix=ids.REASONING_PREFIX,
-        opening=("response.output_item.added", "response.content_part.added"),
-        delta="response.reasoning_text.delta",
-        closing=(
-            "response.reasoning_text.done",
-            "response.content_part.done",
-            "response.output_item.done",
-        ),
-    ),
-    SegmentKind.COMMENTARY: _message("commentary"),
-    SegmentKind.FINAL: _message("final_answer"),
-    SegmentKind.FUNCTION_CALL: Envelope(
-        item_type="function_call",
-        id_prefix=ids.FUNCTION_CALL_PREFIX,
+def _called(item_type: ItemType, id_prefix: str, text_field: str, text: str) -> Envelope:
+    """A call with a text; `text` begins the names of the events that show it."""
+    return Envelope(
+        item_type=item_type,
+        id_prefix=id_prefix,
         opening=("response.output_item.added",),
-        delta="response.function_call_arguments.delta",
-        closing=("response.function_call_arguments.done", "response.output_item.done"),
+        delta=f"{text}.delta",
+        closing=(f"{text}.done", "response.output_item.done"),
+        text_field=text_field,
         needs_delta=True,
+    )
+
+
+def _whole(item_type: ItemType, id_prefix: str) -> Envelope:
+    return Envelope(
+        item_type=item_type,
+        id_prefix=id_prefix,
+        opening=("response.output_item.added",),
+        closing=("response.output_item.done",),
+    )
+
+
+ENVELOPES: Final[Mapping[SegmentKind, Envelope]] = {
+    SegmentKind.REASONING: _spoken(
+        "reasoning", ids.REASONING_PREFIX, "reasoning_text", "response.reasoning_text"
     ),
+    SegmentKind.COMMENTARY: _spoken(
+        "message",
+        ids.MESSAGE_PREFIX,
+        "output_text",
+        "response.output_text",
+        phase="commentary",
+    ),
+    SegmentKind.FINAL: _spoken(
+        "message",
+        ids.MESSAGE_PREFIX,
+        "output_text",
+        "response.output_text",
+        phase="final_answer",
+    ),
+    SegmentKind.REFUSAL: _spoken(
+        "message", ids.MESSAGE_PREFIX, "refusal", "response.refusal", phase="final_answer"
+    ),
+    SegmentKind.FUNCTION_CALL: _called(
+        "function_call",
+        ids.FUNCTION_CALL_PREFIX,
+        "arguments",
+        "response.function_call_arguments",
+    ),
+    SegmentKind.CUSTOM_CALL: _called(
+        "custom_tool_call",
+        ids.CUSTOM_CALL_PREFIX,
+        "input",
+        "response.custom_tool_call_input",
+    ),
+    SegmentKind.LOCAL_SHELL_CALL: _whole("local_shell_call", ids.LOCAL_SHELL_CALL_PREFIX),
+    SegmentKind.SHELL_CALL: _whole("shell_call", ids.SHELL_CALL_PREFIX),
+    SegmentKind.APPLY_PATCH_CALL: _whole("apply_patch_call", ids.APPLY_PATCH_CALL_PREFIX),
 }
 
 

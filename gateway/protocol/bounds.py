@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from gateway.errors import InvalidRequest
+from gateway.protocol.calls import call_of, output_text
+from gateway.protocol.demands import check_format, check_name, check_tools
 from gateway.protocol.items import (
+    ApplyPatchCall,
+    CustomToolCall,
+    CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
     InputText,
+    ItemReference,
+    LocalShellCall,
     Message,
     OutputText,
     Reasoning,
     ReasoningText,
     Refusal,
+    ShellCall,
     SummaryText,
 )
 from gateway.protocol.parameters import METADATA_PAIRS_MAX
-from gateway.protocol.refusals import (
-    array_too_long,
-    pattern_mismatch,
-    string_too_long,
-    too_many_properties,
-)
-from gateway.protocol.tools import FUNCTION_NAME
+from gateway.protocol.refusals import array_too_long, string_too_long, too_many_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from gateway.protocol.create import CreateResponse
     from gateway.protocol.items import InputItem
     from gateway.protocol.limits import InputLimits
-    from gateway.protocol.tools import FunctionTool
 
 
 def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
@@ -51,14 +49,14 @@ def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
 
 
 def check_bounds(request: CreateResponse, limits: InputLimits) -> None:
-    """Texts, schemas and function names. Raises `InvalidRequest` for the first beyond a bound."""
+    """Texts, schemas, grammars and names. Raises `InvalidRequest` for the first beyond a bound."""
     for index, item in enumerate(request.input):
         path = f"input[{index}]"
         _check_texts(_texts(item, path), limits)
-        if isinstance(item, FunctionCall):
-            _check_name(item.name, path)
-    for index, tool in enumerate(request.tools):
-        _check_tool(tool, f"tools[{index}]", limits)
+        if isinstance(item, FunctionCall | CustomToolCall):
+            check_name(call_of(item).name, f"{path}.name")
+    check_tools(request.tools, limits)
+    check_format(request.text.format, limits)
     _check_texts([("instructions", request.instructions or "")], limits)
 
 
@@ -68,26 +66,8 @@ def _check_texts(texts: Iterable[tuple[str, str]], limits: InputLimits) -> None:
             raise string_too_long(path, len(text), limits.text_chars_max)
 
 
-def _check_name(name: str, path: str) -> None:
-    if not FUNCTION_NAME.fullmatch(name):
-        raise pattern_mismatch(f"{path}.name", f"^{FUNCTION_NAME.pattern}$")
-
-
-def _check_tool(tool: FunctionTool, path: str, limits: InputLimits) -> None:
-    _check_name(tool.name, path)
-    _check_texts([(f"{path}.description", tool.description or "")], limits)
-    size = len(orjson.dumps(tool.parameters))
-    if size > limits.schema_bytes_max:
-        raise InvalidRequest(
-            f"Invalid schema for function '{tool.name}': it has {size} bytes. Expected at most "
-            f"{limits.schema_bytes_max} bytes.",
-            code="invalid_function_parameters",
-            param=f"{path}.parameters",
-        )
-
-
 def _texts(item: InputItem, path: str) -> Iterator[tuple[str, str]]:
-    """Every free text of an item, with its path."""
+    """Every free text of an item, with its path; a command or a patch counts as one text."""
     match item:
         case Message():
             yield from _part_texts(item.content, f"{path}.content")
@@ -96,13 +76,18 @@ def _texts(item: InputItem, path: str) -> Iterator[tuple[str, str]]:
             yield from _part_texts(item.content or (), f"{path}.content")
         case FunctionCall():
             yield f"{path}.arguments", item.arguments
-        case FunctionCallOutput():
-            if isinstance(item.output, str):
-                yield f"{path}.output", item.output
-            else:
-                yield from _part_texts(item.output, f"{path}.output")
-        case _:  # a reference has no text
+        case CustomToolCall():
+            yield f"{path}.input", item.input
+        case LocalShellCall() | ShellCall():
+            yield f"{path}.action", call_of(item).arguments
+        case ApplyPatchCall():
+            yield f"{path}.operation", call_of(item).arguments
+        case ItemReference():
             pass
+        case FunctionCallOutput(output=tuple(parts)) | CustomToolCallOutput(output=tuple(parts)):
+            yield from _part_texts(parts, f"{path}.output")
+        case _:
+            yield f"{path}.output", output_text(item)
 
 
 def _part_texts(parts: Iterable[object], path: str) -> Iterator[tuple[str, str]]:

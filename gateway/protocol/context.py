@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, get_args
 
 from pydantic import Field, TypeAdapter
 
-from gateway.protocol.items import (
-    FunctionCall,
-    FunctionCallOutput,
-    Item,
-    Message,
-    Phase,
-    Reasoning,
-    Role,
-)
+from gateway.protocol.items import Item, Phase, Role
 
 if TYPE_CHECKING:
     from array import array
 
-Kind = Literal["message", "reasoning", "function_call", "function_call_output"]
+CallKind = Literal[
+    "function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"
+]
+OutputKind = Literal[
+    "function_call_output",
+    "custom_tool_call_output",
+    "local_shell_call_output",
+    "shell_call_output",
+    "apply_patch_call_output",
+]
+Kind = Literal["message", "reasoning"] | CallKind | OutputKind
 
-_ITEM: TypeAdapter[Item] = TypeAdapter(
-    Annotated[Message | Reasoning | FunctionCall | FunctionCallOutput, Field(discriminator="type")]
-)
+_CALLS: Final = frozenset(get_args(CallKind))
+_OUTPUTS: Final = frozenset(get_args(OutputKind))
+_ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Annotated[Item, Field(discriminator="type")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class ContextItem:
     `json` is the item as it is stored and listed, id and status included. `ids` are its Harmony
     ids (unsigned 32-bit), None while it was never rendered. `complete` is False for an item that
     was cut off. `call_id` and `name` are set for calls, `call_id` for their outputs, `role` and
-    `phase` for messages.
+    `phase` for messages. The name of a call is the one that the model knows.
     """
 
     kind: Kind
@@ -47,6 +49,16 @@ class ContextItem:
     complete: bool = True
     ids: array[int] | None = None
     parsed: Item | None = None
+
+    @property
+    def is_call(self) -> bool:
+        """Whether a client is to execute it, and to answer."""
+        return self.kind in _CALLS
+
+    @property
+    def is_output(self) -> bool:
+        """Whether it answers a call."""
+        return self.kind in _OUTPUTS
 
     def item(self) -> Item:
         """The typed item; parsed from `json` when it came from the store."""

@@ -29,7 +29,7 @@ from gateway.protocol.parameters import (
     StreamOptions,
     TextOptions,
 )
-from gateway.protocol.tools import AnyTool, FunctionTool
+from gateway.protocol.tools import AnyTool, HostedTool, Tool
 
 MODEL_CHARS_MAX: Final = 256
 RESPONSE_ID_CHARS_MAX: Final = 512
@@ -37,6 +37,14 @@ PROMPT_CACHE_KEY_CHARS_MAX: Final = 64
 SAFETY_IDENTIFIER_CHARS_MAX: Final = 128
 OUTPUT_TOKENS_MIN: Final = 16
 TOP_LOGPROBS_MAX: Final = 20
+STOPS_MAX: Final = 4
+STOP_CHARS_MAX: Final = 256
+SEED_MAX: Final = 2**63 - 1
+TOP_K_MAX: Final = 2**31 - 1
+TOP_K_OFF: Final = -1
+
+LOGPROBS: Final = "message.output_text.logprobs"
+ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 
 
 def _input_items(value: object) -> object:
@@ -53,14 +61,31 @@ def _input_items(value: object) -> object:
             raise PydanticCustomError("expected", "", {"expected": expected})
 
 
+def _stops(value: object) -> object:
+    """One string is a list of one."""
+    match value:
+        case str():
+            return (value,)
+        case list() | tuple():
+            return value
+        case _:
+            expected = "one of a string or array of strings"
+            raise PydanticCustomError("expected", "", {"expected": expected})
+
+
+def _top_k(value: object) -> object:
+    return None if value == TOP_K_OFF else value
+
+
 class CreateResponse(WireModel):
     """Every documented parameter, with OpenAI's default where one is left out.
 
     Accepted without any effect, because there is nothing they could change here: `max_tool_calls`
-    (it counts built-in tools, of which there are none), `service_tier` (there is one tier),
-    `prompt_cache_*` and `user` (hints), `include` of what hosted tools would return, and
-    `reasoning.encrypted_content` in `include`: several clients always ask for it, and reasoning
-    items carry the raw text, which holds the same and is accepted back.
+    (it counts built-in tools, of which there are none), `prompt_cache_*` and `user` (hints), and
+    `include` of what hosted tools would return.
+
+    Not OpenAI's, but common among servers of open models: `seed`, `stop` (ends the answer, and is
+    not part of it), `top_k` (-1: off), `min_p`, and `reasoning.max_tokens`.
     """
 
     model: Annotated[str, Field(max_length=MODEL_CHARS_MAX)]
@@ -78,6 +103,14 @@ class CreateResponse(WireModel):
     top_p: float = Field(1.0, ge=0.0, le=1.0)
     presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
     frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
+    seed: int | None = Field(None, ge=-SEED_MAX - 1, le=SEED_MAX)
+    stop: Annotated[
+        Many[Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]],
+        Field(max_length=STOPS_MAX),
+        BeforeValidator(_stops),
+    ] = ()
+    top_k: Annotated[int | None, Field(ge=1, le=TOP_K_MAX), BeforeValidator(_top_k)] = None
+    min_p: float | None = Field(None, ge=0.0, le=1.0)
     parallel_tool_calls: bool = True
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -111,9 +144,29 @@ class CreateResponse(WireModel):
         return self.effort_or(DEFAULT_EFFORT)
 
     @property
-    def offered_tools(self) -> tuple[FunctionTool, ...]:
+    def offered_tools(self) -> tuple[Tool, ...]:
         """The tools the model may know of."""
         return () if self.tool_choice == "none" else self.tools
+
+    @property
+    def dropped_tools(self) -> tuple[str, ...]:
+        """The types of the tools that are not served here, in their order."""
+        return tuple(tool.type for tool in self.tools if isinstance(tool, HostedTool))
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the answer comes with the probabilities of its tokens."""
+        return LOGPROBS in self.include or self.top_logprobs > 0
+
+    @property
+    def alternatives(self) -> int:
+        """How many likely tokens are told for each token of the answer."""
+        return self.top_logprobs
+
+    @property
+    def wants_encrypted_reasoning(self) -> bool:
+        """Whether reasoning items come sealed, so that a client can give them back."""
+        return ENCRYPTED_REASONING in self.include
 
     @property
     def obfuscated(self) -> bool:

@@ -6,7 +6,7 @@ shorthand. `phase` is kept, and is absent (never null) when unknown.
 More is accepted than OpenAI documents, because clients replay what other servers gave them: nulls
 for absent values, text parts under the name that belongs to another role (they are kept under that
 of their own, so that what is listed is valid), a `phase` on messages that have none (dropped), and
-unknown keys (among them `namespace` and `caller` of a call, which have no effect).
+unknown keys (among them `caller` of a call, which has no effect).
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from pydantic import (
     Tag,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
+from gateway.protocol.base import type_of
 from gateway.protocol.nulls import NullableModel
 
 T = TypeVar("T")
@@ -30,6 +32,7 @@ CALL_ID_CHARS_MAX: Final = 64
 IMAGE_URL_CHARS_MAX: Final = 20_971_520
 FILE_DATA_CHARS_MAX: Final = 33_554_432
 """OpenAI's bounds, but for the first: some servers make ids longer than its 64."""
+COUNT_MAX: Final = 2**63 - 1
 
 Status = Literal["in_progress", "completed", "incomplete"]
 Role = Literal["user", "assistant", "system", "developer"]
@@ -38,6 +41,8 @@ ItemId = Annotated[
     str, StringConstraints(max_length=ITEM_ID_CHARS_MAX, pattern=r"^[A-Za-z0-9_-]+$")
 ]
 CallId = Annotated[str, StringConstraints(min_length=1, max_length=CALL_ID_CHARS_MAX)]
+Count = Annotated[int, Field(strict=False, ge=0, le=COUNT_MAX)]
+"""Not strict, because JSON Schema calls `1.0` an integer, too."""
 
 Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
 """A JSON array. Not strict, because JSON knows no tuples; the first mistake in it is enough."""
@@ -98,19 +103,13 @@ class ReasoningText(NullableModel):
     text: str
 
 
-def _type_of(value: object) -> str | None:
-    """The tag of a part, raw or typed; None when it has none that could be looked up."""
-    tag = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return tag if isinstance(tag, str) else None
-
-
 def _item_type_of(value: object) -> str | None:
     """The tag of an item, which messages and references may leave out (responses-api §3.1)."""
     if isinstance(value, dict) and value.get("type") is None:
         if "role" in value:
             return "message"
         return "item_reference" if "id" in value else None
-    return _type_of(value)
+    return type_of(value)
 
 
 def _shape_of(value: object) -> str | None:
@@ -126,13 +125,13 @@ ContentPart = Annotated[
     | Annotated[InputFile, Tag("input_file")]
     | Annotated[OutputText, Tag("output_text")]
     | Annotated[Refusal, Tag("refusal")],
-    Discriminator(_type_of),
+    Discriminator(type_of),
 ]
 ToolOutputPart = Annotated[
     Annotated[InputText, Tag("input_text")]
     | Annotated[InputImage, Tag("input_image")]
     | Annotated[InputFile, Tag("input_file")],
-    Discriminator(_type_of),
+    Discriminator(type_of),
 ]
 ToolOutput = Annotated[
     Annotated[str, Tag("text")] | Annotated[Many[ToolOutputPart], Tag("parts")],
@@ -198,6 +197,7 @@ class FunctionCall(NullableModel):
     id: ItemId | None = None
     call_id: CallId
     name: str
+    namespace: str | None = None
     arguments: str
     status: Status | None = None
 
@@ -212,6 +212,152 @@ class FunctionCallOutput(NullableModel):
     status: Status | None = None
 
 
+class CustomToolCall(NullableModel):
+    """A call of a custom tool: its input is one text."""
+
+    type: Literal["custom_tool_call"] = "custom_tool_call"
+    id: ItemId | None = None
+    call_id: CallId
+    name: str
+    namespace: str | None = None
+    input: str
+    status: Status | None = None
+
+
+class CustomToolCallOutput(NullableModel):
+    """What the custom tool returned."""
+
+    type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
+    id: ItemId | None = None
+    call_id: CallId
+    output: ToolOutput
+    status: Status | None = None
+
+
+class LocalShellAction(NullableModel):
+    """One command: a program and its arguments. `timeout_ms` is in milliseconds."""
+
+    type: Literal["exec"] = "exec"
+    command: Many[str]
+    env: dict[str, str] = Field(default_factory=dict)
+    timeout_ms: Count | None = None
+    user: str | None = None
+    working_directory: str | None = None
+
+
+class LocalShellCall(NullableModel):
+    """A command that the client runs."""
+
+    type: Literal["local_shell_call"] = "local_shell_call"
+    id: ItemId | None = None
+    call_id: CallId
+    action: LocalShellAction
+    status: Status | None = None
+
+
+class LocalShellCallOutput(NullableModel):
+    """What the command printed.
+
+    OpenAI's types know no `call_id` here: their `id` is the `call_id` of the call. Its own SDKs
+    send one or the other, or both.
+    """
+
+    type: Literal["local_shell_call_output"] = "local_shell_call_output"
+    id: ItemId | None = None
+    call_id: CallId
+    output: str
+    status: Status | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _identify(cls, value: object) -> object:
+        if not isinstance(value, dict) or value.get("id") is None:
+            return value
+        call_id = value.get("call_id")
+        if call_id is not None and call_id != value["id"]:
+            return value
+        return {**value, "id": None, "call_id": value["id"]}
+
+
+class ShellAction(NullableModel):
+    """Shell commands, in order. `timeout_ms` is in milliseconds, `max_output_length` characters."""
+
+    commands: Many[str]
+    timeout_ms: Count | None = None
+    max_output_length: Count | None = None
+
+
+class ShellCall(NullableModel):
+    """Shell commands that the client runs."""
+
+    type: Literal["shell_call"] = "shell_call"
+    id: ItemId | None = None
+    call_id: CallId
+    action: ShellAction
+    environment: dict[str, Any] | None = None
+    status: Status | None = None
+
+
+class ShellOutcome(NullableModel):
+    """How a command ended: by itself, or because its time was up."""
+
+    type: Literal["exit", "timeout"]
+    exit_code: int | None = None
+
+
+class ShellOutput(NullableModel):
+    """What one command printed."""
+
+    stdout: str
+    stderr: str
+    outcome: ShellOutcome
+
+
+class ShellCallOutput(NullableModel):
+    """What the commands printed, one entry each."""
+
+    type: Literal["shell_call_output"] = "shell_call_output"
+    id: ItemId | None = None
+    call_id: CallId
+    output: Many[ShellOutput]
+    max_output_length: Count | None = None
+    status: Status | None = None
+
+
+class FileOperation(NullableModel):
+    """What becomes of one file. `diff` is in the V4A format; a file that goes needs none."""
+
+    type: Literal["create_file", "update_file", "delete_file"]
+    path: str
+    diff: str | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> FileOperation:
+        if self.type != "delete_file" and self.diff is None:
+            raise PydanticCustomError("missing_member", "", {"member": "diff"})
+        return self
+
+
+class ApplyPatchCall(NullableModel):
+    """A change of a file that the client makes."""
+
+    type: Literal["apply_patch_call"] = "apply_patch_call"
+    id: ItemId | None = None
+    call_id: CallId
+    operation: FileOperation
+    status: Status | None = None
+
+
+class ApplyPatchCallOutput(NullableModel):
+    """Whether the change was made, and what there is to say of it."""
+
+    type: Literal["apply_patch_call_output"] = "apply_patch_call_output"
+    id: ItemId | None = None
+    call_id: CallId
+    output: str | None = None
+    status: Literal["completed", "failed"]
+
+
 class ItemReference(NullableModel):
     """A stored item, by id."""
 
@@ -219,7 +365,17 @@ class ItemReference(NullableModel):
     id: ItemId
 
 
-Item = Message | Reasoning | FunctionCall | FunctionCallOutput
+CallItem = FunctionCall | CustomToolCall | LocalShellCall | ShellCall | ApplyPatchCall
+"""A call that a client executes."""
+OutputItem = (
+    FunctionCallOutput
+    | CustomToolCallOutput
+    | LocalShellCallOutput
+    | ShellCallOutput
+    | ApplyPatchCallOutput
+)
+"""What it returned."""
+Item = Message | Reasoning | CallItem | OutputItem
 """What a context is made of."""
 InputItem = Item | ItemReference
 """What a request may hold."""
@@ -228,6 +384,14 @@ AnyInputItem = Annotated[
     | Annotated[Reasoning, Tag("reasoning")]
     | Annotated[FunctionCall, Tag("function_call")]
     | Annotated[FunctionCallOutput, Tag("function_call_output")]
+    | Annotated[CustomToolCall, Tag("custom_tool_call")]
+    | Annotated[CustomToolCallOutput, Tag("custom_tool_call_output")]
+    | Annotated[LocalShellCall, Tag("local_shell_call")]
+    | Annotated[LocalShellCallOutput, Tag("local_shell_call_output")]
+    | Annotated[ShellCall, Tag("shell_call")]
+    | Annotated[ShellCallOutput, Tag("shell_call_output")]
+    | Annotated[ApplyPatchCall, Tag("apply_patch_call")]
+    | Annotated[ApplyPatchCallOutput, Tag("apply_patch_call_output")]
     | Annotated[ItemReference, Tag("item_reference")],
     Discriminator(_item_type_of),
 ]

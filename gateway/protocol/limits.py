@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class InputLimits:
-    """What one body may ask of the parser and of the stages after it."""
+    """What one body may ask of the parser and of the stages after it.
+
+    `schema_depth_max` counts nested objects and arrays of a schema that binds the output.
+    """
 
     json_depth_max: int
     items_max: int
@@ -15,3 +18,6 @@ class InputLimits:
     schema_bytes_max: int
     text_chars_max: int
     json_containers_max: int
+    grammar_bytes_max: int = 65_536
+    pattern_chars_max: int = 1_024
+    schema_depth_max: int = 32

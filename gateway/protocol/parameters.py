@@ -5,13 +5,15 @@ Where OpenAI accepts a string or an object, the string is normalised to the obje
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from openai.types.shared import ReasoningEffort
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.protocol.documented import EFFORTS, TOOL_CHOICE_TYPES
+from gateway.protocol.documented import EFFORTS, TOOL_CHOICE_TYPES, TOOL_TYPES
+from gateway.protocol.formats import AnyFormat
+from gateway.protocol.items import Many
 from gateway.protocol.nulls import NullableModel
 
 Effort = Literal["low", "medium", "high"]
@@ -24,6 +26,7 @@ COMPACT_THRESHOLD_MIN: Final = 1000
 METADATA_KEY_CHARS_MAX: Final = 64
 METADATA_VALUE_CHARS_MAX: Final = 512
 METADATA_PAIRS_MAX: Final = 16
+ALLOWED_TOOLS_MAX: Final = 128
 
 _EFFECTIVE_EFFORTS: Final[dict[str, Effort]] = {
     "none": "low",
@@ -49,10 +52,10 @@ RequestedEffort = Annotated[ReasoningEffort, BeforeValidator(_known_effort)]
 class ReasoningOptions(NullableModel):
     """How much the model thinks, and what of it is carried over.
 
-    `summary` and the older `generate_summary` are echoed and have no effect: reasoning items hold
-    the raw chain of thought, and `summary` stays empty. `context` has one value that gpt-oss
-    honours: reasoning before the last answer is not shown to the model again. `mode` is a hint.
-    What was in effect of these two is echoed.
+    `summary` (or the older `generate_summary`) is how much of the chain of thought is repeated as
+    its summary. `context` has one value that gpt-oss honours: reasoning before the last answer is
+    not shown to the model again. `mode` is a hint. What was in effect of these two is echoed.
+    `max_tokens` is an extension: the reasoning ends there, and the answer begins.
     """
 
     effort: RequestedEffort = None
@@ -60,22 +63,22 @@ class ReasoningOptions(NullableModel):
     generate_summary: Summary | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: str | None = None
+    max_tokens: int | None = Field(None, ge=1)
+
+    @property
+    def asked_summary(self) -> Summary | None:
+        """The summary that was asked for, under whichever name."""
+        return self.summary or self.generate_summary
 
     def effective_effort(self, default: Effort) -> Effort:
         """The nearest effort that gpt-oss has."""
         return _EFFECTIVE_EFFORTS[self.effort] if self.effort else default
 
 
-class TextFormat(NullableModel):
-    """The shape of the answer. Only `text` is served."""
-
-    type: Literal["text", "json_schema", "json_object"]
-
-
 class TextOptions(NullableModel):
     """`verbosity` is echoed and has no effect: gpt-oss has no such control."""
 
-    format: TextFormat | None = None
+    format: AnyFormat | None = None
     verbosity: Verbosity | None = None
 
 
@@ -120,30 +123,65 @@ class PromptCacheOptions(NullableModel):
     ttl: Literal["30m", "12h"] | None = None
 
 
-def _known_kind(kind: str) -> str:
-    if kind not in TOOL_CHOICE_TYPES:
-        raise PydanticCustomError("unknown_name", "", {"supported": TOOL_CHOICE_TYPES})
+CHOICE_TYPES: Final = (*TOOL_CHOICE_TYPES, "local_shell")
+"""What can be chosen. OpenAI's types leave out `local_shell`."""
+_NAMED: Final = frozenset({"function", "custom", "namespace"})
+
+
+def _known_choice(kind: str) -> str:
+    if kind not in CHOICE_TYPES:
+        raise PydanticCustomError("unknown_name", "", {"supported": CHOICE_TYPES})
     return kind
 
 
-class ToolChoice(NullableModel):
-    """A choice of one tool, of one kind of tools, or of a list of them."""
+def _known_tool(kind: str) -> str:
+    if kind not in TOOL_TYPES:
+        raise PydanticCustomError("unknown_name", "", {"supported": TOOL_TYPES})
+    return kind
 
-    type: Annotated[str, AfterValidator(_known_kind)]
+
+class ToolName(NullableModel):
+    """A tool (or a namespace) in a list of allowed ones, by its name or by its type alone.
+
+    The name of a tool in a namespace is `namespace.name`, or the namespace is said apart.
+    """
+
+    type: Annotated[str, AfterValidator(_known_tool)]
     name: str | None = None
+    namespace: str | None = None
 
     @model_validator(mode="after")
-    def _named(self) -> ToolChoice:
-        if self.type in {"function", "custom"} and self.name is None:
+    def _named(self) -> Self:
+        if self.type in _NAMED and self.name is None:
             raise PydanticCustomError("missing_member", "", {"member": "name"})
         return self
 
 
+class ToolChoice(ToolName):
+    """The one tool that must be called."""
+
+    type: Annotated[str, AfterValidator(_known_choice)]
+
+
+class AllowedTools(NullableModel):
+    """The model is told of all tools, and may call only these."""
+
+    type: Literal["allowed_tools"] = "allowed_tools"
+    mode: Literal["auto", "required"] = "auto"
+    tools: Annotated[Many[ToolName], Field(min_length=1, max_length=ALLOWED_TOOLS_MAX)]
+
+
 def _shape_of(value: object) -> str | None:
-    """What a tool choice is: one of the modes, or an object."""
-    if isinstance(value, str):
-        return "mode"
-    return "object" if isinstance(value, dict | ToolChoice) else None
+    """What a tool choice is: one of the modes, a list, or one tool."""
+    match value:
+        case str():
+            return "mode"
+        case {"type": "allowed_tools"} | AllowedTools():
+            return "allowed"
+        case dict() | ToolChoice():
+            return "object"
+        case _:
+            return None
 
 
 def _conversation(value: object) -> object:
@@ -152,7 +190,9 @@ def _conversation(value: object) -> object:
 
 
 AnyToolChoice = Annotated[
-    Annotated[ToolChoiceMode, Tag("mode")] | Annotated[ToolChoice, Tag("object")],
+    Annotated[ToolChoiceMode, Tag("mode")]
+    | Annotated[AllowedTools, Tag("allowed")]
+    | Annotated[ToolChoice, Tag("object")],
     Discriminator(_shape_of),
 ]
 AnyConversation = Annotated[Conversation, BeforeValidator(_conversation)]

@@ -70,11 +70,11 @@ def wrong_value(param: str, value: str, supported: Sequence[str]) -> InvalidRequ
 
 def number_out_of_range(param: str, value: float, *, bound: float, above: bool) -> InvalidRequest:
     """`bound` itself is allowed; the message speaks of integers where the bound is one."""
-    kind = "integer" if isinstance(bound, int) else "decimal"
+    kind, limit = ("integer", f"{bound}") if isinstance(bound, int) else ("decimal", f"{bound:g}")
     side, sign = ("above maximum", "<=") if above else ("below minimum", ">=")
     code = f"{kind}_{'above_max' if above else 'below_min'}_value"
     return InvalidRequest(
-        f"Invalid '{param}': {kind} {side} value. Expected a value {sign} {bound:g}, but got "
+        f"Invalid '{param}': {kind} {side} value. Expected a value {sign} {limit}, but got "
         f"{value} instead.",
         code=code,
         param=param,
@@ -168,5 +168,29 @@ def unsupported_value(param: str, value: str, supported: Sequence[str]) -> Inval
         f"Unsupported value: '{param}' does not support '{shown(value)}' with this model. "
         f"Supported values are: {listed(supported, 'and')}.",
         code="unsupported_value",
+        param=param,
+    )
+
+
+def tool_not_found(kind: str, param: str = "tool_choice") -> InvalidRequest:
+    """A choice of a tool of this type, which the request does not have."""
+    return InvalidRequest(f"Tool choice '{kind}' not found in 'tools' parameter.", param=param)
+
+
+def duplicate_name(param: str, name: str) -> InvalidRequest:
+    """Two tools that the model could not tell apart."""
+    return InvalidRequest(
+        f"Invalid '{param}': there is more than one tool named '{shown(name)}'. Give every tool a "
+        "name of its own.",
+        code="invalid_value",
+        param=param,
+    )
+
+
+def grammar_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
+    """The grammar of a custom tool, in bytes of UTF-8."""
+    return InvalidRequest(
+        f"Invalid '{param}': the grammar has {size} bytes. Expected at most {maximum} bytes.",
+        code="invalid_value",
         param=param,
     )

@@ -34,9 +34,9 @@ _HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 def parse_create(body: bytes, *, limits: InputLimits, strict: bool = False) -> CreateResponse:
     """The request that `body` spells.
 
-    Unknown top-level keys are listed in `ignored`; with `strict` they are refused, and so are
-    images and files. Raises `InvalidRequest` with OpenAI's message, code and param, and nothing
-    else for any bytes.
+    Unknown top-level keys are listed in `ignored`, tools that are not served in `dropped_tools`;
+    with `strict` they are refused, and so are images and files. Raises `InvalidRequest` with
+    OpenAI's message, code and param, and nothing else for any bytes.
     """
     document = without_nulls(parse_object(body, limits))
     _check_presence(document)

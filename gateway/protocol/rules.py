@@ -7,12 +7,23 @@ replica or a year later, has the same ones.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gateway.generation import SegmentKind
+from pydantic import TypeAdapter
+
+from gateway.protocol.callables import NO_ARGUMENTS, PARAMETERS, named
+from gateway.protocol.choices import allowed_names
+from gateway.protocol.formats import AnyFormat, JsonObjectFormat, JsonSchemaFormat
+from gateway.protocol.items import Many
+from gateway.protocol.parameters import AllowedTools, AnyToolChoice, ToolChoice
+from gateway.protocol.tools import AnyTool, CustomTool, FunctionTool, GrammarFormat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from gateway.generation import SegmentKind
+    from gateway.protocol.callables import NamedTool
+    from gateway.protocol.tools import Tool
 
 CallMode = Literal["none", "auto", "required"]
 Summary = Literal["off", "concise", "detailed"]
@@ -60,6 +71,14 @@ class AnswerFormat:
     description: str = ""
     strict: bool = False
 
+    @property
+    def demand(self) -> dict[str, Any]:
+        """The JSON Schema that the answer has to satisfy, whatever else the model was shown."""
+        if self.kind == "json_schema" and self.strict:
+            return self.schema
+        is_object = self.kind == "json_object" or self.schema.get("type") == "object"
+        return {"type": "object"} if is_object else {}
+
 
 @dataclass(frozen=True, slots=True)
 class OutputRules:
@@ -80,3 +99,72 @@ class OutputRules:
     answer: AnswerFormat | None = None
     stop: tuple[str, ...] = ()
     summary: Summary = "off"
+
+
+_TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(Many[AnyTool])
+_CHOICE: Final[TypeAdapter[AnyToolChoice]] = TypeAdapter(AnyToolChoice)
+_FORMAT: Final[TypeAdapter[AnyFormat]] = TypeAdapter(AnyFormat)
+
+_SUMMARIES: Final[dict[str | None, Summary]] = {
+    None: "off",
+    "concise": "concise",
+    "auto": "detailed",
+    "detailed": "detailed",
+}
+
+
+def rules_of(echo: Mapping[str, Any]) -> OutputRules:
+    """The rules of a response that repeats `echo` of its request (`protocol.echo.echo`)."""
+    choice = _CHOICE.validate_python(echo["tool_choice"])
+    calls = _calls(choice)
+    tools = () if calls == "none" else tuple(named(_TOOLS.validate_python(echo["tools"])))
+    return OutputRules(
+        tools={tool.name: _tool_rule(tool) for tool in tools},
+        allowed=allowed_names(choice, tools),
+        calls=calls,
+        open_calls=choice == "auto",
+        one_call=not echo["parallel_tool_calls"],
+        answer=_answer(_FORMAT.validate_python(echo["text"]["format"])),
+        stop=tuple(echo.get("stop", ())),
+        summary=_SUMMARIES[echo["reasoning"]["summary"]],
+    )
+
+
+def _calls(choice: AnyToolChoice) -> CallMode:
+    match choice:
+        case AllowedTools():
+            return choice.mode
+        case ToolChoice():
+            return "required"
+        case mode:
+            return mode
+
+
+def _tool_rule(tool: NamedTool) -> ToolRule:
+    schema, grammar = PARAMETERS.get(type(tool.tool)), None
+    match tool.tool:
+        case FunctionTool(strict=True, parameters=parameters):
+            schema = NO_ARGUMENTS if parameters is None else parameters
+        case CustomTool(format=GrammarFormat() as asked):
+            grammar = TextGrammar(asked.syntax, asked.definition)
+        case _:
+            pass
+    return ToolRule(
+        tool.name, tool.kind, tool.shown_name, tool.namespace, schema=schema, grammar=grammar
+    )
+
+
+def _answer(asked: AnyFormat) -> AnswerFormat | None:
+    match asked:
+        case JsonSchemaFormat():
+            return AnswerFormat(
+                "json_schema",
+                asked.schema_,
+                name=asked.name,
+                description=asked.description or "",
+                strict=asked.strict,
+            )
+        case JsonObjectFormat():
+            return AnswerFormat("json_object", {"type": "object"})
+        case _:
+            return None

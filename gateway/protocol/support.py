@@ -9,27 +9,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.callables import named
+from gateway.protocol.choices import allowed_names, means
 from gateway.protocol.items import InputFile, InputImage, Message
-from gateway.protocol.parameters import ToolChoice
-from gateway.protocol.refusals import unsupported, unsupported_value, wrong_value
+from gateway.protocol.parameters import AllowedTools, ToolChoice
+from gateway.protocol.refusals import tool_not_found, unsupported, unsupported_value, wrong_value
+from gateway.protocol.tools import HostedTool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from gateway.protocol.callables import NamedTool
     from gateway.protocol.create import CreateResponse
-    from gateway.protocol.tools import FunctionTool
-
-LOGPROBS: Final = "message.output_text.logprobs"
 
 
 def check_support(request: CreateResponse, *, strict: bool = False) -> None:
     """Raises `InvalidRequest` for the first refusal. The request's shape is valid already.
 
     With `strict`, images and files in messages are refused; otherwise the model is told in their
-    place that they are missing.
+    place that they are missing. So are tools that are not served here, which are dropped otherwise.
     """
     for check in _CHECKS:
         check(request)
+    if strict:
+        _check_tools(request)
     for path, role, part in _media(request):
         if role == "assistant":
             raise wrong_value(path, part.type, ("output_text", "refusal"))
@@ -86,50 +89,53 @@ def _check_stream_options(request: CreateResponse) -> None:
         )
 
 
+def _check_tools(request: CreateResponse) -> None:
+    for index, tool in enumerate(request.tools):
+        if isinstance(tool, HostedTool):
+            remedy = "Leave the tool out, or offer a tool that your client executes."
+            raise unsupported(f"tools[{index}].type", remedy, value=tool.type)
+
+
 def _check_tool_choice(request: CreateResponse) -> None:
-    choice = request.tool_choice
-    match choice:
-        case "auto" | "none":
-            return
-        case "required" if not request.tools:
+    tools = tuple(named(request.tools))
+    match request.tool_choice:
+        case ToolChoice() as choice:
+            _check_choice(choice, tools, request.dropped_tools)
+        case AllowedTools() as allowed:
+            _check_allowed(allowed, tools, request.dropped_tools)
+        case "required" if not tools:
             raise InvalidRequest(
                 "Tool choice 'required' must be specified with 'tools' parameter.",
                 param="tool_choice",
             )
-        case ToolChoice(type=kind) if not _is_offered(choice, request.tools):
-            raise InvalidRequest(
-                f"Tool choice '{kind}' not found in 'tools' parameter.", param="tool_choice"
-            )
         case _:
-            kind = choice.type if isinstance(choice, ToolChoice) else choice
-            raise unsupported("tool_choice", "Use 'auto' or 'none'.", value=kind)
+            pass
 
 
-def _is_offered(choice: ToolChoice, tools: Sequence[FunctionTool]) -> bool:
-    """Whether the request has what the choice names; only functions can be offered here."""
-    if choice.type == "function":
-        return any(tool.name == choice.name for tool in tools)
-    return choice.type == "allowed_tools" and bool(tools)
+def _check_choice(choice: ToolChoice, tools: Sequence[NamedTool], dropped: Sequence[str]) -> None:
+    if any(means(choice, tool) for tool in tools):
+        return
+    if choice.type in dropped:
+        raise unsupported("tool_choice", "Choose a tool of your own.", value=choice.type)
+    raise tool_not_found(choice.type)
+
+
+def _check_allowed(
+    allowed: AllowedTools, tools: Sequence[NamedTool], dropped: Sequence[str]
+) -> None:
+    """Dropped tools may be in the list, but not alone."""
+    for index, wanted in enumerate(allowed.tools):
+        found = wanted.type in dropped or any(means(wanted, tool) for tool in tools)
+        if not found:
+            raise tool_not_found(wanted.type, f"tool_choice.tools[{index}]")
+    if not allowed_names(allowed, tools):
+        kind = allowed.tools[0].type
+        raise unsupported("tool_choice", "Allow a tool of your own.", value=kind)
 
 
 def _check_reasoning(request: CreateResponse) -> None:
     if request.reasoning.context == "all_turns":
         raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
-
-
-def _check_text(request: CreateResponse) -> None:
-    form = request.text.format
-    if form and form.type != "text":
-        remedy = "Use {'type': 'text'} and describe the format in 'instructions'."
-        raise unsupported("text.format", remedy, value=form.type)
-
-
-def _check_logprobs(request: CreateResponse) -> None:
-    if LOGPROBS in request.include:
-        path = f"include[{request.include.index(LOGPROBS)}]"
-        raise unsupported(path, "Leave this value out.", value=LOGPROBS)
-    if request.top_logprobs:
-        raise unsupported("top_logprobs", "Leave it out, or set it to 0.")
 
 
 def _check_services(request: CreateResponse) -> None:
@@ -145,7 +151,5 @@ _CHECKS: Final[tuple[Callable[[CreateResponse], None], ...]] = (
     _check_stream_options,
     _check_tool_choice,
     _check_reasoning,
-    _check_text,
-    _check_logprobs,
     _check_services,
 )

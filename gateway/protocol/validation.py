@@ -10,13 +10,16 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.documented import ITEM_TYPES
+from gateway.protocol.context import Kind
+from gateway.protocol.documented import ITEM_TYPES, literal_values
 from gateway.protocol.refusals import (
     array_empty,
+    array_too_long,
     bad_id,
     listed,
     missing,
     number_out_of_range,
+    pattern_mismatch,
     property_name_too_long,
     string_empty,
     string_too_long,
@@ -25,6 +28,7 @@ from gateway.protocol.refusals import (
     wrong_type,
     wrong_value,
 )
+from gateway.protocol.tools import SERVED_TOOL_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,13 +39,13 @@ if TYPE_CHECKING:
     Location = tuple[int | str, ...]
     Translation = Callable[[str, ErrorDetails], InvalidRequest]
 
-_ITEM_TAGS: Final = frozenset(
-    {"message", "reasoning", "function_call", "function_call_output", "item_reference"}
-)
+_ITEM_TAGS: Final = frozenset(literal_values(Kind)) | {"item_reference"}
 _PART_TAGS: Final = frozenset({"input_text", "input_image", "input_file", "output_text", "refusal"})
+_TOOL_TAGS: Final = frozenset(f"{kind}_tool" for kind in (*SERVED_TOOL_TYPES, "hosted"))
 _SHAPE_TAGS: Final[dict[int | str, frozenset[str]]] = {
     "output": frozenset({"text", "parts"}),
-    "tool_choice": frozenset({"mode", "object"}),
+    "tool_choice": frozenset({"mode", "allowed", "object"}),
+    "format": frozenset({"text", "json_schema", "json_object", "grammar"}),
 }
 _SHAPES: Final[dict[int | str, str]] = {
     "output": "one of a string or array of objects",
@@ -52,6 +56,7 @@ _ARRAYS: Final = {
     "include": "an array of strings",
     "message.content": "one of a string or array of objects",
 }
+_MEMBER_TAGS: Final = _ITEM_TAGS | _PART_TAGS | _TOOL_TAGS
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
@@ -81,7 +86,7 @@ def param_path(location: Location) -> str:
 def _is_tag(part: str, before: int | str) -> bool:
     if before in _SHAPE_TAGS:
         return part in _SHAPE_TAGS[before]
-    return isinstance(before, int) and (part in _ITEM_TAGS or part in _PART_TAGS)
+    return isinstance(before, int) and part in _MEMBER_TAGS
 
 
 def _context(details: ErrorDetails) -> dict[str, Any]:
@@ -125,6 +130,16 @@ def _long_string(path: str, details: ErrorDetails) -> InvalidRequest:
     return string_too_long(path, len(value), maximum)
 
 
+def _long_array(path: str, details: ErrorDetails) -> InvalidRequest:
+    return array_too_long(path, len(details["input"]), _context(details)["max_length"])
+
+
+def _mismatch(path: str, details: ErrorDetails) -> InvalidRequest:
+    if details["loc"][-1] == "id":
+        return bad_id(path, details["input"])
+    return pattern_mismatch(path, _context(details)["pattern"])
+
+
 def _unknown_tag(path: str, details: ErrorDetails) -> InvalidRequest:
     context = _context(details)
     tag = context["tag"]
@@ -156,11 +171,6 @@ def _unknown_member(path: str, details: ErrorDetails) -> InvalidRequest:
     return wrong_value(f"{path}.{member}", details["input"][member], context["supported"])
 
 
-def _unserved_tool(path: str, details: ErrorDetails) -> InvalidRequest:
-    remedy = "Leave the tool out, or offer a tool of type 'function' that your client executes."
-    return unsupported(f"{path}.type", remedy, value=_context(details)["kind"])
-
-
 def _other(path: str, details: ErrorDetails) -> InvalidRequest:
     """A finding this table does not know: our own omission, but still the caller's mistake."""
     return InvalidRequest(
@@ -172,6 +182,9 @@ _TRANSLATIONS: Final[dict[str, Translation]] = {
     "missing": lambda path, _: missing(path),
     "string_type": _expecting("a string"),
     "int_type": _expecting("an integer"),
+    "int_parsing": _expecting("an integer"),
+    "int_parsing_size": _expecting("an integer"),
+    "int_from_float": _expecting("an integer"),
     "float_type": _expecting("a decimal"),
     "bool_type": _expecting("a boolean"),
     "dict_type": _object,
@@ -182,8 +195,9 @@ _TRANSLATIONS: Final[dict[str, Translation]] = {
     "less_than_equal": _too_large,
     "string_too_long": _long_string,
     "string_too_short": lambda path, _: string_empty(path),
-    "string_pattern_mismatch": lambda path, details: bad_id(path, details["input"]),
+    "string_pattern_mismatch": _mismatch,
     "too_short": lambda path, _: array_empty(path),
+    "too_long": _long_array,
     "union_tag_invalid": _unknown_tag,
     "union_tag_not_found": _no_tag,
     "expected": lambda path, details: wrong_type(
@@ -197,5 +211,4 @@ _TRANSLATIONS: Final[dict[str, Translation]] = {
     "unsupported_value": lambda path, details: unsupported_value(
         path, details["input"], _context(details)["supported"]
     ),
-    "unserved_tool": _unserved_tool,
 }

@@ -67,7 +67,7 @@ class DurableRuns:
 
         `requested_at` is in seconds of `time.perf_counter`.
         """
-        new_fold = self._at.new_fold_for(specification.head, specification.tools)
+        new_fold = self._at.new_fold_for(specification.head)
         live = LiveLog(
             new_fold,
             reader_events_max=self._at.reader_events_max,
@@ -81,7 +81,7 @@ class DurableRuns:
         self, specification: RunSpecification, rows: Sequence[LogRow], next_entry: int
     ) -> LiveLog:
         """The committed log of a response. Raises `ValueError` for a damaged one."""
-        new_fold = self._at.new_fold_for(specification.head, specification.tools)
+        new_fold = self._at.new_fold_for(specification.head)
         fold = new_fold()
         entries = await fold_rows(fold, rows)
         check_complete(len(entries), next_entry)

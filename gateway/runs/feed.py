@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.errors import StoreUnavailable
 from gateway.log import unpacked
-from gateway.runs.plan import head_of, tools_of
+from gateway.runs.plan import head_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 
-    NewFold = Callable[[ResponseHead, frozenset[str] | None], Callable[[], Fold]]
+    NewFold = Callable[[ResponseHead], Callable[[], Fold]]
 
 SHORT_BYTES: Final = 1024
 """Packed entries that take less than a slice to fold: what came since the last look, mostly."""
@@ -235,8 +235,7 @@ class Feed:
                 yield events
 
     def _new_fold(self, stored: StoredResponse) -> Fold:
-        head = head_of(stored)
-        return self._new_fold_for(head, tools_of(head))()
+        return self._new_fold_for(head_of(stored))()
 
     def _count(self, change: int) -> None:
         self._followers += change

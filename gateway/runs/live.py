@@ -15,7 +15,7 @@ from collections import deque
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, Self
 
-from gateway.log import Tokens
+from gateway.log import Repair, Tokens, TurnStarted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -151,6 +151,16 @@ class LiveLog:
     def is_holding(self) -> bool:
         """There are entries that are not shown yet."""
         return self._shown < len(self._entries)
+
+    @property
+    def last_repair(self) -> str | None:
+        """The rule of the repair that the last turn ended with, or is about to; None: with none."""
+        for entry in reversed(self._entries):
+            if isinstance(entry, Repair):
+                return entry.rule
+            if isinstance(entry, Tokens | TurnStarted):
+                return None
+        return None
 
     def append(self, entry: Entry) -> None:
         """Fold an entry; show its events at once, or when it is committed.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gateway.log import Finished, Hop
     from gateway.output.fold import Fold
     from gateway.runs.specification import RunSpecification
+    from gateway.runs.steering import Unruly
     from gateway.telemetry import Metrics
 
 _log = EventLog("gateway.runs")
@@ -59,6 +60,33 @@ class Observer:
             model=specification.model,
             upstream=error.upstream,
             error=error,
+        )
+
+    def constrained(self, upstream: str, *, is_constrained: bool) -> None:
+        """A backend began to work on a turn whose output is checked."""
+        self._metrics.bound_turn(upstream, "constrained" if is_constrained else "held")
+
+    def repaired(
+        self, specification: RunSpecification, rule: str, voided: int, upstream: str
+    ) -> None:
+        """Something was done about what a backend said, and `voided` ids of it taken back."""
+        self._metrics.repaired(rule=rule, upstream=upstream)
+        _log.info(
+            "a turn is repaired",
+            response_id=ids.response_id(specification.head.uuid),
+            model=specification.model,
+            upstream=upstream,
+            rule=rule,
+            count=voided,
+        )
+
+    def gave_up(self, specification: RunSpecification, error: Unruly) -> None:
+        """The model was asked often enough."""
+        _log.warning(
+            "a model does not obey",
+            response_id=ids.response_id(specification.head.uuid),
+            model=specification.model,
+            code=error.code,
         )
 
     def let_go(self, specification: RunSpecification, epoch: int) -> None:

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.errors import (
     ContextOverflow,
     NoUpstreamAvailable,
+    RequestError,
     UpstreamFailed,
     UpstreamRejected,
     UpstreamUnavailable,
 )
 from gateway.generation import FinishReason
 from gateway.log import Finished
+from gateway.runs.steering import (
+    INVALID_STRUCTURED_OUTPUT,
+    INVALID_TOOL_CALL,
+    REQUIRED_TOOL_NOT_CALLED,
+)
 
-SERVER_ERROR = "server_error"
+SERVER_ERROR: Final = "server_error"
+UNRULY: Final = {
+    REQUIRED_TOOL_NOT_CALLED: "The model did not call a tool, though tool_choice requires it. Try "
+    "again, or tell the model in the instructions when to call which tool.",
+    INVALID_TOOL_CALL: "The model made a tool call that the request does not allow, or with "
+    "arguments that do not fit the tool's schema. Try again, or simplify the schema.",
+    INVALID_STRUCTURED_OUTPUT: "The model's answer does not fit text.format. Try again, with a "
+    "simpler schema, or with a larger max_output_tokens.",
+}
+"""What to do about a model that does not obey, by the code of the failure."""
 
 
 def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
     """A turn that ended well. Never an empty `completed`: without anything visible it failed."""
-    if finish is FinishReason.LENGTH:
+    if finish in {FinishReason.LENGTH, FinishReason.CUT}:
+        # One that was cut would have gone on, had there been room.
         return Finished("incomplete", at, reason="max_output_tokens")
     if visible:
         return Finished("completed", at)
@@ -27,6 +45,11 @@ def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
         code=SERVER_ERROR,
         message="The model ended its turn without an answer. Please try again.",
     )
+
+
+def unruly(code: str, at: int) -> Finished:
+    """The model did not do what the request demands, however often it was asked."""
+    return Finished("failed", at, code=code, message=UNRULY[code])
 
 
 def broken(error: Exception, at: int) -> Finished:
@@ -39,6 +62,8 @@ def broken(error: Exception, at: int) -> Finished:
                 code="context_length_exceeded",
                 message="Your input exceeds the context window of this model. Please shorten it.",
             )
+        case RequestError():
+            return Finished("failed", at, code=error.code or SERVER_ERROR, message=error.message)
         case UpstreamUnavailable() | NoUpstreamAvailable():
             what = "No server for this model could take the request."
         case UpstreamRejected():

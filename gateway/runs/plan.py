@@ -3,25 +3,32 @@
 The request and the times are columns of their own, and so is the prompt; the plan is the rest. It
 is JSON, in which a release may add fields that older ones do well without. A change that they must
 not overlook gets another version: then they leave the response to those that know it.
+
+The request is JSON, too: `echo` and `binding` of the head. What the request demands of the output
+is not kept: it follows from the echo.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import orjson
 
+from gateway.checking import Checker
 from gateway.generation import Sampling
 from gateway.protocol.responses import ResponseHead
+from gateway.protocol.rules import rules_of
 from gateway.runs.specification import RunSpecification
+from gateway.sealing import Binding
 from gateway.tenancy import Principal
 
 if TYPE_CHECKING:
     from gateway.store.claims import ClaimedRun
     from gateway.store.responses import StoredResponse
 
-PLAN_VERSION: Final = 1
+PLAN_VERSION: Final = 2
 
 
 def plan_of(specification: RunSpecification) -> bytes:
@@ -32,8 +39,16 @@ def plan_of(specification: RunSpecification) -> bytes:
             "sampling": asdict(specification.sampling),
             "cache_salt": specification.cache_salt,
             "inputs": specification.inputs,
+            "reasoning_budget": specification.reasoning_budget,
+            "priority": specification.priority,
         }
     )
+
+
+def request_of(head: ResponseHead) -> bytes:
+    """What a row keeps of the request: all of the head that has no column of its own."""
+    binding = None if head.binding is None else asdict(head.binding)
+    return orjson.dumps({"echo": head.echo, "binding": binding})
 
 
 def inputs_of(plan: bytes) -> int:
@@ -57,12 +72,15 @@ def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
     plan: dict[str, Any] = orjson.loads(claimed.plan)
     if plan["version"] != PLAN_VERSION:
         return None
+    echo, binding = _request(claimed.request)
     head = ResponseHead(
         uuid=claimed.claim.uuid,
         created_at=int(claimed.created_at.timestamp()),
         background=claimed.background,
-        echo=orjson.loads(claimed.request),
+        echo=echo,
+        binding=binding,
     )
+    rules = rules_of(echo)
     return RunSpecification(
         principal=Principal(claimed.claim.tenant_id, claimed.tenant_name, claimed.key_id),
         head=head,
@@ -74,7 +92,10 @@ def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
         store=True,
         parent=claimed.parent,
         root_created_at=int(claimed.root_created_at.timestamp()),
-        tools=tools_of(head),
+        rules=rules,
+        checker=Checker(rules),
+        reasoning_budget=plan["reasoning_budget"],
+        priority=plan["priority"],
         durable=True,
         streamed=claimed.streamed,
         inputs=plan["inputs"],
@@ -82,20 +103,26 @@ def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
 
 
 def head_of(stored: StoredResponse) -> ResponseHead:
-    """What a stored response is folded from, beside its log."""
+    """The part of a stored response that was known before a token was generated."""
+    echo, binding = _request(stored.request)
     return ResponseHead(
         uuid=stored.uuid,
         created_at=int(stored.created_at.timestamp()),
         background=stored.background,
-        echo=orjson.loads(stored.request),
+        echo=echo,
+        binding=binding,
     )
 
 
-def tools_of(head: ResponseHead) -> frozenset[str] | None:
-    """The functions in the prompt; None where the request allowed no calls."""
-    if head.echo["tool_choice"] == "none":
-        return None
-    return frozenset(tool["name"] for tool in head.echo["tools"])
+def _request(kept: bytes) -> tuple[dict[str, Any], Binding | None]:
+    request = orjson.loads(kept)
+    if "echo" not in request:
+        # A row of a release that kept the echo alone, and sealed nothing.
+        return request, None
+    binding = request["binding"]
+    if binding is not None:
+        binding = Binding(UUID(binding["tenant"]), binding["model"], binding["key_id"])
+    return request["echo"], binding
 
 
 def _sampling(fields: dict[str, Any]) -> Sampling:

@@ -12,7 +12,7 @@ import orjson
 from gateway.log import FOLD_VERSION, Queued, pack
 from gateway.protocol.context import ContextItem, Kind, StoredItem
 from gateway.protocol.responses import Outcome, response_body
-from gateway.runs.plan import head_of, inputs_of, plan_of, tools_of
+from gateway.runs.plan import head_of, inputs_of, plan_of, request_of
 from gateway.runs.slices import check_complete, fold_rows
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.store.idempotency import IdempotencyKey
     from gateway.store.responses import StoredResponse
 
-    NewFoldFor = Callable[[ResponseHead, frozenset[str] | None], Callable[[], Fold]]
+    NewFoldFor = Callable[[ResponseHead], Callable[[], Fold]]
 
 
 def begun(
@@ -45,7 +45,7 @@ def begun(
         model=specification.model,
         created_at=moment(head.created_at),
         root_created_at=moment(specification.root_created_at),
-        request=orjson.dumps(head.echo),
+        request=request_of(head),
         parent=specification.parent,
         background=head.background,
         streamed=specification.streamed,
@@ -146,8 +146,7 @@ class Endings:
         """
         if stored.fold_version != FOLD_VERSION:
             raise ValueError(f"logs of fold version {stored.fold_version} are not folded here")
-        head = head_of(stored)
-        return LogReading(self._new_fold_for(head, tools_of(head))())
+        return LogReading(self._new_fold_for(head_of(stored))())
 
     async def concluded(
         self,

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import ClaimLost, GatewayError
 from gateway.generation import FinishReason
-from gateway.harmony.framing import FINAL_HEADER
 from gateway.runs import outcome
 from gateway.runs.keepalive import KeepAlive
+from gateway.runs.steering import REQUIRED_TOOL_NOT_CALLED, Steering, Unruly
 from gateway.runs.turn import HopPolicy, Pen, Relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.harmony.vocabulary import Vocabulary
     from gateway.log import Finished
     from gateway.output.fold import Fold
     from gateway.runs.journal import Journal
@@ -57,9 +58,11 @@ class Engine:
     archive: Recorder
     keeper: ClaimKeeper
     observer: Observer
+    vocabulary: Vocabulary
     alive_interval_s: float
     run_time_max_s: float
     hops: HopPolicy = field(default_factory=HopPolicy)
+    steering: Steering = field(default_factory=Steering)
 
 
 class Run:
@@ -171,11 +174,21 @@ class Run:
         if self._cancelled is not None:
             return self._cancelled(_now())
         scope = asyncio.timeout(self._engine.run_time_max_s)
+        relay = Relay(
+            self.specification,
+            self._pen,
+            self._engine,
+            epoch=self._epoch,
+            first_token=self._heard_first,
+        )
         try:
             async with scope as self._scope:
-                await self._turns_until_answer()
+                await relay.complete()
         except ClaimLost:
             raise
+        except Unruly as error:
+            self._engine.observer.gave_up(self.specification, error)
+            return outcome.unruly(error.code, _now())
         except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
             if scope.expired():
                 return self._cut_short()
@@ -184,37 +197,12 @@ class Run:
         finally:
             self._scope = None
         fold = self._live.fold
+        if fold.last_finish is FinishReason.STOP and relay.lacks_call:
+            return outcome.unruly(REQUIRED_TOOL_NOT_CALLED, _now())
         return outcome.ended(fold.last_finish, _now(), visible=fold.visible)
 
     def _cut_short(self) -> Finished:
         return (self._cancelled or outcome.took_too_long)(_now())
-
-    async def _turns_until_answer(self) -> None:
-        fold = self._live.fold
-        relay = Relay(
-            self.specification,
-            self._pen,
-            self._engine,
-            epoch=self._epoch,
-            first_token=self._heard_first,
-        )
-        if fold.turns:
-            relay.take_over()
-            await relay.go_on()
-        else:
-            await relay.call()
-        if self._stopped_without_answer():
-            await relay.call(FINAL_HEADER)
-
-    def _stopped_without_answer(self) -> bool:
-        """Recovery rule R10 applies: nothing is visible, and there is room to go on."""
-        fold = self._live.fold
-        return (
-            [turn.finish for turn in fold.turns] == [FinishReason.STOP]
-            and not fold.visible
-            and len(fold.turns[0].said) + len(FINAL_HEADER) + 2
-            < self.specification.sampling.max_tokens
-        )
 
     def _heard_first(self) -> None:
         if not self._live.fold.usage.output_tokens:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from gateway.checking import Checker
     from gateway.generation import Sampling
     from gateway.protocol.context import ContextItem
     from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.rules import OutputRules
     from gateway.tenancy import Principal
 
 
@@ -19,9 +21,12 @@ class RunSpecification:
     """One response to generate.
 
     `added` are the items this request brought, rendered: they are stored with the output.
-    `sampling.max_tokens` already fits into the model's context window. `tools` are the names of
-    the functions in the prompt, None when the request allows no calls. `root_created_at` (unix
+    `sampling.max_tokens` already fits into the model's context window. `root_created_at` (unix
     seconds) is when the first response of the chain was created; it pins the date in the prompt.
+
+    `rules` are what the request demands of the output, `checker` knows whether a body meets them.
+    `reasoning_budget` is how many tokens the model may think, None: as many as it likes. `priority`
+    is that of `TokenRequest`.
 
     `durable`: its log is kept in the database, so that any replica can go on with it and show it.
     `streamed`: it was asked for as a stream. `inputs` is how many items the request brought, which
@@ -38,7 +43,10 @@ class RunSpecification:
     store: bool
     parent: UUID | None
     root_created_at: int
-    tools: frozenset[str] | None
+    rules: OutputRules
+    checker: Checker
+    reasoning_budget: int | None = None
+    priority: int = 0
     durable: bool = False
     streamed: bool = False
     inputs: int = 0

@@ -9,7 +9,8 @@ There is one layer of retries for each part of a call, never one inside of anoth
 * a backend that took the request and was gone without a new id may have been brought down by it:
   `losses_max` of them in a row end the response, so that it does not walk through the fleet.
 
-The parser and the fold just go on: to them a hop is nothing but a pause.
+The parser and the fold just go on: to them a hop is nothing but a pause. What is done about a model
+that does not do as it was told is decided in `steering`, and written into the log here.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.errors import (
     ClaimLost,
@@ -29,21 +30,29 @@ from gateway.errors import (
     UpstreamLost,
     UpstreamRejected,
 )
-from gateway.generation import FinishReason, TokenRequest
-from gateway.harmony.framing import continue_with_answer
-from gateway.harmony.vocabulary import STOP_IDS
-from gateway.log import Hop, Tokens, TurnEnded, TurnStarted
+from gateway.generation import FinishReason, TokenRequest, Where
+from gateway.harmony.framing import thread_ids
+from gateway.harmony.grammar import GrammarOptions, turn_constraint
+from gateway.harmony.vocabulary import FIRST_SPECIAL, STOP_IDS
+from gateway.log import Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
+from gateway.runs.steering import BEGUN_ANEW, Course, Ending, Unruly
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection
+    from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
+    from gateway.constraint import Constraint
     from gateway.generation import Sampling, TokenChunk
+    from gateway.harmony.vocabulary import Vocabulary
     from gateway.log import Entry
-    from gateway.output.fold import Fold, Turn
+    from gateway.output.fold import Body, Fold, Turn
     from gateway.runs.journal import Journal
     from gateway.runs.live import LiveLog
     from gateway.runs.observer import Observer
     from gateway.runs.specification import RunSpecification
+    from gateway.runs.steering import Steering
+
+INLINE_CHECK_CHARS: Final = 4096
+"""So much text is checked at once, more in a thread."""
 
 
 class TokenSource(Protocol):
@@ -91,6 +100,12 @@ class Surroundings(Protocol):
 
     @property
     def observer(self) -> Observer: ...
+
+    @property
+    def steering(self) -> Steering: ...
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
 
 
 class Pen:
@@ -141,6 +156,12 @@ class Relay:
         self._pen = pen
         self._engine = engine
         self._epoch = epoch
+        self._course = Course(
+            specification.rules,
+            engine.steering,
+            engine.vocabulary,
+            reasoning_budget=specification.reasoning_budget,
+        )
         self._first_token: Callable[[], None] | None = first_token
         self._left: set[str] = set()
         self._attempts = 0
@@ -148,62 +169,157 @@ class Relay:
         self._refusals = 0
         self._refused_at = 0.0
         self._is_announced = False
+        self._is_resent = False
+        self._at_header = True
+        self._upstream = ""
+        self._cached_tokens = 0
+        self._is_compiled = False
 
     @property
     def _fold(self) -> Fold:
         return self._pen.live.fold
 
-    def take_over(self) -> None:
+    async def complete(self) -> None:
+        """Call the model until there is nothing left to do, from wherever the log stands.
+
+        Raises `UpstreamError`, `ClaimLost`, and `Unruly` for a model that will not obey.
+        """
+        if self._fold.turns:
+            self._take_over()
+            await self._go_on()
+        else:
+            await self._call(())
+        while (prefill := self._next_prefill()) is not None:
+            await self._call(prefill)
+
+    @property
+    def lacks_call(self) -> bool:
+        """A call is required, and none was made."""
+        return self._course.lacks_call(self._fold)
+
+    def _take_over(self) -> None:
         """Write down that this replica goes on with what another had begun."""
         turn = self._fold.open_turn
-        resend = turn is not None and self._unsaid_finish(turn) is None
+        resend = turn is not None and self._unsaid_ending(turn) is None
         self._hop(Hop("replica", len(self._sent_ids(turn)) if turn and resend else 0))
         # The ids that are about to be sent again are in the log with this.
         self._is_announced = resend
 
-    async def call(self, prefill: tuple[int, ...] = ()) -> None:
-        """Begin a turn, and see it to its end. Raises `UpstreamError`, `ClaimLost`."""
-        prompt_ids = self._prompt_ids(prefill)
-        self._pen.append(TurnStarted(0 if prefill else len(prompt_ids), prefill))
-        await self.go_on()
+    def _next_prefill(self) -> tuple[int, ...] | None:
+        """What opens the next turn; None when no other is needed, or there is no room for it."""
+        prefill = self._course.next_prefill(self._fold, self._pen.live.last_repair)
+        if prefill is None or self._generated([*self._turns(), (prefill, ())]) >= self._tokens_max:
+            return None
+        return prefill
 
-    async def go_on(self) -> None:
-        """See the open turn to its end, if there is one. Raises `UpstreamError`, `ClaimLost`."""
+    async def _call(self, prefill: tuple[int, ...]) -> None:
+        """Begin a turn, and see it to its end."""
+        input_tokens = 0 if self._fold.turns else len(self._spec.prompt_ids)
+        self._pen.append(TurnStarted(input_tokens, prefill))
+        await self._go_on()
+
+    async def _go_on(self) -> None:
+        """See the open turn to its end, if there is one."""
         turn = self._fold.open_turn
         if turn is None:
             return
-        self._losses = self._refusals = 0
-        while (finish := self._unsaid_finish(turn)) is None:
+        self._losses = self._refusals = self._cached_tokens = 0
+        self._at_header = True
+        while (ending := self._unsaid_ending(turn)) is None:
             try:
-                await self._attempt(turn)
+                ending = await self._attempt(turn)
             except UpstreamError as error:
-                await self._recover(turn, error)
+                await self._recover(error)
             else:
-                return
-        self._pen.append(TurnEnded(finish))
+                break
+        await self._end(turn, ending)
 
-    def _unsaid_finish(self, turn: Turn) -> FinishReason | None:
-        """How a turn ended whose backend could not say so; None while there is more to come."""
+    def _unsaid_ending(self, turn: Turn) -> Ending | None:
+        """How a turn ends whose end nobody has written; None while there is more to come."""
+        rule = self._pen.live.last_repair
+        if rule is not None and rule != BEGUN_ANEW:
+            return Ending(rule=rule, is_written=True)
+        if (ending := self._course.look(self._fold, at_header=True)) is not None:
+            return ending
         if turn.said and turn.said[-1] in STOP_IDS:
-            return FinishReason.STOP
-        return FinishReason.LENGTH if self._sampling(turn).max_tokens <= 0 else None
+            return Ending(FinishReason.STOP)
+        return Ending(FinishReason.LENGTH) if self._sampling().max_tokens <= 0 else None
 
-    async def _attempt(self, turn: Turn) -> None:
-        """Until the turn has ended, at one backend, or before the first id at one of several."""
+    async def _end(self, turn: Turn, ending: Ending) -> None:
+        """Write the end of a turn, once all is checked that it would show."""
+        if not ending.rule and self._course.exceeds_budget(self._fold):
+            ending = self._course.out_of_budget(self._fold)
+        finish = self._settle(turn, ending)
+        while (fault := await self._fault(finish)) is not None:
+            finish = self._settle(turn, fault)
+        # What the first attempt found in its cache is what the caller pays less for; who went on
+        # found the ids of the attempts before it, too, and counts nothing.
+        self._pen.append(TurnEnded(finish, 0 if turn.hops else self._cached_tokens))
+
+    def _settle(self, turn: Turn, ending: Ending) -> FinishReason:
+        """Take back what must not be shown. Raises `Unruly` when there is no use in going on."""
+        if ending.rule:
+            if not ending.is_written:
+                self._repair(turn, ending.start, ending.rule)
+            ending = self._course.after_repair(self._fold, ending.rule)
+        if ending.failure:
+            raise Unruly(ending.failure)
+        return ending.finish
+
+    async def _fault(self, finish: FinishReason) -> Ending | None:
+        """What is to be done about the first body that is wrong, of those that would be shown."""
+        if not self._course.has_checks:
+            return None
+        bodies = self._fold.bodies_after(finish)
+        if bodies and not self._is_compiled:
+            # It is already, unless another replica accepted the response.
+            await asyncio.to_thread(self._spec.checker.compile)
+            self._is_compiled = True
+        for body in bodies:
+            if body.kind != "refusal" and await self._is_faulty(body):
+                return self._course.faulty(self._fold, body)
+        return None
+
+    async def _is_faulty(self, body: Body) -> bool:
+        checker = self._spec.checker
+
+        def fault() -> str | None:
+            if body.kind == "call":
+                return checker.call_fault(body.name, body.text)
+            return checker.answer_fault(body.text)
+
+        is_short = len(body.text) <= INLINE_CHECK_CHARS
+        return (fault() if is_short else await asyncio.to_thread(fault)) is not None
+
+    def _repair(self, turn: Turn, start: int | None, rule: str) -> None:
+        """Take back what was said from position `start` on, of that what the model said itself."""
+        size = len(turn.prefill)
+        voided = 0 if start is None else size + len(turn.said) - max(start, size)
+        self._pen.append(Repair(voided, rule))
+        self._engine.observer.repaired(self._spec, rule, voided, self._upstream)
+
+    async def _attempt(self, turn: Turn) -> Ending:
+        """Until the turn ends, at one backend, or before the first id at one of several."""
         self._attempts += 1
+        self._is_resent = bool(turn.said)
+        if self._is_resent:
+            self._begin_anew(turn)
         request = self._request(turn)
         chunks = self._engine.tokens.stream(
-            request, avoid=self._left, attempts_max=1 if turn.said else None
+            request, avoid=self._left, attempts_max=1 if self._is_resent else None
         )
-        resent = len(request.prompt_ids) if turn.said else 0
-        is_taken = False
+        resent = len(request.prompt_ids) if self._is_resent else 0
+        is_taken, finish = False, None
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
                     if not is_taken:
                         self._taken(resent)
+                        self._meet(chunk)
                         is_taken = True
-                    self._hear(turn, chunk)
+                    if (ending := self._hear(chunk)) is not None:
+                        return ending
+                    finish = chunk.finish
                     if self._pen.is_ahead:
                         await self._pen.catch_up()
         except UpstreamLost:
@@ -211,6 +327,15 @@ class Relay:
             raise
         except ModelNotFound as error:
             raise NoUpstreamAvailable(self._spec.model, "no backend lists it now") from error
+        if finish is None:
+            raise UpstreamFailed("the generation has no end", upstream=self._upstream)
+        return Ending(finish)
+
+    def _begin_anew(self, turn: Turn) -> None:
+        """Take back a message that another backend does better to begin again."""
+        start = self._course.begin_anew(self._fold)
+        if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(turn.said):
+            self._repair(turn, start, BEGUN_ANEW)
 
     def _taken(self, resent: int) -> None:
         """A backend works on the turn; `resent` of the ids it reads were read before."""
@@ -218,19 +343,44 @@ class Relay:
             self._hop(Hop("backend", resent))
         self._is_announced = False
 
-    def _hear(self, turn: Turn, chunk: TokenChunk) -> None:
-        if chunk.ids:
-            if self._first_token is not None:
-                self._first_token()
-                self._first_token = None
-            self._pen.append(Tokens(tuple(chunk.ids)))
-        if chunk.finish is not None:
-            # What the first attempt found in its cache is what the caller pays less for; who went
-            # on found the ids of the attempts before it, too, and counts nothing.
-            cached_tokens = 0 if turn.hops else chunk.cached_tokens or 0
-            self._pen.append(TurnEnded(chunk.finish, cached_tokens))
+    def _meet(self, first: TokenChunk) -> None:
+        """A backend sends its first chunk: it tells whether it holds the model to the rules."""
+        self._upstream = first.upstream
+        if not self._course.has_checks:
+            return
+        self._engine.observer.constrained(first.upstream, is_constrained=first.constrained)
+        if not first.constrained and not self._fold.is_held:
+            self._pen.append(Hold())
 
-    async def _recover(self, turn: Turn, error: UpstreamError) -> None:
+    def _hear(self, chunk: TokenChunk) -> Ending | None:
+        """Write what a chunk brings, up to where the gateway ends the turn, if it does."""
+        if chunk.cached_tokens:
+            self._cached_tokens = chunk.cached_tokens
+        if chunk.ids and self._first_token is not None:
+            self._first_token()
+            self._first_token = None
+        at = 0
+        while at < len(chunk.ids):
+            ids = chunk.ids[at:] if at else chunk.ids
+            count = self._course.stretch(self._fold, ids)
+            if not count:
+                return self._course.out_of_budget(self._fold)
+            logprobs = chunk.logprobs[at : at + count] if chunk.logprobs else ()
+            self._pen.append(Tokens(tuple(ids[:count]), tuple(logprobs)))
+            if (ending := self._look(ids[0])) is not None:
+                return ending
+            at += count
+        return None
+
+    def _look(self, token: int) -> Ending | None:
+        """After a marker, or text that begins with `token`: what is to be done, if anything."""
+        at_header = self._at_header or token >= FIRST_SPECIAL
+        ending = self._course.look(self._fold, at_header=at_header)
+        if at_header:
+            self._at_header = self._fold.place.where is not Where.BODY
+        return ending
+
+    async def _recover(self, error: UpstreamError) -> None:
         """Return when another attempt may be made; raise `error` when none may."""
         if isinstance(error, UpstreamFailed):
             self._losses = self._refusals = 0
@@ -239,7 +389,7 @@ class Relay:
         elif isinstance(error, UpstreamLost):
             self._losses += 1
             # Before the first id the pool has tried all that may be tried.
-            if self._losses >= self._engine.hops.losses_max or not turn.said:
+            if self._losses >= self._engine.hops.losses_max or not self._is_resent:
                 raise error
         else:
             await self._wait_for_a_backend(error)
@@ -267,7 +417,9 @@ class Relay:
     def _wait_max_s(self) -> float:
         if self._spec.head.background:
             return self._engine.hops.upstream_wait_s
-        return self._engine.hops.hop_wait_s if self._fold.usage.output_tokens else 0.0
+        usage = self._fold.usage
+        is_begun = usage.output_tokens or usage.voided_tokens
+        return self._engine.hops.hop_wait_s if is_begun else 0.0
 
     def _leave(self, error: UpstreamError) -> None:
         self._left.add(error.upstream)
@@ -283,21 +435,41 @@ class Relay:
             request_id=f"{self._spec.head.uuid.hex}-{number}-{self._epoch}-{self._attempts}",
             model=self._spec.model,
             prompt_ids=self._sent_ids(turn),
-            sampling=self._sampling(turn),
+            sampling=self._sampling(),
             cache_salt=self._spec.cache_salt,
+            constraint=self._constraint(turn),
+            priority=self._spec.priority,
         )
 
-    def _sampling(self, turn: Turn) -> Sampling:
-        """For what is left: the ids that open an answer take room in the window, too."""
-        beyond = len(self._prompt_ids(turn.prefill)) - len(self._spec.prompt_ids)
-        return self._spec.sampling.after(beyond + len(turn.said))
+    def _constraint(self, turn: Turn) -> Constraint | None:
+        place = self._fold.place
+        options = GrammarOptions(
+            refusals=self._course.refusals, reasoning=self._course.may_think(self._fold)
+        )
+        message = [*turn.prefill, *turn.said][place.start :]
+        return turn_constraint(self._spec.rules, place, message, options)
+
+    @property
+    def _tokens_max(self) -> int:
+        return self._spec.sampling.max_tokens
+
+    def _sampling(self) -> Sampling:
+        """For what is left: the ids that open an answer take room in the window, too.
+
+        What was taken back takes none, but the random numbers must be others than before.
+        """
+        generated = self._generated(self._turns())
+        sampling = self._spec.sampling.after(generated + self._fold.usage.voided_tokens)
+        return replace(sampling, max_tokens=self._tokens_max - generated)
+
+    def _generated(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
+        """How many ids these turns put behind the prompt."""
+        return len(thread_ids((), turns))
 
     def _sent_ids(self, turn: Turn) -> list[int]:
-        prompt_ids = self._prompt_ids(turn.prefill)
-        return [*prompt_ids, *turn.said] if turn.said else prompt_ids
-
-    def _prompt_ids(self, prefill: tuple[int, ...]) -> list[int]:
-        """What a turn was asked to continue: only the one that opens the answer has a prefill."""
-        if not prefill:
+        if len(self._fold.turns) == 1 and not turn.said:
             return self._spec.prompt_ids
-        return continue_with_answer(self._spec.prompt_ids, self._fold.turns[0].said)
+        return thread_ids(self._spec.prompt_ids, self._turns())
+
+    def _turns(self) -> list[tuple[Sequence[int], Sequence[int]]]:
+        return [(turn.prefill, turn.said) for turn in self._fold.turns]

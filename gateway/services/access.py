@@ -37,15 +37,20 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
 _HINT_LENGTH: Final = 4
-_ON_DISCONNECT: Final = ("cancel", "continue")
 _YEAR_S: Final = 365 * 86_400
-_POLICY_MAX: Final = {
-    "log_retention_s": _YEAR_S,
-    "response_retention_s": 10 * _YEAR_S,
-    "background_running_max": 100_000,
-    "background_queued_max": 10_000_000,
+_POLICY_WORDS: Final = {
+    "on_disconnect": ("cancel", "continue"),
+    "reasoning_summary": ("analysis", "off"),
+    "service_tier_max": ("default", "priority"),
 }
-"""The largest value of each number in a tenant's policy; the smallest is 1."""
+_POLICY_BOUNDS: Final = {
+    "log_retention_s": (1, _YEAR_S),
+    "response_retention_s": (1, 10 * _YEAR_S),
+    "background_running_max": (1, 100_000),
+    "background_queued_max": (1, 10_000_000),
+    "reasoning_budget_tokens": (0, 1_000_000),
+}
+"""The smallest and the largest value of each number in a tenant's policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,15 +260,14 @@ def _check_name(name: str) -> None:
 def _check_policy(changes: PolicyChanges) -> None:
     if not changes:
         raise InvalidRequest("There is nothing to change.")
-    on_disconnect = changes.get("on_disconnect")
-    if on_disconnect is not None and on_disconnect not in _ON_DISCONNECT:
-        raise InvalidRequest(
-            f"{on_disconnect!r} is neither of: {', '.join(_ON_DISCONNECT)}.", param="on_disconnect"
-        )
-    for name, largest in _POLICY_MAX.items():
+    for name, words in _POLICY_WORDS.items():
+        word = changes.get(name)
+        if word is not None and word not in words:
+            raise InvalidRequest(f"{word!r} is neither of: {', '.join(words)}.", param=name)
+    for name, (least, most) in _POLICY_BOUNDS.items():
         value = changes.get(name)
-        if value is not None and not (isinstance(value, int) and 1 <= value <= largest):
-            raise InvalidRequest(f"{name} must be a number from 1 to {largest}.", param=name)
+        if value is not None and not (isinstance(value, int) and least <= value <= most):
+            raise InvalidRequest(f"{name} must be a number from {least} to {most}.", param=name)
 
 
 def _is_meant(key: str, candidate: ApiKey) -> bool:

@@ -12,14 +12,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway import ids
+from gateway.checking import Checker
 from gateway.conversation.assembly import assemble, referenced_ids
 from gateway.conversation.truncation import drop_oldest_turns
+from gateway.conversation.unsealing import unseal
 from gateway.errors import ContextLengthExceeded, InvalidRequest, PreviousResponseNotFound
-from gateway.generation import PREAMBLE, Sampling
+from gateway.generation import PREAMBLE
 from gateway.harmony.rendering import RenderOptions
+from gateway.protocol.callables import declared, named
 from gateway.protocol.echo import echo
 from gateway.protocol.responses import ResponseHead
+from gateway.protocol.rules import rules_of
 from gateway.runs.specification import RunSpecification
+from gateway.sealing import Binding
+from gateway.services import terms
 from gateway.store import messages
 
 if TYPE_CHECKING:
@@ -31,6 +37,8 @@ if TYPE_CHECKING:
     from gateway.harmony.rendering import Renderer
     from gateway.protocol.context import ContextItem
     from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.rules import OutputRules
+    from gateway.sealing import Sealer
     from gateway.services.models import Model, Models
     from gateway.services.threads import Threads
     from gateway.store.engine import Database
@@ -38,15 +46,21 @@ if TYPE_CHECKING:
 
 REPEATED_ITEM_BYTES = 100
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
+COMPILED_BYTES = 1 << 20
+"""A schema or a grammar, however small, may take as long to compile as so many bytes."""
 _RUNNING = frozenset({"queued", "in_progress"})
 
 
 @dataclass(frozen=True, slots=True)
 class PreparationLimits:
-    """Bounds on what a request may bring with it."""
+    """Bounds on what a request may bring with it, and on how it is thought about.
+
+    `answer_share` is the part of the output that a reasoning budget leaves to the answer.
+    """
 
     history_depth_max: int
     history_items_max: int
+    answer_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +79,14 @@ class Rendering:
 
     renderer: Renderer
     threads: Threads
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """`cache_salt` keeps tenants' cached prefixes apart, `sealer` opens their reasoning."""
+
+    cache_salt: bytes
+    sealer: Sealer
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +119,12 @@ class _Draft:
     created_at: int
 
     def size_bytes(self, body_bytes: int) -> int:
-        """How much there is to assemble and to render."""
+        """How much there is to compile, to assemble and to render."""
         looked_up = (*self.parent.items, *self.stored.values())
-        return body_bytes + sum(
+        size_bytes = body_bytes + sum(
             REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in looked_up
         )
+        return size_bytes + (COMPILED_BYTES if terms.is_compiled(self.request) else 0)
 
 
 class Preparation:
@@ -115,7 +138,7 @@ class Preparation:
         rendering: Rendering,
         limits: PreparationLimits,
         system_message: SystemMessage,
-        cache_salt_secret: bytes,
+        secrets: Secrets,
     ) -> None:
         self._database = database
         self._models = models
@@ -123,7 +146,7 @@ class Preparation:
         self._threads = rendering.threads
         self._limits = limits
         self._system_message = system_message
-        self._cache_salt_secret = cache_salt_secret
+        self._secrets = secrets
 
     async def prepare(
         self, principal: Principal, request: CreateResponse, *, body_bytes: int, durable: bool
@@ -133,7 +156,8 @@ class Preparation:
         `durable`: any replica may have to go on with it.
 
         Raises `RequestError` for whatever the caller has to mend (unknown model, broken chain,
-        unpaired calls, a prompt that is too long), `StoreUnavailable`.
+        unpaired calls, a schema or a grammar that is none, reasoning that was sealed elsewhere, a
+        prompt that is too long), `StoreUnavailable`.
         """
         model = self._models.get(request.model)
         created_at = int(time.time())
@@ -147,31 +171,67 @@ class Preparation:
         )
 
     def _specify(self, draft: _Draft) -> RunSpecification:
-        """Assemble and render: no I/O, so that it can be done in a thread."""
+        """Compile, assemble and render: no I/O, so that it can be done in a thread."""
         request, model, parent = draft.request, draft.model, draft.parent
-        context = assemble(parent.items, request.input, stored=draft.stored, response=draft.uuid)
-        options = self._options(request, model, parent.root_created_at)
-        prompt, added = self._fit(request, model, context, options)
+        policy = draft.principal.policy
+        head = self._head(draft)
+        rules = rules_of(head.echo)
+        checker = Checker(rules)
+        checker.compile()
+        prompt, added = self._fit(draft, self._assembled(draft), self._options(draft, rules))
+        sampling = terms.sampling(request, room=model.context_length - len(prompt.ids))
         return RunSpecification(
             principal=draft.principal,
-            head=ResponseHead(
-                draft.uuid,
-                draft.created_at,
-                request.background,
-                echo(request, model=model.id, default_effort=model.reasoning_effort),
-            ),
+            head=head,
             model=model.id,
             prompt_ids=prompt.ids,
             added=added,
-            sampling=_sampling(request, model, len(prompt.ids)),
+            sampling=sampling,
             cache_salt=self._cache_salt(draft.principal.tenant_id),
             store=request.store,
             parent=parent.uuid,
             root_created_at=parent.root_created_at,
-            tools=_callable(request),
+            rules=rules,
+            checker=checker,
+            reasoning_budget=terms.reasoning_budget(
+                request,
+                policy,
+                max_tokens=sampling.max_tokens,
+                answer_share=self._limits.answer_share,
+            ),
+            priority=terms.PRIORITIES[terms.service_tier(request, policy)],
             durable=draft.durable,
             streamed=request.stream,
             inputs=len(added),
+        )
+
+    def _head(self, draft: _Draft) -> ResponseHead:
+        request, model, principal = draft.request, draft.model, draft.principal
+        binding = None
+        if request.wants_encrypted_reasoning:
+            binding = Binding(principal.tenant_id, model.id, self._secrets.sealer.key_id)
+        repeated = echo(
+            request,
+            model=model.id,
+            default_effort=model.reasoning_effort,
+            service_tier=terms.service_tier(request, principal.policy),
+            summaries=principal.policy.reasoning_summary != "off",
+        )
+        return ResponseHead(draft.uuid, draft.created_at, request.background, repeated, binding)
+
+    def _assembled(self, draft: _Draft) -> Context:
+        new = draft.request.input
+        return assemble(
+            draft.parent.items,
+            new,
+            stored=draft.stored,
+            unsealed=unseal(
+                new,
+                self._secrets.sealer,
+                tenant=draft.principal.tenant_id,
+                model=draft.model.id,
+            ),
+            response=draft.uuid,
         )
 
     async def _parent(
@@ -205,65 +265,64 @@ class Preparation:
         wanted = referenced_ids(request.input)
         return await messages.find_items(self._database, tenant_id, wanted) if wanted else {}
 
-    def _options(
-        self, request: CreateResponse, model: Model, root_created_at: int
-    ) -> RenderOptions:
-        system = self._system_message
-        date = datetime.fromtimestamp(root_created_at, UTC).date().isoformat()
+    def _options(self, draft: _Draft, rules: OutputRules) -> RenderOptions:
+        request, system = draft.request, self._system_message
+        date = datetime.fromtimestamp(draft.parent.root_created_at, UTC).date().isoformat()
+        tools = request.offered_tools
         return RenderOptions(
             instructions=request.instructions,
-            tools=request.offered_tools,
-            effort=request.effort_or(model.reasoning_effort),
+            tools=declared(tools),
+            tool_paths=tuple(f"tools{tool.path}" for tool in named(tools)),
+            effort=request.effort_or(draft.model.reasoning_effort),
             current_date=date if system.with_date else None,
             model_identity=system.identity,
             knowledge_cutoff=system.knowledge_cutoff,
             commentary_without_tools=system.commentary_without_tools,
+            answer=rules.answer,
         )
 
     def _fit(
-        self, request: CreateResponse, model: Model, context: Context, options: RenderOptions
+        self, draft: _Draft, context: Context, options: RenderOptions
     ) -> tuple[Prompt, tuple[ContextItem, ...]]:
         """The prompt, and the request's own items with their ids.
 
         With `truncation: auto` the oldest turns make room for it and for the output asked for.
         """
-        items: Sequence[ContextItem] = context.items
+        request, length = draft.request, draft.model.context_length
+        items = context.items
         prompt = self._render(items, options)
-        positions = list(range(len(items)))
-        room = model.context_length - len(prompt.ids)
-        wanted = min(request.max_output_tokens or 1, model.context_length // 2)
+        added = _rendered(context, prompt)
+        room = length - len(prompt.ids)
+        wanted = min(request.max_output_tokens or 1, length // 2)
         if request.truncation == "auto" and room < wanted:
-            positions = drop_oldest_turns(items, _costs(prompt, len(items)), wanted - room)
-            prompt = self._render([items[i] for i in positions], options)
-            room = model.context_length - len(prompt.ids)
+            kept = drop_oldest_turns(items, _costs(prompt, len(items)), wanted - room)
+            prompt = self._render([items[i] for i in kept], options)
+            room = length - len(prompt.ids)
         if room < 1:
             raise ContextLengthExceeded(
                 f"Your input exceeds the context window of this model: it takes {len(prompt.ids)} "
-                f"of {model.context_length} tokens, and the output needs some, too. Please adjust "
-                "your input and try again."
+                f"of {length} tokens, and the output needs some, too. Please adjust your input and "
+                "try again."
             )
-        rendered = {
-            positions[span.source]: array("I", prompt.ids[span.start : span.end])
-            for span in prompt.spans
-            if span.source != PREAMBLE and positions[span.source] >= context.inherited
-        }
-        added = tuple(
-            item.with_ids(rendered[index]) if index in rendered else item
-            for index, item in enumerate(context.items)
-            if index >= context.inherited
-        )
         return prompt, added
 
     def _cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
-        digest = hmac.digest(self._cache_salt_secret, tenant_id.bytes, hashlib.sha256)
+        digest = hmac.digest(self._secrets.cache_salt, tenant_id.bytes, hashlib.sha256)
         return digest.hex()
 
 
-def _callable(request: CreateResponse) -> frozenset[str] | None:
-    if request.tool_choice == "none":
-        return None
-    return frozenset(tool.name for tool in request.tools)
+def _rendered(context: Context, prompt: Prompt) -> tuple[ContextItem, ...]:
+    """The items that the request brought, with the ids that they have in the whole prompt."""
+    shown = {
+        span.source: array("I", prompt.ids[span.start : span.end])
+        for span in prompt.spans
+        if span.source >= context.inherited
+    }
+    return tuple(
+        item.with_ids(shown[index]) if index in shown else item
+        for index, item in enumerate(context.added, context.inherited)
+    )
 
 
 def _costs(prompt: Prompt, count: int) -> list[int]:
@@ -272,14 +331,3 @@ def _costs(prompt: Prompt, count: int) -> list[int]:
         if span.source != PREAMBLE:
             costs[span.source] += span.end - span.start
     return costs
-
-
-def _sampling(request: CreateResponse, model: Model, prompt_tokens: int) -> Sampling:
-    room = model.context_length - prompt_tokens
-    return Sampling(
-        max_tokens=min(request.max_output_tokens or room, room),
-        temperature=request.temperature,
-        top_p=request.top_p,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-    )

@@ -37,7 +37,7 @@ class Variable:
 
     @property
     def is_secret(self) -> bool:
-        """Its value must not be shown, and it has a `_FILE` twin."""
+        """Its value is a secret or holds some: it must not be shown, and has a `_FILE` twin."""
         return _mentions(self.field.annotation, SecretStr)
 
     @property
@@ -49,6 +49,9 @@ class Variable:
 def _mentions(annotation: object, kind: type) -> bool:
     if annotation is kind or getattr(annotation, "__origin__", None) is kind:
         return True
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = annotation.model_fields.values()
+        return any(_mentions(field.annotation, kind) for field in fields)
     return any(_mentions(argument, kind) for argument in get_args(annotation))
 
 

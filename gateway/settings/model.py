@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypedDict
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -59,6 +59,10 @@ def _refuse_repeated(what: str, names: Iterable[str]) -> None:
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise ValueError(f"{what} must differ: {', '.join(repeated)}")
+
+
+PEPPER_KEY_ID: Final = "auth.key_pepper"
+"""The id of the sealing key that is made from the pepper. Its dot keeps others from having it."""
 
 
 class PolicyDefaults(TypedDict):
@@ -125,6 +129,7 @@ class Settings(BaseSettings):
             "ids and aliases of models",
             (name for model in self.models for name in (model.id, *model.aliases)),
         )
+        _refuse_repeated("ids of sealing keys", (key.id for key in self.reasoning.sealing_keys))
         return self
 
     @property
@@ -155,6 +160,17 @@ class Settings(BaseSettings):
         if self.cache_salt_secret is None:
             return hmac.digest(self.pepper, b"cache salt", "sha256")
         return self.cache_salt_secret.get_secret_value().encode()
+
+    @property
+    def sealing_secrets(self) -> tuple[tuple[str, bytes], ...]:
+        """Ids and secrets of the keys for reasoning, the one that seals first.
+
+        The one from the pepper is among them, so that what it sealed before there were others can
+        still be opened.
+        """
+        own = ((key.id, key.secret.get_secret_value()) for key in self.reasoning.sealing_keys)
+        made = hmac.digest(self.pepper, b"reasoning seal", "sha256")
+        return (*((name, secret.encode()) for name, secret in own), (PEPPER_KEY_ID, made))
 
     @property
     def tenant_policy(self) -> PolicyDefaults:

@@ -26,7 +26,7 @@ MIB = 1024 * 1024
 
 Secret = Annotated[SecretStr, Field(min_length=1)]
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s\x00-\x1f]+$")]
-PEPPER_CHARS_MIN = 16
+SECRET_CHARS_MIN = 16
 
 
 def _http_url(url: str) -> str:
@@ -45,10 +45,13 @@ def _postgres_url(url: SecretStr) -> SecretStr:
     return url
 
 
-def _pepper(secret: SecretStr) -> SecretStr:
-    if len(secret.get_secret_value()) < PEPPER_CHARS_MIN:
-        raise ValueError(f"expected {PEPPER_CHARS_MIN} characters or more")
+def _long(secret: SecretStr) -> SecretStr:
+    if len(secret.get_secret_value()) < SECRET_CHARS_MIN:
+        raise ValueError(f"expected {SECRET_CHARS_MIN} characters or more")
     return secret
+
+
+LongSecret = Annotated[SecretStr, AfterValidator(_long)]
 
 
 def _not_below(other: str) -> AfterValidator:
@@ -70,6 +73,17 @@ def _at_most_half_of(other: str) -> AfterValidator:
         whole = info.data.get(other)
         if whole is not None and value > whole / 2:
             raise ValueError(f"must be at most half of {other}, which is {whole}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _none_or_from(least: int) -> AfterValidator:
+    """0 switches off; what lies between would be hit by what is meant to be there."""
+
+    def check(value: int) -> int:
+        if 0 < value < least:
+            raise ValueError(f"expected 0, or {least} or more")
         return value
 
     return AfterValidator(check)
@@ -138,7 +152,7 @@ class Database(Section):
 class Auth(Section):
     """API keys."""
 
-    key_pepper: Annotated[SecretStr, AfterValidator(_pepper)] | None = Field(
+    key_pepper: LongSecret | None = Field(
         None,
         description="Secret that API keys are hashed with, 16 characters or more; needed with an "
         "external database, made once for the embedded one.",
@@ -224,13 +238,13 @@ class Limits(Section):
     text_chars_max: PositiveInt = Field(10 * MIB, description="Characters of one text.")
     items_max: PositiveInt = Field(10_000, description="Items in one request's input.")
     tools_max: PositiveInt = Field(512, description="Tools in one request.")
-    schema_bytes_max: PositiveInt = Field(256 * 1024, description="Bytes of one tool's schema.")
-    schema_depth_max: PositiveInt = Field(32, description="Nesting of one tool's schema.")
-    schema_nodes_max: PositiveInt = Field(10_000, description="Nodes of a schema, $ref inlined.")
+    schema_bytes_max: PositiveInt = Field(256 * 1024, description="Bytes of one schema.")
+    schema_depth_max: PositiveInt = Field(32, description="Nesting of one schema.")
+    schema_nodes_max: PositiveInt = Field(10_000, description="Nodes of one schema, $ref inlined.")
     grammar_bytes_max: PositiveInt = Field(
         64 * 1024, description="Bytes of one custom tool's grammar."
     )
-    pattern_chars_max: PositiveInt = Field(1024, description="Characters of one schema's pattern.")
+    pattern_chars_max: PositiveInt = Field(1024, description="Characters of a pattern in a schema.")
     history_depth_max: PositiveInt = Field(1000, description="Responses in one chain.")
     history_items_max: PositiveInt = Field(20_000, description="Items in one chain.")
     inline_tokenize_chars_max: PositiveInt = Field(
@@ -378,8 +392,8 @@ class Generation(Section):
     reasoning_budget_tokens: int = Field(
         0,
         ge=0,
-        description="Tokens of reasoning of requests that name no bound; 0: none. Then the answer "
-        "is opened. A tenant may have its own: tenants set.",
+        description="Tokens of reasoning of requests that name no bound, after which the answer is "
+        "opened; 0: any number. A tenant may have its own: tenants set.",
     )
     answer_share: float = Field(
         0.25,
@@ -393,15 +407,15 @@ class Generation(Section):
     header_tokens_max: PositiveInt = Field(
         64, le=256, description="Tokens of a message's header, beyond which it is repaired."
     )
-    repeated_tokens_max: int = Field(
+    repeated_tokens_max: Annotated[int, _none_or_from(64)] = Field(
         1024,
         ge=0,
-        description="Tokens that may be repetitions of the 1 to 8 before them; then the response "
-        "ends as incomplete. 0: any number.",
+        description="Tokens that may be repetitions of the 1 to 8 before them, 64 or more; then "
+        "the response ends as incomplete. 0: any number.",
     )
     refusals: bool = Field(
         default=True,
-        description="Let the model refuse instead of answering in a JSON format.",
+        description="Let grammars allow a refusal in words instead of an answer in JSON.",
     )
 
 
@@ -409,7 +423,7 @@ class SealingKey(Section):
     """A secret that reasoning is sealed with."""
 
     id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,32}$", description="Its name, which seals carry.")
-    secret: Secret = Field(description="16 characters or more; the same on all replicas.")
+    secret: LongSecret = Field(description="16 characters or more; the same on all replicas.")
 
 
 class Reasoning(Section):
@@ -422,8 +436,9 @@ class Reasoning(Section):
     )
     sealing_keys: tuple[SealingKey, ...] = Field(
         (),
-        description="Keys for reasoning.encrypted_content: the first one seals, all of them open. "
-        "Default: one that is made from auth.key_pepper.",
+        description="Keys for reasoning.encrypted_content, each with an id and a secret: the first "
+        "one seals, all of them open. One that is made from auth.key_pepper opens, too, and seals "
+        "where there is no other.",
     )
 
 

@@ -1,9 +1,12 @@
 """A scripted stand-in for a gpt-oss server: vLLM's token API in front of rules, not of a model.
 
 For the demo, for tests and for load, on machines without a GPU. What it says is a pure function of
-the conversation it is shown.
+the conversation it is shown, and of the shape that the output is to have.
 
-    app → completions → (requests, reply, sessions, faults)        HTTP, as vLLM speaks it
+    app → completions → (requests, demands, reply, faults)         HTTP, as vLLM or SGLang speaks it
                       → continuation → alignment → scripting       what is said next
                         transcript, typescript, values, speech     reading and wording
+                        attacks, antics                            what no well-meant script says
+                      → obedience → guidance                       what of it a grammar allows
+                        tags, ebnf                                 grammars in the engines' words
 """

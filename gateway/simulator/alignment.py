@@ -12,42 +12,44 @@ from __future__ import annotations
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Final
 
-from gateway.harmony.vocabulary import END, MESSAGE
+from gateway.harmony.framing import OPENING
+from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
 from gateway.simulator.script import ANALYSIS, COMMENTARY, FINAL
-from gateway.simulator.transcript import messages_of
+from gateway.simulator.transcript import kind_of, messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gateway.harmony.vocabulary import Vocabulary
     from gateway.simulator.script import Part, Script
+    from gateway.simulator.scripting import ScriptWriter
     from gateway.simulator.transcript import Message
-
-    Improvise = Callable[[str], Part]
 
 CLOSING_WORDS: Final = "\N{HORIZONTAL ELLIPSIS} and so on, as the script has it."
 """Ends a body that somebody else began. Its first id is rare, so that it is found again."""
+FOREIGN_IDS_MAX: Final = 64
+"""How many ids at the front of a text are looked at for another way of cutting it."""
 
 
 def rest_of(
-    script: Script, said: Sequence[int], improvise: Improvise, vocabulary: Vocabulary
+    script: Script, said: Sequence[int], writer: ScriptWriter, vocabulary: Vocabulary
 ) -> list[int]:
     """The ids after `said`, a turn's ids from its `<|start|>assistant` on.
 
-    `improvise(kind)` makes the one message of a kind that the script does not have.
+    `writer` makes the one message of a kind that the script does not have.
     """
     if script.ids[: len(said)] == list(said):
         return script.ids[len(said) :]
-    return _Realignment(script.parts, list(said), improvise, vocabulary).rest()
+    return _Realignment(script.parts, list(said), writer, vocabulary).rest()
 
 
 class _Realignment:
     def __init__(
-        self, parts: Sequence[Part], said: list[int], improvise: Improvise, vocabulary: Vocabulary
+        self, parts: Sequence[Part], said: list[int], writer: ScriptWriter, vocabulary: Vocabulary
     ) -> None:
         self._left = list(parts)
         self._said = said
-        self._improvise = improvise
+        self._writer = writer
         self._vocabulary = vocabulary
 
     def rest(self) -> list[int]:
@@ -62,11 +64,11 @@ class _Realignment:
             return []  # the turn had ended
         if last.body is None:
             return self._finish_header(last)
-        return self._finish_body(_kind(last), self._said[last.body :])
+        return self._finish_body(kind_of(last), self._said[last.body :])
 
     def _pass(self, message: Message) -> None:
         """Take out of what is left what a complete message said, or stands for."""
-        kind = _kind(message)
+        kind = kind_of(message)
         body = tuple(self._said[message.body : message.body_end])
         for index, part in enumerate(self._left):
             if (part.kind, part.body) == (kind, body):
@@ -78,27 +80,67 @@ class _Realignment:
         self._left = list(dropwhile(lambda part: part.kind == kind, self._left))
 
     def _say_left(self) -> list[int]:
-        parts = self._left or [self._improvise(FINAL)]
+        parts = self._left or [self._writer.part(FINAL)]
         return [one for part in parts for one in part.ids]
 
     def _finish_header(self, message: Message) -> list[int]:
         header = tuple(self._said[message.start :])
-        known = [*self._left, *map(self._improvise, (FINAL, ANALYSIS, COMMENTARY))]
-        for part in known:
+        for part in self._known_parts():
             if part.header[: len(header)] == header:
                 return [*part.header[len(header) :], *self._finish_body(part.kind, [])]
-        return [MESSAGE, *self._finish_body(_kind(message), [])]
+        for kind in self._writer.call_kinds:
+            rest = self._rest_of_text(header[len(OPENING) :], f" to={kind}", self._call_mark())
+            if rest is not None:
+                return [*rest, *self._finish_body(kind, [])]
+        return [MESSAGE, *self._finish_body(kind_of(message), [])]
+
+    def _known_parts(self) -> Iterator[Part]:
+        yield from self._left
+        for kind in (FINAL, ANALYSIS, COMMENTARY, *self._writer.call_kinds):
+            yield self._writer.part(kind)
+
+    def _call_mark(self) -> list[int]:
+        encode = self._vocabulary.encode
+        return [CHANNEL, *encode(f"{COMMENTARY} "), CONSTRAIN, *encode("json"), MESSAGE]
 
     def _finish_body(self, kind: str, body: list[int]) -> list[int]:
         for index, part in enumerate(self._left):
             if part.kind == kind and list(part.body[: len(body)]) == body:
                 self._left = self._left[index + 1 :]
                 return self._go_on(part, list(part.body[len(body) :]))
-        part = self._improvise(kind)
+        part = self._writer.part(kind)
         self._pass_kind(kind)
         if list(part.body[: len(body)]) == body:
             return self._go_on(part, list(part.body[len(body) :]))
-        return self._go_on(part, self._close_words(body))
+        text = self._vocabulary.decode(list(part.body))
+        rest = self._rest_of_text(body, text, [])
+        return self._go_on(part, self._close_words(body) if rest is None else rest)
+
+    def _rest_of_text(
+        self, said: Sequence[int], text: str, tail: Sequence[int]
+    ) -> list[int] | None:
+        """The ids after `said` of a text whose first ids somebody else cut; None if it is another.
+
+        The fewest first ids that can be somebody else's are: then what follows them is found
+        again in the same place after any cut.
+        """
+        written = text.encode()
+        for count in range(min(len(said), FOREIGN_IDS_MAX) + 1):
+            begun = b"".join(map(self._vocabulary.piece, said[:count]))
+            if not written.startswith(begun) or not all(map(_is_text, said[:count])):
+                return None
+            rest = self._ids_of(written[len(begun) :])
+            own = list(said[count:])
+            if rest is not None and [*rest, *tail][: len(own)] == own:
+                return [*rest, *tail][len(own) :]
+        return None
+
+    def _ids_of(self, text: bytes) -> list[int] | None:
+        """None for text that begins in the middle of a character."""
+        try:
+            return self._vocabulary.encode(text.decode())
+        except UnicodeDecodeError:
+            return None
 
     def _close_words(self, body: list[int]) -> list[int]:
         words = self._vocabulary.encode(CLOSING_WORDS)
@@ -112,7 +154,5 @@ class _Realignment:
         return [*body, part.terminator, *after]
 
 
-def _kind(message: Message) -> str:
-    if message.recipient and message.recipient != "assistant":
-        return message.recipient
-    return message.channel if message.channel in {ANALYSIS, COMMENTARY} else FINAL
+def _is_text(token: int) -> bool:
+    return token < FIRST_SPECIAL

@@ -1,7 +1,8 @@
-"""The simulated vLLM server. It is scripted: rules choose what it says, there is no model in it.
+"""The simulated server. It is scripted: rules choose what it says, there is no model in it.
 
 Routes of vLLM: `/v1/completions`, `/v1/models`, `/health`, `/ping`, `/version`, `/load` and
-`/metrics`; of ours: `/` and `/simulator/{requests,reset,faults}`.
+`/metrics`; of SGLang: those but for the last three, and `/ready`, `/model_info`, `/server_info` and
+its older name; of ours: `/` and `/simulator/{requests,reset,faults}`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 PLAN_BYTES_MAX: Final = 10_000
 _LANDING: Final = f"""This is the simulated backend of Harmony Gateway.
 
-It speaks vLLM's token API (POST /v1/completions), but there is no model in it: what it says is
-scripted, chosen by rules from the conversation in the prompt. Nothing it says means anything.
+It speaks the token API of vLLM or SGLang (POST /v1/completions), but there is no model in it: what
+it says is scripted, chosen by rules from the conversation in the prompt, and means nothing.
 
 GET  /simulator/requests   what it was asked; ?ids=true with token ids
 POST /simulator/reset      forget requests, cached prefixes and attempts
@@ -91,14 +92,25 @@ def _routes(engine: Engine, in_flight: Callable[[], int]) -> Starlette:
     async def completions(_: Request) -> Response:
         raise HTTPException(405, headers={"allow": "POST"})
 
-    return Starlette(
-        routes=[
-            Route("/", endpoints.landing),
-            Route("/health", endpoints.health),
-            Route("/ping", endpoints.health, methods=["GET", "POST"]),
+    by_engine = {
+        "vllm": [
             Route("/version", endpoints.version),
             Route("/load", load),
             Route("/metrics", endpoints.metrics),
+        ],
+        "sglang": [
+            Route("/ready", endpoints.health),
+            Route("/server_info", endpoints.server_info),
+            Route("/get_server_info", endpoints.server_info),
+            Route("/model_info", endpoints.model_info),
+        ],
+    }
+    return Starlette(
+        routes=[
+            *by_engine[engine.options.engine],
+            Route("/", endpoints.landing),
+            Route("/health", endpoints.health),
+            Route("/ping", endpoints.health, methods=["GET", "POST"]),
             Route("/v1/models", endpoints.models),
             Route("/v1/completions", completions),
             Route("/simulator/requests", endpoints.requests),
@@ -118,10 +130,32 @@ class _Endpoints:
         return PlainTextResponse(_LANDING)
 
     async def health(self, _: Request) -> Response:
-        return Response(status_code=self._engine.faults.standing.health or 200)
+        return Response(status_code=self._engine.faults.standing.faults.health or 200)
 
     async def version(self, _: Request) -> Response:
-        return JSONResponse({"version": self._engine.options.version})
+        return JSONResponse({"version": self._engine.options.engine_version})
+
+    async def server_info(self, _: Request) -> Response:
+        """The arguments that matter of those SGLang 0.5.23 tells."""
+        options = self._engine.options
+        return JSONResponse(
+            {
+                "served_model_name": options.models[0],
+                "context_length": options.context_length,
+                "grammar_backend": "xgrammar",
+                "enable_priority_scheduling": True,
+                "schedule_low_priority_values_first": False,
+                "incremental_streaming_output": False,
+                "stream_interval": options.ids_per_event,
+                "enable_cache_report": options.report_cached_tokens,
+                "internal_states": [],
+                "version": options.engine_version,
+            }
+        )
+
+    async def model_info(self, _: Request) -> Response:
+        name = self._engine.options.models[0]
+        return JSONResponse({"model_path": name, "served_model_name": name})
 
     async def metrics(self, _: Request) -> Response:
         media_type = "text/plain; version=1.0.0; charset=utf-8"
@@ -129,7 +163,7 @@ class _Endpoints:
 
     async def models(self, _: Request) -> Response:
         options = self._engine.options
-        rows = [_model(name, self._started, options.context_length) for name in options.models]
+        rows = [_model(name, self._started, options) for name in options.models]
         return JSONResponse({"object": "list", "data": rows})
 
     async def requests(self, request: Request) -> Response:
@@ -149,15 +183,15 @@ class _Endpoints:
         return Response(status_code=204)
 
 
-def _model(name: str, created: int, context_length: int) -> dict[str, Any]:
+def _model(name: str, created: int, options: SimulatorOptions) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
         "created": created,
-        "owned_by": "vllm",
+        "owned_by": options.engine,
         "root": name,
         "parent": None,
-        "max_model_len": context_length,
+        "max_model_len": options.context_length,
         "permission": [],
     }
 

@@ -41,13 +41,21 @@ class Completions:
         try:
             completion = await self._read(scope, receive, outlet)
         except SimulatedError as error:
-            await outlet.json(error.status, error.body())
+            await self._refuse(outlet, error)
         except ClientGone:
             return
         else:
             async with while_connected(receive) as line:
                 await completion.run(line)
             completion.close(line)
+
+    async def _refuse(self, outlet: Outlet, error: SimulatedError) -> None:
+        engine = self._engine.options.engine
+        if error.as_event:
+            await outlet.open(200, EVENT_STREAM)
+            await outlet.close(event(error.event(engine)) + DONE)
+        else:
+            await outlet.json(error.status, error.body(engine))
 
     async def _read(self, scope: Scope, receive: Receive, outlet: Outlet) -> _Completion:
         headers = {
@@ -58,15 +66,17 @@ class Completions:
             message = "Unsupported Media Type: Only 'application/json' is allowed"
             raise SimulatedError(400, f"1 validation error:\n  {message}", kind="Bad Request")
         request = read_request(body, self._engine.options)
-        continuation = self._engine.model.continuation(request.prompt)
+        continuation = self._engine.model.continuation(request.prompt, self._engine.faults.in_force)
         observed = self._engine.observe(request, continuation, headers)
+        if request.demand is not None:
+            continuation = await self._engine.held(continuation, request, request.demand)
         asked = continuation.directives
         return _Completion(
             self._engine,
             outlet,
             observed,
             reply_to(request, continuation),
-            self._engine.faults.faults_of(asked.faults, request.prompt[: continuation.turn_start]),
+            asked.faults,
             Tempo.of(self._engine.options, asked.pace),
         )
 
@@ -100,7 +110,7 @@ class _Completion:
         except SimulatedError as error:
             self._observed.outcome = "rejected"
             self._observed.status = error.status
-            await self._outlet.json(error.status, error.body())
+            await self._outlet.json(error.status, error.body(self._engine.options.engine))
         except asyncio.CancelledError:
             if line.cut or self._observed.outcome not in {"running", "stalled"}:
                 raise
@@ -174,7 +184,7 @@ class _Completion:
 
     async def _fail_stream(self, error: SimulatedError) -> None:
         self._observed.outcome = "error"
-        await self._outlet.close(event(error.body()) + DONE)
+        await self._outlet.close(event(error.event(self._engine.options.engine)) + DONE)
 
     async def _break_off(self, how: str) -> None:
         self._observed.outcome = how
@@ -239,8 +249,10 @@ class _Completion:
     def _make_head(self) -> dict[str, Any]:
         observed = self._observed
         request_id = observed.headers.get("x-request-id") or observed.request.id
+        request_id = request_id or f"{observed.number:016x}"
+        is_sglang = self._engine.options.engine == "sglang"
         return {
-            "id": f"cmpl-{request_id or f'{observed.number:016x}'}",
+            "id": request_id if is_sglang else f"cmpl-{request_id}",
             "object": "text_completion",
             "created": int(time.time()),
             "model": observed.request.model,

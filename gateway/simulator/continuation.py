@@ -6,17 +6,19 @@ rest of the same answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gateway.simulator import corpus
 from gateway.simulator.alignment import rest_of
+from gateway.simulator.attacks import turn_of
 from gateway.simulator.conversation import Conversation
+from gateway.simulator.directives import Antics, parse
 from gateway.simulator.scripting import ScriptWriter
 from gateway.simulator.transcript import Bodies, messages_of, turn_start
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gateway.generation import FinishReason
     from gateway.harmony.vocabulary import Vocabulary
@@ -24,8 +26,14 @@ if TYPE_CHECKING:
     from gateway.simulator.script import Script
     from gateway.simulator.transcript import Message
 
+    InForce = Callable[[Directives, Sequence[int]], Directives]
+
 _CORPUS_USERS_MAX: Final = 2
 """A recorded output may itself contain a message of the user: look behind it, once."""
+
+
+def _as_asked(directives: Directives, _: Sequence[int]) -> Directives:
+    return directives
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,8 @@ class Continuation:
     turn_start: int
     directives: Directives
     finish: FinishReason | None = None
+    others: Callable[[], Iterable[list[int]]] = tuple
+    """What could be said instead, for an engine that may not say `ids`; best first."""
 
 
 class ScriptedModel:
@@ -49,25 +59,37 @@ class ScriptedModel:
         self.vocabulary = vocabulary
         self._recorded = recorded
 
-    def continuation(self, prompt: list[int]) -> Continuation:
-        """Raises `SimulatedError` for a directive that means nothing."""
+    def continuation(self, prompt: list[int], in_force: InForce = _as_asked) -> Continuation:
+        """What comes next when of the user's directives those hold that `in_force` leaves.
+
+        Raises `SimulatedError` for a directive that means nothing.
+        """
         messages = messages_of(prompt, self.vocabulary)
         bodies = Bodies(prompt, self.vocabulary)
-        replayed = self._replay(prompt, messages, bodies)
+        replayed = self._replay(prompt, messages, bodies, in_force)
         if replayed is not None:
             return replayed
         start = turn_start(prompt, messages)
-        writer = self._writer(messages, bodies, start)
-        script = writer.script()
-        ids = rest_of(script, prompt[start:], writer.part, self.vocabulary)
-        return Continuation(ids=ids, turn_start=start, directives=writer.directives)
+        conversation = _conversation(messages, bodies, start)
+        directives = in_force(parse(conversation.raw_request), prompt[:start])
+        writer = ScriptWriter(conversation, directives, self.vocabulary)
+        return Continuation(
+            ids=rest_of(turn_of(writer), prompt[start:], writer, self.vocabulary),
+            turn_start=start,
+            directives=directives,
+            others=lambda: self._others(conversation, directives, prompt[start:]),
+        )
 
-    def _writer(self, messages: list[Message], bodies: Bodies, start: int) -> ScriptWriter:
-        before = tuple(message for message in messages if message.start < start)
-        return ScriptWriter(Conversation(before, bodies), self.vocabulary)
+    def _others(
+        self, conversation: Conversation, directives: Directives, said: list[int]
+    ) -> Iterator[list[int]]:
+        meek = replace(directives, antics=Antics())
+        writer = ScriptWriter(conversation, meek, self.vocabulary)
+        for draft in writer.drafts():
+            yield rest_of(draft, said, writer, self.vocabulary)
 
     def _replay(
-        self, prompt: list[int], messages: list[Message], bodies: Bodies
+        self, prompt: list[int], messages: list[Message], bodies: Bodies, in_force: InForce
     ) -> Continuation | None:
         users = [message for message in messages if message.role == "user"]
         for message in users[-_CORPUS_USERS_MAX:]:
@@ -75,7 +97,13 @@ class ScriptedModel:
             script = self._recorded.get(match[1]) if match else None
             said = prompt[message.end :]
             if script is not None and script.ids[: len(said)] == said:
-                directives = self._writer(messages, bodies, message.end).directives
+                asked = parse(_conversation(messages, bodies, message.end).raw_request)
+                directives = in_force(asked, prompt[: message.end])
                 ids = script.ids[len(said) :]
                 return Continuation(ids, message.end, directives, script.finish)
         return None
+
+
+def _conversation(messages: list[Message], bodies: Bodies, start: int) -> Conversation:
+    before = tuple(message for message in messages if message.start < start)
+    return Conversation(before, bodies)

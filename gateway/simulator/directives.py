@@ -3,6 +3,7 @@
 | key | value | effect |
 |---|---|---|
 | `say` | text to the end of the directive | the answer |
+| `arguments` | text to the end of the directive | the arguments of every call |
 | `think` | `none` or a number of ids | length of the analysis |
 | `tokens` | number of ids | length of the answer |
 | `call` | a tool's name, or `none` | call it, or call nothing |
@@ -16,10 +17,25 @@
 | `abort_after` | n | the n-th id carries `finish_reason: "abort"` |
 | `error_after` | n | after n ids an error event 500, as when the engine dies |
 | `end_after` | n | after n ids a proper end of the body without a finish reason |
-| `times` | n | faults only for the first n requests of this prompt |
-| `only` | instance name | faults only at this instance |
+| `drift` | `prose`, `types`, `truncated`, `extra`, `refusal` | JSON that is not as asked for |
+| `attack` | see below | what no well-meant script says |
+| `grammar_ids` | `none` or n | grammars bind not at all, or only the first n ids of a body |
+| `times` | n | faults, drift and attack only for the first n requests of this prompt |
+| `only` | instance name | faults, drift and attack only at this instance |
 
-In the plan of an instance `health=503` makes `GET /health` answer that as well.
+Drifts: words instead of JSON, values of wrong types, JSON that breaks off, text behind it, or a
+refusal instead of an answer or a call.
+
+Attacks: `call:NAME` calls what the request may not even have; `twice` makes two calls in one turn;
+`analysis_call` calls from the analysis channel; `markers` spells Harmony's markers in its text and
+`marker_ids` says their ids in it; `header` says nonsense in its header, `long_header` hundreds of
+ids of it; `endless` thinks and never ends; `loop:P` and `think_loop:P` repeat the same P ids (1 to
+8) in the answer or the reasoning for ever; `silent` only thinks.
+
+Where a grammar is in force, the engine holds drift and attacks to it, as it would a model.
+
+A plan of an instance says what goes wrong with every request that does not say so itself; in it
+`health=503` makes `GET /health` answer that as well.
 A directive with an unknown key or a bad value is refused, so that no test passes by a typing error.
 """
 
@@ -35,8 +51,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _DIRECTIVE: Final = re.compile(r"\[\[sim\s+(.*?)\]\]", re.DOTALL)
-_SAY: Final = re.compile(r"(?:^|\s)say=(.*)\Z", re.DOTALL)
+_TO_THE_END: Final = re.compile(r"(?:^|\s)(say|arguments)=(.*)\Z", re.DOTALL)
 _NUMBER_MAX: Final = 10_000_000
+DRIFTS: Final = ("prose", "types", "truncated", "extra", "refusal")
+_ATTACK: Final = re.compile(
+    r"call:[^\s:]+|twice|analysis_call|markers|marker_ids|header|long_header|endless|silent"
+    r"|(?:think_)?loop:[1-8]"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +65,7 @@ class Wishes:
     """What the user's text asks of the script. None: left to the script."""
 
     say: str | None = None
+    arguments: str | None = None
     think: int | None = None
     tokens: int | None = None
     call: str | None = None
@@ -93,6 +115,26 @@ class Faults:
         return self.breakage is not None or any(value is not None for value in others)
 
 
+NOT_HELD: Final = -1
+"""The `Antics.grammar_ids` of an engine that ignores grammars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Antics:
+    """How the model misbehaves. `grammar_ids`: from which id of a body on grammars are ignored."""
+
+    drift: str | None = None
+    attack: str | None = None
+    grammar_ids: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether it misbehaves at all."""
+        return self != _WELL_BEHAVED
+
+
+_WELL_BEHAVED: Final = Antics()
+
+
 @dataclass(frozen=True, slots=True)
 class Directives:
     """Everything a text asks for."""
@@ -100,6 +142,7 @@ class Directives:
     wishes: Wishes = Wishes()
     pace: Pace = Pace()
     faults: Faults = Faults()
+    antics: Antics = Antics()
 
 
 def _count(text: str) -> int:
@@ -131,8 +174,25 @@ def _ids_or_none(text: str) -> int:
     return 0 if text == "none" else _count(text)
 
 
+def _drift(text: str) -> str:
+    if text not in DRIFTS:
+        raise ValueError(text)
+    return text
+
+
+def _attack(text: str) -> str:
+    if not _ATTACK.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+def _grammar_ids(text: str) -> int:
+    return NOT_HELD if text == "none" else _count(text)
+
+
 _READ: Final[Mapping[str, Callable[[str], object]]] = {
     "say": str,
+    "arguments": str,
     "think": _ids_or_none,
     "tokens": _count,
     "call": str,
@@ -149,6 +209,9 @@ _READ: Final[Mapping[str, Callable[[str], object]]] = {
     "error_after": _count,
     "end_after": _count,
     "health": _error_status,
+    "drift": _drift,
+    "attack": _attack,
+    "grammar_ids": _grammar_ids,
     "times": _count,
     "only": str,
 }
@@ -165,9 +228,15 @@ def parse(text: str) -> Directives:
     return _build(values)
 
 
-def parse_plan(plan: str) -> Faults:
-    """A fault plan without brackets; raises `SimulatedError` as `parse` does."""
-    return _build(_values(plan)).faults
+def parse_plan(plan: str) -> Directives:
+    """A fault plan without brackets; raises `SimulatedError` as `parse` does.
+
+    It says what is to go wrong: wishes and a pace belong to a request or to the options.
+    """
+    directives = _build(_values(plan))
+    if directives != Directives(faults=directives.faults, antics=directives.antics):
+        raise bad_request(f"The simulator's plan is not one of faults alone: {plan!r}.")
+    return directives
 
 
 def without_directives(text: str) -> str:
@@ -177,9 +246,9 @@ def without_directives(text: str) -> str:
 
 def _values(directive: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    if said := _SAY.search(directive):
-        values["say"] = said[1]
-        directive = directive[: said.start()]
+    if found := _TO_THE_END.search(directive):
+        values[found[1]] = found[2]
+        directive = directive[: found.start()]
     for word in directive.split():
         key, _, value = word.partition("=")
         try:
@@ -194,9 +263,10 @@ def _build(values: dict[str, Any]) -> Directives:
         wishes=Wishes(**_of(Wishes, values)),
         pace=Pace(**_of(Pace, values)),
         faults=Faults(**_of(Faults, values)),
+        antics=Antics(**_of(Antics, values)),
     )
 
 
-def _of(kind: type[Wishes | Pace | Faults], values: dict[str, Any]) -> dict[str, Any]:
+def _of(kind: type[Wishes | Pace | Faults | Antics], values: dict[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields(kind)}
     return {key: value for key, value in values.items() if key in names}

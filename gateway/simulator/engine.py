@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,15 @@ from gateway.simulator.faults import Attempts, FaultPlan
 from gateway.simulator.frames import EventTails, EventWriter
 from gateway.simulator.ledger import Ledger
 from gateway.simulator.metrics import Metrics
+from gateway.simulator.obedience import obedient
 from gateway.simulator.prefix_cache import PrefixCache
 
 if TYPE_CHECKING:
     from typing import Any
 
     from gateway.simulator.continuation import Continuation
-    from gateway.simulator.directives import Faults
+    from gateway.simulator.demands import Demand
+    from gateway.simulator.directives import Directives
     from gateway.simulator.ledger import Observed
     from gateway.simulator.options import SimulatorOptions
     from gateway.simulator.requests import CompletionRequest
@@ -41,13 +44,33 @@ class Engine:
         self.admission = Admission(options.running_max, options.queued_max)
         self.ledger = Ledger(options.observed_requests_max, options.observed_ids_max)
         attempts = attempts or Attempts(options.fault_prompts_max)
-        self.faults = FaultPlan(options.name, _standing_faults(options.faults), attempts)
-        self.fingerprint = f"vllm-{options.version}-simulated"
+        self.faults = FaultPlan(options.name, _standing_plan(options.faults), attempts)
+        self.fingerprint = f"vllm-{options.engine_version}-simulated"
         self.metrics = self._metrics()
 
     def writer(self, head: dict[str, Any], request: CompletionRequest) -> EventWriter:
         """Writes the events of one stream."""
-        return EventWriter(head, request, self.model.vocabulary, self.tails, self.fingerprint)
+        return EventWriter(
+            head,
+            request,
+            self.model.vocabulary,
+            self.tails,
+            self.fingerprint,
+            engine=self.options.engine,
+        )
+
+    async def held(
+        self, continuation: Continuation, request: CompletionRequest, demand: Demand
+    ) -> Continuation:
+        """The continuation that the demand allows. Raises `SimulatedError` for a bad grammar."""
+        return await asyncio.to_thread(
+            obedient,
+            continuation,
+            request.prompt,
+            demand,
+            ids_max=request.max_tokens,
+            vocabulary=self.model.vocabulary,
+        )
 
     def observe(
         self, request: CompletionRequest, continuation: Continuation, headers: dict[str, str]
@@ -77,7 +100,7 @@ class Engine:
         self.metrics.finished(observed.outcome if ended_well else "abort")
 
     def usage(self, observed: Observed) -> dict[str, Any]:
-        """VLLM's usage object."""
+        """The usage object."""
         prompt, completion = len(observed.request.prompt), len(observed.sent)
         usage: dict[str, Any] = {
             "prompt_tokens": prompt,
@@ -86,6 +109,8 @@ class Engine:
         }
         if self.options.report_cached_tokens:
             usage["prompt_tokens_details"] = {"cached_tokens": observed.cached_ids}
+        if self.options.engine == "sglang":
+            usage["reasoning_tokens"] = 0
         return usage
 
     def reset(self) -> None:
@@ -93,7 +118,7 @@ class Engine:
         self.cache.clear()
         self.ledger.clear()
         self.faults.clear()
-        self.faults.standing = _standing_faults(self.options.faults)
+        self.faults.standing = _standing_plan(self.options.faults)
 
     def _metrics(self) -> Metrics:
         metrics = Metrics(self.options)
@@ -110,7 +135,7 @@ def _vocabulary() -> Vocabulary:
     return Vocabulary.load()
 
 
-def _standing_faults(plan: str) -> Faults:
+def _standing_plan(plan: str) -> Directives:
     try:
         return parse_plan(plan)
     except SimulatedError as error:

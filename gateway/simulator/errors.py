@@ -1,6 +1,7 @@
 """What the simulated server answers when it does not generate, in vLLM's words.
 
 Source: responses of vLLM 0.32.0; `{"error": {message, type, param, code}}`, code = HTTP status.
+SGLang 0.5.23 leaves the outer object away, but not in a stream.
 """
 
 from __future__ import annotations
@@ -24,21 +25,46 @@ _TYPES = {
     503: "Service Unavailable",
 }
 
+_SGLANG_TYPES = {400: "BadRequest", 500: "InternalServerError", 503: "SERVICE_UNAVAILABLE"}
+
 
 class SimulatedError(GatewayError):
-    """Answered to the caller with `status` and `body()`."""
+    """Answered to the caller with `status` and `body()`; or 200 and `event()`, if `as_event`."""
 
     def __init__(
-        self, status: int, message: str, *, kind: str | None = None, param: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str | None = None,
+        param: str | None = None,
+        as_event: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.kind = kind or _TYPES.get(status, "InternalServerError")
         self.param = param
+        self.as_event = as_event
 
-    def body(self) -> dict[str, Any]:
-        """The JSON of the response, or of the event when the response is a stream already."""
+    def body(self, engine: str = "vllm") -> dict[str, Any]:
+        """The JSON of the response."""
+        return self._flat() if engine == "sglang" else self._nested()
+
+    def event(self, engine: str = "vllm") -> dict[str, Any]:
+        """The JSON of the event when the response is a stream already."""
+        return {"error": self._flat()} if engine == "sglang" else self._nested()
+
+    def _flat(self) -> dict[str, Any]:
+        return {
+            "object": "error",
+            "message": self.message,
+            "type": _SGLANG_TYPES.get(self.status, str(self.status)),
+            "param": None,
+            "code": self.status,
+        }
+
+    def _nested(self) -> dict[str, Any]:
         return {
             "error": {
                 "message": self.message,

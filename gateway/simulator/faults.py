@@ -1,18 +1,20 @@
-"""Which faults apply to a request: its own directives, else the instance's plan."""
+"""Which faults and antics apply to a request: its own directives, else the instance's plan."""
 
 from __future__ import annotations
 
 import hashlib
 from array import array
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gateway.simulator.directives import Faults
+from gateway.simulator.directives import Antics, Directives, Faults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_NONE = Faults()
+_NO_FAULTS = Faults()
+_NO_ANTICS = Antics()
 
 
 class Attempts:
@@ -38,23 +40,35 @@ class Attempts:
 class FaultPlan:
     """The faults of one instance. `standing` may be replaced while it runs."""
 
-    def __init__(self, name: str, standing: Faults, attempts: Attempts) -> None:
+    def __init__(self, name: str, standing: Directives, attempts: Attempts) -> None:
         self._name = name
         self.standing = standing
         self._attempts = attempts
 
-    def faults_of(self, asked: Faults, turn_prompt: Sequence[int]) -> Faults:
-        """What is to go wrong with this request.
+    def in_force(self, asked: Directives, turn_prompt: Sequence[int]) -> Directives:
+        """The same directives with what is to go wrong with this very request, and no more.
 
         `turn_prompt` is the prompt up to its open turn, so that a request that continues a cut
         turn counts as another attempt of the same prompt.
         """
-        faults = asked or self.standing
-        if not faults or (faults.only is not None and faults.only != self._name):
-            return _NONE
-        if faults.times is not None and self._count(turn_prompt) > faults.times:
-            return _NONE
-        return faults
+        wrong = asked if asked.faults else self.standing
+        odd = asked if asked.antics else self.standing
+        terms = [one.faults for one, what in ((wrong, wrong.faults), (odd, odd.antics)) if what]
+        is_counted = any(one.times is not None and self._is_for_here(one) for one in terms)
+        attempt = self._count(turn_prompt) if is_counted else 1
+        return replace(
+            asked,
+            faults=wrong.faults if self._applies(wrong.faults, attempt) else _NO_FAULTS,
+            antics=odd.antics if self._applies(odd.faults, attempt) else _NO_ANTICS,
+        )
+
+    def _applies(self, terms: Faults, attempt: int) -> bool:
+        """By `only` and `times`, which stand among the faults."""
+        in_time = terms.times is None or attempt <= terms.times
+        return in_time and self._is_for_here(terms)
+
+    def _is_for_here(self, terms: Faults) -> bool:
+        return terms.only in {None, self._name}
 
     def _count(self, turn_prompt: Sequence[int]) -> int:
         return self._attempts.count(ids_hash(turn_prompt))

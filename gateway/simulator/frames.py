@@ -1,4 +1,4 @@
-"""The events of a streamed completion as bytes, in vLLM's exact form."""
+"""The events of a streamed completion as bytes, in vLLM's exact form, or in SGLang's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.harmony.vocabulary import FIRST_SPECIAL, NAMED_SPECIALS
+from gateway.simulator.likelihoods import Likelihoods
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,12 +80,17 @@ class EventWriter:
         vocabulary: Vocabulary,
         tails: EventTails,
         fingerprint: str,
+        engine: str = "vllm",
     ) -> None:
         self._head = head
         self._request = request
         self._vocabulary = vocabulary
         self._tails = tails
         self._fingerprint = fingerprint
+        self._is_sglang = engine == "sglang"
+        has_logprobs = request.logprobs is not None and not self._is_sglang
+        self._likelihoods = Likelihoods(request, vocabulary) if has_logprobs else None
+        self._is_plain = request.return_token_ids and not has_logprobs and not self._is_sglang
         self._begin = b"data: " + orjson.dumps(head)[:-1] + b',"choices":[{"index":0,"text":'
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_first = True
@@ -104,11 +110,13 @@ class EventWriter:
         """The last event before `[DONE]`; empty when it was not asked for."""
         if not self._request.include_usage:
             return b""
-        tail = {"choices": [], "usage": usage, "system_fingerprint": self._fingerprint}
+        tail = {"choices": [], "usage": usage}
+        if not self._is_sglang:
+            tail["system_fingerprint"] = self._fingerprint
         return event({**self._head, **tail})
 
     def _frame(self, ids: Sequence[int]) -> bytes:
-        if len(ids) == 1 and not self._is_first and self._request.return_token_ids:
+        if len(ids) == 1 and not self._is_first and self._is_plain:
             tail = self._tails[ids[0]]
             if tail is not None and not self._decoder.getstate()[0]:
                 return self._begin + tail
@@ -116,7 +124,9 @@ class EventWriter:
 
     def _event(self, ids: Sequence[int], ending: Ending | None) -> bytes:
         document = {**self._head, "choices": [self.choice(ids, ending)]}
-        if ending and not self._request.include_usage:
+        if self._is_sglang:
+            document["usage"] = None
+        elif ending and not self._request.include_usage:
             document["system_fingerprint"] = self._fingerprint
         return event(document)
 
@@ -125,15 +135,22 @@ class EventWriter:
         request = self._request
         echo = request.prompt if self._is_first and request.return_token_ids else None
         self._is_first = False
+        reason = "matched_stop" if self._is_sglang else "stop_reason"
         return {
             "index": 0,
             "text": self._text(ids, ending),
-            "logprobs": None,
+            "logprobs": self._likelihoods.of(ids) if self._likelihoods else None,
             "finish_reason": ending.finish if ending else None,
-            "stop_reason": ending.stop_reason if ending else None,
+            reason: self._stop_reason(ids, ending) if ending else None,
             "prompt_token_ids": echo,
             "token_ids": list(ids) if request.return_token_ids else None,
         }
+
+    def _stop_reason(self, ids: Sequence[int], ending: Ending) -> int | None:
+        """SGLang names the end-of-sequence id too."""
+        if self._is_sglang and ending.finish == "stop" and ids:
+            return ids[-1]
+        return ending.stop_reason
 
     def _text(self, ids: Sequence[int], ending: Ending | None) -> str:
         shown = list(ids)

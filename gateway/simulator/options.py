@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+Engine = Literal["vllm", "sglang"]
+_RECENT: Final[dict[Engine, str]] = {"vllm": "0.32.0", "sglang": "0.5.23"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +25,10 @@ class SimulatorOptions:
     """This instance, as `only=NAME` in a directive calls it."""
     models: tuple[str, ...] = ("gpt-oss-20b", "gpt-oss-120b")
     """Served names; a request without a model gets the first."""
-    version: str = "0.32.0"
-    """The vLLM version it claims to be in `GET /version`."""
+    engine: Engine = "vllm"
+    """Whose wire it speaks."""
+    version: str | None = None
+    """The version of that engine it claims to be, and can what that one can. None: a recent one."""
     api_key: str | None = None
     """Guards `/v1/…`, as vLLM's --api-key does. None: open."""
     context_length: int = 131_072
@@ -64,3 +70,14 @@ class SimulatorOptions:
     """Bytes of one request's body."""
     corpus_path: Path | None = None
     """Lines of malformed and other output for `corpus:ID`; None: the packaged ones."""
+
+    @property
+    def engine_version(self) -> str:
+        """What it says when it is asked."""
+        return self.version or _RECENT[self.engine]
+
+    @property
+    def release(self) -> tuple[int, ...]:
+        """The numbers of the version, to compare by."""
+        numbers = re.match(r"\d+(?:\.\d+)*", self.engine_version)
+        return tuple(map(int, numbers[0].split("."))) if numbers else ()

@@ -1,7 +1,7 @@
 """Reads the body of `POST /v1/completions` as vLLM does: known fields checked, others ignored.
 
-Only one prompt of token ids is taken, and one choice; `ignore_eos`, `min_tokens`, `logprobs`,
-`logit_bias`, `allowed_token_ids` and guided decoding have no effect on a script.
+Only one prompt of token ids is taken, and one choice; `ignore_eos`, `min_tokens`, `logit_bias` and
+`allowed_token_ids` have no effect on a script.
 """
 
 from __future__ import annotations
@@ -12,15 +12,27 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.harmony.vocabulary import VOCABULARY_SIZE
+from gateway.simulator.demands import read_demand
+from gateway.simulator.ebnf import BadGrammar
 from gateway.simulator.errors import SimulatedError, bad_request, bad_shape, bad_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gateway.simulator.demands import Demand
     from gateway.simulator.options import SimulatorOptions
 
 _MAX_TOKENS_DEFAULT: Final = 16
-_SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
+_SAMPLING: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+)
+LOGPROBS_MAX: Final = 20
 _SALT_CHARS_MAX: Final = 128
 _SALT_FORBIDDEN: Final = frozenset("@/\\\0")
 _SEED_END: Final = 1 << 63
@@ -43,6 +55,13 @@ class CompletionRequest:
     cache_salt: str
     sampling: Mapping[str, Any]
     """The sampling fields as they came."""
+    priority: int = 0
+    logprobs: int | None = None
+    """How many alternatives are told for each id; None: no logprobs at all."""
+    tokens_as_ids: bool = False
+    """Logprobs name tokens by their ids instead of by their text."""
+    demand: Demand | None = None
+    """The shape that the output is held to."""
 
 
 def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:
@@ -63,7 +82,7 @@ def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:
         )
     _check_sampling(fields)
     return CompletionRequest(
-        id=fields.text("request_id"),
+        id=fields.text("rid" if options.engine == "sglang" else "request_id"),
         model=model,
         prompt=prompt,
         max_tokens=_max_tokens(fields, len(prompt), options.context_length),
@@ -75,6 +94,10 @@ def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:
         stop_ids=_stop_ids(fields),
         cache_salt=_cache_salt(fields),
         sampling=fields.some(*_SAMPLING),
+        priority=fields.integer("priority") or 0,
+        logprobs=_logprobs(fields),
+        tokens_as_ids=fields.flag("return_tokens_as_token_ids", default=False),
+        demand=_demand(fields, options),
     )
 
 
@@ -196,6 +219,13 @@ def _check_sampling(fields: _Fields) -> None:
         penalty = fields.number(name, 0.0)
         if not -2 <= penalty <= 2:
             raise bad_value(f"{name} must be in [-2, 2], got {penalty}.", name, penalty)
+    top_k = fields.integer("top_k")
+    if top_k is not None and top_k < -1:
+        message = f"top_k must be 0 (disable), or at least 1, got {top_k}."
+        raise bad_value(message, "top_k", top_k)
+    min_p = fields.number("min_p", 0.0)
+    if not 0 <= min_p <= 1:
+        raise bad_value(f"min_p must be in [0, 1], got {min_p}.", "min_p", min_p)
     seed = fields.integer("seed")
     if seed is not None and not -_SEED_END <= seed < _SEED_END:
         raise bad_shape("seed", "less_than_equal", "Input should be a 64-bit integer", seed)
@@ -225,3 +255,31 @@ def _cache_salt(fields: _Fields) -> str:
             "cache_salt",
         )
     return salt
+
+
+def _logprobs(fields: _Fields) -> int | None:
+    count = fields.integer("logprobs")
+    if count is not None and count > LOGPROBS_MAX:
+        raise bad_value(
+            f"Requested sample logprobs of {count}, which is greater than max allowed: "
+            f"{LOGPROBS_MAX}",
+            "logprobs",
+            count,
+        )
+    if count is not None and count < 0:
+        message = f"logprobs must be non-negative, got {count}."
+        raise bad_value(message, "logprobs", count)
+    return count
+
+
+def _demand(fields: _Fields, options: SimulatorOptions) -> Demand | None:
+    """As vLLM's front end cannot read EBNF, the engine refuses it when a stream has begun."""
+    try:
+        return read_demand(
+            fields.mapping("structured_outputs"), fields.mapping("response_format"), options
+        )
+    except BadGrammar as error:
+        if fields.flag("stream", default=False):
+            message = "Invalid grammar specification."
+            raise SimulatedError(400, message, as_event=True) from error
+        raise SimulatedError(500, "Internal server error") from error

@@ -76,8 +76,12 @@ class PartWriter:
         encode = self.vocabulary.encode
         if not kind.startswith(CALL_PREFIX):
             return [CHANNEL, *encode(kind), MESSAGE]
-        address = encode(f"{COMMENTARY} to={kind} ")
-        return [CHANNEL, *address, CONSTRAIN, *encode("json"), MESSAGE]
+        return [CHANNEL, *encode(f"{COMMENTARY} to={kind} "), *self.json_mark]
+
+    @property
+    def json_mark(self) -> tuple[int, ...]:
+        """The end of a header that announces JSON."""
+        return (CONSTRAIN, *self.vocabulary.encode("json"), MESSAGE)
 
 
 def script_of(parts: list[Part]) -> Script:

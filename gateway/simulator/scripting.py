@@ -8,8 +8,10 @@ from functools import cached_property
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Final
 
+from gateway.harmony.framing import OPENING
+from gateway.harmony.vocabulary import CHANNEL, MESSAGE
 from gateway.simulator import speech
-from gateway.simulator.directives import parse
+from gateway.simulator.antics import drifted, tampered
 from gateway.simulator.planning import planned_calls
 from gateway.simulator.script import (
     ANALYSIS,
@@ -23,54 +25,61 @@ from gateway.simulator.typescript import tools_of
 from gateway.simulator.values import make_arguments
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gateway.harmony.vocabulary import Vocabulary
     from gateway.simulator.conversation import Conversation
+    from gateway.simulator.directives import Directives
     from gateway.simulator.script import Part, Script
     from gateway.simulator.typescript import Tool
 
 _PREAMBLE_ASKED: Final = re.compile(r"\bpreamble\b", re.IGNORECASE)
 _NO_REASONING: Final = 0
+_DRAFT_CALLS_MAX: Final = 32
 
 
 class ScriptWriter:
-    """The script of one conversation, and single messages of it that somebody else opened.
+    """The script of one conversation, and single messages of it that somebody else opened."""
 
-    Raises `SimulatedError` for a directive that means nothing.
-    """
-
-    def __init__(self, conversation: Conversation, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, conversation: Conversation, directives: Directives, vocabulary: Vocabulary
+    ) -> None:
         self._conversation = conversation
         self._encode = vocabulary.encode
         self._parts = PartWriter(vocabulary)
-        self.directives = parse(conversation.raw_request)
+        self.directives = directives
 
     @cached_property
     def _tools(self) -> list[Tool]:
         return tools_of(self._conversation.developer)
 
+    @property
+    def call_kinds(self) -> list[str]:
+        """The recipients that can be called, the planned ones first."""
+        kinds = [CALL_PREFIX + tool.name for tool in (*self._planned_calls, *self._tools)]
+        return list(dict.fromkeys(kinds))
+
     def script(self) -> Script:
         """Everything that is said in this turn."""
-        conversation = self._conversation
-        calls = planned_calls(conversation.request, self._tools, self.directives.wishes)
-        done = len(conversation.new_outputs)
-        parts = self._thinking()
-        if done < len(calls):
-            parts += self._calling(calls[done])
-        else:
-            parts.append(self.part(FINAL))
-        return script_of(parts)
+        return script_of([*self.thinking(), *self._acting()])
+
+    def drafts(self) -> Iterator[Script]:
+        """What else could be said in good faith, best first, for one that may not say anything."""
+        calls = [[self.part(kind)] for kind in self.call_kinds[:_DRAFT_CALLS_MAX]]
+        for acting in (self._acting(), *calls, [self.part(FINAL)]):
+            yield script_of([*self.thinking(), *acting])
+            yield script_of(acting)
 
     def part(self, kind: str) -> Part:
         """The message of this kind, whether the script has one or not."""
-        if kind == FINAL:
-            return self._parts.part_of_ids(FINAL, self._answer_ids())
-        if kind == ANALYSIS:
-            return self._parts.part(ANALYSIS, speech.thoughts(self._conversation))
-        if kind == COMMENTARY:
-            return self._parts.part(COMMENTARY, "One moment, please.")
-        return self._parts.part(kind, self._arguments(kind.removeprefix(CALL_PREFIX)))
+        antics = self.directives.antics
+        body = self._body(kind)
+        if antics.attack and kind != ANALYSIS:
+            body = tampered(body, antics.attack, self._parts.vocabulary)
+        return self._parts.part_of_ids(kind, body)
 
-    def _thinking(self) -> list[Part]:
+    def thinking(self) -> list[Part]:
+        """The reasoning of the script, in one message or none."""
         length = self.directives.wishes.think
         if length is None:
             return [self.part(ANALYSIS)]
@@ -78,13 +87,49 @@ class ScriptWriter:
             return []
         return [self._parts.part_of_ids(ANALYSIS, self._filler(length))]
 
+    def words(self, text: str) -> tuple[int, ...]:
+        """The ids of a text."""
+        return tuple(self._encode(text))
+
+    def header(self, text: str, *, channel: str = "", is_json: bool = False) -> tuple[int, ...]:
+        """The header of a message as somebody might write it."""
+        opened = [CHANNEL, *self._encode(channel)] if channel else []
+        closed = self._parts.json_mark if is_json else (MESSAGE,)
+        return (*OPENING, *opened, *self._encode(text), *closed)
+
+    def _acting(self) -> list[Part]:
+        done = len(self._conversation.new_outputs)
+        is_refusing = self.directives.antics.drift == "refusal"
+        if done < len(self._planned_calls) and not is_refusing:
+            return self._calling(self._planned_calls[done])
+        return [self.part(FINAL)]
+
+    @cached_property
+    def _planned_calls(self) -> list[Tool]:
+        return planned_calls(self._conversation.request, self._tools, self.directives.wishes)
+
     def _calling(self, tool: Tool) -> list[Part]:
         call = self.part(CALL_PREFIX + tool.name)
         if not _PREAMBLE_ASKED.search(self._conversation.request):
             return [call]
         return [self._parts.part(COMMENTARY, speech.preamble(tool)), call]
 
+    def _body(self, kind: str) -> list[int]:
+        if kind == FINAL:
+            return self._answer_ids()
+        if kind == ANALYSIS:
+            return self._encode(speech.thoughts(self._conversation))
+        if kind == COMMENTARY:
+            return self._encode("One moment, please.")
+        return self._encode(self._drifted(self._arguments(kind.removeprefix(CALL_PREFIX))))
+
+    def _drifted(self, text: str) -> str:
+        drift = self.directives.antics.drift
+        return drifted(text, drift) if drift else text
+
     def _arguments(self, name: str) -> str:
+        if self.directives.wishes.arguments is not None:
+            return self.directives.wishes.arguments
         schema = next((tool.parameters for tool in self._tools if tool.name == name), {})
         value = make_arguments(schema, self._conversation.request)
         return json.dumps(value, ensure_ascii=False)
@@ -95,7 +140,10 @@ class ScriptWriter:
             return self._encode(wishes.say)
         if wishes.tokens is not None:
             return self._filler(wishes.tokens)
-        return self._encode(speech.answer(self._conversation))
+        answer = speech.answer(self._conversation)
+        is_json = speech.response_schema(self._conversation.developer) is not None
+        may_drift = is_json or self.directives.antics.drift == "refusal"
+        return self._encode(self._drifted(answer) if may_drift else answer)
 
     def _filler(self, length: int) -> list[int]:
         words = self._encode(speech.FILLER)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _QUOTE_CHARS_MAX: Final = 400
 _FORMATS: Final = re.compile(r"^# Response Formats$", re.MULTILINE)
+_SCHEMA_LINE: Final = re.compile(r"^\{", re.MULTILINE)
 _MULTIBYTE: Final = re.compile(r"(?i)\b(?:emoji|unicode|chinese|japanese|cjk|multi-?byte)\b")
 _TOOL_SAID: Final = re.compile(r"(?i)\bwhat (?:did|does|has) the (?:tool|function) s(?:ay|aid)\b")
 _NAME_ASKED: Final = re.compile(r"(?i)\b(?:what(?:'s| is) my name|who am i)\b")
@@ -66,11 +67,11 @@ def answer(conversation: Conversation) -> str:
 def response_schema(developer: str) -> Schema | None:
     """The schema under the developer message's last `# Response Formats`, if there is one."""
     sections = _FORMATS.split(developer)
-    brace = sections[-1].find("{") if len(sections) > 1 else -1
-    if brace < 0:
+    begun = _SCHEMA_LINE.search(sections[-1]) if len(sections) > 1 else None
+    if begun is None:
         return None
     try:
-        schema, _ = json.JSONDecoder().raw_decode(sections[-1], brace)
+        schema, _ = json.JSONDecoder().raw_decode(sections[-1], begun.start())
     except ValueError:
         return None
     return dict(schema)

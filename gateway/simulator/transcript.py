@@ -16,6 +16,7 @@ from gateway.harmony.vocabulary import (
     RETURN,
     START,
 )
+from gateway.simulator.script import ANALYSIS, COMMENTARY, FINAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,6 +67,13 @@ class Bodies:
             body = self._ids[message.body : message.body_end]
             self._texts[message.body] = self._vocabulary.decode(list(body))
         return self._texts[message.body]
+
+
+def kind_of(message: Message) -> str:
+    """The kind of part that a message of the assistant is: its recipient or its channel."""
+    if message.recipient and message.recipient != "assistant":
+        return message.recipient
+    return message.channel if message.channel in {ANALYSIS, COMMENTARY} else FINAL
 
 
 def turn_start(ids: Sequence[int], messages: Sequence[Message]) -> int:

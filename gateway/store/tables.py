@@ -79,13 +79,19 @@ tenants = Table(
     _required("name", Text, unique=True),
     _required("created_at", _TIME),
     Column("disabled_at", _TIME),
-    # The tenant's policy; null: the setting of that name.
+    # The tenant's policy; null: the setting of that name, and the service tier `default`.
     Column("on_disconnect", Text),
     Column("log_retention_s", Integer),
     Column("response_retention_s", Integer),
     Column("background_running_max", Integer),
     Column("background_queued_max", Integer),
+    Column("reasoning_summary", Text),
+    Column("reasoning_budget_tokens", Integer),
+    Column("service_tier_max", Text),
     CheckConstraint("on_disconnect IN ('cancel', 'continue')", name="on_disconnect"),
+    CheckConstraint("reasoning_summary IN ('analysis', 'off')", name="reasoning_summary"),
+    CheckConstraint("reasoning_budget_tokens >= 0", name="reasoning_budget_tokens"),
+    CheckConstraint("service_tier_max IN ('default', 'priority')", name="service_tier_max"),
 )
 
 api_keys = Table(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
 
     from gateway.store.engine import Database
-    from gateway.tenancy import OnDisconnect
+    from gateway.tenancy import OnDisconnect, ReasoningSummary, ServiceTierMax
 
 _FIND_PRINCIPAL: Final = text("SELECT * FROM find_principal(:key_hash)")
 DEFAULT_POLICY: Final = TenantPolicy()
@@ -44,6 +44,9 @@ class OwnPolicy:
     response_retention_s: int | None = None
     background_running_max: int | None = None
     background_queued_max: int | None = None
+    reasoning_summary: ReasoningSummary | None = None
+    reasoning_budget_tokens: int | None = None
+    service_tier_max: ServiceTierMax | None = None
 
     def over(self, defaults: TenantPolicy) -> TenantPolicy:
         """What counts: its own where it has one, else the default."""
@@ -59,6 +62,9 @@ class PolicyChanges(TypedDict, total=False):
     response_retention_s: int | None
     background_running_max: int | None
     background_queued_max: int | None
+    reasoning_summary: ReasoningSummary | None
+    reasoning_budget_tokens: int | None
+    service_tier_max: ServiceTierMax | None
 
 
 _POLICY = tuple(tenants.c[field.name] for field in fields(OwnPolicy))

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One vLLM server (or what speaks like one).
+    """One vLLM or SGLang server (or what speaks like one).
 
     `models` maps public model ids to the names the server knows them by (a base model or a LoRA
     adapter); empty: every model it lists, under its own name. `base_url` is given with or without
     `/v1`. `context_lengths` (tokens, prompt and output together, by public id) go before what the
-    server says of itself.
+    server says of itself. `grammars` may be used to bind the model where the engine can;
+    `priorities` are understood, because the server schedules by them.
     """
 
     name: str
@@ -26,6 +27,8 @@ class Backend:
     models: Mapping[str, str] = field(default_factory=dict)
     api_key: str | None = field(default=None, repr=False)
     context_lengths: Mapping[str, int] = field(default_factory=dict)
+    grammars: bool = True
+    priorities: bool = False
 
     def url(self, path: str) -> httpx2.URL:
         """The address of `path`, as in `/v1/models` or `/health`."""

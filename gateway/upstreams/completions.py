@@ -1,4 +1,4 @@
-"""The dialect of `POST /v1/completions` with token ids, both directions. No I/O here.
+"""What comes back from `POST /v1/completions` with token ids. No I/O here.
 
 vLLM since 0.10.2 and SGLang since 0.5.17 speak it. `text` is never read: it lacks special tokens,
 and half a character is not text.
@@ -12,13 +12,14 @@ import orjson
 
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk
-from gateway.upstreams.problems import BackendTooOld, code_of, message_of, refusal
+from gateway.upstreams.logprobs import Misaligned, aligned_logprobs
+from gateway.upstreams.problems import BackendTooOld, breakage, code_of, message_of, refusal
 from gateway.upstreams.sse import FrameTooLarge, SseSplitter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
-    from gateway.generation import TokenRequest
+    from gateway.generation import Sampling, TokenLogprob
 
 _ID_END: Final = 1 << 31
 
@@ -32,32 +33,6 @@ _FINISH: Final = {
 """Every other reason ("abort", "error", ...) is a failure."""
 
 
-def request_body(request: TokenRequest, served_model: str, stop_ids: Sequence[int]) -> bytes:
-    """JSON of the request. Whatever a backend has a default for is sent explicitly."""
-    sampling = request.sampling
-    body: dict[str, object] = {
-        "model": served_model,
-        "prompt": request.prompt_ids,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_token_ids": True,
-        "skip_special_tokens": False,
-        "include_stop_str_in_output": True,
-        "stop_token_ids": list(stop_ids),
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "request_id": request.request_id,
-    }
-    if sampling.seed is not None:
-        body["seed"] = sampling.seed
-    if request.cache_salt:
-        body["cache_salt"] = request.cache_salt
-    return orjson.dumps(body)
-
-
 class CompletionReader:
     """Bytes of one streamed answer → chunks.
 
@@ -67,22 +42,32 @@ class CompletionReader:
     """
 
     __slots__ = (
-        "_cached", "_finish", "_ids", "_ids_left", "_last_id", "_said_all", "_splitter",
-        "_stop_ids", "_upstream", "fault", "finished", "started",
+        "_alternatives", "_cached", "_constrained", "_finish", "_ids", "_ids_left", "_last_id",
+        "_logprobs", "_said_all", "_splitter", "_stop_ids", "_upstream", "fault", "finished",
+        "started",
     )  # fmt: skip
 
     def __init__(
-        self, upstream: str, *, stop_ids: Collection[int], max_tokens: int, frame_bytes_max: int
+        self,
+        upstream: str,
+        sampling: Sampling,
+        *,
+        stop_ids: Collection[int],
+        frame_bytes_max: int,
+        constrained: bool = False,
     ) -> None:
         self.started = False
         self.finished = False
         self.fault: UpstreamError | None = None
         self._upstream = upstream
         self._stop_ids = stop_ids
-        self._ids_left = max_tokens
+        self._ids_left = sampling.max_tokens
+        self._alternatives = sampling.logprobs
+        self._constrained = constrained
         self._last_id: int | None = None
         self._splitter = SseSplitter(frame_bytes_max)
         self._ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
         self._finish: FinishReason | None = None
         self._cached: int | None = None
         self._said_all = False
@@ -108,15 +93,23 @@ class CompletionReader:
     def end(self, why: str) -> TokenChunk | None:
         """Nothing more will come: the body ended, the connection broke, or patience did."""
         if not self._said_all and self.fault is None:
-            self._break(why, UpstreamLost(why, upstream=self._upstream))
+            kind = UpstreamFailed if self.started else UpstreamLost
+            self._break(why, kind(why, upstream=self._upstream))
         return self._chunk()
 
     def _chunk(self) -> TokenChunk | None:
         ids, self._ids = self._ids, []
+        logprobs = None
+        if self._alternatives is not None:
+            logprobs, self._logprobs = self._logprobs, []
         if self._said_all and self._finish is not None:
             self.finished = True
-            return TokenChunk(ids, self._finish, self._cached)
-        return TokenChunk(ids) if ids else None
+            return TokenChunk(
+                ids, self._finish, self._cached, logprobs, self._constrained, self._upstream
+            )
+        if not ids:
+            return None
+        return TokenChunk(ids, None, None, logprobs, self._constrained, self._upstream)
 
     def _event(self, payload: bytes) -> None:
         if payload == b"[DONE]":
@@ -130,13 +123,21 @@ class CompletionReader:
         if not isinstance(event, dict):
             self._break("event is not an object")
         elif "error" in event or event.get("object") == "error":
-            why = message_of(event)
-            self._break(why, refusal(self._upstream, code_of(event), why))
+            self._refused(event)
         else:
             usage = event.get("usage")
             if usage is not None:
                 self._usage(usage)
             self._choices(event.get("choices"))
+
+    def _refused(self, event: dict[str, object]) -> None:
+        why = message_of(event)
+        fault: UpstreamError
+        if self.started:
+            fault = breakage(self._upstream, why, constrained=self._constrained)
+        else:
+            fault = refusal(self._upstream, code_of(event), why)
+        self._break(why, fault)
 
     def _usage(self, usage: object) -> None:
         details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
@@ -163,31 +164,42 @@ class CompletionReader:
         if not _are_ids(ids):
             self._break("token_ids are not a list of ids")
             return
-        if ids:
-            self.started = True
-            self._ids += ids
-            self._ids_left -= len(ids)
-            self._last_id = ids[-1]
+        if ids and not self._take(ids, choice.get("logprobs")):
+            return
         reason = choice.get("finish_reason")
         if reason is not None:
             self._finish = _FINISH.get(reason) if isinstance(reason, str) else None
             if self._finish is None:
                 self._break(f"finish reason {message_of(reason)}")
 
-    def _break(self, why: str, before_start: UpstreamError | None = None) -> None:
+    def _take(self, ids: list[int], logprobs: object) -> bool:
+        """Whether the ids, and what is told of them, are there."""
+        if self._alternatives is not None:
+            try:
+                self._logprobs += aligned_logprobs(logprobs, ids, self._alternatives)
+            except Misaligned as error:
+                self._break(str(error))
+                return False
+        self.started = True
+        self._ids += ids
+        self._ids_left -= len(ids)
+        self._last_id = ids[-1]
+        return True
+
+    def _break(self, why: str, fault: UpstreamError | None = None) -> None:
         """The stream is over in a way it should not be: it may still be a complete turn.
 
         After a stop id, or when all tokens asked for are there, nothing is missing but words.
-        `before_start` is the fault if not one id has come.
         """
         if self._finish is None:
             self._finish = self._unsaid_finish()
         if self._finish is not None:
             self._said_all = True
-        elif self.started:
-            self.fault = UpstreamFailed(why, upstream=self._upstream)
+        elif fault is not None:
+            self.fault = fault
         else:
-            self.fault = before_start or UpstreamUnavailable(why, upstream=self._upstream)
+            kind = UpstreamFailed if self.started else UpstreamUnavailable
+            self.fault = kind(why, upstream=self._upstream)
 
     def _unsaid_finish(self) -> FinishReason | None:
         if self._last_id in self._stop_ids:

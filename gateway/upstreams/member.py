@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
+from gateway.upstreams.problems import GrammarFailed
 from gateway.upstreams.selection import BackendState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from gateway.generation import TokenChunk, TokenRequest, Upstream
+    from gateway.generation import TokenChunk, TokenRequest
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
+    from gateway.upstreams.engines import Engine
     from gateway.upstreams.health import Health
     from gateway.upstreams.probe import Description
+    from gateway.upstreams.server import InferenceServer
 
 _log = EventLog("gateway.upstreams")
 
@@ -30,7 +33,7 @@ class Member:
     def __init__(
         self,
         backend: Backend,
-        upstream: Upstream,
+        server: InferenceServer,
         health: Health,
         metrics: Metrics,
         clock: Callable[[], float],
@@ -38,8 +41,9 @@ class Member:
         self.backend = backend
         self.health = health
         self.description: Description | None = None
+        self.engine: Engine | None = None
         self.problem: str | None = None
-        self._upstream = upstream
+        self._server = server
         self._metrics = metrics
         self._clock = clock
         self._in_flight = 0
@@ -68,9 +72,10 @@ class Member:
             in_flight=self._in_flight,
             failures=self.health.failures,
             ejected_for_s=self.health.ejected_for(now),
-            version=self.description.version if self.description is not None else None,
+            version=self.engine.version if self.engine is not None else None,
             problem=self.problem,
             in_doubt=self.health.in_doubt,
+            can=self._server.can if self.engine is not None else None,
         )
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
@@ -82,7 +87,7 @@ class Member:
         answered = False
         outcome = "cancelled"
         try:
-            async with aclosing(self._upstream.generate(request)) as chunks:
+            async with aclosing(self._server.generate(request)) as chunks:
                 async for chunk in chunks:
                     if not answered:
                         answered = True
@@ -121,14 +126,17 @@ class Member:
         self._report()
 
     def described(self, description: Description) -> None:
-        """What the backend says of itself now."""
+        """What the backend says of itself now; what it does not say has not changed."""
         self.description = description
+        if description.engine is not None:
+            self.engine = description.engine
+            self._server.runs(description.engine)
         if self.health.healthy:
             self.problem = None
         self._report()
 
     def _hang_up_on_silent(self, silent_s: float) -> None:
-        count = self._upstream.hang_up_on_silent(silent_s, begun_only=self.health.reachable)
+        count = self._server.hang_up_on_silent(silent_s, begun_only=self.health.reachable)
         if count:
             _log.warning("silent streams are broken off", upstream=self.backend.name, count=count)
 
@@ -146,6 +154,8 @@ class Member:
         if isinstance(error, UpstreamRejected):
             self.health.answered()  # a backend that finds fault with a request is a backend
             return "rejected"
+        if isinstance(error, GrammarFailed):
+            return "failed"  # this generation, but the backend is well
         was_healthy = self.health.healthy
         self.problem = str(error)
         self.health.failed(self._clock())

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.errors import (
+    InvalidRequest,
     ModelNotFound,
     NoUpstreamAvailable,
     UpstreamLost,
@@ -18,8 +19,8 @@ from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.health import EjectionPolicy, Health
 from gateway.upstreams.member import Member
 from gateway.upstreams.probe import describe, is_alive
-from gateway.upstreams.selection import candidates, round_robin
-from gateway.upstreams.vllm import VllmUpstream
+from gateway.upstreams.selection import candidates, round_robin, tell_logprobs
+from gateway.upstreams.server import InferenceServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
@@ -90,7 +91,7 @@ class Pool:
         self._turns: dict[str, int] = {}
         self._members: dict[str, Member] = {}
         for backend in backends:
-            upstream = VllmUpstream(
+            server = InferenceServer(
                 backend,
                 client,
                 stop_ids=stop_ids,
@@ -98,7 +99,7 @@ class Pool:
                 limits=policy.limits,
             )
             health = Health(policy.ejection)
-            self._members[backend.name] = Member(backend, upstream, health, metrics, clock)
+            self._members[backend.name] = Member(backend, server, health, metrics, clock)
 
     async def start(self) -> None:
         """Ask every backend once what it serves; one that does not answer is asked again later."""
@@ -142,6 +143,14 @@ class Pool:
             raise NoUpstreamAvailable(model, "no backend has told its context length yet")
         return min(known)
 
+    def require_logprobs(self, model: str) -> None:
+        """Make sure that some backend of the model can tell logprobs.
+
+        Raises ModelNotFound, InvalidRequest if none can, or NoUpstreamAvailable while one that
+        might has not said what it is.
+        """
+        self._telling_logprobs(model)
+
     def snapshot(self) -> tuple[BackendState, ...]:
         """Every backend now, in the order of the configuration."""
         return tuple(member.state() for member in self._members.values())
@@ -157,14 +166,15 @@ class Pool:
 
         After that nothing is tried again. `avoid` names backends to use only if no other is left,
         such as the one that broke off before; `attempts_max` (None: the policy's) is how many are
-        tried. Raises ModelNotFound; UpstreamRejected; UpstreamLost when as many as `losses_max`
-        were lost; the last failure when no more may be tried; NoUpstreamAvailable when none is
-        left; and after the first chunk UpstreamFailed.
+        tried. A constraint goes to those that hold it best, logprobs are asked only of those that
+        tell them. Raises what `require_logprobs` does; UpstreamRejected; UpstreamLost when as many
+        as `losses_max` were lost; the last failure when no more may be tried; NoUpstreamAvailable
+        when none is left; and after the first chunk UpstreamFailed.
         """
         reasons: list[str] = []
         losses = 0
         attempts_max = attempts_max or self._policy.attempts_max
-        for member in self._attempts(request.model, avoid, attempts_max):
+        for member in self._attempts(request, avoid, attempts_max):
             try:
                 async with aclosing(member.generate(request)) as chunks:
                     async for chunk in chunks:
@@ -178,13 +188,19 @@ class Pool:
                 return
         raise NoUpstreamAvailable(request.model, "; ".join(reasons))
 
-    def _attempts(self, model: str, avoid: Collection[str], attempts_max: int) -> Iterator[Member]:
+    def _attempts(
+        self, request: TokenRequest, avoid: Collection[str], attempts_max: int
+    ) -> Iterator[Member]:
         """Backends to try, each once; each choice is made when the one before has failed."""
+        model = request.model
+        able = self._serving if request.sampling.logprobs is None else self._telling_logprobs
         turn = self._turns.get(model, 0)
         self._turns[model] = turn + 1
         tried: set[str] = set()
         while len(tried) < attempts_max:
-            choices = candidates(self._serving(model), tried=tried, avoided=avoid)
+            choices = candidates(
+                able(model), tried=tried, avoided=avoid, constraint=request.constraint
+            )
             state = round_robin(choices, turn)
             if state is None:
                 return
@@ -196,6 +212,20 @@ class Pool:
         if not states:
             raise ModelNotFound(model)
         return states
+
+    def _telling_logprobs(self, model: str) -> list[BackendState]:
+        serving = self._serving(model)
+        able = tell_logprobs(serving)
+        if able:
+            return able
+        if any(state.can is None for state in serving):
+            raise NoUpstreamAvailable(model, "no backend has said yet whether it tells logprobs")
+        raise InvalidRequest(
+            f"No backend of the model '{model}' tells log probabilities. Leave "
+            "'message.output_text.logprobs' out of include, and top_logprobs out of the request.",
+            code="unsupported_parameter",
+            param="include",
+        )
 
     async def _keep_polling(self, member: Member) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +11,7 @@ import orjson
 
 from gateway.errors import UpstreamUnavailable
 from gateway.upstreams.client import read_body
+from gateway.upstreams.engines import Engine, from_model_info, from_server_info, from_version
 from gateway.upstreams.problems import message_of_body
 
 if TYPE_CHECKING:
@@ -21,25 +23,54 @@ if TYPE_CHECKING:
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
+_QUESTIONS: Final = (
+    ("/version", from_version),
+    ("/server_info", from_server_info),
+    ("/get_server_info", from_server_info),  # its name before SGLang 0.5.6
+    ("/model_info", from_model_info),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a backend says of itself: `models` are context lengths (tokens) by served name."""
+    """What a backend says of itself: `models` are context lengths (tokens) by served name.
 
-    version: str | None
+    `engine` is None if it did not answer that question this time.
+    """
+
     models: Mapping[str, int | None]
+    engine: Engine | None = None
 
 
 async def describe(client: Client, backend: Backend, *, timeout_s: float) -> Description:
-    """Ask `/version` and `/v1/models`. Raises UpstreamUnavailable."""
-    status, version = await _get(client, backend, "/version", timeout_s)
-    if status != 200:
-        version = b""  # not every server that speaks the dialect has it
+    """Ask for models and engine. Raises UpstreamUnavailable if it does not even list models."""
     status, models = await _get(client, backend, "/v1/models", timeout_s)
     if status != 200:
         raise UpstreamUnavailable(
             f"GET /v1/models answered {status}: {message_of_body(models)}", upstream=backend.name
         )
-    return Description(_version(version), served_models(models))
+    engine = await _engine(client, backend, timeout_s)
+    return Description(served_models(models), engine)
+
+
+async def _engine(client: Client, backend: Backend, timeout_s: float) -> Engine | None:
+    """Which engine it is; one of its own kind when it answers none of the questions.
+
+    None when it does not answer in time, or only that something is wrong: a scheduler that is
+    busy keeps SGLang from answering, and says nothing of what the server is.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            for path, engine_of in _QUESTIONS:
+                status, body = await _get(client, backend, path, timeout_s)
+                if status >= 500:
+                    return None
+                engine = engine_of(_json_object(body)) if status == 200 else None
+                if engine is not None:
+                    return engine
+    except (TimeoutError, UpstreamUnavailable):
+        return None
+    return Engine()
 
 
 async def is_alive(client: Client, backend: Backend, *, timeout_s: float) -> bool:
@@ -69,11 +100,6 @@ def served_models(body: bytes) -> dict[str, int | None]:
 def _length(row: dict[str, object]) -> int | None:
     length = row.get("max_model_len")
     return length if type(length) is int and length > 0 else None
-
-
-def _version(body: bytes) -> str | None:
-    version = _json_object(body).get("version")
-    return version if isinstance(version, str) else None
 
 
 def _json_object(body: bytes) -> dict[str, object]:

@@ -10,6 +10,7 @@ import orjson
 from gateway.errors import (
     ContextOverflow,
     UpstreamError,
+    UpstreamFailed,
     UpstreamLost,
     UpstreamRejected,
     UpstreamUnavailable,
@@ -29,12 +30,33 @@ _CONTEXT_OVERFLOW: Final = re.compile(
 """vLLM 0.10 to 0.33 and SGLang 0.5 each word it in several ways and give it no code of its own."""
 
 
+_GAVE_UP: Final = "Internal server error"
+"""What vLLM says when it ends one request only; of an engine that is dead it says more."""
+_NO_GRAMMARS: Final = re.compile(
+    r"skip_tokenizer_init|grammar[- ]backend none|specification: 'triggers'", re.IGNORECASE
+)
+"""A vLLM without a tokenizer, an SGLang without a grammar engine, a vLLM that was told to use
+llguidance, which does not know tags of token ids (vllm-project/vllm#55152)."""
+
+
+class BrokeDown(UpstreamLost):
+    """It answered 500: its engine died of the request, or could not make anything of it."""
+
+
+class GrammarFailed(UpstreamFailed):
+    """The engine gave up on one generation in the middle of its grammar, and is well otherwise.
+
+    Seen of vLLM 0.32 with xgrammar 0.2.8, which may refuse an id that it let the model choose. The
+    same grammar at another backend is likely to fail in the same place.
+    """
+
+
 class BackendTooOld(UpstreamUnavailable):
     """The backend does not return token ids."""
 
     def __init__(self, *, upstream: str) -> None:
         super().__init__(
-            "backend too old: needs vLLM >= 0.10.2 (its answer has no token_ids)",
+            "backend too old: needs vLLM >= 0.10.2 or SGLang >= 0.5.17 (it returns no token_ids)",
             upstream=upstream,
         )
 
@@ -46,12 +68,35 @@ def refusal(upstream: str, status: int, message: str) -> UpstreamError:
     """
     text = f"answered {status}: {message}"
     if status == _BROKE_DOWN:
-        return UpstreamLost(text, upstream=upstream)
+        return BrokeDown(text, upstream=upstream)
     if status not in _CALLER_AT_FAULT:
         return UpstreamUnavailable(text, upstream=upstream)
     if status != 404 and _CONTEXT_OVERFLOW.search(message):
         return ContextOverflow(text, upstream=upstream)
     return UpstreamRejected(text, upstream=upstream)
+
+
+def breakage(upstream: str, message: str, *, constrained: bool) -> UpstreamFailed:
+    """The error for an error that came after the first id."""
+    if constrained and message == _GAVE_UP:
+        return GrammarFailed(message, upstream=upstream)
+    return UpstreamFailed(message, upstream=upstream)
+
+
+def may_blame_grammar(error: UpstreamError) -> bool:
+    """Whether a request that was refused so might be taken without its grammar.
+
+    What is wrong with a grammar is found out in several places, and worded in as many ways: 400
+    where it is validated, 500 where it is compiled (both also as the first event of a 200).
+    """
+    if isinstance(error, UpstreamRejected):
+        return not isinstance(error, ContextOverflow)
+    return isinstance(error, BrokeDown)
+
+
+def has_no_grammars(error: UpstreamError) -> bool:
+    """Whether the refusal means that this backend refuses every grammar."""
+    return _NO_GRAMMARS.search(str(error)) is not None
 
 
 def message_of_body(body: bytes) -> str:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from gateway.constraint import Constraint
+    from gateway.upstreams.engines import Capabilities
+
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
@@ -15,7 +18,7 @@ class BackendState:
 
     `models` are context lengths (tokens, None: not known yet) by public id. `available` also holds
     for an ejected backend whose trial is due. `in_doubt`: its last health check went wrong.
-    `problem` is the last thing that did.
+    `problem` is the last thing that did. `can` is None until it has said what it is.
     """
 
     name: str
@@ -28,25 +31,43 @@ class BackendState:
     version: str | None = None
     problem: str | None = None
     in_doubt: bool = False
+    can: Capabilities | None = None
 
 
 def candidates(
-    states: Sequence[BackendState], *, tried: Collection[str] = (), avoided: Collection[str] = ()
+    states: Sequence[BackendState],
+    *,
+    tried: Collection[str] = (),
+    avoided: Collection[str] = (),
+    constraint: Constraint | None = None,
 ) -> list[BackendState]:
     """The best ones left: available, not in doubt and not avoided; else with less and less of that.
 
-    All, because when every backend looks dead it is more likely that something else is wrong, and
-    a refused request costs less than a certain failure.
+    Among equals those that hold the constraint best: to be there comes first, because without a
+    grammar the output can still be checked. All, because when every backend looks dead it is more
+    likely that something else is wrong, and a refused request costs less than a certain failure.
     """
     left = [state for state in states if state.name not in tried]
     wanted = [state for state in left if state.available and state.name not in avoided]
-    return (
+    equals = (
         [state for state in wanted if not state.in_doubt]
         or wanted
         or [state for state in left if state.available]
         or [state for state in left if state.name not in avoided]
         or left
     )
+    return equals if constraint is None else _holding_best(equals, constraint)
+
+
+def tell_logprobs(states: Sequence[BackendState]) -> list[BackendState]:
+    """Those that can tell how likely an id was."""
+    return [state for state in states if state.can is not None and state.can.logprobs]
+
+
+def _holding_best(states: list[BackendState], constraint: Constraint) -> list[BackendState]:
+    ranks = [state.can.rank(constraint) if state.can is not None else 0 for state in states]
+    best = max(ranks, default=0)
+    return [state for state, rank in zip(states, ranks, strict=True) if rank == best]
 
 
 def round_robin(choices: Sequence[BackendState], turn: int) -> BackendState | None:

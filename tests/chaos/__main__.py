@@ -12,7 +12,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING, Final, cast
 
-from tests.chaos import backends, disconnects, drain, outage, races, replicas, resume
+from tests.chaos import backends, disconnects, drain, outage, races, replicas, resume, schemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -28,6 +28,7 @@ SCENARIOS: Final[Mapping[str, Callable[[Form, int], Coroutine[None, None, Report
     "races": races.run,
     "disconnects": disconnects.run,
     "drain": drain.run,
+    "schemas": schemas.run,
 }
 
 

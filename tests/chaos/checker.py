@@ -2,12 +2,13 @@
 
 Rules about one reader: `numbered`, `agreed`, `terminal`, `gapless`, `refused`. About the stored
 log: `entries`, `epochs`, `folds`. About both: `logged`, `missing`. About how it ended: `status`,
-`body`, `answer`, `usage`, `changed`.
+`body`, `answer`, `usage`, `booked`, `changed`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -18,15 +19,16 @@ from gateway import ids
 from gateway.harmony.framing import OPENING
 from gateway.harmony.parsing import Parser
 from gateway.harmony.vocabulary import END, RETURN
-from gateway.log import Tokens, unpack
+from gateway.log import Repair, Tokens, unpack
 from gateway.output.fold import Fold, Framing
 from gateway.protocol.responses import ResponseHead
+from gateway.protocol.rules import rules_of
 from tests.chaos.history import Anomaly, Record, Transcript, is_terminal
-from tests.chaos.oracle import answer_to
+from tests.chaos.oracle import Question, answer_to
 from tests.fakes.harmony_oracle import vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from uuid import UUID
 
     from gateway.log import Entry
@@ -47,8 +49,10 @@ class Evidence:
     record: Record | None
 
 
-def check(transcripts: Iterable[Transcript], records: Mapping[UUID, Record]) -> list[Anomaly]:
-    """Everything that is wrong, once all responses should have ended."""
+def check(
+    transcripts: Iterable[Transcript], records: Mapping[UUID, Record], rules: Rules | None = None
+) -> list[Anomaly]:
+    """Everything that is wrong, once all responses should have ended; `rules`: all of them."""
     read: dict[UUID, list[Transcript]] = {uuid: [] for uuid in records}
     for transcript in transcripts:
         if transcript.uuid is not None:
@@ -56,7 +60,7 @@ def check(transcripts: Iterable[Transcript], records: Mapping[UUID, Record]) -> 
     return [
         Anomaly(name, ids.response_id(uuid), found)
         for uuid, readers in read.items()
-        for name, rule in RULES.items()
+        for name, rule in (RULES if rules is None else rules).items()
         for found in rule(Evidence(ids.response_id(uuid), readers, records.get(uuid)))
     ]
 
@@ -74,10 +78,11 @@ def unchanged(before: Mapping[UUID, Record], after: Mapping[UUID, Record]) -> li
 
 def fold_events(record: Record) -> list[bytes]:
     """The `data` of every event of a stored log. Raises `ValueError` for a log that has none."""
-    head = ResponseHead(
-        record.uuid, record.created_at, record.background, orjson.loads(record.request)
-    )
-    fold = Fold(head, lambda: Parser(vocabulary(), None), _FRAMING)
+    echo = orjson.loads(record.request)["echo"]
+    head = ResponseHead(record.uuid, record.created_at, record.background, echo)
+    rules = rules_of(echo)
+    tools = None if rules.calls == "none" else frozenset(rules.tools)
+    fold = Fold(head, lambda trace: Parser(vocabulary(), tools, trace=trace), _FRAMING, rules)
     return [event.data for entry in entries_of(record) for event in fold.apply(entry)]
 
 
@@ -224,13 +229,13 @@ def _body(evidence: Evidence) -> Iterator[str]:
 
 def _answer(evidence: Evidence) -> Iterator[str]:
     for transcript in evidence.transcripts:
-        for body in _bodies(evidence):
+        for body in bodies(evidence):
             if body["status"] == "completed":
                 yield from _wrong_items(transcript, body)
 
 
 def _wrong_items(transcript: Transcript, body: dict[str, Any]) -> Iterator[str]:
-    expected = answer_to(transcript.question)
+    expected = answer_to(_question(transcript))
     uuid = ids.parse_response_id(body["id"])
     texts = [part["text"] for item in body["output"] for part in item["content"]]
     if texts != [expected.reasoning, expected.text]:
@@ -245,36 +250,46 @@ def _wrong_items(transcript: Transcript, body: dict[str, Any]) -> Iterator[str]:
         yield f"it is told to have cost {counts}"
     deltas = "".join(
         event["delta"]
-        for event in _whole_stream(transcript)
+        for event in whole_stream(transcript)
         if event["type"] == "response.output_text.delta"
     )
     if transcript.ended and _is_whole(transcript) and deltas != expected.text:
         yield f"the deltas say {deltas[-100:]!r}"
 
 
-def _usage(evidence: Evidence) -> Iterator[str]:
+def _booked(evidence: Evidence) -> Iterator[str]:
     record = evidence.record
     if record is None or record.status not in TERMINAL_STATUSES:
         return
     if len(record.usage) != 1:
         yield f"{len(record.usage)} lines of usage"
+    elif record.durable:
+        log = entries_of(record)
+        said = sum(len(entry.ids) for entry in log if isinstance(entry, Tokens))
+        said -= sum(entry.voided for entry in log if isinstance(entry, Repair))
+        if record.usage[0].output_tokens != said:
+            yield f"{record.usage[0].output_tokens} output tokens are booked, the log has {said}"
+
+
+def _usage(evidence: Evidence) -> Iterator[str]:
+    record = evidence.record
+    if record is None or record.status != "completed":
         return
-    line = record.usage[0]
-    if record.durable:
-        said = sum(len(entry.ids) for entry in entries_of(record) if isinstance(entry, Tokens))
-        if line.output_tokens != said:
-            yield f"{line.output_tokens} output tokens are booked, the log has {said}"
-    for transcript in evidence.transcripts[:1]:
-        expected = answer_to(transcript.question)
+    for transcript, line in zip(evidence.transcripts, record.usage, strict=False):
+        expected = answer_to(_question(transcript))
         counted = (line.input_tokens, line.output_tokens)
-        if record.status == "completed" and counted != (
-            expected.input_tokens,
-            expected.output_tokens,
-        ):
+        if counted != (expected.input_tokens, expected.output_tokens):
             yield f"{counted} tokens are booked for {expected.input_tokens, expected.output_tokens}"
 
 
-RULES: Final[Mapping[str, Callable[[Evidence], Iterator[str]]]] = {
+def _question(transcript: Transcript) -> Question:
+    assert isinstance(transcript.question, Question), "only its answer is known beforehand"
+    return transcript.question
+
+
+Rules = Mapping[str, Callable[[Evidence], Iterator[str]]]
+
+COMMON: Final[Rules] = {
     "numbered": _numbered,
     "agreed": _agreed,
     "terminal": _terminal,
@@ -287,9 +302,10 @@ RULES: Final[Mapping[str, Callable[[Evidence], Iterator[str]]]] = {
     "logged": _logged,
     "status": _status,
     "body": _body,
-    "answer": _answer,
-    "usage": _usage,
+    "booked": _booked,
 }
+"""What holds whatever was asked."""
+RULES: Final[Rules] = {**COMMON, "answer": _answer, "usage": _usage}
 """Every rule by the name that its anomalies carry; each yields what it finds."""
 
 
@@ -308,14 +324,14 @@ def _endings(evidence: Evidence) -> Iterator[dict[str, Any]]:
         yield from filter(is_terminal, connection.events()[-1:])
 
 
-def _bodies(evidence: Evidence) -> list[dict[str, Any]]:
+def bodies(evidence: Evidence) -> list[dict[str, Any]]:
     """Every form of the end that exists: as it was told, and as it is stored."""
     told = [ending["response"] for ending in _endings(evidence)]
     record = evidence.record
     return [*told, orjson.loads(record.body)] if record is not None and record.body else told
 
 
-def _whole_stream(transcript: Transcript) -> list[dict[str, Any]]:
+def whole_stream(transcript: Transcript) -> list[dict[str, Any]]:
     """What the reader has heard, every event once, in order."""
     events = {
         event["sequence_number"]: event

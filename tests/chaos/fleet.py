@@ -198,6 +198,12 @@ class Build:
     program: str = PRODUCT
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     backend_options: Mapping[str, Any] = field(default_factory=dict)
+    own_backend_options: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def options_of(self, backend: int) -> dict[str, Any]:
+        """Of one backend: those of all, and over them its own."""
+        shared = {"running_max": 4000, **self.backend_options}
+        return {**shared, **self.own_backend_options.get(backend, {})}
 
 
 @asynccontextmanager
@@ -209,9 +215,7 @@ async def fleet(build: Build) -> AsyncIterator[Fleet]:
             stack.enter_context(reserved_port()) for _ in range(1 + build.replicas + build.backends)
         ]
         backends = [
-            SimulatedBackend(
-                f"b{number}", ports.pop(), {"running_max": 4000, **build.backend_options}
-            )
+            SimulatedBackend(f"b{number}", ports.pop(), build.options_of(number))
             for number in range(build.backends)
         ]
         database = ChaosPostgres(folder / "postgres", ports.pop())

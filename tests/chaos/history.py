@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from tests.chaos.oracle import Question
+    from tests.chaos.oracle import Asked
 
 
 class Frame(NamedTuple):
@@ -60,7 +60,7 @@ class Transcript:
     `ended` says that it was told the end: a terminal event, and `[DONE]` behind it.
     """
 
-    question: Question
+    question: Asked
     stored: bool
     response_id: str | None = None
     connections: list[Connection] = field(default_factory=list)

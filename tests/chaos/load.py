@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from tests.chaos.checker import Rules
     from tests.chaos.fleet import Fleet
     from tests.chaos.history import Record, Transcript
+    from tests.chaos.oracle import Asked
     from tests.chaos.report import Report
 
 Kind = Literal["background", "stored", "unstored"]
@@ -48,11 +50,18 @@ def clients_of(fleet: Fleet, seed: int, give_up_s: float) -> Clients:
 
 
 async def carry(load: Load, clients: Clients, seed: int) -> list[Transcript]:
-    """Read all streams to their ends."""
+    """Read all streams of random words to their ends."""
     rng = Random(f"questions {seed}")
     asked = [
         question(rng, words=load.words, tokens_per_s=load.tokens_per_s) for _ in range(load.streams)
     ]
+    return await read_all(load, clients, asked, seed)
+
+
+async def read_all(
+    load: Load, clients: Clients, asked: Sequence[Asked], seed: int
+) -> list[Transcript]:
+    """Ask all this, kind after kind, and read every stream to its end."""
     places = asyncio.Semaphore(load.at_once)
 
     async def read(number: int) -> Transcript:
@@ -63,17 +72,22 @@ async def carry(load: Load, clients: Clients, seed: int) -> list[Transcript]:
                 return await clients.background(asked[number], idempotency_key=key)
             return await clients.foreground(asked[number], store=kind == "stored")
 
-    return list(await asyncio.gather(*map(read, range(load.streams))))
+    return list(await asyncio.gather(*map(read, range(len(asked)))))
 
 
 async def judge(
-    report: Report, fleet: Fleet, transcripts: Sequence[Transcript], *, settle_s: float = SETTLE_S
+    report: Report,
+    fleet: Fleet,
+    transcripts: Sequence[Transcript],
+    *,
+    settle_s: float = SETTLE_S,
+    rules: Rules = checker.RULES,
 ) -> dict[UUID, Record]:
     """Wait `settle_s` for the ends, read all of it twice, enter what was found into the report."""
     url = fleet.database.url
     await census.until_all_ended(url, settle_s)
     before = await census.records(url)
-    report.anomalies += checker.check(transcripts, before)
+    report.anomalies += checker.check(transcripts, before, rules)
     report.anomalies += checker.unchanged(before, await census.records(url))
     report.numbers |= {
         "streams": len(transcripts),

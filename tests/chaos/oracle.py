@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.harmony.vocabulary import STOP_IDS
 from tests.fakes.simulated_conversation import continuation, parsed, prompt_of, system, user
@@ -25,6 +25,16 @@ THINK_IDS: Final = 8
 UNPACED: Final = 0
 
 
+class Asked(Protocol):
+    """What a client sends: a user message, and other members of the body."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def fields(self) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What a client sends: `words` to be said, at `tokens_per_s` (0: as fast as it can be)."""
@@ -37,6 +47,11 @@ class Question:
         """The user's message."""
         pace = f" tokens_per_s={self.tokens_per_s}" if self.tokens_per_s else ""
         return f"[[sim think={THINK_IDS}{pace} say={' '.join(self.words)}]]"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Nothing else."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from tests.chaos.oracle import Question
+    from tests.chaos.oracle import Asked
 
 MODEL: Final = "gpt-oss-20b"
 PAUSE_S: Final = 0.1
@@ -72,7 +72,7 @@ class Clients:
         """One request, read until the server or `stop` ends it."""
         await self._send(request, connection, silence_max_s, stop)
 
-    async def foreground(self, question: Question, *, store: bool) -> Transcript:
+    async def foreground(self, question: Asked, *, store: bool) -> Transcript:
         """Create and read; what breaks stays broken, what was refused for now is tried again."""
         transcript = Transcript(question, store)
         while not transcript.ended and self.left_s:
@@ -86,7 +86,7 @@ class Clients:
             await asyncio.sleep(PAUSE_S)
         return transcript
 
-    async def background(self, question: Question, *, idempotency_key: str) -> Transcript:
+    async def background(self, question: Asked, *, idempotency_key: str) -> Transcript:
         """Create, read, and go on reading anywhere until the end."""
         transcript = Transcript(question, stored=True)
         body = create_body(question, store=True, background=True)
@@ -133,13 +133,13 @@ class Clients:
 
 
 def create_body(
-    question: Question, *, store: bool, background: bool = False, stream: bool = True
+    question: Asked, *, store: bool, background: bool = False, stream: bool = True
 ) -> dict[str, Any]:
     """The body of a request, without padding in its stream."""
     body = {"model": MODEL, "input": question.text, "store": store, "stream": stream}
     if stream:
         body["stream_options"] = {"include_obfuscation": False}
-    return body | ({"background": True} if background else {})
+    return {**body, **question.fields, **({"background": True} if background else {})}
 
 
 def create(body: dict[str, Any], headers: dict[str, str] | None = None) -> Request:

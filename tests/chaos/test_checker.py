@@ -146,7 +146,7 @@ def _rows(stored: Record, *, at: int, **fields: object) -> tuple[StoredEntries, 
     ("lie", "rules"),
     [
         (lambda it: replace(it, log=it.log[1:]), {"entries", "folds"}),
-        (lambda it: replace(it, log=it.log[:1] + it.log[2:]), {"entries", "logged", "usage"}),
+        (lambda it: replace(it, log=it.log[:1] + it.log[2:]), {"entries", "logged", "booked"}),
         (lambda it: replace(it, log=it.log[:2] + it.log[1:]), {"entries"}),
         (lambda it: replace(it, next_entry=it.next_entry + 1), {"entries"}),
         (lambda it: replace(it, log=_rows(it, at=1, count=7)), {"entries"}),
@@ -155,8 +155,8 @@ def _rows(stored: Record, *, at: int, **fields: object) -> tuple[StoredEntries, 
         (lambda it: replace(it, status="in_progress"), {"status"}),
         (lambda it: replace(it, status="failed"), {"status"}),
         (lambda it: replace(it, body=None), {"body"}),
-        (lambda it: replace(it, usage=()), {"usage"}),
-        (lambda it: replace(it, usage=it.usage * 2), {"usage"}),
+        (lambda it: replace(it, usage=()), {"booked"}),
+        (lambda it: replace(it, usage=it.usage * 2), {"booked"}),
         (lambda it: replace(it, usage=(UsageLine(1, it.usage[0].output_tokens, 0),)), {"usage"}),
         (lambda it: replace(it, usage=(UsageLine(it.usage[0].input_tokens, 1, 0),)), {"usage"}),
     ],
@@ -209,5 +209,5 @@ def test_what_has_not_ended_may_change() -> None:
 def test_no_rule_is_left_without_a_lie() -> None:
     assert set(RULES) == {
         *("numbered", "agreed", "terminal", "gapless", "refused", "missing", "entries", "epochs"),
-        *("folds", "logged", "status", "body", "answer", "usage"),
+        *("folds", "logged", "status", "body", "answer", "usage", "booked"),
     }

@@ -56,7 +56,7 @@ def record(log: list[Entry] | None = None, **fields: Any) -> Record:
         created_at=CREATED_AT,
         epoch=2,
         next_entry=len(log),
-        request=orjson.dumps(ECHO),
+        request=orjson.dumps({"echo": ECHO, "binding": None}),
         body=b"",
         log=tuple(
             StoredEntries(number * ENTRIES_PER_ROW, len(row), 1 + (number > 1), pack(row))

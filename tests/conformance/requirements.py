@@ -3,6 +3,7 @@
 `responses-api`: the reference of the Responses API; `6.3` are the cases of the Open Responses
 compliance suite, `7` those of the compatibility test for providers of gpt-oss. `5.4` has the
 header `Idempotency-Key`, which OpenAI does not promise, and leaves what it means to the server.
+`stop` is a parameter of this gateway; `1.1` has those beside which it stands.
 """
 
 from __future__ import annotations
@@ -275,5 +276,100 @@ REQUIREMENTS: Final = (
         "replicas.drain",
         "responses-api 2.2",
         "When a replica ends, others go on with its background responses.",
+    ),
+    Requirement(
+        "control.required",
+        "responses-api 1.3",
+        "With a required call a response does not end without one.",
+    ),
+    Requirement(
+        "control.named",
+        "responses-api 1.3",
+        "The named function is called, and no other.",
+    ),
+    Requirement(
+        "control.none",
+        "responses-api 1.3",
+        "With tools that must not be called there is an answer, and no call.",
+    ),
+    Requirement(
+        "control.allowed-tools",
+        "responses-api 6.1 (8)",
+        "Of all tools in the prompt only the allowed ones are called; the echo says the mode.",
+    ),
+    Requirement(
+        "control.choice-is-checked",
+        "responses-api 1.3",
+        "A choice of a tool that the request does not have is refused with 400.",
+    ),
+    Requirement(
+        "control.strict-function",
+        "responses-api 1.1",
+        "The arguments of a strict function satisfy its schema.",
+    ),
+    Requirement(
+        "control.json-schema",
+        "responses-api 1.1",
+        "The answer in a strict format satisfies its schema, streamed or not.",
+    ),
+    Requirement(
+        "control.json-object",
+        "responses-api 1.1",
+        "The answer in the format json_object is a JSON object.",
+    ),
+    Requirement(
+        "control.format-is-checked",
+        "responses-api 1.1",
+        "A schema that cannot bind an answer is refused with 400, and so is one without a name.",
+    ),
+    Requirement(
+        "control.custom-tool",
+        "responses-api 3.3",
+        "A custom tool is called with a text, and its output is accepted back.",
+    ),
+    Requirement(
+        "control.grammar",
+        "responses-api 3.3",
+        "The input of a custom tool is of its grammar, or the response fails.",
+    ),
+    Requirement(
+        "control.namespace",
+        "responses-api 3.3",
+        "A call of a tool in a namespace comes back with name and namespace apart.",
+    ),
+    Requirement(
+        "control.shells",
+        "responses-api 3.3",
+        "Calls of the shells and the patcher are items of their own types.",
+    ),
+    Requirement(
+        "control.hosted-tools",
+        "responses-api 1.1",
+        "Tools that would run at a server are dropped, and the response says which.",
+    ),
+    Requirement(
+        "control.items-of-every-kind",
+        "responses-api 3.1",
+        "Output items of every kind that a client executes are accepted back as input.",
+    ),
+    Requirement(
+        "control.logprobs",
+        "responses-api 3.2",
+        "Log probabilities are those of the tokens that spell the answer.",
+    ),
+    Requirement(
+        "control.sealed-reasoning",
+        "responses-api 3.1",
+        "Sealed reasoning is accepted back; what was not sealed here is refused with 400.",
+    ),
+    Requirement(
+        "control.summary",
+        "responses-api 1.1",
+        "Reasoning has a summary where one is asked for.",
+    ),
+    Requirement(
+        "control.stop",
+        "responses-api 1.1",
+        "A stop ends the answer and is not part of it.",
     ),
 )

@@ -16,6 +16,16 @@ def said(ids: list[int], finish: str | None = None, **more: object) -> bytes:
     return chunk(b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n")
 
 
+def told(ids: list[int]) -> dict[str, object]:
+    """The `logprobs` of an event whose ids were certain."""
+    names = [f"token_id:{one}" for one in ids]
+    return {
+        "tokens": names,
+        "token_logprobs": [0.0] * len(ids),
+        "top_logprobs": [{name: 0.0} for name in names],
+    }
+
+
 def usage(cached: int) -> bytes:
     """The event with the token counts."""
     counts = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": cached}}

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from gateway.harmony.rendering import RenderOptions
+from gateway.protocol.calls import call_of
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import (
+    CallItem,
     FunctionCall,
     FunctionCallOutput,
     InputText,
     Item,
     Message,
+    OutputItem,
     OutputText,
     Phase,
     Reasoning,
@@ -22,6 +25,7 @@ from gateway.protocol.items import (
 )
 
 if TYPE_CHECKING:
+    from gateway.protocol.rules import AnswerFormat
     from gateway.protocol.tools import FunctionTool
 
 _ITEM: TypeAdapter[Item] = TypeAdapter(Item)
@@ -35,8 +39,8 @@ def context_item(item: Item, *, complete: bool = True) -> ContextItem:
         json=item.model_dump_json().encode(),
         role=item.role if isinstance(item, Message) else None,
         phase=item.phase if isinstance(item, Message) else None,
-        call_id=item.call_id if isinstance(item, FunctionCall | FunctionCallOutput) else None,
-        name=item.name if isinstance(item, FunctionCall) else None,
+        call_id=item.call_id if isinstance(item, CallItem | OutputItem) else None,
+        name=call_of(item).name if isinstance(item, CallItem) else None,
         complete=complete,
         parsed=item,
     )
@@ -82,6 +86,7 @@ def options(
     tools: tuple[FunctionTool, ...] = (),
     current_date: str | None = None,
     commentary_without_tools: bool = False,
+    answer: AnswerFormat | None = None,
 ) -> RenderOptions:
     """Options with the defaults of gpt-oss."""
     return RenderOptions(
@@ -92,4 +97,5 @@ def options(
         model_identity="You are ChatGPT, a large language model trained by OpenAI.",
         knowledge_cutoff="2024-06",
         commentary_without_tools=commentary_without_tools,
+        answer=answer,
     )

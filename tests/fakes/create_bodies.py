@@ -23,6 +23,37 @@ LIMITS = InputLimits(
     json_containers_max=500_000,
 )
 FUNCTION: dict[str, Any] = {"type": "function", "name": "f", "parameters": {}}
+STRICT: dict[str, Any] = {
+    "type": "function",
+    "name": "s",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    },
+}
+CUSTOM: dict[str, Any] = {"type": "custom", "name": "c", "description": "Runs code."}
+GRAMMAR: dict[str, Any] = {
+    "type": "custom",
+    "name": "g",
+    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "a"+'},
+}
+NAMESPACE: dict[str, Any] = {
+    "type": "namespace",
+    "name": "ns",
+    "description": "Some tools.",
+    "tools": [{**FUNCTION, "name": "m"}, {**CUSTOM, "name": "n"}],
+}
+SHELLS: list[dict[str, Any]] = [{"type": kind} for kind in ("local_shell", "shell", "apply_patch")]
+TOOLS: list[dict[str, Any]] = [FUNCTION, STRICT, CUSTOM, GRAMMAR, NAMESPACE, *SHELLS]
+"""One of every type that is served."""
+SCHEMA: dict[str, Any] = {
+    "type": "json_schema",
+    "name": "answer",
+    "schema": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {}}},
+}
 CALL: dict[str, Any] = {
     "type": "function_call",
     "call_id": "call_1",

@@ -20,10 +20,22 @@ _SENTENCE: Final = re.compile(
     r"created( queued)*( in_progress"
     r"( output_item.added:message content_part.added( output_text.delta)+"
     r" output_text.done content_part.done output_item.done:message"
+    r"| output_item.added:message content_part.added( refusal.delta)+"
+    r" refusal.done content_part.done output_item.done:message"
     r"| output_item.added:reasoning content_part.added( reasoning_text.delta)+"
-    r" reasoning_text.done content_part.done output_item.done:reasoning"
+    r"( reasoning_summary_part.added reasoning_summary_text.delta"
+    r"(( reasoning_text.delta)+( reasoning_summary_text.delta)?)*)?"
+    r" reasoning_text.done content_part.done"
+    r"( reasoning_summary_text.done reasoning_summary_part.done)? output_item.done:reasoning"
     r"| output_item.added:function_call( function_call_arguments.delta)+"
     r" function_call_arguments.done output_item.done:function_call"
+    r"| output_item.added:custom_tool_call( custom_tool_call_input.delta)+"
+    r" custom_tool_call_input.done output_item.done:custom_tool_call"
+    r"| output_item.added:local_shell_call output_item.done:local_shell_call"
+    r"| output_item.added:apply_patch_call output_item.done:apply_patch_call"
+    r"| output_item.added:shell_call"
+    r"( shell_call_command.added shell_call_command.delta shell_call_command.done)+"
+    r" output_item.done:shell_call"
     r")*)?"
     r" (completed|incomplete|error failed|failed)"
 )
@@ -99,41 +111,98 @@ def _check_lifecycle(events: list[dict[str, Any]]) -> None:
 
 def _read_items(stream: Stream) -> None:
     """Ids and indexes agree, indexes are dense, and the deltas say what the done events say."""
-    item: dict[str, Any] = {}
-    said: list[str] = []
+    reader = _ItemReader()
     for event in stream.events:
         kind = event["type"]
         if kind == "response.output_item.added":
-            item, said = event["item"], []
-            assert item["status"] == "in_progress"
-            assert item.get("content", item.get("arguments")) in ([], "")
+            reader = _ItemReader(event["item"])
+            assert event["item"]["status"] == "in_progress"
         if "output_index" in event:
             assert event["output_index"] == len(stream.items)
         if "item_id" in event:
-            assert event["item_id"] == item["id"]
-        assert event.get("content_index", 0) == 0
-        if "delta" in event:
-            said.append(event["delta"])
-        elif kind.endswith(("_text.done", "arguments.done")):
-            assert event.get("text", event.get("arguments")) == "".join(said)
-        elif kind == "response.content_part.added":
-            assert event["part"]["text"] == ""
-        elif kind == "response.content_part.done":
-            assert event["part"]["text"] == "".join(said)
-        elif kind == "response.output_item.done":
-            _check_done(item, event["item"], "".join(said))
+            assert event["item_id"] == reader.added["id"]
+        assert event.get("content_index", 0) == event.get("summary_index", 0) == 0
+        if kind.startswith("response.reasoning_summary"):
+            reader.read_summary(event)
+        elif kind.startswith("response.shell_call_command"):
+            reader.read_command(event)
+        else:
+            reader.read(event)
+        if kind == "response.output_item.done":
             stream.items.append(event["item"])
 
 
-def _check_done(added: dict[str, Any], done: dict[str, Any], text: str) -> None:
-    assert list(added) == list(done)
-    for key in ("id", "type", "role", "phase", "call_id", "name"):
-        assert added.get(key) == done.get(key)
-    assert done["status"] in {"completed", "incomplete"}
-    if done["type"] == "function_call":
-        assert done["arguments"] == text
-    else:
-        assert [part["text"] for part in done["content"]] == [text]
+@dataclass
+class _ItemReader:
+    """What the events of one item said so far."""
+
+    added: dict[str, Any] = field(default_factory=dict)
+    said: str = ""
+    spelled: list[Any] = field(default_factory=list)
+    summary: str = ""
+    commands: list[str] = field(default_factory=list)
+
+    def read(self, event: dict[str, Any]) -> None:
+        kind = event["type"]
+        if "delta" in event:
+            self.said += event["delta"]
+            self.spelled += event.get("logprobs", [])
+        elif kind.endswith("_part.added"):
+            assert _text_of(event["part"]) == ""
+        elif kind.endswith("content_part.done"):
+            assert _text_of(event["part"]) == self.said
+            self._check_logprobs(event["part"].get("logprobs", []))
+        elif kind.endswith(".done") and "item" not in event:
+            assert _text_of(event) == self.said
+            self._check_logprobs(event.get("logprobs", []))
+        elif kind == "response.output_item.done":
+            self._check_done(event["item"])
+
+    def read_summary(self, event: dict[str, Any]) -> None:
+        self.summary += event.get("delta", "")
+        if "text" in event:
+            assert event["text"] == self.summary
+        if "part" in event:
+            text = "" if event["type"].endswith(".added") else self.summary
+            assert event["part"] == {"type": "summary_text", "text": text}
+
+    def read_command(self, event: dict[str, Any]) -> None:
+        assert event["command_index"] == len(self.commands)
+        if event["type"].endswith(".added"):
+            assert event["command"] == ""
+        elif event["type"].endswith(".done"):
+            self.commands.append(event["command"])
+
+    def _check_logprobs(self, logprobs: list[dict[str, Any]]) -> None:
+        """All of the text is spelled, or none of it."""
+        if logprobs:
+            assert logprobs == self.spelled
+            spelled = b"".join(bytes(entry["bytes"]) for entry in logprobs)
+            assert spelled == self.said.encode()
+
+    def _check_done(self, done: dict[str, Any]) -> None:
+        added = self.added
+        assert list(added) == [key for key in done if key != "encrypted_content"]
+        for key in ("id", "type", "role", "phase", "call_id", "name", "namespace"):
+            assert added.get(key) == done.get(key)
+        assert done["status"] in {"completed", "incomplete"}
+        texts = {"function_call": "arguments", "custom_tool_call": "input"}
+        if done["type"] in texts:
+            assert (added[texts[done["type"]]], done[texts[done["type"]]]) == ("", self.said)
+        elif "content" in done:
+            assert added["content"] == []
+            assert [_text_of(part) for part in done["content"]] == [self.said]
+            self._check_logprobs(done["content"][0].get("logprobs", []))
+        elif done["type"] == "shell_call":
+            assert added["action"]["commands"] == []
+            assert done["action"]["commands"] == self.commands
+        if done["type"] == "reasoning":
+            assert "".join(part["text"] for part in done["summary"]) == self.summary
+            assert added["summary"] == []
+
+
+def _text_of(part: dict[str, Any]) -> Any:
+    return next(part[name] for name in ("text", "refusal", "arguments", "input") if name in part)
 
 
 def _check_end(stream: Stream) -> None:

@@ -27,6 +27,7 @@ from gateway.store.responses import NewResponse, StoredResponse
 from gateway.tenancy import TenantId
 from tests.fakes.claim_table import ClaimTable
 from tests.fakes.response_heads import CREATED_AT, ECHO, UUID_OF_TEST
+from tests.fakes.staged_run import NO_RULES
 from tests.fakes.stored import TERMS
 from tests.fakes.toy_logs import FRAMING
 from tests.fakes.toy_parser import ToyParser
@@ -46,8 +47,8 @@ DAY: Final = day_of(CREATED)
 NEVER_S: Final = 3600.0
 
 
-def toy_fold(head: ResponseHead, _tools: frozenset[str] | None) -> Callable[[], Fold]:
-    return lambda: Fold(head, ToyParser, FRAMING)
+def toy_fold(head: ResponseHead) -> Callable[[], Fold]:
+    return lambda: Fold(head, lambda _trace: ToyParser(), FRAMING, NO_RULES)
 
 
 def accepted(*, background: bool = True) -> NewResponse:
@@ -149,7 +150,7 @@ class Stage:
         self.live: LiveLog | None = None
         self._claim = Claim(TENANT, UUID_OF_TEST, 1)
         self._entries: list[Entry] = []
-        self._new_fold = new_fold_for(head_of(self.table.load()), None)
+        self._new_fold = new_fold_for(head_of(self.table.load()))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

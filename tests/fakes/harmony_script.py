@@ -128,9 +128,10 @@ def parse_chunks(
     *,
     tools: frozenset[str] | None = TOOLS,
     header_ids_max: int = HEADER_IDS_MAX,
+    trace: bool = False,
 ) -> Turn:
     """Parse a turn that comes in these chunks."""
-    parser = Parser(vocabulary(), tools, header_ids_max=header_ids_max)
+    parser = Parser(vocabulary(), tools, header_ids_max=header_ids_max, trace=trace)
     events = [event for chunk in chunks for event in parser.feed(chunk)]
     events += parser.finish(finish)
     return Turn(collect(events), parser.recoveries, parser.reasoning_tokens, parser.visible)

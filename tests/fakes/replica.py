@@ -15,11 +15,8 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.generation import FinishReason, TokenChunk
-from gateway.harmony.framing import OPENING
-from gateway.harmony.parsing import Parser
 from gateway.harmony.rendering import Renderer
-from gateway.harmony.vocabulary import END, RETURN
-from gateway.output.fold import Fold, Framing
+from gateway.protocol.rules import rules_of
 from gateway.runs.archive import Archive, Ownership
 from gateway.runs.durable import DurableRuns, Workplace
 from gateway.runs.keeper import Keeper, Rhythm
@@ -34,12 +31,13 @@ from gateway.store import claims, events
 from gateway.store.claims import Terms
 from gateway.telemetry import Metrics
 from tests.fakes.harmony_script import vocabulary
-from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, says, specification
+from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, folds, says, specification
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 
     from gateway.generation import TokenRequest
+    from gateway.output.fold import Fold
     from gateway.protocol.responses import ResponseHead
     from gateway.runs.live import LiveLog
     from gateway.runs.runner import Run
@@ -49,13 +47,12 @@ if TYPE_CHECKING:
     from gateway.store.notifications import Notice
     from gateway.tenancy import TenantId
 
-FRAMING = Framing(OPENING, RETURN, END)
 LEASE_S = 600.0
 TERMS = Terms(lease_s=LEASE_S, attempts_max=4, tenant_running_max=8)
 
 
-def new_fold_for(head: ResponseHead, tools: frozenset[str] | None) -> Callable[[], Fold]:
-    return lambda: Fold(head, lambda: Parser(vocabulary(), tools), FRAMING)
+def new_fold_for(head: ResponseHead) -> Callable[[], Fold]:
+    return folds(head, rules_of(head.echo))
 
 
 class Speaker:
@@ -150,6 +147,7 @@ class Replica:
             archive=self.archive,
             keeper=self.keeper,
             observer=Observer(self.metrics),
+            vocabulary=vocabulary(),
             alive_interval_s=60,
             run_time_max_s=60,
             hops=IMPATIENT,

@@ -6,6 +6,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from gateway.protocol.responses import ResponseHead
+from gateway.protocol.rules import OutputRules
 
 UUID_OF_TEST: Final = UUID("019aa0b0-c0d0-7e0f-8102-030405060708")
 CREATED_AT: Final = 1_795_000_000
@@ -41,6 +42,8 @@ ECHO: Final[dict[str, Any]] = {
     "truncation": "disabled",
     "user": None,
 }
+NO_RULES: Final = OutputRules(tools={}, allowed=frozenset())
+"""Of a request that demands nothing of the output."""
 
 
 def response_head(*, background: bool = False) -> ResponseHead:

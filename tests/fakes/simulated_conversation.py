@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,13 @@ from openai_harmony import (
     ToolDescription,
 )
 
+from gateway.harmony.vocabulary import NAMED_SPECIALS
 from gateway.simulator import corpus
 from gateway.simulator.continuation import ScriptedModel
+from gateway.simulator.demands import read_demand
+from gateway.simulator.guidance import Guide
+from gateway.simulator.obedience import obedient
+from gateway.simulator.options import SimulatorOptions
 from tests.fakes.harmony_oracle import encoding, library_prompt, vocabulary
 
 if TYPE_CHECKING:
@@ -37,6 +43,7 @@ WEATHER = ToolDescription.new(
         "required": ["location"],
     },
 )
+_SPECIALS = {one: name for name, one in NAMED_SPECIALS.items()}
 TIME = ToolDescription.new("now", "The time.", None)
 
 
@@ -121,6 +128,36 @@ def prompt_of(*messages: Message) -> list[int]:
 
 def continuation(prompt: list[int]) -> list[int]:
     return scripted_model().continuation(prompt).ids
+
+
+def formatted(schema: dict[str, Any], *tools: ToolDescription) -> Message:
+    """A developer message that asks for an answer in JSON."""
+    section = f"# Response Formats\n\n## answer\n\n{json.dumps(schema)}"
+    return developer(*tools, instructions=section)
+
+
+def obeyed(prompt: list[int], tag: dict[str, Any], *, ids_max: int = 400, **options: Any) -> Obeyed:
+    """What is said under a structural tag, or before it where the engine binds answers alone."""
+    demand = read_demand({"structural_tag": json.dumps(tag)}, {}, SimulatorOptions(**options))
+    assert demand is not None
+    said = scripted_model().continuation(prompt)
+    held = obedient(said, prompt, demand, ids_max=ids_max, vocabulary=vocabulary())
+    guide = Guide(demand.grammar, vocabulary())
+    return Obeyed(held.ids, guide.accepts(held.ids) == len(held.ids))
+
+
+@dataclass(frozen=True)
+class Obeyed:
+    """The ids, and whether the grammar allows them all, the stop id included."""
+
+    ids: list[int]
+    is_valid: bool
+
+    @property
+    def text(self) -> str:
+        """With the markers by their names."""
+        pieces = [_SPECIALS.get(one, "").encode() or vocabulary().piece(one) for one in self.ids]
+        return b"".join(pieces).decode("utf-8", "replace")
 
 
 def parsed(ids: Sequence[int]) -> Said:

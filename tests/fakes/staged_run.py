@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import UUID, uuid4
 
+from gateway.checking import Checker
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.harmony.framing import OPENING
 from gateway.harmony.parsing import Parser
 from gateway.harmony.vocabulary import END, RETURN
 from gateway.output.fold import Fold, Framing
+from gateway.protocol.rules import OutputRules
 from gateway.runs.live import LiveLog
 from gateway.runs.observer import Observer
 from gateway.runs.runner import Engine, Run
 from gateway.runs.specification import RunSpecification
+from gateway.runs.steering import Steering
 from gateway.runs.turn import HopPolicy, TokenSource
 from gateway.store.claims import Claim
 from gateway.telemetry import Metrics
@@ -28,11 +31,15 @@ if TYPE_CHECKING:
 
     from gateway.log import Entry, Finished
     from gateway.protocol.events import Event
+    from gateway.protocol.responses import ResponseHead
 
     Commit = Callable[[Finished, Fold], Awaitable[None]]
 
 ANSWER = "<|channel|>final<|message|>Hello there<|return|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm<|end|>"
+FRAMING = Framing(OPENING, RETURN, END)
+NO_RULES = OutputRules({}, frozenset())
+"""Anything goes."""
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 TENANT = TenantId(UUID(int=1))
 IMPATIENT = HopPolicy(hop_wait_s=0.0, upstream_wait_s=0.0)
@@ -178,8 +185,17 @@ def specification(
         store=store,
         parent=None,
         root_created_at=0,
-        tools=frozenset(),
+        rules=NO_RULES,
+        checker=Checker(NO_RULES),
         durable=background,
+    )
+
+
+def folds(head: ResponseHead, rules: OutputRules) -> Callable[[], Fold]:
+    """Makes folds as a process does, of a response with these rules."""
+    tools = None if rules.calls == "none" else frozenset(rules.tools)
+    return lambda: Fold(
+        head, lambda trace: Parser(vocabulary(), tools, trace=trace), FRAMING, rules
     )
 
 
@@ -195,15 +211,12 @@ class Stage(Generic[Source]):
     spec: RunSpecification = field(default_factory=specification)
     run_time_max_s: float = 60
     hops: HopPolicy = IMPATIENT
+    steering: Steering = field(default_factory=Steering)
     said: Sequence[Entry] | None = None
     full_after: int | None = None
 
     def __post_init__(self) -> None:
-        framing = Framing(OPENING, RETURN, END)
-        self.live = LiveLog(
-            lambda: Fold(self.spec.head, lambda: Parser(vocabulary(), self.spec.tools), framing),
-            reader_events_max=100,
-        )
+        self.live = LiveLog(folds(self.spec.head, self.spec.rules), reader_events_max=100)
         for entry in self.said or ():
             self.live.append(entry)
         self.journal = RecordingJournal(
@@ -218,9 +231,11 @@ class Stage(Generic[Source]):
             archive=self.archive,
             keeper=self.keeper,
             observer=Observer(self.metrics),
+            vocabulary=vocabulary(),
             alive_interval_s=60,
             run_time_max_s=self.run_time_max_s,
             hops=self.hops,
+            steering=self.steering,
         )
         claim = None
         if self.said is not None:

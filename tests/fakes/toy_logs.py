@@ -6,11 +6,33 @@ from typing import TYPE_CHECKING, Final
 
 from hypothesis import strategies as st
 
-from gateway.generation import FinishReason
-from gateway.log import Alive, Entry, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted
+from gateway.generation import FinishReason, SegmentKind, TokenLogprob
+from gateway.log import (
+    Alive,
+    Entry,
+    Finished,
+    Hold,
+    Hop,
+    Queued,
+    Repair,
+    Tokens,
+    TurnEnded,
+    TurnStarted,
+)
 from gateway.output.fold import Fold, Framing
-from tests.fakes.response_heads import response_head
-from tests.fakes.toy_parser import PIECES, RETURN, TEXT, ToyParser
+from gateway.protocol.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from tests.fakes.response_heads import NO_RULES, response_head
+from tests.fakes.toy_parser import (
+    END,
+    PIECES,
+    RETURN,
+    SAYING,
+    SAYINGS,
+    TEXT,
+    TOOL_CALL,
+    TOOLS,
+    ToyParser,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +47,35 @@ ENDINGS: Final = (
     Finished("cancelled", 1_795_000_009),
 )
 
-_BREAK, _ALIVE, _HOP, _STOP, _LENGTH = range(TEXT + len(PIECES), TEXT + len(PIECES) + 5)
+_TOOL_RULES: Final = (
+    ToolRule("f", SegmentKind.FUNCTION_CALL, "f"),
+    ToolRule("strict", SegmentKind.FUNCTION_CALL, "strict", "ns", schema={"type": "object"}),
+    ToolRule("custom", SegmentKind.CUSTOM_CALL, "patch", grammar=TextGrammar("regex", "a*")),
+    ToolRule("local_shell", SegmentKind.LOCAL_SHELL_CALL, "local_shell"),
+    ToolRule("shell", SegmentKind.SHELL_CALL, "shell"),
+    ToolRule("apply_patch", SegmentKind.APPLY_PATCH_CALL, "apply_patch"),
+    ToolRule("barred", SegmentKind.FUNCTION_CALL, "barred"),
+)
+TOOL_RULES: Final = {rule.name: rule for rule in _TOOL_RULES}
+ALLOWED: Final = frozenset(TOOL_RULES) - {"barred"}
+ANSWER: Final = AnswerFormat("json_object", {"type": "object"})
+RULES: Final = (
+    NO_RULES,
+    OutputRules(TOOL_RULES, ALLOWED, summary="detailed"),
+    OutputRules(TOOL_RULES, ALLOWED, answer=ANSWER, summary="concise"),
+    OutputRules(TOOL_RULES, ALLOWED, calls="required", open_calls=False),
+    OutputRules(TOOL_RULES, ALLOWED, one_call=True, stop=("stop", "to", "op\n\n")),
+    OutputRules(TOOL_RULES, ALLOWED, answer=ANSWER, stop=("op",)),
+    OutputRules({}, frozenset(), calls="none"),
+)
+"""Demands of every sort."""
+
+_CODES: Final = range(TEXT + len(PIECES), TEXT + len(PIECES) + 7)
+_BREAK, _ALIVE, _HOP, _STOP, _LENGTH, _HOLD, _REPAIR = _CODES
+_RARE: Final = (
+    *(TOOL_CALL + index for index in range(len(TOOLS))),
+    *(SAYING + index for index in range(len(SAYINGS))),
+)
 
 
 def logs(*, background: bool = False) -> st.SearchStrategy[list[Entry]]:
@@ -33,41 +83,106 @@ def logs(*, background: bool = False) -> st.SearchStrategy[list[Entry]]:
 
     Drawn as flat lists of small numbers, which is many times faster than nested strategies.
     """
-    code = st.integers(0, _LENGTH)
-    # The average list is little longer than its minimum.
-    codes = st.lists(code, min_size=20, max_size=60).map(lambda said: [_BREAK, *said])
-    written = st.builds(_write_log, codes | st.lists(code, max_size=8), st.sampled_from(ENDINGS))
+    written = st.builds(_write_log, _codes(st.integers(0, _LENGTH)), st.sampled_from(ENDINGS))
     return written.map(lambda log: [Queued(), *log]) if background else written
 
 
-def _write_log(codes: list[int], ending: Finished) -> list[Entry]:
+def steered_logs() -> st.SearchStrategy[tuple[OutputRules, list[Entry]]]:
+    """Rules, and a log under them with holds, repairs and logprobs as well."""
+    return st.builds(
+        lambda codes, ending, rules, tells: (
+            rules,
+            _write_log(codes, ending, rules, tells_logprobs=tells),
+        ),
+        _codes(st.integers(0, _REPAIR) | st.sampled_from(_RARE)),
+        st.sampled_from(ENDINGS),
+        st.sampled_from(RULES),
+        st.booleans(),
+    )
+
+
+def _codes(code: st.SearchStrategy[int]) -> st.SearchStrategy[list[int]]:
+    # The average list is little longer than its minimum.
+    codes = st.lists(code, min_size=20, max_size=60).map(lambda said: [_BREAK, *said])
+    return codes | st.lists(code, max_size=8)
+
+
+class _Writer:
+    """Writes a log, and folds it at the same time to see what may be taken back."""
+
+    def __init__(self, rules: OutputRules, *, tells_logprobs: bool) -> None:
+        self.log: list[Entry] = []
+        self._fold = new_fold(rules=rules)
+        self._tells_logprobs = tells_logprobs
+
+    def add(self, entry: Entry) -> None:
+        self._fold.apply(entry)
+        self.log.append(entry)
+
+    def say(self, ids: list[int]) -> None:
+        logprobs = tuple(map(logprob_of, ids)) if self._tells_logprobs else ()
+        self.add(Tokens(tuple(ids), logprobs))
+
+    def take_back(self, *, all_but: int) -> None:
+        """As many ids as anybody may, or a few less."""
+        turn = self._fold.open_turn
+        assert turn is not None
+        unseen = len(turn.prefill) + len(turn.said) - self._fold.seen
+        self.add(Repair(max(0, min(len(turn.said), unseen) - all_but), "toy_repair"))
+
+
+def _write_log(
+    codes: list[int],
+    ending: Finished,
+    rules: OutputRules = NO_RULES,
+    *,
+    tells_logprobs: bool = False,
+) -> list[Entry]:
     """Outside of a turn ids are its prefill, and a break starts it; inside, it cuts entries."""
-    log: list[Entry] = []
+    writer = _Writer(rules, tells_logprobs=tells_logprobs)
     ids: list[int] = []
     in_turn = False
     for code in codes:
-        if code < _BREAK:
+        if code not in _CODES:
             ids.append(code)
         elif code == _ALIVE:
-            log.append(Alive())
-        elif code == _HOP and log:
-            log.append(Hop("backend" if in_turn else "replica", 7))
+            writer.add(Alive())
+        elif code == _HOP and writer.log:
+            writer.add(Hop("backend" if in_turn else "replica", 7))
         elif not in_turn:
-            log.append(TurnStarted(4 * len(ids), tuple(ids)))
+            writer.add(TurnStarted(4 * len(ids), tuple(ids)))
             ids, in_turn = [], True
         else:
-            log.append(Tokens(tuple(ids)))
+            writer.say(ids)
+            in_turn = _steer(writer, code, len(ids))
             ids = []
-            if code != _BREAK:
-                finish = FinishReason.STOP if code == _STOP else FinishReason.LENGTH
-                log.append(TurnEnded(finish, cached_tokens=5))
-                in_turn = False
-    return [*log, ending]
+    return [*writer.log, ending]
 
 
-def new_fold(*, background: bool = False) -> Fold:
-    """A fold that has seen nothing."""
-    return Fold(response_head(background=background), ToyParser, FRAMING)
+def _steer(writer: _Writer, code: int, size: int) -> bool:
+    """What follows some ids; whether the turn goes on."""
+    if code == _HOLD:
+        writer.add(Hold())
+    elif code == _REPAIR:
+        writer.take_back(all_but=size % 3)
+        if size % 2:
+            writer.add(TurnEnded(FinishReason.CUT))
+            return False
+    elif code != _BREAK:
+        finish = FinishReason.STOP if code == _STOP else FinishReason.LENGTH
+        writer.add(TurnEnded(finish, cached_tokens=5))
+        return False
+    return True
+
+
+def logprob_of(token: int) -> TokenLogprob:
+    """What the toy backend tells of an id: a number that has no exact packed form."""
+    return TokenLogprob(-token / 7, ((token, -token / 7), (END, -3.3)))
+
+
+def new_fold(*, background: bool = False, rules: OutputRules = NO_RULES) -> Fold:
+    """A fold that has seen nothing. Its reasoning is sealed by showing it in hexadecimal."""
+    return Fold(response_head(background=background), ToyParser, FRAMING, rules, bytes.hex)
 
 
 def apply_all(fold: Fold, entries: Iterable[Entry]) -> list[Event]:

@@ -1,4 +1,4 @@
-"""A `TokenParser` of a language in which every id is one segment event."""
+"""A `TokenParser` of a language in which every id is at most two segment events."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.generation import (
     FinishReason,
+    Place,
     SegmentEnded,
     SegmentEvent,
     SegmentKind,
     SegmentStarted,
     SegmentText,
+    Where,
 )
 
 if TYPE_CHECKING:
@@ -23,6 +25,17 @@ END, RETURN, BROKEN = range(4, 7)
 TEXT: Final = 7
 """From here on an id is a piece of text: `TEXT + i` is `PIECES[i]`."""
 PIECES: Final = ("a", "b", '"', "\\", "\n", "\u2028", "\x00", "\U0001f600", "two words")
+TOOLS: Final = (*("strict", "custom", "local_shell", "shell", "apply_patch", "barred"), "unknown")
+TOOL_CALL: Final = 100
+"""From here on an id opens the call of a tool: `TOOL_CALL + i` that of `TOOLS[i]`."""
+SAYING: Final = 200
+"""From here on an id is more text: `SAYING + i` is `SAYINGS[i]`."""
+SAYINGS: Final = (
+    *('{"input":"', '"}', '{"', "{", "}", "\\\\u", "00e9"),
+    *("I'm", " sorry", "st", "op", "stop", "\n\n", "é "),
+    *('{"commands":["ls","pwd"]}', '{"command":["ls"]}'),
+    '{"operation":{"type":"delete_file","path":"a"}}',
+)
 _KINDS: Final = (
     SegmentKind.REASONING,
     SegmentKind.COMMENTARY,
@@ -31,15 +44,45 @@ _KINDS: Final = (
 )
 
 
+def call(tool: str) -> int:
+    """The id that opens the call of a tool."""
+    return TOOL_CALL + TOOLS.index(tool)
+
+
+def say(text: str) -> int:
+    """The id of one of the sayings."""
+    return SAYING + SAYINGS.index(text)
+
+
+def piece(token: int) -> bytes:
+    """What an id spells."""
+    if TEXT <= token < TEXT + len(PIECES):
+        return PIECES[token - TEXT].encode()
+    return SAYINGS[token - SAYING].encode() if token >= SAYING else b""
+
+
 class ToyParser:
     """Total, and independent of how ids are cut: one id, at most two events."""
 
-    def __init__(self) -> None:
+    def __init__(self, trace: bool = False) -> None:
         self.recoveries: dict[str, int] = {}
         self.reasoning_tokens = 0
+        self._trace = trace
         self._fed = 0
         self._start = 0
-        self._open: SegmentKind | None = None
+        self._open = SegmentStarted(SegmentKind.REASONING)
+        self._is_open = False
+
+    @property
+    def place(self) -> Place:
+        """In the open body, or between two."""
+        if self._is_open:
+            return Place(Where.BODY, self._start, self._open.kind, self._open.name)
+        return Place(Where.BETWEEN, self._fed)
+
+    def piece(self, token: int) -> bytes:
+        """What an id spells."""
+        return piece(token)
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
         """One id after the other."""
@@ -54,22 +97,30 @@ class ToyParser:
         return self._close(complete=reason is FinishReason.STOP, verbatim=False)
 
     def _step(self, token: int) -> list[SegmentEvent]:
-        if token <= CALL:
+        if token <= CALL or TOOL_CALL <= token < SAYING:
             closed = self._close(complete=True, verbatim=False)
-            self._open = _KINDS[token]
+            self._open = _opened(token)
+            self._is_open = True
             self._start = self._fed - 1
-            return [*closed, SegmentStarted(self._open, "f" if token == CALL else "")]
+            return [*closed, self._open]
         if token < TEXT:
             if token == BROKEN:
                 self.recoveries["broken"] = self.recoveries.get("broken", 0) + 1
             return self._close(complete=True, verbatim=token != BROKEN)
-        if self._open is None:
+        if not self._is_open:
             return []
-        self.reasoning_tokens += self._open is SegmentKind.REASONING
-        return [SegmentText(PIECES[token - TEXT])]
+        self.reasoning_tokens += self._open.kind is SegmentKind.REASONING
+        tokens = (self._fed - 1,) if self._trace else ()
+        return [SegmentText(piece(token).decode(), tokens)]
 
     def _close(self, *, complete: bool, verbatim: bool) -> list[SegmentEvent]:
-        if self._open is None:
+        if not self._is_open:
             return []
-        self._open = None
+        self._is_open = False
         return [SegmentEnded(self._start, self._fed, complete, verbatim)]
+
+
+def _opened(token: int) -> SegmentStarted:
+    if token >= TOOL_CALL:
+        return SegmentStarted(SegmentKind.FUNCTION_CALL, TOOLS[token - TOOL_CALL])
+    return SegmentStarted(_KINDS[token], "f" if token == CALL else "")

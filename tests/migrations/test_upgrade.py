@@ -180,6 +180,37 @@ async def test_the_release_before_may_go_on_and_its_responses_are_left_to_it(
         assert len(await claims.abandoned(database, orphan_s=-1, **sweep)) == 2
 
 
+async def test_who_finds_principals_by_the_names_of_columns_goes_on_across_revisions(
+    empty_database_url: str,
+) -> None:
+    url = empty_database_url
+
+    async def found() -> dict[str, object]:
+        async with opened(url) as database, database.owner_transaction() as connection:
+            await connection.execute(text(f"SELECT set_config('role', '{APP_ROLE}', true)"))
+            rows = await connection.execute(text("SELECT * FROM find_principal('hash')"))
+            return dict(rows.mappings().one())
+
+    def one_revision_back(connection: Connection) -> None:
+        command.downgrade(alembic_config(connection), "8c2f6a1be073")
+
+    await upgrade(url)
+    async with opened(url) as database:
+        tenant = TenantId(ids.new_uuid())
+        await tenants.insert_tenant(database, tenant, "acme")
+        key = tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash")
+        await tenants.insert_key(database, key)
+        await tenants.set_policy(database, "acme", {"on_disconnect": "continue"})
+    after = await found()
+    await run_locked(url, one_revision_back, wait_s=30, connect_timeout_s=30)
+    before = await found()
+    await upgrade(url)
+    assert await found() == after
+    new = ("reasoning_summary", "reasoning_budget_tokens", "service_tier_max")
+    assert after == before | dict.fromkeys(new)
+    assert (before["tenant_name"], before["on_disconnect"]) == ("acme", "continue")
+
+
 async def test_upgrading_twice_changes_nothing(database_url: str, database: Database) -> None:
     await upgrade(database_url)
     assert await database.revision_is_current()

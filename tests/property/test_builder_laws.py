@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,9 +16,12 @@ from gateway.generation import (
     TokenUsage,
 )
 from gateway.output.builder import Builder
+from gateway.output.lifecycle import ENVELOPES
 from gateway.protocol.responses import Outcome
+from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import CREATED_AT, response_head
+from tests.fakes.toy_logs import ALLOWED, TOOL_RULES
 
 if TYPE_CHECKING:
     from gateway.protocol.events import Event
@@ -31,6 +34,12 @@ OUTCOMES = (
     Outcome("failed", error={"code": "server_error", "message": "Broken off."}),
     Outcome("cancelled"),
 )
+_TOOLS = {rule.kind: rule.name for rule in reversed(TOOL_RULES.values())}
+_ARGUMENTS = {
+    SegmentKind.LOCAL_SHELL_CALL: '{"command":["ls"]}',
+    SegmentKind.SHELL_CALL: '{"commands":["ls",""]}',
+    SegmentKind.APPLY_PATCH_CALL: '{"operation":{"type":"delete_file","path":"a"}}',
+}
 _texts = st.text(alphabet='ab"\\\n\u2028\x00é\U0001f600', min_size=1, max_size=4).map(SegmentText)
 
 
@@ -38,9 +47,12 @@ _texts = st.text(alphabet='ab"\\\n\u2028\x00é\U0001f600', min_size=1, max_size=
 def segments(draw: st.DrawFn) -> list[SegmentEvent]:
     """One segment from its start to its end, cut off or not."""
     kind = draw(st.sampled_from(SegmentKind))
-    start = SegmentStarted(kind, "get_weather" if kind is SegmentKind.FUNCTION_CALL else "")
+    start = SegmentStarted(kind, _TOOLS.get(kind, ""))
     end = SegmentEnded(0, 9, complete=draw(st.booleans()))
-    return [start, *draw(st.lists(_texts, max_size=4)), end]
+    texts = draw(st.lists(_texts, max_size=4))
+    if ENVELOPES[kind].is_whole and draw(st.booleans()):
+        texts = [SegmentText(_ARGUMENTS[kind])]
+    return [start, *texts, end]
 
 
 @st.composite
@@ -52,7 +64,7 @@ def conversations(draw: st.DrawFn) -> list[SegmentEvent]:
 
 def build(batches: list[list[SegmentEvent]], outcome: Outcome) -> list[Event]:
     """The whole stream."""
-    builder = Builder(response_head())
+    builder = Builder(response_head(), OutputRules(TOOL_RULES, ALLOWED, summary="detailed"))
     events = builder.start()
     for batch in batches:
         events += builder.feed(batch)
@@ -82,24 +94,42 @@ def test_all_text_of_the_segments_is_in_the_items(
     said: list[SegmentEvent], outcome: Outcome
 ) -> None:
     stream = check_stream(build([said], outcome))
-    shown = "".join(
-        item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
-        for item in stream.items
-    )
-    assert shown == "".join(event.text for event in said if isinstance(event, SegmentText))
+    shown = "".join(_text_of(item) for item in stream.items)
+    assert shown == "".join(text for kind, text in _told(said) if not ENVELOPES[kind].is_whole)
+
+
+def _text_of(item: dict[str, Any]) -> str:
+    if "content" in item:
+        (part,) = item["content"]
+        return str(part.get("text", part.get("refusal")))
+    return str(item.get("arguments", item.get("input", "")))
+
+
+def _told(said: list[SegmentEvent]) -> list[tuple[SegmentKind, str]]:
+    """Every text, with the kind of its segment."""
+    texts: list[tuple[SegmentKind, str]] = []
+    kind = SegmentKind.REASONING
+    for event in said:
+        if isinstance(event, SegmentStarted):
+            kind = event.kind
+        elif isinstance(event, SegmentText):
+            texts.append((kind, event.text))
+    return texts
 
 
 def _expected_types(said: list[SegmentEvent]) -> list[str]:
     """One item for each call and for each other segment that says something."""
     types: list[str] = []
-    kind = SegmentKind.REASONING
-    is_shown = False
+    kind, text = SegmentKind.REASONING, ""
     for event in said:
         if isinstance(event, SegmentStarted):
-            kind, is_shown = event.kind, False
-        says = isinstance(event, SegmentText) or kind is SegmentKind.FUNCTION_CALL
-        if says and not is_shown:
-            is_shown = True
-            is_bare = kind in {SegmentKind.REASONING, SegmentKind.FUNCTION_CALL}
-            types.append(kind.value if is_bare else "message")
+            kind, text = event.kind, ""
+            if ENVELOPES[kind].needs_delta:
+                types.append(kind.value)
+        elif isinstance(event, SegmentText):
+            if not text and not ENVELOPES[kind].needs_delta and kind not in _ARGUMENTS:
+                types.append("reasoning" if kind is SegmentKind.REASONING else "message")
+            text += event.text
+        elif event.complete and _ARGUMENTS.get(kind) == text:
+            types.append(kind.value)
     return types

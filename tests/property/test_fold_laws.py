@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.log import Alive, Entry, Hop, Queued, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.log import (
+    Alive,
+    Entry,
+    Hop,
+    Queued,
+    Repair,
+    Tokens,
+    TurnEnded,
+    TurnStarted,
+    pack,
+    unpack,
+)
+from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
-from tests.fakes.toy_logs import apply_all, logs, new_fold
+from tests.fakes.toy_logs import apply_all, logs, new_fold, steered_logs
+
+if TYPE_CHECKING:
+    from gateway.output.fold import Fold
 
 laws = settings(deadline=None)
+Case = tuple[OutputRules, list[Entry]]
 
 
 @laws
@@ -152,25 +167,190 @@ def test_the_response_can_be_read_at_any_time(log: list[Entry]) -> None:
         assert all(item["status"] == "in_progress" for item in body["output"][len(fold.items()) :])
 
 
+@laws
+@given(steered_logs())
+def test_every_steered_log_folds_to_a_lawful_stream(case: Case) -> None:
+    rules, log = case
+    fold = new_fold(rules=rules)
+    stream = check_stream(apply_all(fold, log))
+    assert stream.response == fold.response()
+    assert apply_all(new_fold(rules=rules), unpack(pack(log))) == apply_all(
+        new_fold(rules=rules), log
+    )
+
+
+@laws
+@given(steered_logs())
+def test_the_cut_of_a_steered_log_changes_only_the_cut_into_deltas(case: Case) -> None:
+    rules, log = case
+    coarse, fine = new_fold(rules=rules), new_fold(rules=rules)
+    coarse_events = check_stream(apply_all(coarse, log)).events
+    fine_events = check_stream(apply_all(fine, _one_id_an_entry(log))).events
+    assert _without_cuts(coarse_events) == _without_cuts(fine_events)
+    assert coarse.items() == fine.items()
+    assert (coarse.usage, coarse.recoveries) == (fine.usage, fine.recoveries)
+
+
+@laws
+@given(steered_logs(), st.data())
+def test_what_a_fold_knows_does_not_depend_on_the_cut(case: Case, data: st.DataObject) -> None:
+    rules, log = case
+    log = log[: data.draw(st.integers(0, len(log)))]
+    coarse, fine = new_fold(rules=rules), new_fold(rules=rules)
+    apply_all(coarse, log)
+    apply_all(fine, _one_id_an_entry(log))
+    assert _knowledge(coarse) == _knowledge(fine)
+
+
+@laws
+@given(steered_logs())
+def test_ids_that_were_taken_back_might_as_well_never_have_been_said(case: Case) -> None:
+    rules, log = case
+    repaired, spotless = new_fold(rules=rules), new_fold(rules=rules)
+    # One id an entry, so that none is cut in two.
+    log = _one_id_an_entry(log)
+    repaired_events = check_stream(apply_all(repaired, log)).events
+    spotless_events = check_stream(apply_all(spotless, _without_void_ids(log))).events
+    assert _without_cuts(repaired_events) == _without_cuts(spotless_events)
+    assert repaired.items() == spotless.items()
+
+
+@laws
+@given(steered_logs())
+def test_every_id_is_counted_once(case: Case) -> None:
+    rules, log = case
+    fold = new_fold(rules=rules)
+    apply_all(fold, log)
+    said = sum(len(entry.ids) for entry in log if isinstance(entry, Tokens))
+    voided = sum(entry.voided for entry in log if isinstance(entry, Repair))
+    assert (fold.usage.output_tokens, fold.usage.voided_tokens) == (said - voided, voided)
+    assert fold.usage.output_tokens == sum(len(turn.said) for turn in fold.turns)
+    assert all(len(turn.logprobs) in {0, len(turn.said)} for turn in fold.turns)
+    assert fold.repairs == sum(isinstance(e, Repair) and e.voided > 0 for e in log)
+
+
+@laws
+@given(steered_logs())
+def test_what_the_rules_forbid_is_in_no_event(case: Case) -> None:
+    rules, log = case
+    items = check_stream(apply_all(new_fold(rules=rules), log)).items
+    calls = [item for item in items if item["type"].endswith("_call")]
+    names = {item["name"] for item in calls if "name" in item}
+    if rules.tools:
+        assert "barred" not in names
+    if rules.calls == "none":
+        assert not calls
+    if not rules.open_calls:
+        assert "unknown" not in names
+    if rules.one_call:
+        assert len(calls) <= 1
+    answers = [item for item in items if item.get("phase") == "final_answer"]
+    if rules.calls == "required" and answers:
+        assert items.index(calls[0]) < items.index(answers[0])
+    for item in answers if rules.answer else ():
+        (part,) = item["content"]
+        text = part["text"] if part["type"] == "output_text" else "{"
+        assert text.lstrip().startswith("{")
+    for item in answers:
+        (part,) = item["content"]
+        assert not any(stop in part.get("text", "") for stop in rules.stop)
+
+
+@laws
+@given(steered_logs())
+def test_nothing_of_a_held_body_comes_before_its_turn_has_ended(case: Case) -> None:
+    rules, log = case
+    fold = new_fold(rules=rules)
+    for entry in log:
+        was_held = fold.is_held
+        known = {item["id"] for item in fold.response()["output"]}
+        events = [orjson.loads(event.data) for event in fold.apply(entry)]
+        if not was_held or isinstance(entry, TurnEnded):
+            continue
+        added = [event["item"] for event in events if event["type"].endswith("item.added")]
+        assert not [item for item in added if _is_checked(rules, item)]
+        written = {event["item_id"] for event in events if "delta" in event} - known
+        assert written <= {item["id"] for item in added}
+
+
+@laws
+@given(steered_logs())
+def test_logprobs_spell_the_text_unless_something_is_amiss(case: Case) -> None:
+    rules, log = case
+    fold = new_fold(rules=rules)
+    items = check_stream(apply_all(fold, log)).items
+    tells = any(isinstance(entry, Tokens) and entry.logprobs for entry in log)
+    for item in items:
+        for part in item.get("content", ()):
+            assert tells or not part.get("logprobs")
+
+
+def _is_checked(rules: OutputRules, item: dict[str, Any]) -> bool:
+    """Whether the body of an item is checked at the end of its turn."""
+    if item.get("phase") == "final_answer":
+        return rules.answer is not None
+    return bool(rules.tools) and (
+        item["type"].endswith("_call") and item.get("name") not in {"f", "unknown"}
+    )
+
+
+def _knowledge(fold: Fold) -> dict[str, Any]:
+    """All that a fold says of itself."""
+    names = (
+        *("astray", "bodies", "called", "pending", "place", "repairs", "seen", "stopped"),
+        *("is_held", "turns", "usage", "recoveries", "visible"),
+    )
+    return {name: getattr(fold, name) for name in names}
+
+
+def _without_void_ids(log: list[Entry]) -> list[Entry]:
+    """The same log, as if what was taken back had not been said. It has one id an entry."""
+    left: list[Entry] = []
+    for entry in log:
+        if not isinstance(entry, Repair):
+            left.append(entry)
+            continue
+        spoken = [at for at, e in enumerate(left) if isinstance(e, Tokens) and e.ids]
+        for at in reversed(spoken[len(spoken) - entry.voided :]):
+            del left[at]
+    return left
+
+
 def _one_id_an_entry(log: list[Entry]) -> list[Entry]:
     """The same log, as if every id had come alone."""
     entries: list[Entry] = []
     for entry in log:
         if isinstance(entry, Tokens):
-            entries += [replace(entry, ids=(token,)) for token in entry.ids]
+            entries += [
+                Tokens((token,), entry.logprobs[at : at + 1]) for at, token in enumerate(entry.ids)
+            ]
         else:
             entries.append(entry)
     return entries
 
 
 def _without_cuts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Deltas of one part joined, keep-alives and numbers left out."""
+    """Deltas of one part joined, keep-alives and numbers left out.
+
+    The two texts of a reasoning item take turns, so the joined one stands where it began.
+    """
     joined: list[dict[str, Any]] = []
+    open_deltas: dict[str, dict[str, Any]] = {}
     for event in events[2:]:
         bare = {key: value for key, value in event.items() if key != "sequence_number"}
         if bare["type"] == "response.in_progress":
             continue
-        if "delta" in bare and joined[-1]["type"] == bare["type"]:
-            bare["delta"] = joined.pop()["delta"] + bare["delta"]
+        if not bare["type"].endswith(".delta"):
+            open_deltas = {
+                kind: d for kind, d in open_deltas.items() if "part.added" in bare["type"]
+            }
+        elif bare["type"] in open_deltas:
+            before = open_deltas[bare["type"]]
+            before["delta"] += bare["delta"]
+            if "logprobs" in bare:
+                before["logprobs"] = before["logprobs"] + bare["logprobs"]
+            continue
+        else:
+            open_deltas[bare["type"]] = bare
         joined.append(bare)
     return joined

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gateway.harmony
-from gateway.generation import FinishReason, SegmentKind
+from gateway.generation import FinishReason, SegmentEvent, SegmentKind, SegmentText
+from gateway.harmony.parsing import Parser
 from gateway.harmony.recovery import Rule
 from gateway.harmony.vocabulary import NAMED_SPECIALS, VOCABULARY_SIZE
 from tests.fakes.harmony_script import TOOLS, Turn, parse_chunks, script_ids, vocabulary
@@ -32,7 +33,7 @@ _WORDS = [
 ]
 # Halves of characters as well.
 _PIECES = [*_WORDS, *([token] for token in [*_SPECIALS, *_SPECIALS, *_VOIDS, *script_ids("💖")])]
-_FINISHES = [FinishReason.STOP, FinishReason.LENGTH, None]
+_FINISHES = [FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT, None]
 _lawful = settings(deadline=None, derandomize=True)
 
 _MARKER = re.compile(r"<\|[a-z_0-9]+\|>")
@@ -63,7 +64,7 @@ def _fuzz(sequences: int, seed: int) -> None:
         turn = parse_chunks([ids], finish, header_ids_max=dice.choice([2, 8, 256]))
         _check_laws(ids, turn)
         assert (Rule.NO_VISIBLE_OUTPUT in turn.recoveries) == (
-            finish is not None and not turn.visible
+            finish not in {None, FinishReason.CUT} and not turn.visible
         )
 
 
@@ -96,6 +97,80 @@ def test_the_result_does_not_depend_on_how_the_ids_were_cut(
     assert parse_chunks(chunks, finish, header_ids_max=header_ids_max) == whole
     singles = [[token] for token in ids]
     assert parse_chunks(singles, finish, header_ids_max=header_ids_max) == whole
+
+
+@_lawful
+@given(_ids, st.sampled_from(_FINISHES), st.sampled_from([3, 256]))
+def test_tracing_changes_no_segment(
+    ids: list[int], finish: FinishReason | None, header_ids_max: int
+) -> None:
+    singles = [[token] for token in ids]
+    plain = parse_chunks([ids], finish, header_ids_max=header_ids_max)
+
+    assert parse_chunks([ids], finish, header_ids_max=header_ids_max, trace=True) == plain
+    assert parse_chunks(singles, finish, header_ids_max=header_ids_max, trace=True) == plain
+
+
+@_lawful
+@given(_ids, st.data(), st.sampled_from(_FINISHES))
+def test_traced_text_is_what_its_ids_spell(
+    ids: list[int], data: st.DataObject, finish: FinishReason | None
+) -> None:
+    cut = data.draw(st.integers(0, len(ids)))
+    parser = Parser(vocabulary(), TOOLS, trace=True)
+    events = [*parser.feed(ids[:cut]), *parser.feed(ids[cut:]), *parser.finish(finish)]
+
+    last = -1
+    for text in events:
+        if isinstance(text, SegmentText) and text.tokens:
+            spelled = b"".join(parser.piece(ids[at]) for at in text.tokens)
+            assert spelled == text.text.encode()
+            assert last < text.tokens[0]
+            assert list(text.tokens) == sorted(set(text.tokens))
+            last = text.tokens[-1]
+
+
+@_lawful
+@given(_ids, st.data(), st.booleans(), st.sampled_from([3, 256]))
+def test_what_was_said_after_some_ids_depends_on_them_alone(
+    ids: list[int], data: st.DataObject, trace: bool, header_ids_max: int
+) -> None:
+    ids = ids[: data.draw(st.integers(0, len(ids)))]
+    whole, single = (
+        Parser(vocabulary(), TOOLS, header_ids_max=header_ids_max, trace=trace) for _ in range(2)
+    )
+    singles = [event for token in ids for event in single.feed([token])]
+
+    assert _joined(singles) == _joined(whole.feed(ids))
+    assert whole.reasoning_tokens == single.reasoning_tokens
+
+
+def _joined(events: list[SegmentEvent]) -> list[SegmentEvent]:
+    """Neighbouring texts as one, without their ids."""
+    joined: list[SegmentEvent] = []
+    for event in events:
+        if isinstance(event, SegmentText):
+            before = joined.pop() if isinstance(joined[-1], SegmentText) else SegmentText("")
+            assert isinstance(before, SegmentText)
+            joined.append(SegmentText(before.text + event.text))
+        else:
+            joined.append(event)
+    return joined
+
+
+@_lawful
+@given(_ids, st.data(), st.sampled_from([3, 256]))
+def test_the_place_does_not_depend_on_how_the_ids_were_cut(
+    ids: list[int], data: st.DataObject, header_ids_max: int
+) -> None:
+    cut = data.draw(st.integers(0, len(ids)))
+    whole, parts = (Parser(vocabulary(), TOOLS, header_ids_max=header_ids_max) for _ in range(2))
+    whole.feed(ids)
+    parts.feed(ids[:cut])
+    parts.feed(ids[cut:])
+
+    assert whole.place == parts.place
+    assert 0 <= whole.place.start <= len(ids)
 
 
 @dataclass(frozen=True)

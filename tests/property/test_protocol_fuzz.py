@@ -11,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.callables import declared
 from gateway.protocol.create import PARAMETERS
 from gateway.protocol.echo import echo
 from gateway.protocol.limits import InputLimits
 from gateway.protocol.requests import CreateResponse, parse_create
+from gateway.protocol.rules import rules_of
+from tests.fakes.call_items import CALLS, OUTPUTS
+from tests.fakes.create_bodies import SCHEMA, TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +36,7 @@ WORDS: Final = (
     *("user", "assistant", "message", "reasoning", "function_call", "function_call_output"),
     *("item_reference", "input_text", "output_text", "refusal", "input_image", "summary_text"),
     *("function", "auto", "required", "json_schema", "effort", "format", "parameters", "mode"),
+    *("custom", "namespace", "shell", "grammar", "schema", "$ref", "#", "strict", "allowed_tools"),
     *("phase", "summary", "annotations", "completed", "high", "[key]", "", "é", "\0", "a b"),
 )
 VALID: Final[dict[str, Any]] = {
@@ -52,11 +57,17 @@ VALID: Final[dict[str, Any]] = {
             "output": [{"type": "input_text", "text": "x"}],
         },
         {"id": "rs_1"},
+        *({"call_id": "c", **raw} for raw, *_ in CALLS),
+        *({"call_id": "c", **raw} for raw, _ in OUTPUTS),
     ],
-    "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
-    "tool_choice": "auto",
-    "text": {"format": {"type": "text"}, "verbosity": "low"},
-    "reasoning": {"effort": "low", "summary": "auto"},
+    "tools": [*TOOLS, {"type": "web_search"}],
+    "tool_choice": {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]},
+    "text": {"format": {**SCHEMA, "strict": True}, "verbosity": "low"},
+    "reasoning": {"effort": "low", "summary": "auto", "max_tokens": 5},
+    "seed": 1,
+    "stop": ["a"],
+    "top_k": 5,
+    "min_p": 0.5,
     "metadata": {"a": "b"},
     "include": ["reasoning.encrypted_content"],
     "stream": True,
@@ -85,7 +96,10 @@ def outcome(body: bytes) -> CreateResponse | InvalidRequest:
     except InvalidRequest as error:
         orjson.dumps([error.message, error.code, error.param])
         return error
-    orjson.dumps(echo(request))
+    fields = echo(request)
+    orjson.dumps(fields)
+    rules_of(fields)
+    declared(request.offered_tools)
     return request
 
 
@@ -135,6 +149,18 @@ def test_the_valid_request_is_one() -> None:
     assert isinstance(outcome(orjson.dumps(VALID)), CreateResponse)
 
 
+def with_schema(schema: dict[str, Any], *, strict: bool = False) -> dict[str, Any]:
+    form = {**SCHEMA, "schema": schema, "strict": strict}
+    return {"model": "m", "input": "x", "text": {"format": form}}
+
+
+def deep_schema(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "deep arrays": lambda: b'{"model":"m","input":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "deep objects": lambda: (
@@ -154,6 +180,18 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     ),
     "many wrong metadata": lambda: orjson.dumps(
         {"model": "m", "input": "x", "metadata": {str(number): 1 for number in range(100_000)}}
+    ),
+    "a deep schema": lambda: orjson.dumps(with_schema(deep_schema(180))),
+    "many references to nowhere": lambda: orjson.dumps(
+        with_schema({"anyOf": [{"$ref": "#" + "/anyOf/0" * 10}] * 2_000})
+    ),
+    "a long type in a strict schema": lambda: orjson.dumps(
+        with_schema({"type": ["x" * 10] * 10_000}, strict=True)
+    ),
+    "references in a long circle": lambda: orjson.dumps(
+        with_schema(
+            {"$defs": {str(n): {"$ref": f"#/$defs/{(n + 1) % 5_000}"} for n in range(5_000)}}
+        )
     ),
     "many unknown parameters": lambda: orjson.dumps(
         {"model": "m", "input": "", **{f"k{number}": 1 for number in range(100_000)}}

@@ -15,8 +15,9 @@ from gateway.harmony.rendering import Renderer, prompt_messages
 from gateway.harmony.schema import SchemaLimits, SchemaNormaliser
 from gateway.harmony.typescript import function_text
 from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
+from gateway.protocol.rules import AnswerFormat
 from gateway.protocol.tools import FunctionTool
-from tests.fakes.contexts import answer, call, options, output, said, thought, user
+from tests.fakes.contexts import answer, call, from_wire, options, output, said, thought, user
 from tests.fakes.harmony_oracle import library_declaration, library_prompt, vocabulary
 
 if TYPE_CHECKING:
@@ -35,11 +36,34 @@ names = st.text("abcXYZ019_-.", min_size=1, max_size=12)
 
 @st.composite
 def tool_calls(draw: st.DrawFn) -> list[ContextItem]:
-    """One to three calls at once, and their outputs in any order."""
+    """One to three calls of any kinds at once, and their outputs in any order."""
     number = draw(st.integers(0, 9999))
     ids = [f"call_{number}_{i}" for i in range(draw(st.integers(1, 3)))]
-    calls = [call(call_id, draw(names), draw(texts)) for call_id in ids]
-    return calls + [output(call_id, draw(texts)) for call_id in draw(st.permutations(ids))]
+    pairs = [draw(tool_rounds(call_id)) for call_id in ids]
+    return [called for called, _ in pairs] + draw(st.permutations([told for _, told in pairs]))
+
+
+@st.composite
+def tool_rounds(draw: st.DrawFn, call_id: str) -> tuple[ContextItem, ContextItem]:
+    """A call with its output."""
+    name, said_to, told = draw(names), draw(texts), draw(texts)
+    shell = {"stdout": told, "stderr": "", "outcome": {"type": "timeout"}}
+    file = {"type": "create_file", "path": name, "diff": said_to}
+    made: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"name": name, "namespace": "n", "arguments": said_to}, {"output": told}),
+        ({"name": name, "input": said_to}, {"output": [{"type": "input_text", "text": told}]}),
+        ({"action": {"type": "exec", "command": [said_to]}}, {"output": told}),
+        ({"action": {"commands": [said_to]}}, {"output": [shell]}),
+        ({"operation": file}, {"output": told, "status": "failed"}),
+    ]
+    kinds = ["function", "custom_tool", "local_shell", "shell", "apply_patch"]
+    at = draw(st.integers(0, 4))
+    called, answered = made[at]
+    kind = f"{kinds[at]}_call"
+    return (
+        from_wire({"type": kind, "call_id": call_id, **called}),
+        from_wire({"type": f"{kind}_output", "call_id": call_id, **answered}),
+    )
 
 
 single_items = st.one_of(
@@ -158,12 +182,20 @@ tools = st.lists(
     ),
     max_size=2,
 ).map(tuple)
+answers = st.builds(
+    AnswerFormat,
+    st.sampled_from(["json_object", "json_schema"]),
+    right_parameters,
+    name=names,
+    description=texts,
+)
 some_options = st.builds(
     options,
     instructions=st.none() | texts,
     tools=tools,
     current_date=st.sampled_from([None, "2026-11-20"]),
     commentary_without_tools=st.booleans(),
+    answer=st.none() | answers,
 )
 
 
@@ -226,6 +258,19 @@ def test_in_a_tool_loop_each_prompt_extends_the_one_before_and_its_output(
         following = renderer.render(context, chosen).ids
         said_ids = [*thinking, *OPENING, *calling]
         assert following[: len(prompt) + len(said_ids)] == prompt + said_ids
+
+
+@laws
+@given(some_options, some_options)
+def test_what_stands_before_the_conversation_depends_on_nothing_but_the_request(
+    chosen: RenderOptions, others: RenderOptions
+) -> None:
+    renderer = Renderer(vocabulary())
+    alone = renderer.render([user()], chosen)
+    renderer.render([user("of somebody else")], others)
+    again = renderer.render([user(), thought(), call("c"), output("c"), user()], chosen)
+    begin = alone.spans[0].end
+    assert again.ids[:begin] == alone.ids[:begin]
 
 
 @laws

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.generation import FinishReason
+from gateway.generation import FinishReason, TokenLogprob
 from gateway.log import (
     PACKING_VERSION,
     Alive,
     Entry,
     Finished,
+    Hold,
     Hop,
     Queued,
+    Repair,
     Tokens,
     TurnEnded,
     TurnStarted,
@@ -25,10 +27,21 @@ laws = settings(deadline=None)
 _counts = st.integers(0, 2**63 - 1)
 _ids = st.lists(st.integers(0, 2**32 - 1), max_size=20).map(tuple)
 _texts = st.text(alphabet="ab é\U0001f600\x00", max_size=5)
+_floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+_logprobs = st.builds(
+    TokenLogprob,
+    _floats,
+    st.lists(st.tuples(st.integers(0, 2**32 - 1), _floats), max_size=3).map(tuple),
+)
+_told = st.lists(st.tuples(st.integers(0, 2**32 - 1), _logprobs), max_size=4).map(
+    lambda said: Tokens(tuple(token for token, _ in said), tuple(told for _, told in said))
+)
 _entries = st.one_of(
     st.builds(TurnStarted, _counts, _ids),
     st.builds(Tokens, _ids),
-    st.sampled_from([Alive(), Queued()]),
+    _told,
+    st.sampled_from([Alive(), Queued(), Hold()]),
+    st.builds(Repair, _counts, _texts),
     st.builds(Hop, st.sampled_from(["backend", "replica"]), _counts),
     st.builds(TurnEnded, st.sampled_from(FinishReason), _counts),
     st.builds(
@@ -47,7 +60,11 @@ LOG: list[Entry] = [
     Tokens((200008, 4)),
     Alive(),
     Hop("replica", 302),
+    Tokens((4, 5), (TokenLogprob(-0.5, ((4, -0.5), (7, -2.0))), TokenLogprob(-9999.0))),
+    Hold(),
+    Repair(2, "not_json"),
     TurnEnded(FinishReason.LENGTH, 128),
+    TurnEnded(FinishReason.CUT),
     Finished("incomplete", 1_795_000_009, reason="max_output_tokens"),
 ]
 
@@ -75,7 +92,12 @@ def test_the_packed_form_never_changes() -> None:
         "8201480d030004000000"
         "03"
         "3701ae02"
+        "b80402040000000500000000"
+        "0000bf0204000000000000bf07000000000000c0003c1cc600"
+        "09"
+        "9a01026e6f745f6a736f6e"
         "34018001"
+        "240200"
         "a50301c98df6d706126d61785f6f75747075745f746f6b656e730000"
     )
 
@@ -116,7 +138,15 @@ def test_flipped_bytes_raise_value_error_or_are_a_log(data: st.DataObject) -> No
         pytest.param("011200", "ids in a log entry are cut off", id="half an id"),
         pytest.param("011300", "longer", id="an entry that is too long"),
         pytest.param("011600", "longer", id="a mark that says something"),
-        pytest.param("0108", "tag 8", id="an unknown tag"),
+        pytest.param("010b", "tag 11", id="an unknown tag"),
+        pytest.param("0118ff", "cut off", id="fewer ids than were announced"),
+        pytest.param("0168010400000000", "cut off", id="an id without its logprob"),
+        pytest.param(
+            "01a801010400000000000000ff", "cut off", id="fewer alternatives than were announced"
+        ),
+        pytest.param("01a80101040000000000c07f00", "not a number", id="a logprob that is none"),
+        pytest.param("011900", "longer", id="a hold that says something"),
+        pytest.param("012a00ff", "utf-8", id="a rule that is not UTF-8"),
         pytest.param("0124ff00", "does not exist", id="an unknown finish reason"),
         pytest.param("01270200", "does not exist", id="an unknown reason to hop"),
         pytest.param("01ffffffffffffffffff01", "too large", id="a number that is too large"),
@@ -139,11 +169,23 @@ def test_damage_is_a_value_error(damaged: str, words: str) -> None:
         TurnEnded(FinishReason.STOP, 2**63),
         Hop("backend", -1),
         Finished("cancelled", 1, reason="\ud800"),
+        Repair(-1, "rule"),
+        Repair(1, "\ud800"),
+        Tokens((1,), (TokenLogprob(float("nan")),)),
+        Tokens((1,), (TokenLogprob(0.0, ((1, float("-inf")),)),)),
+        Tokens((1,), (TokenLogprob(1e300),)),
+        Tokens((1,), (TokenLogprob(0.0, ((-1, 0.0),)),)),
+        Tokens((1,), (TokenLogprob(0.0, ((1, 0.0),) * 256),)),
     ],
 )
 def test_what_has_no_packed_form_is_refused(entry: Entry) -> None:
     with pytest.raises(ValueError, match=r".+"):
         pack([entry])
+
+
+def test_every_id_has_its_logprob() -> None:
+    with pytest.raises(ValueError, match="one logprob for each id"):
+        Tokens((1, 2), (TokenLogprob(0.0),))
 
 
 def test_an_end_says_why() -> None:

@@ -148,6 +148,19 @@ async def test_unknown_parameters_are_named_in_a_header(client: httpx2.AsyncClie
     assert answer.headers["x-ignored-parameters"] == "client_metadata"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tools_that_are_not_run_here_are_named_in_a_header(
+    client: httpx2.AsyncClient, stream: bool
+) -> None:
+    hosted = [{"type": "web_search"}, {"type": "file_search", "vector_store_ids": ["vs_1"]}]
+    tools = [hosted[0], {"type": "function", "name": "f", "parameters": {}}, hosted[1], hosted[0]]
+    body = {"model": MODEL, "input": "x", "tools": tools, "stream": stream, "store": False}
+    answer = await client.post("/v1/responses", json=body)
+    assert answer.headers["x-gateway-dropped-tools"] == "web_search, file_search"
+    without = await client.post("/v1/responses", json={**body, "tools": [tools[1]]})
+    assert "x-gateway-dropped-tools" not in without.headers
+
+
 async def test_text_that_postgres_cannot_hold_comes_back_unchanged(
     client: httpx2.AsyncClient,
 ) -> None:

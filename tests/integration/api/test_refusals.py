@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         ),
         ({"input": "x", "conversation": "conv_1"}, "unsupported_parameter", "conversation"),
         (
-            {"input": "x", "text": {"format": {"type": "json_object"}}},
-            "unsupported_parameter",
-            "text.format",
+            {"input": "x", "text": {"format": {"type": "json_schema", "name": "n"}}},
+            "missing_required_parameter",
+            "text.format.schema",
         ),
         ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_not_found", None),
     ],

@@ -8,8 +8,9 @@ import pytest
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
+from gateway.harmony.vocabulary import END
 from tests.fakes.stream import texts
-from tests.integration.api.bodies import WEATHER, create
+from tests.integration.api.bodies import MODEL, WEATHER, create
 
 if TYPE_CHECKING:
     import httpx2
@@ -29,7 +30,7 @@ async def called(client: httpx2.AsyncClient, **body: Any) -> tuple[dict[str, Any
 
 
 async def test_codex_replays_its_turn_with_ids_and_encrypted_reasoning(
-    client: httpx2.AsyncClient,
+    client: httpx2.AsyncClient, backends: Backends
 ) -> None:
     body: dict[str, Any] = {
         "tools": [{**WEATHER, "strict": False}],
@@ -54,8 +55,24 @@ async def test_codex_replays_its_turn_with_ids_and_encrypted_reasoning(
         "call_id": call["call_id"],
         "output": [{"type": "input_text", "text": "65F"}, IMAGE],
     }
-    replayed = [*turn, {**reasoning, "encrypted_content": "gAAA"}, call, output]
-    assert "65F" in texts(await create(client, input=replayed, **body))[-1]
+    second = await create(client, input=[*turn, reasoning, call, output], **body)
+    assert "65F" in texts(second)[-1]
+    (one,), (two,) = [await backends.of_response(r["id"]) for r in (first, second)]
+    thought = one["sent_ids"][: one["sent_ids"].index(END) + 1]
+    said = one["prompt_ids"] + thought
+    assert two["prompt_ids"][: len(said)] == said
+
+
+async def test_reasoning_that_another_provider_encrypted_is_refused(
+    client: httpx2.AsyncClient,
+) -> None:
+    foreign = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+    body = {"model": MODEL, "input": [QUESTION, foreign]}
+    answer = await client.post("/v1/responses", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == "invalid_encrypted_content"
+    assert error["param"] == "input[1].encrypted_content"
 
 
 async def test_the_ai_sdk_refers_to_items_by_id(

@@ -66,6 +66,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GATEWAY_RETENTION__LOG_S", "7200")
+    monkeypatch.setenv("GATEWAY_GENERATION__REASONING_BUDGET_TOKENS", "4096")
     printed("tenants", "create", "acme")
     shown = json.loads(printed("tenants", "show", "acme", "--json"))
     assert (shown["name"], shown["disabled_at"]) == ("acme", None)
@@ -75,6 +76,9 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "response_retention_s": 30 * 86_400,
         "background_running_max": 64,
         "background_queued_max": 1000,
+        "reasoning_summary": "analysis",
+        "reasoning_budget_tokens": 4096,
+        "service_tier_max": "default",
     }
     assert set(shown["own"].values()) == {None}
 
@@ -84,11 +88,15 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "--response-retention-d": "90",
         "--background-running-max": "8",
         "--background-queued-max": "20",
+        "--reasoning-summary": "off",
+        "--reasoning-budget-tokens": "0",
+        "--service-tier-max": "priority",
     }
     options = [word for option in given.items() for word in option]
     changed = json.loads(printed("tenants", "set", "acme", *options, "--json"))
     assert changed["own"] == changed["policy"]
-    assert list(changed["own"].values()) == ["continue", 48 * 3600, 90 * 86_400, 8, 20]
+    times = [48 * 3600, 90 * 86_400]
+    assert list(changed["own"].values()) == ["continue", *times, 8, 20, "off", 0, "priority"]
 
     kept = json.loads(printed("tenants", "set", "acme", "--log-retention-h", "default", "--json"))
     assert kept["own"] == changed["own"] | {"log_retention_s": None}
@@ -107,15 +115,30 @@ def test_a_policy_is_shown_with_where_it_comes_from(monkeypatch: pytest.MonkeyPa
     assert rows["log_retention_s"] == "90000 (25 h) tenant acme"
     assert rows["response_retention_s"] == "90001 default"
     assert rows["on_disconnect"] == "cancel default"
+    assert rows["service_tier_max"] == "default default"
     assert printed("tenants", "show", "acme").splitlines() == lines
 
 
 @pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("option", ["--log-retention-h", "--reasoning-budget-tokens"])
 @pytest.mark.parametrize("value", ["many", "-1", "1.5", "", "1" * 10])
-def test_what_is_no_number_is_refused_with_the_name_of_the_option(value: str) -> None:
-    result = CliRunner().invoke(commands, ["tenants", "set", "acme", "--log-retention-h", value])
+def test_what_is_no_number_is_refused_with_the_name_of_the_option(option: str, value: str) -> None:
+    result = CliRunner().invoke(commands, ["tenants", "set", "acme", option, value])
     assert result.exit_code == 2
-    assert "--log-retention-h" in result.output
+    assert option in result.output
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--reasoning-summary", "model"), ("--service-tier-max", "flex"), ("--on-disconnect", "no")],
+)
+def test_what_is_none_of_the_words_is_refused_with_the_name_of_the_option(
+    option: str, value: str
+) -> None:
+    result = CliRunner().invoke(commands, ["tenants", "set", "acme", option, value])
+    assert result.exit_code == 2
+    assert option in result.output
 
 
 @pytest.mark.usefixtures("environment")

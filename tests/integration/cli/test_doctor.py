@@ -55,7 +55,7 @@ async def test_a_gateway_that_can_serve_has_nothing_to_mend(
         "config", "vocabulary", "prompts", "database", "isolation", "pepper", "backend gpu-0",
     ]  # fmt: skip
     detail = by_name(findings)["backend gpu-0"].detail
-    assert "version 0.33.0" in detail
+    assert "vLLM 0.33.0: grammars, logprobs" in detail
     assert "gpt-oss-20b (131072 tokens)" in detail
 
 

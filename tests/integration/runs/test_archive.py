@@ -26,8 +26,8 @@ from gateway.store.notifications import Notice
 from gateway.telemetry import Metrics
 from gateway.tenancy import TenantPolicy
 from tests.fakes.harmony_script import script_ids, vocabulary
-from tests.fakes.replica import FRAMING, TERMS, background, foreground, new_fold_for, shown_text
-from tests.fakes.staged_run import STOP
+from tests.fakes.replica import TERMS, background, foreground, new_fold_for, shown_text
+from tests.fakes.staged_run import FRAMING, NO_RULES, STOP
 from tests.fakes.stored import item, let_time_pass
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def said(script: str) -> list[Entry]:
 
 
 def folded(spec: RunSpecification, entries: Sequence[Entry]) -> Fold:
-    fold = new_fold_for(spec.head, spec.tools)()
+    fold = new_fold_for(spec.head)()
     for entry in entries:
         fold.apply(entry)
     return fold
@@ -303,8 +303,8 @@ async def test_nobody_waits_while_a_log_is_folded_for_its_end(
             connections.append(database._engine.pool.checkedout())  # type: ignore[attr-defined]
             return super().apply(entry)
 
-    def watched(head: ResponseHead, tools: frozenset[str] | None) -> Callable[[], Fold]:
-        return lambda: Watched(head, lambda: Parser(vocabulary(), tools), FRAMING)
+    def watched(head: ResponseHead) -> Callable[[], Fold]:
+        return lambda: Watched(head, lambda _trace: Parser(vocabulary(), None), FRAMING, NO_RULES)
 
     class Meanwhile(Archive):
         @override

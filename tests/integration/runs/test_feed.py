@@ -92,7 +92,7 @@ class Author:
 
     def stream(self, log: Sequence[Entry] = (Queued(), *BODY, END)) -> list[Event]:
         """What its readers see."""
-        fold = new_fold_for(self._spec.head, self._spec.tools)()
+        fold = new_fold_for(self._spec.head)()
         return [event for entry in log for event in fold.apply(entry)]
 
 

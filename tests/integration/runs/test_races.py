@@ -57,7 +57,7 @@ async def load(database: Database, spec: RunSpecification) -> StoredResponse:
 
 def in_memory(one: Replica, spec: RunSpecification) -> LiveLog:
     """Generate a foreground response, which the run itself records."""
-    live = LiveLog(new_fold_for(spec.head, spec.tools), reader_events_max=100)
+    live = LiveLog(new_fold_for(spec.head), reader_events_max=100)
 
     async def commit(finished: Finished, fold: Fold) -> None:
         assert run.claim is not None

@@ -228,6 +228,10 @@ async def test_another_replica_follows_a_policy_after_the_ttl(
         {"response_retention_s": 2**31},
         {"background_running_max": 1.5},
         {"background_queued_max": 2**31},
+        {"reasoning_summary": "model"},
+        {"reasoning_budget_tokens": -1},
+        {"reasoning_budget_tokens": 1_000_001},
+        {"service_tier_max": "flex"},
     ],
 )
 async def test_a_policy_out_of_bounds_is_refused(access: Access, changes: PolicyChanges) -> None:

@@ -95,7 +95,7 @@ class Office:
         spec, claim, next_entry = await self.running(spec)
         turn_end = TurnEnded(STOP if status == "completed" else LENGTH)
         end = Finished(status, spec.head.created_at + 1, reason="r", code="c", message="m")
-        fold = new_fold_for(spec.head, spec.tools)()
+        fold = new_fold_for(spec.head)()
         for entry in (*SAID, turn_end, end):
             fold.apply(entry)
         await self.append(spec, claim, next_entry, [turn_end])
@@ -106,7 +106,7 @@ class Office:
         """A stored foreground response that ended."""
         spec = foreground(self.tenant)
         claim = await self.archive.begin(spec)
-        fold = new_fold_for(spec.head, spec.tools)()
+        fold = new_fold_for(spec.head)()
         end = Finished("completed", spec.head.created_at + 1)
         fold.apply(end)
         await self.archive.finish(spec, end, fold, claim, None)

@@ -1,8 +1,9 @@
-"""What a real vLLM sent, through a real socket: the contract of `VllmUpstream`."""
+"""What a real vLLM sent, through a real socket: the contract of `InferenceServer`."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,10 +15,10 @@ from gateway.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
-from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
+from gateway.generation import LOGPROB_MIN, FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
-from gateway.upstreams.problems import BackendTooOld
-from gateway.upstreams.vllm import VllmUpstream
+from gateway.upstreams.problems import BackendTooOld, BrokeDown
+from gateway.upstreams.server import InferenceServer
 from tests.fakes.backend_captures import Capture, capture, names
 from tests.fakes.raw_server import Act, RawServer, Script
 
@@ -41,24 +42,33 @@ COMPLETE = {
     "d_min_tokens": (FinishReason.STOP, None),
     "d_stop_str": (FinishReason.STOP, None),
     "d_stop_token_stream": (FinishReason.STOP, None),
+    "lp0_stream": (FinishReason.LENGTH, None),
+    "lp20_sampled": (FinishReason.LENGTH, None),
+    "lp5_interval": (FinishReason.LENGTH, None),
     "o_overload_0": (FinishReason.LENGTH, 0),
     "o_overload_5": (FinishReason.LENGTH, 0),
     "s_json_stream": (FinishReason.LENGTH, 0),
     "si2_req": (FinishReason.LENGTH, None),
     "si5_stream": (FinishReason.LENGTH, None),
     "si8_req": (FinishReason.LENGTH, None),
+    "tok_stream_logprobs": (FinishReason.STOP, None),
 }
 BROKEN = {
     "k_api9_stream": "RemoteProtocolError",  # the API process was killed: no end, no [DONE]
     "k_engine9_stream": "EngineCore encountered an issue",
     "k_int_stream": "EngineCore encountered an issue",
     "k_term_stream": "finish reason abort",
+    "s_stream_gave_up": "Internal server error",
     "x_abort_cmpl_stream": "finish reason abort",
     "x_disconnect_stream": "RemoteProtocolError",
 }
+REFUSED_IN_STREAM = {"s_stream_refused_400": UpstreamRejected, "s_stream_refused_500": BrokeDown}
+TOLD = {"lp0_stream": 0, "lp5_interval": 5, "lp20_sampled": 20, "tok_stream_logprobs": 2}
+"""Recordings with logprobs, and with how many alternatives they were asked for."""
 REFUSED = [
     name
     for name in names("a_badauth", "a_noauth_cmpl", "a_dprank_bad", "d_*", "e_*", "s_bad_*", "l_*")
+    + names("s_stream_refused_tag")
     + names("k_*_nostream", "o_gen_overload_hdrs")
     if capture(name).status >= 400
 ]
@@ -77,13 +87,13 @@ def playing(recorded: Capture, *, at_once: bool = False) -> RawServer:
 
 
 async def collect(
-    server: RawServer, client: Client
+    server: RawServer, client: Client, request: TokenRequest = REQUEST
 ) -> tuple[list[TokenChunk], UpstreamError | None]:
     backend = Backend("gpu-1", server.url)
-    upstream = VllmUpstream(backend, client, stop_ids=STOP_IDS, timeouts=Timeouts())
+    upstream = InferenceServer(backend, client, stop_ids=STOP_IDS, timeouts=Timeouts())
     chunks = []
     try:
-        async for chunk in upstream.generate(REQUEST):
+        async for chunk in upstream.generate(request):
             chunks.append(chunk)  # noqa: PERF401  what came before an error counts
     except UpstreamError as error:
         return chunks, error
@@ -145,6 +155,38 @@ async def test_a_server_that_returns_no_ids_is_too_old(client: Client) -> None:
     assert isinstance(error, BackendTooOld)
 
 
+@pytest.mark.parametrize("name", REFUSED_IN_STREAM)
+async def test_a_refusal_of_a_grammar_may_come_as_the_first_event(
+    client: Client, name: str
+) -> None:
+    """From a server that compiles grammars after it has said 200."""
+    async with playing(capture(name)) as server:
+        chunks, error = await collect(server, client)
+    assert chunks == []
+    assert type(error) is REFUSED_IN_STREAM[name]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("name", TOLD)
+async def test_recorded_logprobs_are_those_of_the_ids_they_come_with(
+    client: Client, name: str, at_once: bool
+) -> None:
+    request = replace(REQUEST, sampling=Sampling(max_tokens=9999, logprobs=TOLD[name]))
+    async with playing(capture(name), at_once=at_once) as server:
+        chunks, error = await collect(server, client, request)
+    assert error is None
+    assert [i for chunk in chunks for i in chunk.ids] == ids_in(capture(name))
+    for chunk in chunks:
+        assert chunk.logprobs is not None
+        assert len(chunk.logprobs) == len(chunk.ids)
+    for id_, one in ((i, p) for c in chunks for i, p in zip(c.ids, c.logprobs or [], strict=True)):
+        assert len(one.top) == TOLD[name]
+        likelihoods = [logprob for _, logprob in one.top]
+        assert likelihoods == sorted(likelihoods, reverse=True)
+        assert all(LOGPROB_MIN <= logprob <= 0 for logprob in (one.logprob, *likelihoods))
+        assert dict(one.top).get(id_, one.logprob) == one.logprob
+
+
 def test_every_recording_of_a_completion_is_played() -> None:
     recorded = {name for name in names("*") if b"POST /v1/completions" in capture(name).request}
-    assert recorded == {*COMPLETE, *BROKEN, *REFUSED, "cmpl_stream"}
+    assert recorded == {*COMPLETE, *BROKEN, *REFUSED, *REFUSED_IN_STREAM, "cmpl_stream"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import orjson
@@ -13,16 +16,31 @@ from gateway.conversation.assembly import Context, assemble, referenced_ids
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import (
+    ApplyPatchCall,
+    ApplyPatchCallOutput,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FileOperation,
     FunctionCall,
     FunctionCallOutput,
     InputItem,
     InputText,
     ItemReference,
+    LocalShellAction,
+    LocalShellCall,
+    LocalShellCallOutput,
     Message,
     OutputText,
     Reasoning,
     ReasoningText,
+    ShellAction,
+    ShellCall,
+    ShellCallOutput,
 )
+from gateway.sealing import Unsealed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 RESPONSE = UUID(int=7)
 
@@ -39,8 +57,13 @@ def output(call_id: str, text: str = "ok") -> FunctionCallOutput:
     return FunctionCallOutput(call_id=call_id, output=text)
 
 
-def assembled(*new: InputItem, history: tuple[ContextItem, ...] = ()) -> Context:
-    return assemble(history, new, stored={}, response=RESPONSE)
+def assembled(
+    *new: InputItem,
+    history: tuple[ContextItem, ...] = (),
+    stored: Mapping[str, ContextItem] = MappingProxyType({}),
+    unsealed: Mapping[int, Unsealed] = MappingProxyType({}),
+) -> Context:
+    return assemble(history, new, stored=stored, unsealed=unsealed, response=RESPONSE)
 
 
 def test_new_items_follow_the_history_and_are_told_apart() -> None:
@@ -131,7 +154,7 @@ def test_a_cut_off_call_may_have_the_id_of_one_that_was_answered() -> None:
 
 def test_a_reference_to_a_cut_off_call_adds_nothing() -> None:
     (stored,) = assembled(cut_call("c1", "fc_1")).items
-    context = assemble((), [ItemReference(id="fc_1")], stored={"fc_1": stored}, response=RESPONSE)
+    context = assembled(ItemReference(id="fc_1"), stored={"fc_1": stored})
     assert context.items == ()
 
 
@@ -151,25 +174,45 @@ def test_a_reference_to_what_is_there_already_adds_nothing(again: InputItem) -> 
     assert assembled(thought, again).items == history
 
 
-def test_reasoning_that_another_provider_encrypted_is_kept() -> None:
-    sealed = Reasoning(id="rs_1", encrypted_content="gAAA")
-    (item,) = assembled(sealed).items
-    assert orjson.loads(item.json)["encrypted_content"] == "gAAA"
-    assert len(assembled(Reasoning(encrypted_content="gAAA")).items) == 1
+def sealed(item_id: str | None = None) -> Reasoning:
+    return Reasoning(id=item_id, encrypted_content="hgw1.x")
 
 
-def test_reasoning_that_is_stored_is_taken_from_the_store_even_if_it_is_encrypted_too() -> None:
-    (stored,) = assembled(Reasoning(id="rs_1", content=(ReasoningText(text="t"),))).items
-    sealed = Reasoning(id="rs_1", encrypted_content="gAAA")
-    context = assemble((), [sealed], stored={"rs_1": stored}, response=RESPONSE)
-    assert context.items == (stored,)
+def test_sealed_reasoning_comes_back_id_for_id() -> None:
+    unsealed = {1: Unsealed(ids=(200006, 1, 200007))}
+    thought = assembled(user("x"), sealed("rs_1"), unsealed=unsealed).items[1]
+    assert thought.ids == array("I", [200006, 1, 200007])
+    assert orjson.loads(thought.json)["encrypted_content"] == "hgw1.x"
+
+
+def test_sealed_reasoning_that_has_no_ids_comes_back_as_its_text() -> None:
+    told = Reasoning(content=(ReasoningText(text="altered"),), encrypted_content="hgw1.x")
+    for item in (sealed(), told):
+        (thought,) = assembled(item, unsealed={0: Unsealed(text="as it was")}).items
+        assert thought.ids is None
+        assert thought.item() == item.model_copy(
+            update={"content": (ReasoningText(text="as it was"),)}
+        )
+        assert b"as it was" not in thought.json
+
+
+def test_sealed_reasoning_needs_no_store() -> None:
+    assert referenced_ids([sealed("rs_1")]) == []
+
+
+def test_sealed_reasoning_that_is_there_already_adds_nothing() -> None:
+    unsealed = {index: Unsealed(ids=(1,)) for index in range(3)}
+    history = assembled(sealed("rs_1"), unsealed=unsealed).items
+    assert assembled(sealed("rs_1"), history=history, unsealed=unsealed).items == history
+    context = assembled(sealed("rs_1"), sealed("rs_1"), sealed(), unsealed=unsealed)
+    assert [item.item_id for item in context.items] == ["rs_1", f"rs_{RESPONSE.hex}i0002"]
 
 
 def test_a_reference_becomes_the_stored_item() -> None:
     (stored,) = assembled(user("earlier", "msg_1")).items
     reference = ItemReference(id="msg_1")
     assert referenced_ids([reference]) == ["msg_1"]
-    context = assemble((), [reference], stored={"msg_1": stored}, response=RESPONSE)
+    context = assembled(reference, stored={"msg_1": stored})
     assert context.items == (stored,)
 
 
@@ -190,6 +233,79 @@ def test_reasoning_with_content_needs_no_store() -> None:
     thought = Reasoning(id="rs_1", content=(ReasoningText(text="t"),))
     assert referenced_ids([thought]) == []
     assert assembled(thought).items[0].item_id == "rs_1"
+
+
+FILE = FileOperation(type="delete_file", path="a")
+PAIRS: list[tuple[InputItem, InputItem, str]] = [
+    (call("c"), output("c"), "f"),
+    (
+        FunctionCall(call_id="c", name="f", namespace="n", arguments="{}"),
+        output("c"),
+        "n.f",
+    ),
+    (
+        CustomToolCall(call_id="c", name="apply_patch", input="x"),
+        CustomToolCallOutput(call_id="c", output="ok"),
+        "apply_patch",
+    ),
+    (
+        LocalShellCall(call_id="c", action=LocalShellAction(command=("ls",))),
+        LocalShellCallOutput(call_id="c", output="a"),
+        "local_shell",
+    ),
+    (
+        ShellCall(call_id="c", action=ShellAction(commands=("ls",))),
+        ShellCallOutput(call_id="c", output=()),
+        "shell",
+    ),
+    (
+        ApplyPatchCall(call_id="c", operation=FILE),
+        ApplyPatchCallOutput(call_id="c", status="failed"),
+        "apply_patch",
+    ),
+]
+KINDS = [called.type for called, _, _ in PAIRS]
+
+
+@pytest.mark.parametrize(("called", "answered", "name"), PAIRS, ids=KINDS)
+def test_calls_of_every_kind_pair_up(called: InputItem, answered: InputItem, name: str) -> None:
+    items = assembled(called, answered).items
+    assert [item.name for item in items] == [name, None]
+    assert [item.call_id for item in items] == ["c", "c"]
+    words = called.type.replace("_", " ")
+    with pytest.raises(InvalidRequest, match=f"^No tool output found for {words} c\\.$"):
+        assembled(called)
+    with pytest.raises(InvalidRequest, match=f"^No tool call found for {words} output with call_"):
+        assembled(answered)
+
+
+@pytest.mark.parametrize(("called", "answered", "name"), PAIRS[1:], ids=KINDS[1:])
+def test_an_output_must_be_of_the_kind_of_its_call(
+    called: InputItem, answered: InputItem, name: str
+) -> None:
+    wrong = PAIRS[2][1] if called.type != "custom_tool_call" else output("c")
+    words = wrong.type.replace("_", " ")
+    with pytest.raises(InvalidRequest, match=f"^No tool call found for {words} with call_id c\\.$"):
+        assembled(called, wrong)
+    with pytest.raises(InvalidRequest, match="No tool output found"):
+        assembled(called, call("c"), answered)
+
+
+def test_a_local_shell_may_be_answered_like_a_function() -> None:
+    called, _, _ = PAIRS[3]
+    assert len(assembled(called, output("c")).items) == 2
+
+
+def test_an_output_says_how_it_went() -> None:
+    _, answered = assembled(*PAIRS[-1][:2]).items
+    assert orjson.loads(answered.json)["status"] == "failed"
+
+
+def test_a_cut_off_call_of_any_kind_need_not_be_answered() -> None:
+    cut = CustomToolCall(call_id="c", name="t", input="*** Beg", status="incomplete")
+    (item,) = assembled(cut).items
+    assert not item.complete
+    assert assembled(history=(item,)).items == ()
 
 
 @given(st.permutations(["a", "b", "c", "d"]))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import cast, get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.conversation.truncation import drop_oldest_turns
 from gateway.errors import ContextLengthExceeded
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context import CallKind, ContextItem, OutputKind
 
 DEVELOPER = ContextItem("message", "d", b"", role="developer")
 USER = ContextItem("message", "u", b"", role="user")
 ANSWER = ContextItem("message", "a", b"", role="assistant")
 CALL = ContextItem("function_call", "c", b"", call_id="1", name="f")
 OUTPUT = ContextItem("function_call_output", "o", b"", call_id="1")
+
+CALL_KINDS: tuple[CallKind, ...] = get_args(CallKind)
 
 
 def test_nothing_goes_when_nothing_has_to() -> None:
@@ -45,6 +49,14 @@ def test_a_message_that_interrupts_a_tool_loop_opens_no_turn() -> None:
 def test_a_call_that_was_cut_off_waits_for_nothing() -> None:
     cut = ContextItem("function_call", "c", b"", call_id="1", name="f", complete=False)
     assert drop_oldest_turns([USER, cut, USER, ANSWER], [1] * 4, 1) == [2, 3]
+
+
+@pytest.mark.parametrize("kind", CALL_KINDS)
+def test_calls_of_every_kind_wait_for_their_output(kind: CallKind) -> None:
+    call = ContextItem(kind, "c", b"", call_id="1", name="f")
+    output = ContextItem(cast("OutputKind", f"{kind}_output"), "o", b"", call_id="1")
+    items = [USER, call, USER, output, ANSWER, USER]
+    assert drop_oldest_turns(items, [1] * 6, 1) == [5]
 
 
 TURNS = ([USER, ANSWER], [USER, CALL, OUTPUT, ANSWER], [USER, CALL, USER, OUTPUT], [USER])

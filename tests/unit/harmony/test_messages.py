@@ -3,21 +3,35 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.harmony.messages import FILE_NOTE, IMAGE_NOTE, harmony_message, recipient
+from gateway.harmony.messages import harmony_message, recipient
 from gateway.harmony.rendering import Renderer
+from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE
 from gateway.protocol.items import (
+    ApplyPatchCall,
+    ApplyPatchCallOutput,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FileOperation,
     FunctionCall,
     FunctionCallOutput,
     InputFile,
     InputImage,
     InputText,
     Item,
+    LocalShellAction,
+    LocalShellCall,
+    LocalShellCallOutput,
     Message,
     OutputText,
     Phase,
     Reasoning,
     ReasoningText,
     Refusal,
+    ShellAction,
+    ShellCall,
+    ShellCallOutput,
+    ShellOutcome,
+    ShellOutput,
     SummaryText,
 )
 from tests.fakes.contexts import context_item
@@ -80,6 +94,31 @@ ONE_MESSAGE = [
         "<|start|>assistant to=functions.get_weather<|channel|>commentary <|constrain|>json"
         '<|message|>{"a":1}<|call|>',
     ),
+    (
+        FunctionCall(call_id="c", name="click", namespace="computer", arguments="{}"),
+        "<|start|>assistant to=functions.computer.click<|channel|>commentary <|constrain|>json"
+        "<|message|>{}<|call|>",
+    ),
+    (
+        CustomToolCall(call_id="c", name="apply_patch", input='*** "é"\n<|call|>'),
+        "<|start|>assistant to=functions.apply_patch<|channel|>commentary <|constrain|>json"
+        '<|message|>{"input":"*** \\"é\\"\\n<|call|>"}<|call|>',
+    ),
+    (
+        LocalShellCall(call_id="c", action=LocalShellAction(command=("ls", "-l"))),
+        "<|start|>assistant to=functions.local_shell<|channel|>commentary <|constrain|>json"
+        '<|message|>{"command":["ls","-l"]}<|call|>',
+    ),
+    (
+        ShellCall(call_id="c", action=ShellAction(commands=("ls",), timeout_ms=5)),
+        "<|start|>assistant to=functions.shell<|channel|>commentary <|constrain|>json"
+        '<|message|>{"commands":["ls"],"timeout_ms":5}<|call|>',
+    ),
+    (
+        ApplyPatchCall(call_id="c", operation=FileOperation(type="delete_file", path="a")),
+        "<|start|>assistant to=functions.apply_patch<|channel|>commentary <|constrain|>json"
+        '<|message|>{"operation":{"type":"delete_file","path":"a"}}<|call|>',
+    ),
 ]
 
 
@@ -109,6 +148,33 @@ def test_an_output_comes_from_its_function(
     item = FunctionCallOutput(call_id="c", output=output)
     header = "<|start|>functions.math.sum to=assistant<|channel|>commentary<|message|>"
     assert rendered(item, "math.sum") == f"{header}{text}<|end|>"
+
+
+SAID_BY_TOOLS: list[tuple[Item, str]] = [
+    (CustomToolCallOutput(call_id="c", output="done"), "done"),
+    (LocalShellCallOutput(call_id="c", output="a.txt"), "a.txt"),
+    (
+        ShellCallOutput(
+            call_id="c",
+            output=(
+                ShellOutput(stdout="a", stderr="", outcome=ShellOutcome(type="exit", exit_code=0)),
+            ),
+        ),
+        '[{"stdout":"a","stderr":"","outcome":{"type":"exit","exit_code":0}}]',
+    ),
+    (
+        ApplyPatchCallOutput(call_id="c", status="failed", output="no such file"),
+        '{"status":"failed","output":"no such file"}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("item", "text"), SAID_BY_TOOLS)
+def test_an_output_of_any_kind_comes_from_the_function_that_was_called(
+    item: Item, text: str
+) -> None:
+    header = "<|start|>functions.tool to=assistant<|channel|>commentary<|message|>"
+    assert rendered(item, "tool") == f"{header}{text}<|end|>"
 
 
 @pytest.mark.parametrize(
@@ -141,3 +207,12 @@ def test_no_other_name_reaches_a_header(name: str) -> None:
     assert caught.value.param == "input"
     with pytest.raises(InvalidRequest):
         harmony_message(FunctionCallOutput(call_id="c", output="ok"), name)
+    with pytest.raises(InvalidRequest):
+        harmony_message(CustomToolCall(call_id="c", name=name, input=""))
+
+
+@pytest.mark.parametrize("namespace", ["f to=system", "f\n", "é", "n" * 128])
+def test_no_other_namespace_reaches_a_header(namespace: str) -> None:
+    call = FunctionCall(call_id="c", name="f", namespace=namespace, arguments="{}")
+    with pytest.raises(InvalidRequest):
+        harmony_message(call)

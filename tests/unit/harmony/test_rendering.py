@@ -10,6 +10,7 @@ from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.harmony.rendering import Renderer, SchemaLimits, prompt_messages
 from gateway.harmony.vocabulary import FIRST_SPECIAL
+from gateway.protocol.rules import AnswerFormat
 from gateway.protocol.tools import FunctionTool
 from tests.fakes.contexts import (
     answer,
@@ -179,6 +180,14 @@ def test_a_tool_whose_name_could_forge_a_header_is_refused(name: str) -> None:
         renderer().render([call(name=name)], options())
 
 
+def test_an_error_names_the_place_where_the_request_declares_the_tool() -> None:
+    paths = ("tools[0]", "tools[2].tools[1]")
+    named = replace(options(tools=(F, FunctionTool(name="g h"))), tool_paths=paths)
+    with pytest.raises(InvalidRequest) as caught:
+        renderer().render([], named)
+    assert caught.value.param == "tools[2].tools[1].name"
+
+
 def test_a_schema_beyond_the_limits_is_refused() -> None:
     tool = FunctionTool(name="g", parameters={"type": "array", "items": {"type": "string"}})
     small = Renderer(vocabulary(), SchemaLimits(depth_max=0))
@@ -203,8 +212,19 @@ def conversation_with(text: str) -> list[int]:
         answer(text, phase="commentary"),
         call(arguments=text),
         output(text=text),
+        from_wire({"type": "custom_tool_call", "call_id": "c", "name": "f", "input": text}),
+        from_wire({"type": "custom_tool_call_output", "call_id": "c", "output": text}),
+        from_wire({"type": "shell_call", "call_id": "c", "action": {"commands": [text]}}),
+        from_wire({"type": "shell_call_output", "call_id": "c", "output": [shell_output(text)]}),
     ]
-    return renderer().render(items, options(instructions=text, tools=(tool,))).ids
+    schema = {"properties": {text: {"enum": [text]}}}
+    form = AnswerFormat("json_schema", schema, name="form", description=text)
+    chosen = options(instructions=text, tools=(tool,), answer=form)
+    return renderer().render(items, chosen).ids
+
+
+def shell_output(text: str) -> dict[str, Any]:
+    return {"stdout": text, "stderr": text, "outcome": {"type": "timeout"}}
 
 
 @pytest.mark.parametrize(

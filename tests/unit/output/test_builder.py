@@ -11,8 +11,10 @@ from gateway import ids
 from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.output.builder import Builder
 from gateway.protocol.responses import Outcome
+from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
-from tests.fakes.response_heads import UUID_OF_TEST, response_head
+from tests.fakes.response_heads import NO_RULES, UUID_OF_TEST, response_head
+from tests.fakes.toy_logs import ALLOWED, TOOL_RULES
 
 if TYPE_CHECKING:
     from gateway.generation import SegmentEvent
@@ -29,13 +31,13 @@ def segment(kind: SegmentKind, *texts: str, end: SegmentEnded = END) -> list[Seg
 
 
 def started() -> Builder:
-    builder = Builder(response_head())
+    builder = Builder(response_head(), NO_RULES)
     builder.start()
     return builder
 
 
 def test_an_answer_after_reasoning_is_two_items() -> None:
-    builder = Builder(response_head())
+    builder = Builder(response_head(), NO_RULES)
     events = builder.start()
     events += builder.feed(segment(SegmentKind.REASONING, "Easy", "."))
     events += builder.feed(segment(SegmentKind.FINAL, "4"))
@@ -74,6 +76,49 @@ def test_a_call_without_arguments_still_has_a_delta() -> None:
     ]
     done = orjson.loads(events[2].data)
     assert (done["arguments"], done["name"]) == ("", "f")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "end"),
+    [
+        (SegmentKind.LOCAL_SHELL_CALL, '{"command":[]}', END),
+        (SegmentKind.SHELL_CALL, '{"commands":"ls"}', END),
+        (SegmentKind.APPLY_PATCH_CALL, "{", END),
+        (SegmentKind.SHELL_CALL, '{"commands":["ls"]}', CUT),
+    ],
+)
+def test_a_call_that_a_client_could_not_read_is_no_item(
+    kind: SegmentKind, text: str, end: SegmentEnded
+) -> None:
+    builder = Builder(response_head(), OutputRules(TOOL_RULES, ALLOWED))
+    builder.start()
+    name = kind.value.removesuffix("_call")
+    assert builder.feed([SegmentStarted(kind, name), SegmentText(text), end]) == []
+    assert (builder.output, builder.is_visible, builder.is_called) == ([], False, False)
+
+
+def test_a_call_that_is_shown_in_one_piece_is_complete_from_the_start() -> None:
+    builder = Builder(response_head(), OutputRules(TOOL_RULES, ALLOWED))
+    builder.start()
+    kind, text = SegmentKind.LOCAL_SHELL_CALL, '{"command":["ls"]}'
+    events = builder.feed([SegmentStarted(kind, "local_shell"), SegmentText(text), END])
+    assert [orjson.loads(event.data)["item"]["status"] for event in events] == [
+        "in_progress",
+        "completed",
+    ]
+    assert builder.output[0]["action"]["command"] == ["ls"]
+    assert (builder.is_visible, builder.is_called) == (True, True)
+
+
+def test_a_tool_is_called_what_the_client_calls_it() -> None:
+    builder = Builder(response_head(), OutputRules(TOOL_RULES, ALLOWED))
+    builder.start()
+    builder.feed([SegmentStarted(SegmentKind.FUNCTION_CALL, "strict"), END])
+    builder.feed([SegmentStarted(SegmentKind.CUSTOM_CALL, "custom"), END])
+    assert [(item["name"], item.get("namespace")) for item in builder.output] == [
+        ("strict", "ns"),
+        ("patch", None),
+    ]
 
 
 def test_two_calls_have_different_call_ids() -> None:
@@ -178,7 +223,7 @@ def shown(events: list[Event]) -> list[tuple[str, str]]:
 
 
 def test_a_response_may_be_queued_first() -> None:
-    builder = Builder(response_head(background=True))
+    builder = Builder(response_head(background=True), NO_RULES)
     assert builder.response()["status"] == "queued"
     assert builder.is_waiting
     assert shown(builder.queue()) == [("response.created", "queued"), ("response.queued", "queued")]
@@ -190,7 +235,7 @@ def test_a_response_may_be_queued_first() -> None:
 
 
 def test_what_is_queued_can_be_cancelled_and_do_nothing_else() -> None:
-    builder = Builder(response_head(background=True))
+    builder = Builder(response_head(background=True), NO_RULES)
     assert not builder.may_finish(Outcome("cancelled"))
     builder.queue()
     assert builder.may_finish(Outcome("cancelled"))
@@ -222,7 +267,7 @@ def test_a_response_in_progress_shows_the_open_item_so_far() -> None:
 
 
 def test_nothing_can_precede_the_start_or_follow_the_end() -> None:
-    builder = Builder(response_head())
+    builder = Builder(response_head(), NO_RULES)
     with pytest.raises(ValueError, match="not running"):
         builder.feed([])
     builder.start()

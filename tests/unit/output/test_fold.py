@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal
+
+import orjson
 import pytest
 
-from gateway.generation import FinishReason
-from gateway.log import Alive, Entry, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted
+from gateway.generation import FinishReason, Place, Where
+from gateway.log import (
+    Alive,
+    Entry,
+    Finished,
+    Hold,
+    Hop,
+    Queued,
+    Repair,
+    Tokens,
+    TurnEnded,
+    TurnStarted,
+    pack,
+    unpack,
+)
+from gateway.output.fold import Astray, Body, Fold
+from gateway.protocol.rules import OutputRules
+from gateway.sealing import Unsealed
 from tests.fakes.event_grammar import check_stream
-from tests.fakes.toy_logs import FRAMING, apply_all, new_fold
-from tests.fakes.toy_parser import BROKEN, CALL, END, FINAL, REASONING, RETURN, TEXT
+from tests.fakes.response_heads import NO_RULES, response_head
+from tests.fakes.toy_logs import ALLOWED, FRAMING, TOOL_RULES, apply_all, logprob_of, new_fold
+from tests.fakes.toy_parser import (
+    BROKEN,
+    CALL,
+    END,
+    FINAL,
+    PIECES,
+    REASONING,
+    RETURN,
+    TEXT,
+    ToyParser,
+    call,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 COMPLETED = Finished("completed", 9)
 STOP = TurnEnded(FinishReason.STOP)
 A, B = TEXT, TEXT + 1
+RULES = OutputRules(TOOL_RULES, ALLOWED)
 
 
 def types(log: list[Entry]) -> list[str]:
@@ -177,9 +212,219 @@ def test_reasoning_alone_is_not_visible() -> None:
     assert fold.visible
 
 
+def test_ids_that_nobody_saw_are_taken_back() -> None:
+    fold = new_fold(rules=RULES)
+    said = Tokens((REASONING, A, END, call("barred"), A, B), tuple(map(logprob_of, range(6))))
+    apply_all(fold, [TurnStarted(3), said])
+    found = fold.astray
+    assert (found, fold.seen) == (Astray("call_not_allowed", 3), 3)
+    apply_all(fold, [Repair(3, "call_not_allowed")])
+    assert fold.astray is None
+    assert fold.repairs == 1
+    assert fold.turns[0].said == [REASONING, A, END]
+    assert len(fold.turns[0].logprobs) == 3
+    assert (fold.usage.output_tokens, fold.usage.voided_tokens) == (3, 3)
+    assert fold.recoveries == {"call_not_allowed": 1}
+    assert fold.place == Place(Where.BETWEEN, 3)
+
+
+def test_a_message_that_breaks_a_rule_is_found_while_it_is_open_and_when_it_is_not() -> None:
+    for ids in ((call("barred"),), (call("barred"), END, FINAL)):
+        fold = new_fold(rules=RULES)
+        apply_all(fold, [TurnStarted(3, (REASONING, A, END)), Tokens(ids)])
+        assert fold.astray == Astray("call_not_allowed", 3)
+
+
+def test_a_repair_that_voids_nothing_is_for_the_record() -> None:
+    fold = new_fold()
+    apply_all(fold, [TurnStarted(3), Tokens((FINAL, A)), Repair(0, "repetition"), STOP])
+    assert (fold.repairs, fold.recoveries) == (0, {"repetition": 1})
+    fold.apply(Repair(0, "no_answer"))
+    assert fold.recoveries == {"repetition": 1, "no_answer": 1}
+
+
+@pytest.mark.parametrize("voided", [1, 2, 3, 4])
+def test_what_somebody_saw_and_what_nobody_said_is_never_taken_back(voided: int) -> None:
+    fold = new_fold()
+    apply_all(fold, [TurnStarted(3, (FINAL,)), Tokens((A, END, END))])
+    before = fold.usage
+    assert fold.seen == 3
+    repair = Repair(voided, "rule")
+    if voided == 1:
+        fold.apply(repair)
+        assert fold.turns[0].said == [A, END]
+        return
+    with pytest.raises(ValueError, match="taken back"):
+        fold.apply(repair)
+    assert (fold.turns[0].said, fold.usage, fold.repairs) == ([A, END, END], before, 0)
+    assert fold.recoveries == {}
+
+
+def test_a_hold_lasts_as_long_as_its_turn_even_over_a_repair() -> None:
+    fold = new_fold(rules=RULES)
+    strict = (call("strict"), A, END)
+    apply_all(fold, [TurnStarted(3), Tokens(strict[:0]), Hold(), Hold(), Tokens(strict)])
+    assert (fold.is_held, fold.pending, fold.visible, fold.called) == (True, True, False, True)
+    assert fold.bodies == (Body("call", "strict", "a", 0, seen=False),)
+    apply_all(fold, [Repair(3, "invalid_tool_call"), Tokens(strict)])
+    assert (fold.is_held, fold.pending, fold.visible) == (True, True, False)
+    fold.apply(STOP)
+    assert (fold.is_held, fold.pending, fold.visible, fold.called) == (False, False, True, True)
+    assert not fold.bodies
+
+
+def test_what_a_prefill_says_is_shown_with_the_first_id_that_the_model_says() -> None:
+    fold = new_fold()
+    assert len(fold.apply(TurnStarted(3, (FINAL, A)))) == 2
+    assert not fold.apply(Tokens(()))
+    shown = fold.apply(Tokens((B,)))
+    assert orjson.loads(shown[-1].data)["delta"] == "ab"
+
+
+def test_a_turn_in_which_the_model_says_nothing_shows_nothing() -> None:
+    fold = new_fold(rules=RULES)
+    strict = (call("strict"), A, END)
+    apply_all(fold, [TurnStarted(3, strict), STOP, TurnStarted(0, strict), Tokens((A,))])
+    assert fold.bodies_after(FinishReason.STOP) == (Body("call", "strict", "a", 0, seen=True),)
+    assert fold.seen == 4
+    apply_all(fold, [STOP, TurnStarted(0, strict)])
+    assert not fold.bodies_after(FinishReason.CUT)
+    apply_all(fold, [STOP, COMPLETED])
+    assert len(fold.items()) == 1
+
+
+def test_the_body_that_only_the_end_of_the_turn_will_close_is_known_before() -> None:
+    fold = new_fold(rules=RULES)
+    assert not fold.bodies_after(FinishReason.STOP)
+    apply_all(fold, [TurnStarted(3), Tokens((call("strict"), A))])
+    assert not fold.bodies
+    assert fold.bodies_after(FinishReason.STOP) == (Body("call", "strict", "a", 0, seen=True),)
+    assert not fold.bodies_after(FinishReason.LENGTH)
+    assert fold.bodies_after(FinishReason.CUT) == fold.bodies_after(FinishReason.STOP)
+    fold.apply(Tokens((END,)))
+    assert fold.bodies_after(FinishReason.STOP) == fold.bodies
+    unruled = new_fold()
+    apply_all(unruled, [TurnStarted(3), Tokens((call("strict"), A))])
+    assert not unruled.bodies_after(FinishReason.STOP)
+
+
+def test_where_nothing_is_demanded_a_hold_withholds_nothing() -> None:
+    fold = new_fold()
+    apply_all(fold, [TurnStarted(3), Hold(), Tokens((FINAL, A))])
+    assert (fold.is_held, fold.visible) == (True, True)
+
+
+@pytest.mark.parametrize(("summary", "expected"), [("detailed", "aab"), ("concise", "aab")])
+def test_reasoning_has_the_summary_that_was_asked_for(
+    summary: Literal["concise", "detailed"], expected: str
+) -> None:
+    fold = new_fold(rules=OutputRules({}, frozenset(), summary=summary))
+    log: list[Entry] = [TurnStarted(3), Tokens((REASONING, A, A)), Tokens((B, END)), STOP]
+    stream = check_stream(apply_all(fold, [*log, COMPLETED]))
+    assert stream.items[0]["summary"] == [{"type": "summary_text", "text": expected}]
+
+
+def test_what_is_withheld_is_dropped_when_the_turn_is_broken_off() -> None:
+    fold = new_fold(rules=RULES)
+    failed = Finished("failed", 9, code="invalid_tool_call", message="Try again.")
+    log: list[Entry] = [TurnStarted(3), Hold(), Tokens((call("strict"), A, END)), failed]
+    assert check_stream(apply_all(fold, log)).items == []
+
+
+def test_a_stopped_answer_stays_stopped() -> None:
+    fold = new_fold(rules=OutputRules({}, frozenset(), stop=("a",)))
+    apply_all(fold, [TurnStarted(3), Tokens((FINAL, B, A, B))])
+    assert fold.stopped
+    apply_all(fold, [STOP, COMPLETED])
+    assert fold.stopped
+    assert fold.response()["output"][0]["content"][0]["text"] == "b"
+
+
+def test_without_a_turn_there_is_nothing_to_know_of_it() -> None:
+    fold = new_fold(rules=RULES)
+    assert (fold.astray, fold.bodies, fold.seen, fold.pending) == (None, (), 0, False)
+    assert (fold.called, fold.stopped, fold.is_held) == (False, False, False)
+    assert fold.place == Place(Where.OVER, 0)
+
+
+def test_reasoning_is_sealed_as_the_ids_that_repeat_it() -> None:
+    fold = new_fold()
+    said = Tokens((REASONING, A, END, REASONING, B, BROKEN, REASONING, A))
+    apply_all(fold, [TurnStarted(3), said, TurnEnded(FinishReason.LENGTH), COMPLETED])
+    output = fold.response()["output"]
+    contents = [bytes.fromhex(item["encrypted_content"]) for item in output]
+    assert [Unsealed.of(content) for content in contents] == [
+        Unsealed(ids=fold.items()[0].ids),
+        Unsealed(text="b"),
+        Unsealed(text="a"),
+    ]
+
+
+@pytest.mark.parametrize("seal", [None, lambda _: None])
+def test_reasoning_that_cannot_be_sealed_is_not(seal: Callable[[bytes], str | None] | None) -> None:
+    fold = Fold(response_head(), ToyParser, FRAMING, NO_RULES, seal)
+    apply_all(fold, [TurnStarted(3), Tokens((REASONING, A, END)), STOP, COMPLETED])
+    assert "encrypted_content" not in fold.items()[0].item
+
+
+def _logprobs(fold: Fold) -> list[list[float]]:
+    contents = [item["content"][0] for item in fold.response()["output"]]
+    return [[entry["logprob"] for entry in part.get("logprobs", [])] for part in contents]
+
+
+def _told(*ids: int) -> Tokens:
+    return Tokens(ids, tuple(map(logprob_of, ids)))
+
+
+def test_logprobs_are_those_of_messages_and_as_exact_as_the_packed_log() -> None:
+    fold = new_fold()
+    log: list[Entry] = [TurnStarted(3), _told(REASONING, A, END, FINAL, A, B, END), STOP, COMPLETED]
+    apply_all(fold, log)
+    assert _logprobs(fold) == [[], [-1.0, pytest.approx(-8 / 7)]]
+    entry = fold.response()["output"][1]["content"][0]["logprobs"][0]
+    alternative = {"token": "a", "logprob": -1.0, "bytes": [97]}
+    # The marker among the alternatives is no text.
+    assert entry == {**alternative, "top_logprobs": [alternative]}
+    replayed = new_fold()
+    assert apply_all(replayed, unpack(pack(log)))
+    assert replayed.response() == fold.response()
+
+
+def test_a_text_of_which_some_ids_came_without_logprobs_has_none() -> None:
+    fold = new_fold()
+    log: list[Entry] = [TurnStarted(3), _told(FINAL, A), Tokens((B, END)), STOP, COMPLETED]
+    apply_all(fold, log)
+    assert _logprobs(fold) == [[]]
+    assert fold.turns[0].logprobs == [logprob_of(FINAL), logprob_of(A), None, None]
+
+
+def test_logprobs_that_come_late_find_their_ids() -> None:
+    fold = new_fold()
+    apply_all(fold, [TurnStarted(3), Tokens((FINAL,)), _told(A), STOP, COMPLETED])
+    assert fold.turns[0].logprobs == [None, logprob_of(A)]
+    assert _logprobs(fold) == [[]]
+
+
+def test_what_the_gateway_wrote_itself_was_certain() -> None:
+    fold = new_fold()
+    first: list[Entry] = [TurnStarted(3), _told(REASONING, A), TurnEnded(FinishReason.CUT)]
+    second: list[Entry] = [TurnStarted(0, (FINAL, B)), _told(A, END), STOP, COMPLETED]
+    apply_all(fold, [*first, *second])
+    assert _logprobs(fold)[1] == [0.0, -1.0]
+
+
+def test_the_id_that_reaches_into_a_stop_string_is_shown_as_far_as_its_text() -> None:
+    fold = new_fold(rules=OutputRules({}, frozenset(), stop=("words",)))
+    two_words = TEXT + PIECES.index("two words")
+    apply_all(fold, [TurnStarted(3), _told(FINAL, A, two_words, B), STOP, COMPLETED])
+    part = fold.response()["output"][0]["content"][0]
+    assert part["text"] == "atwo "
+    assert [entry["token"] for entry in part["logprobs"]] == ["a", "two "]
+
+
 def test_entries_out_of_place_are_refused_and_change_nothing() -> None:
     fold = new_fold()
-    for entry in (Tokens((A,)), STOP, Hop("backend", 3)):
+    for entry in (Tokens((A,)), STOP, Hop("backend", 3), Hold(), Repair(1, "rule")):
         with pytest.raises(ValueError, match="outside of any"):
             fold.apply(entry)
     apply_all(fold, [TurnStarted(3)])

@@ -16,7 +16,7 @@ from gateway.log import Entry, Finished, Tokens, TurnEnded, TurnStarted, pack, u
 from gateway.output.fold import Fold, Framing
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
-from tests.fakes.response_heads import response_head
+from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_logs import apply_all
 
 CORPUS = Path(__file__).parents[2] / "data" / "harmony_corpus.jsonl"
@@ -26,7 +26,9 @@ CHANNELS = {"commentary": "commentary", "final_answer": "final"}
 
 def new_fold() -> Fold:
     framing = Framing(opening=OPENING, turn_end=RETURN, message_end=END)
-    return Fold(response_head(), lambda: Parser(vocabulary(), TOOLS), framing)
+    return Fold(
+        response_head(), lambda trace: Parser(vocabulary(), TOOLS, trace=trace), framing, NO_RULES
+    )
 
 
 def whole_log(ids: list[int], size: int, finish: FinishReason) -> list[Entry]:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import orjson
 import pytest
 
 from gateway.generation import SegmentKind
-from gateway.output.items import OpenItem
+from gateway.output.items import OpenItem, WholeItem
 from gateway.output.lifecycle import ENVELOPES
+from gateway.output.summaries import Detailed
+
+CALL: Final = {"call_id": "call_1", "name": "get_weather"}
+STREAMED: Final = [kind for kind in SegmentKind if not ENVELOPES[kind].is_whole]
+ENTRY: Final = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 
 
 def open_item(kind: SegmentKind) -> OpenItem:
-    return OpenItem(ENVELOPES[kind], "id_1", 3, call_id="call_1", name="get_weather")
+    return OpenItem(ENVELOPES[kind], "id_1", 3, call=CALL)
 
 
-@pytest.mark.parametrize("kind", SegmentKind)
+@pytest.mark.parametrize("kind", STREAMED)
 def test_a_spliced_delta_is_what_encoding_it_would_give(kind: SegmentKind) -> None:
     item = open_item(kind)
     text = 'say "hi"\n\\ \x00\u2028\U0001f600'
@@ -27,6 +34,76 @@ def test_a_spliced_delta_is_what_encoding_it_would_give(kind: SegmentKind) -> No
 
 def test_text_deltas_have_an_empty_list_of_logprobs() -> None:
     assert orjson.loads(open_item(SegmentKind.FINAL).write("a", 0))["logprobs"] == []
+
+
+def test_logprobs_are_in_the_delta_and_in_the_part() -> None:
+    item = open_item(SegmentKind.FINAL)
+    data = item.write("a", 7, [ENTRY])
+    assert data == orjson.dumps(orjson.loads(data))
+    assert orjson.loads(data)["logprobs"] == [ENTRY]
+    assert item.body()["content"][0]["logprobs"] == [ENTRY]
+    assert item.fields("response.output_text.done")["logprobs"] == [ENTRY]
+
+
+def test_a_text_that_is_spelled_in_part_has_no_logprobs() -> None:
+    item = open_item(SegmentKind.FINAL)
+    item.write("a", 7, [ENTRY])
+    item.write("b", 8)
+    item.write("a", 9, [ENTRY])
+    assert item.body()["content"][0]["logprobs"] == []
+
+
+def test_a_refusal_is_a_message_with_another_part() -> None:
+    item = open_item(SegmentKind.REFUSAL)
+    item.write("I can't.", 0)
+    assert item.body()["content"] == [{"type": "refusal", "refusal": "I can't."}]
+    assert item.body()["phase"] == "final_answer"
+
+
+def test_a_summary_is_shown_beside_the_text() -> None:
+    item = OpenItem(ENVELOPES[SegmentKind.REASONING], "id_1", 3, call={}, summarizer=Detailed())
+    item.write("Hm.", 0)
+    assert item.body()["summary"] == []
+    assert item.summarize("Hm.") == "Hm."
+    added = item.summary_fields("response.reasoning_summary_part.added")
+    assert added["part"] == {"type": "summary_text", "text": ""}
+    item.close("incomplete")
+    done = item.summary_fields("response.reasoning_summary_part.done")
+    assert (done["part"]["text"], done["status"]) == ("Hm.", "incomplete")
+    assert item.body()["summary"] == [{"type": "summary_text", "text": "Hm."}]
+
+
+def test_sealed_reasoning_says_so() -> None:
+    item = open_item(SegmentKind.REASONING)
+    item.encrypted_content = "hgw1.x"
+    assert item.body()["encrypted_content"] == "hgw1.x"
+
+
+def test_the_commands_of_a_shell_call_come_one_after_the_other() -> None:
+    call = {"call_id": "call_1", "action": {"commands": ("ls", "pwd"), "timeout_ms": None}}
+    item = WholeItem(ENVELOPES[SegmentKind.SHELL_CALL], "id_1", 3, call=call)
+    assert item.added()["item"]["action"] == {"commands": [], "timeout_ms": None}
+    assert list(item.commands())[3:] == [
+        (
+            "response.shell_call_command.added",
+            {"output_index": 3, "command_index": 1, "command": ""},
+        ),
+        (
+            "response.shell_call_command.delta",
+            {"output_index": 3, "command_index": 1, "delta": "pwd"},
+        ),
+        (
+            "response.shell_call_command.done",
+            {"output_index": 3, "command_index": 1, "command": "pwd"},
+        ),
+    ]
+    assert item.body() == {
+        "id": "id_1",
+        "type": "shell_call",
+        "status": "completed",
+        "call_id": "call_1",
+        "action": {"commands": ["ls", "pwd"], "timeout_ms": None},
+    }
 
 
 def test_a_message_has_its_phase() -> None:

@@ -20,9 +20,29 @@ from pydantic import TypeAdapter
 
 from gateway.generation import FinishReason
 from gateway.log import Alive, Entry, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted
+from gateway.output.lifecycle import ENVELOPES, EVENT_FIELDS
+from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
-from tests.fakes.toy_logs import ENDINGS, apply_all, new_fold
-from tests.fakes.toy_parser import CALL, COMMENTARY, END, FINAL, PIECES, REASONING, TEXT
+from tests.fakes.toy_logs import (
+    ALLOWED,
+    ANSWER,
+    ENDINGS,
+    TOOL_RULES,
+    apply_all,
+    logprob_of,
+    new_fold,
+)
+from tests.fakes.toy_parser import (
+    CALL,
+    COMMENTARY,
+    END,
+    FINAL,
+    PIECES,
+    REASONING,
+    TEXT,
+    call,
+    say,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,8 +54,21 @@ BEYOND_THE_SDK: Final = {
     "error": {"error"},
 }
 """Fields of events that the SDK's types do not know: its `error` is flat, and `name` is new."""
-BEYOND_THE_SDK_RESPONSE: Final = {"presence_penalty", "frequency_penalty", "store"}
-"""Fields of a Response that only Open Responses knows; the API sends `store`, too."""
+BEYOND_THE_SDK_MODELS: Final = {
+    # Only Open Responses knows these; the API sends `store`, too.
+    "Response": {"presence_penalty", "frequency_penalty", "store"},
+    # In a part they have it; Open Responses wants it in deltas as well.
+    "Logprob": {"bytes"},
+    "LogprobTopLogprob": {"bytes"},
+    # The API sends it; only the SDK's model of an item of `input_items` has it.
+    "ResponseCustomToolCall": {"status"},
+}
+"""Fields of parts of events that the SDK's types do not know."""
+BEYOND_OPEN_RESPONSES: Final = {
+    *("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"),
+    *("custom_tool_call_input", "shell_call_command"),
+}
+"""Items, and what events are named after, that Open Responses leaves to each provider."""
 RENAMED_BY_OPEN_RESPONSES: Final = {
     "response.reasoning_text.delta": "response.reasoning.delta",
     "response.reasoning_text.done": "response.reasoning.done",
@@ -45,23 +78,39 @@ OPEN_RESPONSES: Final = (
     Path(__file__).parents[4] / "shared/corpus/openresponses-2026-04-24.openapi.json"
 )
 _TEXTS: Final = tuple(range(TEXT, TEXT + len(PIECES)))
+_PLAIN: Final = (TEXT, TEXT + 1)
+_RULES: Final = OutputRules(TOOL_RULES, ALLOWED, answer=ANSWER, summary="detailed")
 _SDK: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def story(ending: Finished, *, background: bool = False) -> list[Event]:
     """A stream in which every kind of item and event occurs."""
     queue: list[Entry] = [Queued(), Alive()] if background else []
+    calls = (
+        *(call("strict"), say('{"'), END),
+        *(call("custom"), say('{"input":"'), *_PLAIN, say('"}'), END),
+        *(call("local_shell"), say('{"command":["ls"]}'), END),
+        *(call("shell"), say('{"commands":["ls","pwd"]}'), END),
+        *(call("apply_patch"), say('{"operation":{"type":"delete_file","path":"a"}}'), END),
+    )
     log: list[Entry] = [
         *queue,
         TurnStarted(20),
-        Tokens((REASONING, *_TEXTS, END, COMMENTARY, *_TEXTS)),
+        _told((REASONING, *_TEXTS, END, COMMENTARY, *_TEXTS)),
         Alive(),
         Hop("backend", 40),
-        Tokens((*_TEXTS, END, CALL, END, CALL, *_TEXTS, END, FINAL, *_TEXTS)),
-        TurnEnded(FinishReason.LENGTH, 10),
+        _told((*_TEXTS, END, CALL, END, CALL, *_TEXTS, END, *calls)),
+        TurnEnded(FinishReason.CUT, 10),
+        TurnStarted(0),
+        _told((FINAL, say("I'm"), say(" sorry"), END, FINAL, say("{"), *_TEXTS)),
+        TurnEnded(FinishReason.LENGTH),
         ending,
     ]
-    return apply_all(new_fold(background=background), log)
+    return apply_all(new_fold(background=background, rules=_RULES), log)
+
+
+def _told(ids: tuple[int, ...]) -> Tokens:
+    return Tokens(ids, tuple(map(logprob_of, ids)))
 
 
 @pytest.fixture(params=ENDINGS, ids=lambda ending: ending.status)
@@ -72,7 +121,16 @@ def events(request: pytest.FixtureRequest) -> list[Event]:
 
 def test_the_story_holds_every_event_there_is(events: list[Event]) -> None:
     stream = check_stream(events)
-    assert {item["type"] for item in stream.items} == {"message", "reasoning", "function_call"}
+    used = {
+        name
+        for envelope in ENVELOPES.values()
+        for name in (*envelope.opening, envelope.delta, *envelope.closing)
+    }
+    assert {name for name in EVENT_FIELDS if name not in stream.types()} == set()
+    assert used - {""} <= set(stream.types())
+    assert {item["type"] for item in stream.items} == {
+        envelope.item_type for envelope in ENVELOPES.values()
+    }
     assert {item.get("phase") for item in stream.items} == {"commentary", "final_answer", None}
 
 
@@ -83,8 +141,8 @@ def test_events_are_strictly_those_of_the_openai_sdk(events: list[Event]) -> Non
         unknown = BEYOND_THE_SDK.get(event.type, set())
         assert set(parsed.model_extra) == unknown
         for name, model in _models_in(parsed):
-            expected = BEYOND_THE_SDK_RESPONSE if name == "Response" else set()
-            assert set(model.model_extra or ()) == expected, name
+            extra = set(model.model_extra or ())
+            assert extra <= BEYOND_THE_SDK_MODELS.get(name, set()), name
 
 
 def test_the_accumulator_of_the_openai_sdk_accepts_the_stream() -> None:
@@ -107,7 +165,7 @@ def test_the_openai_client_ends_with_the_final_response() -> None:
     events = story(ENDINGS[0])
     with _client(events) as client, client.responses.stream(model="m", input="hi") as stream:
         final = stream.get_final_response()
-    assert final.output_text == "".join(PIECES) * 3
+    assert final.output_text == "".join(PIECES) * 2 + "{" + "".join(PIECES)
     assert final.usage is not None
     assert final.usage.input_tokens_details.cached_tokens == 10
 
@@ -130,7 +188,14 @@ def test_events_are_those_of_open_responses(
     for event in events:
         body = orjson.loads(event.data)
         body["type"] = RENAMED_BY_OPEN_RESPONSES.get(event.type, event.type)
-        open_responses.validate(body)
+        if "response" in body:
+            output = body["response"]["output"]
+            known = [item for item in output if item["type"] not in BEYOND_OPEN_RESPONSES]
+            body["response"]["output"] = known
+        name = event.type.removeprefix("response.").partition(".")[0]
+        kind = body["item"]["type"] if "item" in body else name
+        if kind not in BEYOND_OPEN_RESPONSES:
+            open_responses.validate(body)
 
 
 def test_nothing_is_null_that_open_responses_wants_absent(events: list[Event]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from gateway.protocol.create import CreateResponse
 from gateway.protocol.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -14,6 +15,7 @@ from gateway.protocol.items import (
     InputImage,
     InputText,
     ItemReference,
+    LocalShellCallOutput,
     Message,
     OutputText,
     Reasoning,
@@ -22,7 +24,17 @@ from gateway.protocol.items import (
 )
 from gateway.protocol.parameters import Effort
 from gateway.protocol.requests import IGNORED_NAMES_MAX, parse_create
-from tests.fakes.create_bodies import CALL, FUNCTION, LIMITS, parse
+from gateway.protocol.tools import (
+    ApplyPatchTool,
+    CustomTool,
+    FunctionTool,
+    HostedTool,
+    LocalShellTool,
+    NamespaceTool,
+    PlainFormat,
+    ShellTool,
+)
+from tests.fakes.create_bodies import CALL, FUNCTION, LIMITS, TOOLS, parse
 
 SECOND_TURN: list[Any] = [
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
@@ -207,6 +219,110 @@ CLIENTS: dict[str, dict[str, Any]] = {
         "metadata": {f"{number:064}": "v" * 512 for number in range(16)},
         "input": "x" * 5_000,
     },
+    "codex, with everything": {
+        "stream": True,
+        "store": False,
+        "tool_choice": "auto",
+        "include": ["reasoning.encrypted_content"],
+        "text": {
+            "format": {
+                "type": "json_schema",
+                "name": "codex_output_schema",
+                "strict": True,
+                "schema": {"type": "object", "properties": {}, "additionalProperties": False},
+            }
+        },
+        "tools": [
+            {**FUNCTION, "name": "exec_command", "strict": False},
+            {
+                "type": "namespace",
+                "name": "multi_agent_v1",
+                "description": "Agents.",
+                "tools": [{**FUNCTION, "name": "spawn_agent", "strict": False}],
+            },
+            {
+                "type": "custom",
+                "name": "apply_patch",
+                "description": "Edits files.",
+                "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
+            },
+            {"type": "local_shell"},
+            {"type": "web_search", "external_web_access": False},
+        ],
+        "input": [
+            {
+                "type": "function_call",
+                "namespace": "multi_agent_v1",
+                "name": "spawn_agent",
+                "call_id": "call_1",
+                "arguments": "{}",
+            },
+            {"type": "function_call_output", "call_id": "call_1", "output": "ok"},
+            {
+                "type": "custom_tool_call",
+                "call_id": "call_2",
+                "name": "apply_patch",
+                "input": "x",
+                "status": "completed",
+                "id": None,
+            },
+            {"type": "custom_tool_call_output", "call_id": "call_2", "output": "ok"},
+            {
+                "type": "local_shell_call",
+                "call_id": "call_3",
+                "status": "completed",
+                "action": {
+                    "type": "exec",
+                    "command": ["ls"],
+                    "timeout_ms": None,
+                    "env": None,
+                    "working_directory": None,
+                    "user": None,
+                },
+            },
+            {"type": "function_call_output", "call_id": "call_3", "output": "ok"},
+        ],
+    },
+    "the Agents SDK's shell and patcher": {
+        "tools": [
+            {"type": "shell", "environment": {"type": "local"}},
+            {"type": "apply_patch", "allowed_callers": None},
+        ],
+        "input": [
+            {
+                "type": "shell_call",
+                "id": "sh_1",
+                "call_id": "call_1",
+                "status": "completed",
+                "action": {"commands": ["ls"], "timeout_ms": None, "max_output_length": None},
+                "environment": None,
+                "caller": None,
+                "created_by": None,
+            },
+            {
+                "type": "shell_call_output",
+                "call_id": "call_1",
+                "max_output_length": 100,
+                "output": [
+                    {"stdout": "", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+                ],
+                "provider_data": {},
+            },
+            {
+                "type": "apply_patch_call",
+                "id": "apc_1",
+                "call_id": "call_2",
+                "status": "completed",
+                "operation": {"type": "update_file", "path": "a", "diff": "@@"},
+            },
+            {
+                "type": "apply_patch_call_output",
+                "call_id": "call_2",
+                "status": "completed",
+                "output": None,
+            },
+        ],
+    },
     "image and file in new input": {
         "input": [
             {
@@ -361,7 +477,7 @@ def test_the_default_effort_is_the_caller_s(default: Effort) -> None:
 
 
 def test_tools_are_hidden_from_the_model_when_it_must_not_call_them() -> None:
-    assert [tool.name for tool in parse(tools=[FUNCTION]).offered_tools] == ["f"]
+    assert parse(tools=[FUNCTION]).offered_tools == (FunctionTool(name="f", parameters={}),)
     hidden = parse(tools=[FUNCTION], tool_choice="none")
     assert hidden.offered_tools == ()
     assert len(hidden.tools) == 1
@@ -387,4 +503,88 @@ def test_only_so_many_unknown_parameters_are_reported() -> None:
 
 def test_function_names_may_have_dots_and_dashes() -> None:
     name = "mcp.server-1_" + "x" * 115
-    assert parse(tools=[{**FUNCTION, "name": name}]).tools[0].name == name
+    assert parse(tools=[{"type": "function", "name": name}]).tools == (FunctionTool(name=name),)
+
+
+def test_tools_of_every_type_are_told_apart() -> None:
+    assert [type(tool) for tool in parse(tools=TOOLS).tools] == [
+        FunctionTool,
+        FunctionTool,
+        CustomTool,
+        CustomTool,
+        NamespaceTool,
+        LocalShellTool,
+        ShellTool,
+        ApplyPatchTool,
+    ]
+
+
+def test_a_typed_tool_is_one_too() -> None:
+    tools = (
+        CustomTool(name="c", format=PlainFormat()),
+        NamespaceTool(name="n", tools=(FunctionTool(name="f"),)),
+        HostedTool(type="mcp"),
+    )
+    assert CreateResponse(model="m", tools=tools).tools == tools
+
+
+def test_hosted_tools_are_listed_as_dropped_in_their_order() -> None:
+    hosted: list[dict[str, Any]] = [
+        {"type": "web_search", "filters": None},
+        {"type": "shell", "environment": {"type": "container_reference", "container_id": "c"}},
+        {"type": "mcp", "server_label": "s", "require_approval": "never"},
+        {"type": "web_search"},
+    ]
+    request = parse(tools=[hosted[0], FUNCTION, *hosted[1:]])
+    assert request.dropped_tools == ("web_search", "shell", "mcp", "web_search")
+    assert parse(tools=TOOLS).dropped_tools == ()
+
+
+def test_a_shell_of_the_client_s_own_is_served() -> None:
+    shell = {"type": "shell", "environment": {"type": "local"}}
+    assert parse(tools=[shell, FUNCTION], tool_choice={"type": "shell"}).dropped_tools == ()
+
+
+def test_a_call_keeps_its_namespace() -> None:
+    (call,) = parse(input=[{**CALL, "namespace": "ns"}]).input
+    assert isinstance(call, FunctionCall)
+    assert call.namespace == "ns"
+
+
+@pytest.mark.parametrize(
+    ("raw", "ids"),
+    [
+        ({"id": "call_1"}, (None, "call_1")),
+        ({"call_id": "call_1"}, (None, "call_1")),
+        ({"id": "call_1", "call_id": "call_1"}, (None, "call_1")),
+        ({"id": "lsho_1", "call_id": "call_1"}, ("lsho_1", "call_1")),
+    ],
+)
+def test_the_output_of_a_local_shell_names_its_call_by_either_id(
+    raw: dict[str, Any], ids: tuple[str | None, str]
+) -> None:
+    (output,) = parse(input=[{"type": "local_shell_call_output", "output": "", **raw}]).input
+    assert isinstance(output, LocalShellCallOutput)
+    assert (output.id, output.call_id) == ids
+
+
+def test_probabilities_are_wanted_when_they_are_included_or_counted() -> None:
+    included = parse(include=["message.output_text.logprobs"])
+    assert (included.wants_logprobs, included.alternatives) == (True, 0)
+    counted = parse(top_logprobs=20)
+    assert (counted.wants_logprobs, counted.alternatives) == (True, 20)
+    assert not parse(top_logprobs=0).wants_logprobs
+
+
+def test_sealed_reasoning_is_wanted_when_it_is_included() -> None:
+    assert parse(include=["reasoning.encrypted_content"]).wants_encrypted_reasoning
+    assert not parse().wants_encrypted_reasoning
+
+
+def test_servers_of_open_models_have_parameters_of_their_own() -> None:
+    request = parse(seed=-(2**63), stop="x", top_k=1, min_p=1, reasoning={"max_tokens": 1})
+    assert (request.seed, request.stop, request.top_k, request.min_p) == (-(2**63), ("x",), 1, 1.0)
+    assert request.reasoning.max_tokens == 1
+    assert request.ignored == ()
+    off = parse(top_k=-1, stop=[], seed=None)
+    assert (off.top_k, off.stop, off.seed, off.min_p) == (None, (), None, None)

@@ -94,6 +94,50 @@ MISSING: list[Row] = [
         "Missing required parameter: 'tools[1].name'.",
     ),
     (
+        {"tools": [{"type": "custom", "name": "c", "format": {"type": "grammar"}}]},
+        "missing_required_parameter",
+        "tools[0].format.syntax",
+        "Missing required parameter: 'tools[0].format.syntax'.",
+    ),
+    (
+        {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}]},
+        "missing_required_parameter",
+        "tools[0].tools[0].name",
+        "Missing required parameter: 'tools[0].tools[0].name'.",
+    ),
+    (
+        {"input": [{"type": "local_shell_call_output", "output": "x"}]},
+        "missing_required_parameter",
+        "input[0].call_id",
+        "Missing required parameter: 'input[0].call_id'.",
+    ),
+    (
+        {"input": [{"type": "shell_call", "call_id": "c", "action": {}}]},
+        "missing_required_parameter",
+        "input[0].action.commands",
+        "Missing required parameter: 'input[0].action.commands'.",
+    ),
+    (
+        {
+            "input": [
+                {
+                    "type": "apply_patch_call",
+                    "call_id": "c",
+                    "operation": {"type": "update_file", "path": "p"},
+                }
+            ]
+        },
+        "missing_required_parameter",
+        "input[0].operation.diff",
+        "Missing required parameter: 'input[0].operation.diff'.",
+    ),
+    (
+        {"tool_choice": {"type": "allowed_tools", "tools": [{"type": "function"}]}},
+        "missing_required_parameter",
+        "tool_choice.tools[0].name",
+        "Missing required parameter: 'tool_choice.tools[0].name'.",
+    ),
+    (
         {"tool_choice": {"type": "function"}, "tools": [FUNCTION]},
         "missing_required_parameter",
         "tool_choice.name",
@@ -204,6 +248,39 @@ TYPES: list[Row] = [
     _type({"tools": [7]}, "tools[0]", "an object", "an integer"),
     _type(
         {"tools": [{**FUNCTION, "parameters": []}]}, "tools[0].parameters", "an object", "an array"
+    ),
+    _type({"stop": 7}, "stop", "one of a string or array of strings", "an integer"),
+    _type({"stop": ["a", 7]}, "stop[1]", "a string", "an integer"),
+    *(
+        _type(
+            {
+                "input": [
+                    {
+                        "type": "shell_call",
+                        "call_id": "c",
+                        "action": {"commands": [], "timeout_ms": value},
+                    }
+                ]
+            },
+            "input[0].action.timeout_ms",
+            "an integer",
+            kind,
+        )
+        for value, kind in (("x", "a string"), ("9" * 5_000, "a string"), (0.5, "a decimal number"))
+    ),
+    _type({"seed": 1.5}, "seed", "an integer", "a decimal number"),
+    _type({"top_k": True}, "top_k", "an integer", "a boolean"),
+    _type(
+        {"tools": [{"type": "custom", "name": "c", "format": "x"}]},
+        "tools[0].format",
+        "an object",
+        "a string",
+    ),
+    _type(
+        {"tools": [{"type": "namespace", "name": "n", "tools": {}}]},
+        "tools[0].tools",
+        "an array of objects",
+        "an object",
     ),
     _type({"include": "x"}, "include", "an array of strings", "a string"),
     _type({"metadata": "x"}, "metadata", "a metadata object", "a string"),

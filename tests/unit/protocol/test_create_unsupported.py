@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.create_bodies import CALL, FUNCTION, Row, parse, refusal
+from tests.fakes.create_bodies import CALL, CUSTOM, FUNCTION, NAMESPACE, Row, parse, refusal
 
 
 def _unsupported(fields: dict[str, Any], param: str, remedy: str, value: str = "") -> Row:
@@ -15,9 +15,15 @@ def _unsupported(fields: dict[str, Any], param: str, remedy: str, value: str = "
     return fields, "unsupported_parameter", param, message
 
 
-TOOL_REMEDY = "Leave the tool out, or offer a tool of type 'function' that your client executes."
-FORMAT_REMEDY = "Use {'type': 'text'} and describe the format in 'instructions'."
+def _not_found(choice: dict[str, Any], *, at: int | None = None) -> Row:
+    """A choice, or the entry `at` of a list of allowed tools, that the request does not have."""
+    kind = choice["type"] if at is None else choice["tools"][at]["type"]
+    param = "tool_choice" if at is None else f"tool_choice.tools[{at}]"
+    message = f"Tool choice '{kind}' not found in 'tools' parameter."
+    return {"tool_choice": choice, "tools": [FUNCTION, CUSTOM, NAMESPACE]}, None, param, message
 
+
+_F = {"type": "function", "name": "f"}
 REFUSED: list[Row] = [
     (
         {"background": True, "store": False},
@@ -48,40 +54,6 @@ REFUSED: list[Row] = [
         "prompt",
         "Send the text of the prompt in 'instructions' and 'input'.",
     ),
-    _unsupported(
-        {"text": {"format": {"type": "json_object"}}}, "text.format", FORMAT_REMEDY, "json_object"
-    ),
-    _unsupported(
-        {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}},
-        "text.format",
-        FORMAT_REMEDY,
-        "json_schema",
-    ),
-    _unsupported(
-        {"tool_choice": "required", "tools": [FUNCTION]},
-        "tool_choice",
-        "Use 'auto' or 'none'.",
-        "required",
-    ),
-    _unsupported(
-        {"tool_choice": {"type": "function", "name": "f"}, "tools": [FUNCTION]},
-        "tool_choice",
-        "Use 'auto' or 'none'.",
-        "function",
-    ),
-    _unsupported(
-        {
-            "tool_choice": {
-                "type": "allowed_tools",
-                "mode": "auto",
-                "tools": [{"type": "function", "name": "f"}],
-            },
-            "tools": [FUNCTION],
-        },
-        "tool_choice",
-        "Use 'auto' or 'none'.",
-        "allowed_tools",
-    ),
     (
         {"tool_choice": "required"},
         None,
@@ -89,26 +61,42 @@ REFUSED: list[Row] = [
         "Tool choice 'required' must be specified with 'tools' parameter.",
     ),
     (
-        {"tool_choice": {"type": "function", "name": "g"}, "tools": [FUNCTION]},
+        {"tool_choice": "required", "tools": [{"type": "web_search"}]},
         None,
         "tool_choice",
-        "Tool choice 'function' not found in 'tools' parameter.",
-    ),
-    (
-        {"tool_choice": {"type": "custom", "name": "g"}, "tools": [FUNCTION]},
-        None,
-        "tool_choice",
-        "Tool choice 'custom' not found in 'tools' parameter.",
-    ),
-    (
-        {"tool_choice": {"type": "web_search_preview"}},
-        None,
-        "tool_choice",
-        "Tool choice 'web_search_preview' not found in 'tools' parameter.",
+        "Tool choice 'required' must be specified with 'tools' parameter.",
     ),
     *(
-        _unsupported({"tools": [FUNCTION, {"type": kind}]}, "tools[1].type", TOOL_REMEDY, kind)
-        for kind in ("custom", "namespace", "local_shell", "web_search", "mcp", "shell")
+        _not_found(choice)
+        for choice in (
+            {"type": "function", "name": "g"},
+            {"type": "function", "name": "c"},
+            {"type": "function", "name": "m"},
+            {"type": "function", "name": "m", "namespace": "f"},
+            {"type": "custom", "name": "g"},
+            {"type": "custom", "name": "f"},
+            {"type": "web_search_preview"},
+            {"type": "apply_patch"},
+            {"type": "local_shell"},
+        )
+    ),
+    _not_found({"type": "allowed_tools", "tools": [_F, {"type": "custom", "name": "f"}]}, at=1),
+    _not_found({"type": "allowed_tools", "tools": [{"type": "namespace", "name": "f"}]}, at=0),
+    _not_found({"type": "allowed_tools", "tools": [{"type": "mcp", "server_label": "s"}]}, at=0),
+    _unsupported(
+        {"tool_choice": {"type": "file_search"}, "tools": [FUNCTION, {"type": "file_search"}]},
+        "tool_choice",
+        "Choose a tool of your own.",
+        "file_search",
+    ),
+    _unsupported(
+        {
+            "tool_choice": {"type": "allowed_tools", "tools": [{"type": "web_search"}]},
+            "tools": [FUNCTION, {"type": "web_search"}],
+        },
+        "tool_choice",
+        "Allow a tool of your own.",
+        "web_search",
     ),
     *(
         _unsupported(
@@ -117,14 +105,7 @@ REFUSED: list[Row] = [
             "Leave such items out of the input.",
             kind,
         )
-        for kind in ("custom_tool_call", "mcp_call", "compaction", "additional_tools", "program")
-    ),
-    _unsupported({"top_logprobs": 1}, "top_logprobs", "Leave it out, or set it to 0."),
-    _unsupported(
-        {"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]},
-        "include[1]",
-        "Leave this value out.",
-        "message.output_text.logprobs",
+        for kind in ("tool_search_call", "mcp_call", "compaction", "additional_tools", "program")
     ),
     _unsupported(
         {"context_management": [{"type": "compaction"}]},
@@ -145,11 +126,28 @@ REFUSED: list[Row] = [
 ]
 
 
+@pytest.mark.requirement("control.choice-is-checked")
 @pytest.mark.parametrize(("fields", "code", "param", "message"), REFUSED)
 def test_what_is_not_served_is_refused_and_says_what_to_do(
     fields: dict[str, Any], code: str | None, param: str | None, message: str
 ) -> None:
     assert refusal(**fields) == (code, param, message)
+
+
+HOSTED: list[dict[str, Any]] = [
+    {"type": "web_search"},
+    {"type": "mcp", "server_label": "s"},
+    {"type": "tool_search", "execution": "client"},
+    {"type": "shell", "environment": {"type": "container_auto"}},
+]
+
+
+@pytest.mark.parametrize("tool", HOSTED, ids=lambda tool: tool["type"])
+def test_hosted_tools_are_refused_only_when_strict(tool: dict[str, Any]) -> None:
+    assert parse(tools=[FUNCTION, tool]).dropped_tools == (tool["type"],)
+    code, param, message = refusal(strict=True, tools=[FUNCTION, tool])
+    assert (code, param) == ("unsupported_parameter", "tools[1].type")
+    assert message.endswith("Leave the tool out, or offer a tool that your client executes.")
 
 
 MEDIA = ("input_image", "input_file")

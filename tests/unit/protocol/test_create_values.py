@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.create_bodies import CALL, FUNCTION, Row, refusal
+from tests.fakes.create_bodies import (
+    CALL,
+    CUSTOM,
+    FUNCTION,
+    GRAMMAR,
+    NAMESPACE,
+    SCHEMA,
+    Row,
+    refusal,
+)
 
 VALUES: list[Row] = [
     (
@@ -14,7 +23,9 @@ VALUES: list[Row] = [
         "invalid_value",
         "input[0]",
         "Invalid value: 'bogus'. Supported values are: 'message', 'reasoning', 'function_call', "
-        "'function_call_output', and 'item_reference'.",
+        "'function_call_output', 'custom_tool_call', 'custom_tool_call_output', "
+        "'local_shell_call', 'local_shell_call_output', 'shell_call', 'shell_call_output', "
+        "'apply_patch_call', 'apply_patch_call_output', and 'item_reference'.",
     ),
     (
         {"input": [{"role": "bogus", "content": "x"}]},
@@ -75,7 +86,71 @@ VALUES: list[Row] = [
         {"tools": [{"type": "bogus"}]},
         "invalid_value",
         "tools[0].type",
-        "Invalid value: 'bogus'. Supported values are: 'function'.",
+        "Invalid value: 'bogus'. Supported values are: 'function', 'custom', 'namespace', "
+        "'local_shell', 'shell', and 'apply_patch'.",
+    ),
+    (
+        {"tools": [{**NAMESPACE, "tools": [{"type": "shell"}]}]},
+        "invalid_value",
+        "tools[0].tools[0].type",
+        "Invalid value: 'shell'. Supported values are: 'function' and 'custom'.",
+    ),
+    (
+        {"tools": [{**CUSTOM, "format": {"type": "bogus"}}]},
+        "invalid_value",
+        "tools[0].format.type",
+        "Invalid value: 'bogus'. Supported values are: 'text' and 'grammar'.",
+    ),
+    (
+        {"tools": [{**GRAMMAR, "format": {**GRAMMAR["format"], "syntax": "ebnf"}}]},
+        "invalid_value",
+        "tools[0].format.syntax",
+        "Invalid value: 'ebnf'. Supported values are: 'lark' and 'regex'.",
+    ),
+    (
+        {"tools": [{**NAMESPACE, "name": "a b"}]},
+        "invalid_value",
+        "tools[0].name",
+        "Invalid 'tools[0].name': string does not match pattern. Expected a string that matches "
+        "the pattern '^[A-Za-z0-9_.-]{1,128}$'.",
+    ),
+    (
+        {"tools": [{**NAMESPACE, "tools": [{**FUNCTION, "name": "x" * 126}]}]},
+        "invalid_value",
+        "tools[0].tools[0].name",
+        "Invalid 'tools[0].tools[0].name': string does not match pattern. Expected a string that "
+        "matches the pattern '^[A-Za-z0-9_.-]{1,128}$'.",
+    ),
+    (
+        {"tools": [NAMESPACE, {**FUNCTION, "name": "ns.n"}]},
+        "invalid_value",
+        "tools[1].name",
+        "Invalid 'tools[1].name': there is more than one tool named 'ns.n'. Give every tool a name "
+        "of its own.",
+    ),
+    (
+        {"tools": [{"type": "apply_patch"}, {**CUSTOM, "name": "apply_patch"}]},
+        "invalid_value",
+        "tools[1].name",
+        "Invalid 'tools[1].name': there is more than one tool named 'apply_patch'. Give every tool "
+        "a name of its own.",
+    ),
+    (
+        {"tool_choice": {"type": "allowed_tools", "tools": [{"type": "bogus"}]}},
+        "invalid_value",
+        "tool_choice.tools[0].type",
+        "Invalid value: 'bogus'. Supported values are: 'function', 'file_search', 'computer', "
+        "'computer_use_preview', 'web_search', 'web_search_2025_08_26', 'mcp', "
+        "'code_interpreter', 'programmatic_tool_calling', 'image_generation', 'local_shell', "
+        "'shell', 'custom', 'namespace', 'tool_search', 'web_search_preview', "
+        "'web_search_preview_2025_03_11', and 'apply_patch'.",
+    ),
+    (
+        {"text": {"format": {**SCHEMA, "name": "a b"}}},
+        "invalid_value",
+        "text.format.name",
+        "Invalid 'text.format.name': string does not match pattern. Expected a string that matches "
+        "the pattern '^[a-zA-Z0-9_-]+$'.",
     ),
     (
         {"tool_choice": "bogus"},
@@ -90,7 +165,7 @@ VALUES: list[Row] = [
         "Invalid value: 'bogus'. Supported values are: 'allowed_tools', 'file_search', "
         "'web_search_preview', 'computer', 'computer_use_preview', 'computer_use', "
         "'web_search_preview_2025_03_11', 'image_generation', 'code_interpreter', 'function', "
-        "'mcp', 'custom', 'programmatic_tool_calling', 'apply_patch', and 'shell'.",
+        "'mcp', 'custom', 'programmatic_tool_calling', 'apply_patch', 'shell', and 'local_shell'.",
     ),
     (
         {"include": ["reasoning.encrypted_content", "bogus"]},
@@ -254,6 +329,88 @@ BOUNDS: list[Row] = [
         "array with length 65 instead.",
     ),
     (
+        {"tools": [{**NAMESPACE, "tools": [{**FUNCTION, "name": f"f{n}"} for n in range(65)]}]},
+        "array_above_max_length",
+        "tools",
+        "Invalid 'tools': array too long. Expected an array with maximum length 64, but got an "
+        "array with length 65 instead.",
+    ),
+    (
+        {"tool_choice": {"type": "allowed_tools", "tools": [{"type": "shell"}] * 129}},
+        "array_above_max_length",
+        "tool_choice.tools",
+        "Invalid 'tool_choice.tools': array too long. Expected an array with maximum length 128, "
+        "but got an array with length 129 instead.",
+    ),
+    (
+        {"tool_choice": {"type": "allowed_tools", "tools": []}},
+        "empty_array",
+        "tool_choice.tools",
+        "Invalid 'tool_choice.tools': empty array. Expected an array with minimum length 1, but "
+        "got an empty array instead.",
+    ),
+    (
+        {"stop": ["a"] * 5},
+        "array_above_max_length",
+        "stop",
+        "Invalid 'stop': array too long. Expected an array with maximum length 4, but got an array "
+        "with length 5 instead.",
+    ),
+    (
+        {"stop": ["a", ""]},
+        "empty_string",
+        "stop[1]",
+        "Invalid 'stop[1]': empty string. Expected a string with minimum length 1, but got an "
+        "empty string instead.",
+    ),
+    (
+        {"stop": "x" * 257},
+        "string_above_max_length",
+        "stop[0]",
+        "Invalid 'stop[0]': string too long. Expected a string with maximum length 256, but got a "
+        "string with length 257 instead.",
+    ),
+    (
+        {"seed": 2**63},
+        "integer_above_max_value",
+        "seed",
+        "Invalid 'seed': integer above maximum value. Expected a value <= 9223372036854775807, but "
+        "got 9223372036854775808 instead.",
+    ),
+    (
+        {"top_k": 0},
+        "integer_below_min_value",
+        "top_k",
+        "Invalid 'top_k': integer below minimum value. Expected a value >= 1, but got 0 instead.",
+    ),
+    (
+        {"min_p": 1.5},
+        "decimal_above_max_value",
+        "min_p",
+        "Invalid 'min_p': decimal above maximum value. Expected a value <= 1, but got 1.5 instead.",
+    ),
+    (
+        {"reasoning": {"max_tokens": 0}},
+        "integer_below_min_value",
+        "reasoning.max_tokens",
+        "Invalid 'reasoning.max_tokens': integer below minimum value. Expected a value >= 1, but "
+        "got 0 instead.",
+    ),
+    (
+        {"text": {"format": {**SCHEMA, "name": "x" * 65}}},
+        "string_above_max_length",
+        "text.format.name",
+        "Invalid 'text.format.name': string too long. Expected a string with maximum length 64, "
+        "but got a string with length 65 instead.",
+    ),
+    (
+        {"tools": [{**GRAMMAR, "format": {**GRAMMAR["format"], "definition": "é" * 32_769}}]},
+        "invalid_value",
+        "tools[0].format.definition",
+        "Invalid 'tools[0].format.definition': the grammar has 65538 bytes. Expected at most 65536 "
+        "bytes.",
+    ),
+    (
         {"context_management": []},
         "empty_array",
         "context_management",
@@ -269,6 +426,7 @@ BOUNDS: list[Row] = [
 ]
 
 LONG = "x" * 5_001
+SKILL = {"name": "s", "path": "/s", "description": LONG}
 LONG_TEXTS: list[tuple[dict[str, Any], str]] = [
     ({"input": LONG}, "input"),
     ({"instructions": LONG}, "instructions"),
@@ -288,8 +446,27 @@ LONG_TEXTS: list[tuple[dict[str, Any], str]] = [
         "input[0].summary[0].text",
     ),
     ({"input": [{**CALL, "arguments": LONG}]}, "input[0].arguments"),
+    ({"tools": [{**CUSTOM, "description": LONG}]}, "tools[0].description"),
+    ({"tools": [{**NAMESPACE, "description": LONG}]}, "tools[0].description"),
+    (
+        {"tools": [{"type": "shell", "environment": {"type": "local", "skills": [SKILL]}}]},
+        "tools[0].environment.skills[0].description",
+    ),
+    ({"text": {"format": {**SCHEMA, "description": LONG}}}, "text.format.description"),
     (
         {"input": [{"type": "function_call_output", "call_id": "c", "output": LONG}]},
+        "input[0].output",
+    ),
+    (
+        {"input": [{"type": "custom_tool_call", "call_id": "c", "name": "f", "input": LONG}]},
+        "input[0].input",
+    ),
+    (
+        {"input": [{"type": "custom_tool_call_output", "call_id": "c", "output": LONG}]},
+        "input[0].output",
+    ),
+    (
+        {"input": [{"type": "local_shell_call_output", "id": "c", "output": LONG}]},
         "input[0].output",
     ),
     (

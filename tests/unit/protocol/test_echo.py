@@ -9,7 +9,7 @@ from openai.types.responses import Response
 from gateway.protocol.echo import echo
 from gateway.protocol.parameters import ToolChoice
 from gateway.protocol.responses import ECHO_FIELDS
-from tests.fakes.create_bodies import FUNCTION, parse
+from tests.fakes.create_bodies import CUSTOM, FUNCTION, NAMESPACE, SCHEMA, SHELLS, TOOLS, parse
 
 DYNAMIC: dict[str, Any] = {
     "id": "resp_1",
@@ -47,11 +47,28 @@ FULL: dict[str, Any] = {
     "text": {"format": {"type": "text"}, "verbosity": "high"},
     "reasoning": {"effort": "minimal", "summary": "detailed"},
     "tool_choice": "none",
-    "tools": [{**FUNCTION, "description": "d", "strict": True}, {"type": "function", "name": "g"}],
+    "tools": [{**FUNCTION, "description": "d", "strict": False}, {"type": "function", "name": "g"}],
 }
 
 
-@pytest.mark.parametrize("fields", [{}, FULL], ids=["bare", "full"])
+DEMANDING: dict[str, Any] = {
+    "tools": [*TOOLS, {"type": "web_search"}],
+    "tool_choice": {
+        "type": "allowed_tools",
+        "tools": [{"type": "function", "name": "ns.m"}, {"type": "web_search"}],
+    },
+    "text": {"format": {**SCHEMA, "strict": True}},
+    "reasoning": {"max_tokens": 100},
+    "include": ["message.output_text.logprobs"],
+    "top_logprobs": 3,
+    "seed": 7,
+    "stop": ["a", "b"],
+    "top_k": 4,
+    "min_p": 0.1,
+}
+
+
+@pytest.mark.parametrize("fields", [{}, FULL, DEMANDING], ids=["bare", "full", "demanding"])
 def test_it_completes_a_response_that_openais_type_accepts(fields: dict[str, Any]) -> None:
     body = {**DYNAMIC, **echo(parse(**fields))}
     Response.model_validate(body, strict=True)
@@ -93,7 +110,7 @@ def test_a_full_request_is_repeated() -> None:
                 "name": "f",
                 "description": "d",
                 "parameters": {},
-                "strict": True,
+                "strict": False,
             },
             {
                 "type": "function",
@@ -130,3 +147,78 @@ def test_the_model_that_answers_and_the_default_effort_are_the_server_s() -> Non
 def test_a_choice_that_is_an_object_is_repeated_as_one() -> None:
     request = parse().model_copy(update={"tool_choice": ToolChoice(type="function", name="f")})
     assert echo(request)["tool_choice"] == {"type": "function", "name": "f"}
+
+
+def test_a_list_of_allowed_tools_always_says_its_mode() -> None:
+    assert echo(parse(**DEMANDING))["tool_choice"] == {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "ns.m"}],
+    }
+
+
+def test_a_shell_is_repeated_with_its_skills() -> None:
+    skill = {"name": "s", "description": "d", "path": "/s"}
+    shell = {"type": "shell", "environment": {"type": "local", "skills": [skill]}}
+    assert echo(parse(tools=[shell]))["tools"] == [shell]
+
+
+def test_a_choice_that_openai_s_types_lack_is_a_list_of_one() -> None:
+    fields = echo(parse(tools=SHELLS, tool_choice={"type": "local_shell"}))
+    assert fields["tool_choice"] == {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "local_shell"}],
+    }
+    Response.model_validate({**DYNAMIC, **fields}, strict=True)
+
+
+def test_tools_are_repeated_but_for_those_that_are_dropped() -> None:
+    plain: dict[str, Any] = {
+        "type": "function",
+        "description": None,
+        "parameters": {},
+        "strict": None,
+    }
+    fields = echo(parse(tools=[CUSTOM, {"type": "mcp"}, NAMESPACE, *SHELLS]))
+    assert fields["tools"] == [
+        CUSTOM,
+        {**NAMESPACE, "tools": [{**plain, "name": "m"}, {**CUSTOM, "name": "n"}]},
+        *SHELLS,
+    ]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "text"},
+        {"type": "json_object"},
+        {**SCHEMA, "description": "d", "strict": True},
+    ],
+)
+def test_the_format_is_repeated_whole(form: dict[str, Any]) -> None:
+    assert echo(parse(text={"format": form}))["text"] == {"format": form}
+
+
+def test_a_schema_s_format_shows_its_defaults() -> None:
+    shown = echo(parse(text={"format": SCHEMA}))["text"]["format"]
+    assert shown == {**SCHEMA, "description": None, "strict": False}
+
+
+def test_extensions_are_shown_to_whoever_used_them() -> None:
+    used = {"seed": 7, "stop": ["a", "b"], "top_k": 4, "min_p": 0.1}
+    fields = echo(parse(**DEMANDING))
+    assert {name: fields[name] for name in used} == used
+    assert fields["reasoning"]["max_tokens"] == 100
+    assert not used.keys() & echo(parse(stop=[], top_k=-1)).keys()
+
+
+def test_the_tier_that_was_given_is_shown() -> None:
+    assert echo(parse(service_tier="priority"))["service_tier"] == "default"
+    assert echo(parse(), service_tier="flex")["service_tier"] == "flex"
+
+
+def test_summaries_that_are_not_made_are_not_promised() -> None:
+    request = parse(reasoning={"summary": "auto"})
+    assert echo(request)["reasoning"]["summary"] == "auto"
+    assert echo(request, summaries=False)["reasoning"]["summary"] is None

@@ -6,6 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from openai.types.responses import (
+    ResponseApplyPatchToolCall,
+    ResponseApplyPatchToolCallOutput,
+    ResponseCustomToolCall,
+    ResponseCustomToolCallOutputItem,
+    ResponseFunctionShellToolCall,
+    ResponseFunctionShellToolCallOutput,
     ResponseFunctionToolCall,
     ResponseFunctionToolCallOutputItem,
     ResponseInputText,
@@ -13,6 +19,17 @@ from openai.types.responses import (
     ResponseOutputRefusal,
     ResponseOutputText,
     ResponseReasoningItem,
+)
+from openai.types.responses.response_apply_patch_tool_call import OperationDeleteFile
+from openai.types.responses.response_function_shell_tool_call import Action
+from openai.types.responses.response_function_shell_tool_call_output import (
+    Output,
+    OutputOutcomeExit,
+    OutputOutcomeTimeout,
+)
+from openai.types.responses.response_output_item import (
+    LocalShellCall,
+    LocalShellCallAction,
 )
 from openai.types.responses.response_output_text import AnnotationURLCitation
 from openai.types.responses.response_reasoning_item import Content, Summary
@@ -66,6 +83,51 @@ OUTPUT: list[BaseModel] = [
         output=[ResponseInputText(type="input_text", text="x")],
         status="completed",
     ),
+    ResponseCustomToolCall(
+        id="ctc_1", type="custom_tool_call", call_id="call_2", name="exec", input="print()"
+    ),
+    ResponseCustomToolCallOutputItem(
+        id="ctco_1",
+        type="custom_tool_call_output",
+        call_id="call_2",
+        output="ok",
+        status="completed",
+    ),
+    LocalShellCall(
+        id="lsh_1",
+        type="local_shell_call",
+        call_id="call_3",
+        action=LocalShellCallAction(type="exec", command=["ls"], env={"A": "b"}),
+        status="completed",
+    ),
+    ResponseFunctionShellToolCall(
+        id="sh_1",
+        type="shell_call",
+        call_id="call_4",
+        action=Action(commands=["ls"], timeout_ms=5),
+        status="completed",
+    ),
+    ResponseFunctionShellToolCallOutput(
+        id="sho_1",
+        type="shell_call_output",
+        call_id="call_4",
+        max_output_length=9,
+        output=[
+            Output(stdout="a", stderr="", outcome=OutputOutcomeExit(type="exit", exit_code=0)),
+            Output(stdout="", stderr="", outcome=OutputOutcomeTimeout(type="timeout")),
+        ],
+        status="completed",
+    ),
+    ResponseApplyPatchToolCall(
+        id="apc_1",
+        type="apply_patch_call",
+        call_id="call_5",
+        operation=OperationDeleteFile(type="delete_file", path="p"),
+        status="completed",
+    ),
+    ResponseApplyPatchToolCallOutput(
+        id="apco_1", type="apply_patch_call_output", call_id="call_5", status="failed", output="no"
+    ),
 ]
 
 
@@ -73,6 +135,7 @@ def _dumped(item: BaseModel, *, exclude_none: bool) -> dict[str, Any]:
     return item.model_dump(mode="json", exclude_none=exclude_none)
 
 
+@pytest.mark.requirement("control.items-of-every-kind")
 @pytest.mark.parametrize("exclude_none", [True, False])
 @pytest.mark.parametrize("item", OUTPUT, ids=lambda item: type(item).__name__)
 def test_an_output_item_is_accepted_as_input(item: BaseModel, exclude_none: bool) -> None:
@@ -95,7 +158,8 @@ def _without_logprobs(item: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("item", OUTPUT, ids=lambda item: type(item).__name__)
 def test_it_is_accepted_without_id_and_status_and_with_unknown_keys(item: BaseModel) -> None:
     raw = _dumped(item, exclude_none=False)
-    for name in ("id", "status"):
+    optional = {"id"} if raw["type"] == "apply_patch_call_output" else {"id", "status"}
+    for name in optional & raw.keys():
         raw.pop(name)
     assert len(parse(input=[{**raw, "extra": {"a": [1]}, "namespace": "ns"}]).input) == 1
 

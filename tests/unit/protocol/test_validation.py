@@ -20,7 +20,13 @@ from gateway.protocol.validation import param_path, refusal_of
         (("tool_choice", "object", "name"), "tool_choice.name"),
         (("metadata", "message"), "metadata.message"),
         (("metadata", "text"), "metadata.text"),
-        (("tools", 0, "name"), "tools[0].name"),
+        (("tools", 0, "function_tool", "name"), "tools[0].name"),
+        (
+            ("tools", 0, "namespace_tool", "tools", 1, "custom_tool", "format", "grammar"),
+            "tools[0].tools[1].format",
+        ),
+        (("tool_choice", "allowed", "tools", 0, "namespace"), "tool_choice.tools[0].namespace"),
+        (("text", "format", "json_schema", "name"), "text.format.name"),
         ((), ""),
     ],
 )

@@ -16,6 +16,7 @@ from gateway.log import Alive, Entry, Finished, Queued, Tokens, TurnStarted
 from gateway.output.fold import Fold
 from tests.fakes.followed import TENANT, Stage, folded
 from tests.fakes.response_heads import UUID_OF_TEST
+from tests.fakes.staged_run import NO_RULES
 from tests.fakes.toy_logs import FRAMING, logs
 from tests.fakes.toy_parser import FINAL, TEXT, ToyParser
 
@@ -253,8 +254,8 @@ async def test_streams_that_replay_take_turns_with_all_else() -> None:
             applied += 1
             return super().apply(entry)
 
-    def counting(head: ResponseHead, _tools: object) -> Callable[[], Fold]:
-        return lambda: Counting(head, ToyParser, FRAMING)
+    def counting(head: ResponseHead) -> Callable[[], Fold]:
+        return lambda: Counting(head, lambda _trace: ToyParser(), FRAMING, NO_RULES)
 
     stage = Stage(slice_s=0, new_fold_for=counting)
     stage.append([Queued(), *[Alive()] * 1_100, Finished("cancelled", 9)])

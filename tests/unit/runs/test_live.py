@@ -15,6 +15,7 @@ from gateway.log import Alive, Entry, Finished, Tokens, TurnStarted
 from gateway.output.fold import Fold
 from gateway.runs.live import REPLAY_SLICE_ENTRIES, LiveLog
 from tests.fakes.response_heads import response_head
+from tests.fakes.staged_run import NO_RULES
 from tests.fakes.toy_logs import FRAMING, apply_all, logs, new_fold
 from tests.fakes.toy_parser import ToyParser
 
@@ -226,7 +227,7 @@ async def test_logs_that_are_folded_again_take_turns_with_all_else() -> None:
             return super().apply(entry)
 
     def counting() -> Fold:
-        return Counting(response_head(), ToyParser, FRAMING)
+        return Counting(response_head(), lambda _trace: ToyParser(), FRAMING, NO_RULES)
 
     turn = asyncio.Lock()
     lives = [LiveLog(counting, reader_events_max=100, turn=turn) for _ in range(5)]

@@ -6,13 +6,15 @@ import pytest
 
 from gateway.errors import (
     ContextOverflow,
+    InvalidRequest,
     NoUpstreamAvailable,
     UpstreamFailed,
     UpstreamLost,
     UpstreamRejected,
     UpstreamUnavailable,
 )
-from gateway.runs.outcome import broken
+from gateway.generation import FinishReason
+from gateway.runs.outcome import UNRULY, broken, ended, unruly
 
 
 @pytest.mark.parametrize(
@@ -25,9 +27,28 @@ from gateway.runs.outcome import broken
         (ContextOverflow("x", upstream="u"), "context_length_exceeded", "context window"),
         (UpstreamFailed("x", upstream="u"), "server_error", "broke off"),
         (RuntimeError("x"), "server_error", "had an error"),
+        (
+            InvalidRequest("Ask for less.", code="unsupported_parameter"),
+            "unsupported_parameter",
+            "less",
+        ),
     ],
 )
 def test_each_failure_has_its_words(error: Exception, code: str, words: str) -> None:
     finished = broken(error, 7)
     assert (finished.status, finished.at, finished.code) == ("failed", 7, code)
     assert words in (finished.message or "")
+
+
+@pytest.mark.parametrize("code", UNRULY)
+def test_a_model_that_does_not_obey_fails_its_response_with_words_for_each_demand(
+    code: str,
+) -> None:
+    finished = unruly(code, 7)
+    assert (finished.status, finished.code) == ("failed", code)
+    assert "Try again" in (finished.message or "")
+
+
+def test_a_turn_that_was_cut_and_is_not_followed_by_another_had_no_room_for_it() -> None:
+    finished = ended(FinishReason.CUT, 7, visible=True)
+    assert (finished.status, finished.reason) == ("incomplete", "max_output_tokens")

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import ids
+from gateway.checking import Checker
 from gateway.generation import Sampling
-from gateway.runs.plan import PLAN_VERSION, inputs_of, plan_of, rebuild, tools_of
+from gateway.protocol.rules import rules_of
+from gateway.runs.plan import PLAN_VERSION, inputs_of, plan_of, rebuild
 from gateway.runs.records import accepted
+from gateway.sealing import Binding
 from gateway.store.claims import Claim, ClaimedRun
 from gateway.tenancy import Principal, TenantId
-from tests.fakes.response_heads import ECHO, response_head
 from tests.fakes.staged_run import specification
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ SAMPLING = st.builds(
     presence_penalty=PENALTY,
     frequency_penalty=PENALTY,
     seed=st.none() | st.integers(0, 2**63 - 1),
+    top_k=st.none() | st.integers(1, 100),
+    min_p=st.none() | st.floats(0, 1),
+    logprobs=st.none() | st.integers(0, 20),
 )
 
 
@@ -59,7 +64,16 @@ def claimed(spec: RunSpecification, plan: bytes | None = None) -> ClaimedRun:
 
 def durable(**fields: Any) -> RunSpecification:
     spec = specification(background=True)
-    return replace(spec, tools=tools_of(spec.head), **fields)
+    rules = rules_of(spec.head.echo)
+    return replace(spec, rules=rules, checker=Checker(rules), **fields)
+
+
+def made_of(spec: RunSpecification, plan: bytes | None = None) -> RunSpecification:
+    """What another replica makes of it; of checkers there is one for each run."""
+    rebuilt = rebuild(claimed(spec, plan))
+    assert rebuilt is not None
+    assert rebuilt.checker is not spec.checker
+    return replace(rebuilt, checker=spec.checker)
 
 
 @settings(deadline=None)
@@ -71,12 +85,14 @@ def durable(**fields: Any) -> RunSpecification:
     streamed=st.booleans(),
     has_parent=st.booleans(),
     root_created_at=st.integers(0, 2**31),
+    reasoning_budget=st.none() | st.integers(1, 2**31),
+    priority=st.integers(-1, 1),
 )
 def test_any_replica_makes_the_same_run_of_an_accepted_response(
     *, has_parent: bool, **fields: Any
 ) -> None:
     spec = durable(parent=ids.new_uuid() if has_parent else None, **fields)
-    assert rebuild(claimed(spec)) == spec
+    assert made_of(spec) == spec
 
 
 def test_a_run_taken_over_has_no_policy_and_no_items_of_its_own() -> None:
@@ -101,19 +117,30 @@ def test_what_a_later_release_adds_to_a_plan_is_no_obstacle() -> None:
     plan = orjson.dumps(
         {**fields, "later": True, "sampling": {**fields["sampling"], "later": True}}
     )
-    assert rebuild(claimed(spec, plan)) == spec
+    assert made_of(spec, plan) == spec
     assert inputs_of(plan) == 3
 
 
 @pytest.mark.parametrize(
-    "plan", [b"", b"[]", b"{}", b'{"version":1}', b'{"version":1,"sampling":{}}']
+    "plan", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":2,"sampling":{}}']
 )
 def test_a_damaged_plan_is_told_from_one_of_another_version(plan: bytes) -> None:
     with pytest.raises((ValueError, TypeError, LookupError)):
         rebuild(claimed(durable(), plan))
 
 
-def test_no_function_may_be_called_where_the_request_allowed_none() -> None:
-    head = response_head()
-    assert tools_of(head) == frozenset({"get_weather"})
-    assert tools_of(replace(head, echo={**ECHO, "tool_choice": "none"})) is None
+def test_who_may_open_what_a_response_seals_is_known_to_all_replicas() -> None:
+    spec = durable()
+    binding = Binding(ids.new_uuid(), "gpt-oss-20b", "key-1")
+    spec = replace(spec, head=replace(spec.head, binding=binding))
+    rebuilt = rebuild(claimed(spec))
+    assert rebuilt is not None
+    assert rebuilt.head == spec.head
+
+
+def test_a_row_of_a_release_that_sealed_nothing_is_read() -> None:
+    spec = durable()
+    row = replace(claimed(spec), request=orjson.dumps(spec.head.echo))
+    rebuilt = rebuild(row)
+    assert rebuilt is not None
+    assert rebuilt.head == spec.head

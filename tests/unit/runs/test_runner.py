@@ -238,7 +238,7 @@ async def test_a_defect_of_the_engine_lets_readers_go(monkeypatch: pytest.Monkey
     def broken(*_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(Relay, "call", broken)
+    monkeypatch.setattr(Relay, "complete", broken)
     monkeypatch.setattr(RecordingJournal, "finish", broken)
     monkeypatch.setattr(LiveLog, "close", broken)
     stage = Stage(ScriptedTokens([says(ANSWER)]))

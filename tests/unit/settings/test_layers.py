@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.settings import Settings, load_settings
+from gateway.settings.model import PEPPER_KEY_ID
 from gateway.tenancy import TenantPolicy
 
 if TYPE_CHECKING:
@@ -97,6 +98,13 @@ def test_a_secret_can_be_in_a_file(tmp_path: Path) -> None:
     assert settings.pepper == PEPPER.encode()
 
 
+def test_a_list_that_holds_secrets_can_be_in_a_file(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f'[{{"id": "2026", "secret": "{PEPPER}"}}]\n')
+    settings = load_settings(environ={"GATEWAY_REASONING__SEALING_KEYS_FILE": str(keys)})
+    assert [key.id for key in settings.reasoning.sealing_keys] == ["2026"]
+
+
 def test_the_database_url_can_be_in_a_file(tmp_path: Path) -> None:
     secret = tmp_path / "url"
     secret.write_text("postgresql://u:p@host/a")
@@ -139,6 +147,7 @@ def test_secrets_are_not_shown() -> None:
         "GATEWAY_AUTH__KEY_PEPPER": "canary-canary-canary",
         "GATEWAY_CACHE_SALT_SECRET": "canary",
         "GATEWAY_BACKENDS": '[{"name": "a", "url": "http://b", "api_key": "canary"}]',
+        "GATEWAY_REASONING__SEALING_KEYS": '[{"id": "a", "secret": "canary-canary-canary"}]',
     }
     settings = load_settings(environ=environ)
     for shown in (repr(settings), str(settings), settings.model_dump_json()):
@@ -150,6 +159,16 @@ def test_the_cache_salt_key_comes_from_the_pepper_unless_it_is_given() -> None:
     given = load_settings(environ={"GATEWAY_CACHE_SALT_SECRET": "salt"})
     assert derived.cache_salt_key not in {derived.pepper, b""}
     assert given.cache_salt_key == b"salt"
+
+
+def test_the_first_key_seals_reasoning_and_the_pepper_s_where_there_is_no_other() -> None:
+    environ = {"GATEWAY_AUTH__KEY_PEPPER": PEPPER}
+    (made,) = load_settings(environ=environ).sealing_secrets
+    assert made[0] == PEPPER_KEY_ID
+    assert made[1] not in {PEPPER.encode(), load_settings(environ=environ).cache_salt_key}
+    keys = [{"id": "b", "secret": "b" * 16}, {"id": "a", "secret": "a" * 16}]
+    given = load_settings(arguments={"reasoning": {"sealing_keys": keys}}, environ=environ)
+    assert given.sealing_secrets == (("b", b"b" * 16), ("a", b"a" * 16), made)
 
 
 def test_what_the_embedded_database_brings_is_added() -> None:
@@ -172,7 +191,9 @@ def test_the_policy_of_tenants_comes_from_the_sections_that_it_is_about() -> Non
         "GATEWAY_BACKGROUND__TENANT_QUEUED_MAX": "2",
         "GATEWAY_RETENTION__LOG_S": "3",
         "GATEWAY_RETENTION__RESPONSE_S": "4",
+        "GATEWAY_REASONING__SUMMARY": "off",
+        "GATEWAY_GENERATION__REASONING_BUDGET_TOKENS": "5",
     }
     policy = TenantPolicy(**load_settings(environ=environ).tenant_policy)
-    assert policy == TenantPolicy("continue", 3, 4, 1, 2)
+    assert policy == TenantPolicy("continue", 3, 4, 1, 2, "off", 5, "default")
     assert TenantPolicy(**Settings().tenant_policy) == TenantPolicy()

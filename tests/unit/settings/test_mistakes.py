@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+SECRETS = ("a secret of 16 characters", "another one of 16")
+
+
 def mistakes_of(file: Path | None = None, environ: Mapping[str, str] | None = None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load_settings(file, environ=environ or {})
@@ -40,6 +43,10 @@ def written(folder: Path, text: str) -> Path:
         ("database:\n  url: mysql://h/d\n", 2, "database.url: expected a URL such as postgresql"),
         ("log:\n\n  level: loud\n", 3, "log.level: Input should be 'debug'"),
         ("auth:\n  key_pepper: short\n", 2, "auth.key_pepper: expected 16 characters or more"),
+        ("reasoning:\n  sealing_keys:\n  - {id: a, secret: short}\n", 3, "expected 16 characters"),
+        ("reasoning:\n  sealing_keys:\n  - {id: a.b, secret: ''}\n", 3, "should match pattern"),
+        ("generation:\n  answer_share: 1\n", 2, "Input should be less than 1"),
+        ("generation:\n  repeated_tokens_max: 63\n", 2, "expected 0, or 64 or more"),
         ("server:\n  port: 1\n  port: 2\n", 3, "port is given twice"),
         ("server:\n  host: ${NOT_SET}\n", 2, "the variable NOT_SET is not set"),
         ("server:\n  host: ${NOT SET}\n", 2, "expected ${NAME} or ${NAME:-default}"),
@@ -108,10 +115,11 @@ def test_a_mistake_does_not_repeat_a_secret(tmp_path: Path) -> None:
         tmp_path,
         "auth: {key_pepper: canary}\n"
         "database: {url: 'mysql://u:canary@h/d'}\n"
-        "backends: [{name: a, url: 'canary', api_key: [canary]}]\n",
+        "backends: [{name: a, url: 'canary', api_key: [canary]}]\n"
+        "reasoning: {sealing_keys: [{id: a, secret: canary}]}\n",
     )
     found = mistakes_of(file, {"GATEWAY_CACHE_SALT_SECRET_FILE": str(file)})
-    assert len(found) == 4
+    assert len(found) == 5
     assert "canary" not in "".join(found)
 
 
@@ -139,6 +147,7 @@ def test_control_characters_are_not_yaml(tmp_path: Path) -> None:
     [
         {"backends": [{"name": "a", "url": "http://a"}, {"name": "a", "url": "http://b"}]},
         {"models": [{"id": "a", "aliases": ["b"]}, {"id": "b"}]},
+        {"reasoning": {"sealing_keys": [{"id": "a", "secret": secret} for secret in SECRETS]}},
     ],
 )
 def test_ambiguous_names_are_a_mistake(values: dict[str, object]) -> None:
@@ -175,7 +184,7 @@ def test_a_value_that_cannot_be_compared_is_one_mistake() -> None:
     assert len(mistakes_of(environ=environ)) == 2
 
 
-@pytest.mark.parametrize("read", ["database_url", "pepper", "cache_salt_key"])
+@pytest.mark.parametrize("read", ["database_url", "pepper", "cache_salt_key", "sealing_secrets"])
 def test_what_is_needed_and_missing_says_what_to_do(read: str) -> None:
     with pytest.raises(ConfigError) as caught:
         getattr(Settings(), read)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from gateway.harmony.framing import FINAL_HEADER, OPENING, continue_with_answer
 from gateway.harmony.vocabulary import (
     CALL,
     CHANNEL,
+    CONSTRAIN,
     END,
     FIRST_SPECIAL,
     MESSAGE,
@@ -25,6 +28,7 @@ from tests.fakes.simulated_conversation import (
     called,
     continuation,
     developer,
+    formatted,
     parsed,
     prompt_of,
     returned,
@@ -34,6 +38,11 @@ from tests.fakes.simulated_conversation import (
     user,
 )
 
+POINT = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "n": {"type": "integer"}},
+    "required": ["name", "n"],
+}
 CONVERSATIONS = {
     "plain": [user("Hello")],
     "multi-byte": [user("Some emoji and Chinese please")],
@@ -48,8 +57,22 @@ CONVERSATIONS = {
     ],
     "no thinking": [user("[[sim think=none say=naïve 👩‍👩‍👧 नमस्ते]]")],
     "prefix of an answer in the history": [user("Hello"), answered("You said")],
+    "an answer in a format": [
+        formatted(POINT, WEATHER),
+        user('Say "naïve 👩‍👩‍👧", 7 times in Rome'),
+    ],
+    "a drift": [formatted(POINT, WEATHER), user("Weather in Rome [[sim drift=extra]]")],
+    "an attack": [developer(WEATHER, TIME), user("Weather in Rome [[sim attack=twice]]")],
     "long": [user("[[sim tokens=400 think=300]]")],
 }
+
+
+def _by_letter(text: str) -> list[int]:
+    return [one for letter in text for one in vocabulary().encode(letter)]
+
+
+JSON_HEADER = [*FINAL_HEADER[:-1], *vocabulary().encode(" "), CONSTRAIN,
+               *vocabulary().encode("json"), MESSAGE]  # fmt: skip
 PROMPTS = {name: prompt_of(system(), *messages) for name, messages in CONVERSATIONS.items()}
 PREFILLS = {
     "nothing": [],
@@ -64,6 +87,19 @@ PREFILLS = {
     "somebody's analysis": [CHANNEL, 35644, MESSAGE, 13225, END, *OPENING],
     "somebody's answer": [*FINAL_HEADER, 13225, END],
     "nonsense": [200003, 5, 6, 200005, 7],
+    "part of a recipient": vocabulary().encode(" to=functions."),
+    "part of a name": vocabulary().encode(" to=functions.get_w"),
+    "a recipient": vocabulary().encode(" to=functions.get_weather"),
+    "a call in JSON": [
+        *vocabulary().encode(" to=functions.get_weather"), CHANNEL, 12606, 815,
+        *vocabulary().encode(" "), CONSTRAIN, *vocabulary().encode("json"), MESSAGE
+    ],
+    "an answer in JSON": JSON_HEADER,
+    "an answer cut by somebody else": [*JSON_HEADER, *_by_letter('{"name": "naïve')],
+    "half a character": [
+        *JSON_HEADER, *_by_letter('{"name": "naïve '), vocabulary().encode("👩")[0]
+    ],
+    "an answer in JSON, begun": [*JSON_HEADER, *vocabulary().encode("{")],
 }  # fmt: skip
 
 
@@ -122,6 +158,41 @@ def test_a_prefilled_call_gets_arguments_and_nothing_else() -> None:
     out = continuation([*prompt, *PREFILLS["a call"]])
     assert vocabulary().decode(out) == '{"location": "Berlin"}'
     assert out[-1] == CALL
+
+
+@pytest.mark.parametrize("name", [name for name in PREFILLS if "recipient" in name])
+def test_a_prefilled_address_is_finished_to_a_call(name: str) -> None:
+    prompt = prompt_of(developer(WEATHER, TIME), user("Hello from Berlin"))
+    said = parsed([*PREFILLS[name], *continuation([*prompt, *PREFILLS[name]])])
+    assert said.calls == [("functions.get_weather", '{"location": "Berlin"}')]
+
+
+def test_an_address_begun_goes_to_the_tool_that_the_user_means() -> None:
+    prompt = prompt_of(developer(WEATHER, TIME), user("use now"))
+    said = vocabulary().encode(" to=functions.")
+    assert parsed([*said, *continuation([*prompt, *said])]).calls == [("functions.now", "{}")]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in PREFILLS if "an answer" in name and "somebody's" not in name]
+)
+def test_an_answer_in_json_is_finished_as_json(name: str) -> None:
+    prompt = PROMPTS["an answer in a format"]
+    said = parsed([*PREFILLS[name], *continuation([*prompt, *PREFILLS[name]])])
+    assert json.loads(said.final) == {"name": "naïve 👩‍👩‍👧", "n": 7}
+
+
+def test_an_answer_cut_within_a_character_goes_on_within_it() -> None:
+    prompt, prefill = PROMPTS["an answer in a format"], PREFILLS["half a character"]
+    said = parsed([*prefill, *continuation([*prompt, *prefill])])
+    assert json.loads(said.final) == {"name": "naïve 👩‍👩‍👧", "n": 7}
+
+
+def test_a_character_cut_as_nobody_cuts_it_is_only_brought_to_an_end() -> None:
+    byte = next(one for one in range(256) if vocabulary().piece(one) == b"\xf0")
+    prefill = [*PREFILLS["half a character"][:-1], byte]
+    out = continuation([*PROMPTS["an answer in a format"], *prefill])
+    assert vocabulary().decode(out).endswith("as the script has it.")
 
 
 def test_a_turn_that_only_thought_can_be_made_to_answer() -> None:

@@ -89,6 +89,12 @@ def test_unknown_and_empty_fields_are_ignored() -> None:
         ({"model": 5}, "body.model"),
         ({"stream_options": []}, "body.stream_options"),
         ({"cache_salt": "x" * 129}, "cache_salt"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"priority": "high"}, "body.priority"),
+        ({"structured_outputs": "x"}, "body.structured_outputs"),
     ],
 )
 def test_bad_fields_are_refused(fields: dict[str, Any], param: str) -> None:

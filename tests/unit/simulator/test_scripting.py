@@ -139,7 +139,7 @@ def test_a_response_format_is_answered_with_valid_json() -> None:
         "required": ["name", "age", "tags", "next"],
         "additionalProperties": False,
     }
-    text = f"Be nice.\n\n# Response Formats\n\n## person\n\n// Someone\n{json.dumps(schema)}"
+    text = f"Be nice.\n\n# Response Formats\n\n## person\n\n// Someone {{\n{json.dumps(schema)}"
     answer = json.loads(say(developer(instructions=text), user("Who is 7 years old?")).final)
     jsonschema.validate(answer, schema)
 
@@ -154,6 +154,16 @@ def test_answers_hold_characters_of_many_bytes_when_asked() -> None:
 def test_directives_set_the_answer_and_do_not_show() -> None:
     assert say(user("[[sim think=none say=Hello, wörld]]")).final == "Hello, wörld"
     assert "[[" not in say(user("apples [[sim tokens_per_s=5]] pears")).final
+
+
+def test_directives_set_arguments() -> None:
+    text = 'call now [[sim drift=extra]] [[sim arguments={"a": ["]"], "b": "x=1"}]]'
+    ((_, arguments),) = say(developer(TIME), user(text)).calls
+    assert arguments.startswith('{"a": ["]"], "b": "x=1"}\n')
+    ((_, arguments),) = say(developer(TIME), user("call now [[sim arguments=not JSON]]")).calls
+    assert arguments == "not JSON"
+    text = "call now [[sim drift=types]] [[sim arguments=not JSON]]"
+    assert say(developer(TIME), user(text)).calls[0][1] == "8"
 
 
 def test_directives_set_lengths_exactly() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,13 +11,18 @@ from hypothesis import strategies as st
 from gateway.errors import (
     ContextOverflow,
     UpstreamFailed,
-    UpstreamLost,
     UpstreamRejected,
     UpstreamUnavailable,
 )
-from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
-from gateway.upstreams.completions import CompletionReader, request_body
-from gateway.upstreams.problems import BackendTooOld
+from gateway.generation import (
+    LOGPROB_MIN,
+    FinishReason,
+    Sampling,
+    TokenChunk,
+    TokenLogprob,
+)
+from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.problems import BackendTooOld, BrokeDown
 from gateway.upstreams.response_reader import ResponseReader
 from tests.fakes.backend_captures import capture, names
 
@@ -26,18 +30,38 @@ if TYPE_CHECKING:
     from gateway.errors import UpstreamError
 
 STOP_IDS = (200002, 200012, 199999)
-REQUEST = TokenRequest("req_1", "public", [1, 2, 3], Sampling(max_tokens=9), "salt")
 
 
-def reader_of(max_tokens: int = 1000) -> CompletionReader:
+def reader_of(
+    max_tokens: int = 1000, *, logprobs: int | None = None, constrained: bool = False
+) -> CompletionReader:
     return CompletionReader(
-        "gpu-1", stop_ids=STOP_IDS, max_tokens=max_tokens, frame_bytes_max=10**6
+        "gpu-1",
+        Sampling(max_tokens=max_tokens, logprobs=logprobs),
+        stop_ids=STOP_IDS,
+        frame_bytes_max=10**6,
+        constrained=constrained,
     )
 
 
 def event(ids: object = (), finish: object = None, **fields: object) -> bytes:
     choice = {"index": 0, "text": "?", "finish_reason": finish, "token_ids": ids}
     return b"data: " + orjson.dumps({"choices": [choice], **fields}) + b"\n\n"
+
+
+def told(ids: list[int], **fields: object) -> dict[str, object]:
+    """The logprobs of an event: every id is the likeliest, and the next one impossible."""
+    return {
+        "tokens": [f"token_id:{i}" for i in ids],
+        "token_logprobs": [-0.5] * len(ids),
+        "top_logprobs": [{f"token_id:{i}": -0.5, f"token_id:{i + 1}": None} for i in ids],
+        **fields,
+    }
+
+
+def told_event(ids: list[int], finish: object = None, **fields: object) -> bytes:
+    choice = {"finish_reason": finish, "token_ids": ids, "logprobs": told(ids, **fields)}
+    return b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
 
 
 def usage(cached: object = None) -> bytes:
@@ -57,35 +81,6 @@ def fault_after(*reads: bytes) -> UpstreamError | None:
     for read in reads:
         reader.feed(read)
     return reader.fault
-
-
-def test_everything_a_backend_has_a_default_for_is_sent() -> None:
-    assert orjson.loads(request_body(REQUEST, "served", STOP_IDS)) == {
-        "model": "served",
-        "prompt": [1, 2, 3],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_token_ids": True,
-        "skip_special_tokens": False,
-        "include_stop_str_in_output": True,
-        "stop_token_ids": [200002, 200012, 199999],
-        "max_tokens": 9,
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "request_id": "req_1",
-        "cache_salt": "salt",
-    }
-
-
-def test_a_seed_is_sent_only_when_there_is_one() -> None:
-    seeded = replace(REQUEST, sampling=Sampling(max_tokens=1, seed=0))
-    assert orjson.loads(request_body(seeded, "m", STOP_IDS))["seed"] == 0
-
-
-def test_an_empty_cache_salt_is_not_sent_because_vllm_refuses_it() -> None:
-    assert b"cache_salt" not in request_body(replace(REQUEST, cache_salt=""), "m", STOP_IDS)
 
 
 def test_all_ids_of_a_read_come_in_one_chunk() -> None:
@@ -177,15 +172,15 @@ def test_when_all_tokens_asked_for_are_there_nothing_is_missing() -> None:
     ("code", "kind"),
     [
         (503, UpstreamUnavailable),
-        (500, UpstreamLost),
+        (500, BrokeDown),
         (429, UpstreamUnavailable),
         (400, UpstreamRejected),
         ("400", UpstreamRejected),
         (404, UpstreamRejected),
         (422, UpstreamRejected),
-        (None, UpstreamLost),
-        (True, UpstreamLost),
-        (99999, UpstreamLost),
+        (None, BrokeDown),
+        (True, BrokeDown),
+        (99999, BrokeDown),
     ],
 )
 def test_an_error_as_first_event_is_what_its_code_says(code: object, kind: type) -> None:
@@ -252,6 +247,57 @@ def test_no_bytes_make_it_raise(noise: bytes, framed: bool) -> None:
     reader.feed(b"data: " + noise + b"\n\n" if framed else noise)
     reader.end("over")
     assert (reader.fault is None) == reader.finished
+
+
+def test_logprobs_come_with_their_ids() -> None:
+    reader = reader_of(logprobs=2)
+    chunk = reader.feed(told_event([1, 2]) + told_event([3]))
+    assert chunk is not None
+    assert chunk.ids == [1, 2, 3]
+    assert chunk.logprobs == [
+        TokenLogprob(-0.5, ((i, -0.5), (i + 1, LOGPROB_MIN))) for i in (1, 2, 3)
+    ]
+    end = reader.feed(told_event([4], "stop") + DONE)
+    assert end is not None
+    assert (end.ids, end.finish) == ([4], FinishReason.STOP)
+    assert end.logprobs is not None
+    assert len(end.logprobs) == 1
+
+
+def test_a_finish_without_ids_has_no_logprobs_left() -> None:
+    reader = reader_of(logprobs=0)
+    reader.feed(told_event([1], "stop"))
+    assert reader.feed(DONE) == TokenChunk([], FinishReason.STOP, logprobs=[])
+
+
+def test_logprobs_that_nobody_asked_for_are_not_looked_at() -> None:
+    assert reader_of().feed(told_event([1], tokens=["nonsense"])) == TokenChunk([1])
+
+
+def test_an_event_without_ids_needs_no_logprobs() -> None:
+    reader = reader_of(logprobs=1)
+    reader.feed(told_event([1]))
+    assert reader.feed(event([], "length") + DONE) == TokenChunk(
+        [], FinishReason.LENGTH, logprobs=[]
+    )
+
+
+@pytest.mark.parametrize("broken", [event([2]), told_event([2], tokens=["token_id:3"])])
+def test_ids_without_their_logprobs_break_the_stream(broken: bytes) -> None:
+    reader = reader_of(logprobs=1)
+    assert reader.feed(broken) is None
+    assert isinstance(reader.fault, UpstreamUnavailable)
+    reader = reader_of(logprobs=1)
+    chunk = reader.feed(told_event([1]) + broken)
+    assert chunk is not None
+    assert (chunk.ids, len(chunk.logprobs or [])) == ([1], 1)
+    assert isinstance(reader.fault, UpstreamFailed)
+
+
+def test_every_chunk_says_whether_the_model_is_bound() -> None:
+    reader = reader_of(constrained=True)
+    chunks = [reader.feed(event([1])), reader.feed(event([2], "stop")), reader.feed(DONE)]
+    assert [chunk.constrained for chunk in chunks if chunk is not None] == [True] * 3
 
 
 CUTTABLE = [

@@ -5,8 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import ContextOverflow, UpstreamLost, UpstreamRejected, UpstreamUnavailable
-from gateway.upstreams.problems import code_of, message_of_body, refusal
+from gateway.errors import (
+    ContextOverflow,
+    UpstreamFailed,
+    UpstreamLost,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
+from gateway.upstreams.problems import (
+    BrokeDown,
+    GrammarFailed,
+    breakage,
+    code_of,
+    has_no_grammars,
+    may_blame_grammar,
+    message_of_body,
+    refusal,
+)
 from tests.fakes.backend_captures import capture, names
 
 REFUSED = names("e_*", "a_noauth_cmpl", "d_max_tokens_*", "s_bad_*", "o_gen_*")
@@ -51,7 +66,7 @@ def test_no_body_makes_it_raise(body: bytes) -> None:
         (307, UpstreamUnavailable),
         (405, UpstreamUnavailable),
         (429, UpstreamUnavailable),
-        (500, UpstreamLost),
+        (500, BrokeDown),
         (503, UpstreamUnavailable),
     ],
 )
@@ -85,3 +100,54 @@ def test_other_servers_word_overflows_differently(message: str) -> None:
 @pytest.mark.parametrize("document", [None, [], {}, {"error": "x"}, {"code": None}, {"code": "x"}])
 def test_an_error_without_a_code_counts_as_500(document: object) -> None:
     assert code_of(document) == 500
+
+
+@pytest.mark.parametrize("name", names("s_bad_*", "s_stream_refused_tag"))
+def test_a_recorded_refusal_of_a_grammar_may_be_the_grammars_fault(name: str) -> None:
+    recorded = capture(name)
+    assert may_blame_grammar(refusal("gpu-1", recorded.status, message_of_body(recorded.body)))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        refusal("gpu-1", 400, "This model's maximum context length is 8 tokens."),
+        refusal("gpu-1", 503, "busy"),
+        UpstreamLost("ReadError", upstream="gpu-1"),
+        UpstreamFailed("stalled", upstream="gpu-1"),
+    ],
+)
+def test_a_grammar_is_not_to_blame_for_everything(error: UpstreamFailed) -> None:
+    assert not may_blame_grammar(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "constrained", "kind"),
+    [
+        ("Internal server error", True, GrammarFailed),
+        ("Internal server error", False, UpstreamFailed),
+        ("EngineCore encountered an issue.", True, UpstreamFailed),
+    ],
+)
+def test_an_engine_that_dies_is_told_from_one_that_gives_up_a_grammar(
+    message: str, constrained: bool, kind: type
+) -> None:
+    assert type(breakage("gpu-1", message, constrained=constrained)) is kind
+
+
+@pytest.mark.parametrize(
+    ("message", "none"),
+    [
+        (
+            "Structured outputs requires a tokenizer so it can't be used with"
+            " 'skip_tokenizer_init'",
+            True,
+        ),
+        ("not supported when the server is launched with --grammar-backend none", True),
+        ("Invalid grammar specification: 'triggers'", True),
+        ("Invalid grammar specification.", False),
+        ("Internal server error", False),
+    ],
+)
+def test_a_backend_that_refuses_every_grammar_says_so(message: str, none: bool) -> None:
+    assert has_no_grammars(refusal("gpu-1", 400, message)) == none

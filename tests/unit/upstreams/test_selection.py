@@ -5,10 +5,22 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.selection import BackendState, candidates, round_robin
+from gateway.constraint import Constraint, Token
+from gateway.upstreams.engines import Capabilities
+from gateway.upstreams.selection import BackendState, candidates, round_robin, tell_logprobs
+
+TURN, ANSWER, NONE = (Capabilities(grammars) for grammars in ("turn", "answer", "none"))
+BOUND = Constraint(Token(1))
+BOUND_ANSWER = Constraint(Token(1), answer={"type": "object"})
 
 
-def state(name: str, *, available: bool = True, in_doubt: bool = False) -> BackendState:
+def state(
+    name: str,
+    can: Capabilities | None = None,
+    *,
+    available: bool = True,
+    in_doubt: bool = False,
+) -> BackendState:
     return BackendState(
         name,
         {"m": 100},
@@ -16,11 +28,17 @@ def state(name: str, *, available: bool = True, in_doubt: bool = False) -> Backe
         available=available,
         in_flight=0,
         in_doubt=in_doubt,
+        can=can,
     )
 
 
-def left(states: list[BackendState], tried: str = "", avoided: str = "") -> str:
-    chosen = candidates(states, tried=set(tried), avoided=set(avoided))
+def left(
+    states: list[BackendState],
+    tried: str = "",
+    avoided: str = "",
+    constraint: Constraint | None = None,
+) -> str:
+    chosen = candidates(states, tried=set(tried), avoided=set(avoided), constraint=constraint)
     return "".join(choice.name for choice in chosen)
 
 
@@ -58,6 +76,28 @@ def test_among_unavailable_ones_the_avoided_comes_last() -> None:
 
 def test_of_nothing_nothing_is_chosen() -> None:
     assert round_robin([], 5) is None
+
+
+def test_a_constraint_goes_to_those_that_hold_it_best() -> None:
+    fleet = [state("a", NONE), state("b", ANSWER), state("c", TURN), state("d", TURN), state("e")]
+    assert left(fleet) == "abcde"
+    assert left(fleet, constraint=BOUND) == "cd"
+    assert left(fleet, tried="cd", constraint=BOUND) == "abe"
+    assert left(fleet, tried="cd", constraint=BOUND_ANSWER) == "b"
+    assert left(fleet, tried="bcd", constraint=BOUND_ANSWER) == "ae"
+    assert left([], constraint=BOUND) == ""
+
+
+def test_to_be_there_comes_before_to_hold_a_constraint() -> None:
+    fleet = [state("a", NONE), state("b", TURN, available=False), state("c", TURN, in_doubt=True)]
+    assert left(fleet, constraint=BOUND) == "a"
+    assert left([state("a", NONE), state("b", TURN)], avoided="b", constraint=BOUND) == "a"
+    assert left(fleet, tried="a", constraint=BOUND) == "c"
+
+
+def test_only_those_that_say_so_tell_logprobs() -> None:
+    fleet = [state("a", NONE), state("b", Capabilities(logprobs=True)), state("c")]
+    assert [able.name for able in tell_logprobs(fleet)] == ["b"]
 
 
 @given(st.integers(1, 7), st.integers(0, 1000))

@@ -1,19 +1,29 @@
-"""A vLLM server as an `Upstream`: token ids in, token ids out."""
+"""An inference server as an `Upstream`: token ids in, token ids out."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import httpx2
 
 from gateway.errors import UpstreamError, UpstreamLost, UpstreamUnavailable
+from gateway.telemetry import EventLog
 from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.client import read_body
-from gateway.upstreams.completions import CompletionReader, request_body
-from gateway.upstreams.problems import message_of_body, refusal
+from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.dialects import Dialect
+from gateway.upstreams.engines import capabilities
+from gateway.upstreams.problems import (
+    BrokeDown,
+    has_no_grammars,
+    may_blame_grammar,
+    message_of_body,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -22,6 +32,10 @@ if TYPE_CHECKING:
     from gateway.upstreams.backend import Backend, Timeouts
     from gateway.upstreams.client import Client
     from gateway.upstreams.connection import Connection
+    from gateway.upstreams.dialects import Grammar
+    from gateway.upstreams.engines import Capabilities, Engine
+
+_log = EventLog("gateway.upstreams")
 
 _DEFAULT_LIMITS = StreamLimits()
 _SILENCE = "no token in time"
@@ -55,11 +69,12 @@ class _Exchange:
         self.connection = connection
 
 
-class VllmUpstream:
+class InferenceServer:
     """`POST /v1/completions` of one backend.
 
     Always streamed, because closing the connection is what makes the server stop generating.
-    `stop_ids` end a turn; a stream that breaks after one of them has lost nothing.
+    `stop_ids` end a turn; a stream that breaks after one of them has lost nothing. Until it is
+    known which engine it `runs` it is spoken to as vLLM, and asked for nothing that is optional.
     """
 
     def __init__(
@@ -80,13 +95,70 @@ class VllmUpstream:
         self._url = backend.url("/v1/completions")
         self._headers = {**backend.headers(), "content-type": "application/json"}
         self._exchanges: set[_Exchange] = set()
+        self._dialect = Dialect()
 
-    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
+    @property
+    def can(self) -> Capabilities:
+        """What may be asked of it."""
+        return self._dialect.can
+
+    def runs(self, engine: Engine) -> None:
+        """It was found out which engine it is."""
+        can = capabilities(
+            engine, grammars=self._backend.grammars, priorities=self._backend.priorities
+        )
+        self._dialect = Dialect(engine, can)
+
+    def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
         """One chunk for each read that brought ids; the last one has `finish`, often without ids.
 
         The counts of cached tokens come after the finish reason, so the finish waits for them; ids
         never wait. Once exhausted the connection is free for the next request.
         """
+        grammar = self._dialect.grammar(request)
+        return self._stream(request) if grammar is None else self._bound(request, grammar)
+
+    async def _bound(
+        self, request: TokenRequest, grammar: Grammar
+    ) -> AsyncGenerator[TokenChunk, None]:
+        """The same with a grammar, or without it where the backend refuses that.
+
+        A grammar has been understood by this gateway before, so the caller is not to blame, nor
+        would another backend of its kind do better. Without one the output is still checked.
+        """
+        try:
+            async with aclosing(self._stream(request, grammar)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except UpstreamError as error:
+            if not may_blame_grammar(error):
+                raise
+            refused = error
+        else:
+            return
+        free = replace(request, request_id=f"{request.request_id}-free")
+        began = False
+        try:
+            async with aclosing(self._stream(free)) as chunks:
+                async for chunk in chunks:
+                    if not began:
+                        began = True
+                        self._note_refusal(refused)
+                    yield chunk
+        except UpstreamUnavailable as error:
+            if isinstance(refused, BrokeDown):
+                raise refused from error  # it was the request that brought it down
+            raise
+
+    def _note_refusal(self, error: UpstreamError) -> None:
+        """The grammar was to blame. Whoever refuses all is not sent another until asked anew."""
+        _log.warning("backend refuses a grammar", upstream=self.name, error=error)
+        if has_no_grammars(error):
+            self._dialect = replace(self._dialect, can=replace(self._dialect.can, grammars="none"))
+
+    async def _stream(
+        self, request: TokenRequest, grammar: Grammar | None = None
+    ) -> AsyncGenerator[TokenChunk, None]:
         clock = asyncio.get_running_loop().time
         waits: dict[str, float | None] = {
             "connect": self._timeouts.connect_s,
@@ -95,8 +167,8 @@ class VllmUpstream:
         }
         patient_until = clock() + self._timeouts.first_token_s
         with self._watched(clock()) as exchange:
-            response = await self._open(request, waits, exchange)
-            reader = self._reader(request)
+            response = await self._open(request, grammar, waits, exchange)
+            reader = self._reader(request, grammar)
             async with aclosing(response.aiter_raw()) as parts:
                 while reader.fault is None and not reader.finished:
                     waits["read"] = max(patient_until - clock(), 0.0)
@@ -141,22 +213,32 @@ class VllmUpstream:
     def _patience_s(self, reader: CompletionReader) -> float:
         return self._timeouts.tail_s if reader.ending else self._timeouts.stall_s
 
-    def _reader(self, request: TokenRequest) -> CompletionReader:
+    def _reader(self, request: TokenRequest, grammar: Grammar | None) -> CompletionReader:
         return CompletionReader(
             self.name,
+            request.sampling,
             stop_ids=self._stop_ids,
-            max_tokens=request.sampling.max_tokens,
             frame_bytes_max=self._limits.frame_bytes_max,
+            constrained=grammar is not None and grammar.holds,
         )
 
     async def _open(
-        self, request: TokenRequest, waits: dict[str, float | None], exchange: _Exchange
+        self,
+        request: TokenRequest,
+        grammar: Grammar | None,
+        waits: dict[str, float | None],
+        exchange: _Exchange,
     ) -> httpx2.Response:
-        served_model = self._backend.served_name(request.model)
+        body = self._dialect.body(
+            request,
+            served_model=self._backend.served_name(request.model),
+            stop_ids=self._stop_ids,
+            grammar=grammar,
+        )
         http_request = self._client.build_request(
             "POST",
             self._url,
-            content=request_body(request, served_model, self._stop_ids),
+            content=body,
             headers=self._headers,
             extensions={"timeout": waits, "on_connection": exchange.goes_over},
         )

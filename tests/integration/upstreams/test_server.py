@@ -1,4 +1,4 @@
-"""`VllmUpstream` on everything that was not recorded: timers, cuts, disconnects, odd servers."""
+"""`InferenceServer` on what was not recorded: timers, cuts, disconnects, odd servers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ from gateway.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
-from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
+from gateway.generation import (
+    FinishReason,
+    Sampling,
+    TokenChunk,
+    TokenRequest,
+)
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
-from gateway.upstreams.vllm import VllmUpstream
+from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.failures import failure_of
 from tests.fakes.raw_server import (
@@ -45,14 +50,14 @@ def serving(*scripts: Script) -> RawServer:
 
 def upstream_of(
     server: RawServer, client: Client, timeouts: Timeouts = PATIENT, **limits: int
-) -> VllmUpstream:
+) -> InferenceServer:
     backend = Backend("gpu-1", server.url, {"public": "served"}, api_key="hush")
-    return VllmUpstream(
+    return InferenceServer(
         backend, client, stop_ids=STOP_IDS, timeouts=timeouts, limits=StreamLimits(**limits)
     )
 
 
-async def collect(upstream: VllmUpstream) -> list[TokenChunk]:
+async def collect(upstream: InferenceServer) -> list[TokenChunk]:
     return [chunk async for chunk in upstream.generate(REQUEST)]
 
 

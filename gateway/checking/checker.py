@@ -1,0 +1,126 @@
+"""One response's checks: of its answer, and of its calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway.checking.documents import Document, UnusableSchema
+from gateway.checking.languages import Language, UnusableGrammar
+from gateway.errors import InvalidRequest
+from gateway.generation import SegmentKind
+from gateway.protocol.calls import call_fields
+
+if TYPE_CHECKING:
+    from gateway.protocol.rules import OutputRules, ToolRule
+
+_FAULT_CHARS_MAX: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLimits:
+    """`work_max` bounds the applications of a schema to a value in one check, a few
+    microseconds each; `grammar_seconds_max` the time that one text is held against a grammar.
+    """
+
+    work_max: int = 100_000
+    grammar_seconds_max: float = 2.0
+
+
+_DEFAULT_LIMITS: Final = CheckLimits()
+
+
+class Checker:
+    """The checks of one response. Cheap to make; schemas and grammars are compiled at first use.
+
+    A compiled checker may be used by several threads, one after the other.
+    """
+
+    def __init__(self, rules: OutputRules, limits: CheckLimits = _DEFAULT_LIMITS) -> None:
+        self._rules = rules
+        self._limits = limits
+        self._answer: Document | None = None
+        self._calls: dict[str, Document | Language] = {}
+
+    def compile(self) -> None:
+        """CPU work, for a thread.
+
+        Raises `InvalidRequest` with `param` when a schema or a grammar cannot be used.
+        """
+        self._answer_document()
+        for name, tool in self._rules.tools.items():
+            if tool.is_checked:
+                self._call_check(name, tool)
+
+    def answer_fault(self, text: str) -> str | None:
+        """Why the answer is not what was asked for, as a short clause; None if it is."""
+        document = self._answer_document()
+        return None if document is None else _short(document.fault(text))
+
+    def call_fault(self, name: str, arguments: str) -> str | None:
+        """Why these are not the arguments of this call, as a short clause; None if they are.
+
+        What nobody declared may be called with anything.
+        """
+        tool = self._rules.tools.get(name)
+        if tool is None:
+            return None
+        if tool.is_checked:
+            check = self._call_check(name, tool)
+            checked = _input(tool, name, arguments) if isinstance(check, Language) else arguments
+            if fault := check.fault(checked):
+                return _short(fault)
+        return _shape_fault(tool, name, arguments)
+
+    def _answer_document(self) -> Document | None:
+        if self._answer is None and self._rules.answer is not None:
+            try:
+                self._answer = self._document(self._rules.answer.demand)
+            except UnusableSchema as error:
+                raise _invalid("schema of the answer", error, "text.format.schema") from None
+        return self._answer
+
+    def _call_check(self, name: str, tool: ToolRule) -> Document | Language:
+        if name not in self._calls:
+            try:
+                self._calls[name] = self._compiled(tool)
+            except (UnusableSchema, UnusableGrammar) as error:
+                raise _invalid(f"schema or grammar of the tool '{name}'", error, "tools") from None
+        return self._calls[name]
+
+    def _compiled(self, tool: ToolRule) -> Document | Language:
+        if tool.grammar is not None:
+            return Language(tool.grammar, seconds_max=self._limits.grammar_seconds_max)
+        return self._document(tool.schema or {})
+
+    def _document(self, schema: dict[str, object]) -> Document:
+        return Document(schema, work_max=self._limits.work_max)
+
+
+def _input(tool: ToolRule, name: str, arguments: str) -> str:
+    return str(call_fields(tool, name, arguments)["input"])
+
+
+def _shape_fault(tool: ToolRule, name: str, arguments: str) -> str | None:
+    """What an item of this kind cannot be made of."""
+    if tool.kind is SegmentKind.FUNCTION_CALL:
+        return None
+    try:
+        call_fields(tool, name, arguments)
+    except ValueError as error:
+        return _short(str(error))
+    return None
+
+
+def _invalid(what: str, error: ValueError, param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The {what} cannot be used: {_short(str(error))}.", code="invalid_value", param=param
+    )
+
+
+def _short(fault: str | None) -> str | None:
+    """One line of bounded length."""
+    if fault is None:
+        return None
+    line = " ".join(fault.split())
+    return line if len(line) <= _FAULT_CHARS_MAX else line[: _FAULT_CHARS_MAX - 1] + "…"

@@ -1,0 +1,88 @@
+"""JSON against a schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import jsonschema_rs
+import orjson
+from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
+
+from gateway.checking.cost import Cost, ForeignReference, TooMuchWork
+
+_REGEX_BYTES_MAX: Final = 1024 * 1024
+_EXPLAINED_MAX: Final = 1_000
+"""The library takes the square of the time for it to say what exactly is wrong."""
+_TOO_MUCH: Final = "it is too large to be checked against its schema"
+
+
+class UnusableSchema(ValueError):
+    """Not a schema, or one that cannot be used here. The message is a short clause."""
+
+
+class Document:
+    """What a JSON text has to be. Never asks anybody else for a part of the schema.
+
+    Raises `UnusableSchema`. A check costs `work_max` applications of a schema to a value at most.
+    """
+
+    def __init__(self, schema: dict[str, Any], *, work_max: int) -> None:
+        try:
+            self._cost = Cost(schema, work_max)
+            self._validator = Draft202012Validator(
+                schema,
+                offline=True,
+                mask="it",
+                pattern_options=RegexOptions(_REGEX_BYTES_MAX, _REGEX_BYTES_MAX),
+            )
+            self._cost.of(None)
+        except TooMuchWork:
+            raise UnusableSchema("its references fork too often") from None
+        except ForeignReference as error:
+            raise UnusableSchema(str(error)) from None
+        except ValidationError as error:
+            raise UnusableSchema(f"{_place(error)}: {error.message}") from None
+        except (jsonschema_rs.ReferencingError, ValueError) as error:
+            raise UnusableSchema(_line(str(error))) from None
+
+    def fault(self, text: str) -> str | None:
+        """What is wrong with it, as a short clause; None if nothing is."""
+        try:
+            value = orjson.loads(text)
+        except ValueError as error:  # also half of a surrogate pair
+            return f"it is not JSON ({_line(str(error))})"
+        try:
+            if _names_twice(text):
+                return "it gives a member of an object twice"
+            work = self._cost.of(value)
+            if self._validator.is_valid(value):
+                return None
+        except (TooMuchWork, RecursionError, ValueError):
+            return _TOO_MUCH
+        return self._explained(value) if work <= _EXPLAINED_MAX else "it does not match its schema"
+
+    def _explained(self, value: object) -> str:
+        error = next(self._validator.iter_errors(value))
+        return f"{_place(error)}: {_line(error.message)}"
+
+
+def _names_twice(text: str) -> bool:
+    """Readers differ in which of two equal names counts, so what was checked might not be read."""
+    is_twice = False
+
+    def note(members: list[tuple[str, object]]) -> None:
+        nonlocal is_twice
+        is_twice = is_twice or len({name for name, _ in members}) < len(members)
+
+    json.loads(text, object_pairs_hook=note)
+    return is_twice
+
+
+def _place(error: ValidationError) -> str:
+    """A JSON pointer, or words for the whole."""
+    return "".join(f"/{step}" for step in error.instance_path) or "as a whole"
+
+
+def _line(text: str) -> str:
+    return text.partition("\n")[0]

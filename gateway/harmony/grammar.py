@@ -1,0 +1,269 @@
+"""What the rest of a turn must look like, as a grammar over ids.
+
+A turn is any number of thoughts and preambles, each closed by `<|end|>` and followed by the opening
+of another message, and then one call or the answer, whose end is not part of the grammar: there the
+engines let any id come that ends a turn. Headers are held to the forms that were trained, which are
+two for a call, and three for the type of a body that is JSON.
+
+A grammar can only begin where the ids so far decide what comes next. That is so before a message
+and within a text, but not in the middle of JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from gateway.constraint import (
+    AnyText,
+    Constraint,
+    Ebnf,
+    InOrder,
+    Json,
+    Literal,
+    OneOf,
+    Repeated,
+    Token,
+)
+from gateway.generation import CALL_KINDS, SegmentKind, Where
+from gateway.harmony.framing import CALL_PREFIX, OPENING
+from gateway.harmony.lark import UntranslatableGrammar, ebnf_of
+from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, MESSAGE, NAMED_SPECIALS, START
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.constraint import Node
+    from gateway.generation import Place
+    from gateway.protocol.rules import OutputRules, TextGrammar, ToolRule
+
+_REFUSALS: Final = (
+    "I'm sorry",
+    "I am sorry",
+    "Sorry,",
+    "I can't",
+    "I cannot",
+    "I won't",
+    "I'm unable",
+)
+REFUSALS: Final = tuple(dict.fromkeys((*_REFUSALS, *(w.replace("'", "\u2019") for w in _REFUSALS))))
+"""How a refusal in words may begin; none of them begins JSON."""
+
+_ANY_OBJECT: Final = {"type": "object"}
+_INPUT_OBJECT: Final = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+_TEXT: Final = AnyText(tuple(sorted(NAMED_SPECIALS.values())))
+_NEXT: Final = InOrder((Token(START), Literal("assistant")))
+_CLOSED_BODY: Final = InOrder((_TEXT, Token(END), _NEXT))
+_THOUGHT: Final = InOrder((Literal("analysis"), Token(MESSAGE), _CLOSED_BODY))
+_PREAMBLE: Final = InOrder((Literal("commentary"), Token(MESSAGE), _CLOSED_BODY))
+_JSON_BEGINS: Final = OneOf(
+    (
+        InOrder((Literal(" "), Token(CONSTRAIN), Literal("json"), Token(MESSAGE))),
+        InOrder((Literal(" json"), Token(MESSAGE))),
+        Token(MESSAGE),
+    )
+)
+_REFUSAL: Final = InOrder((OneOf(tuple(Literal(words) for words in REFUSALS)), _TEXT))
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarOptions:
+    """`refusals`: a model that is to answer in a format may refuse in words instead.
+    `reasoning`: it may think before it says anything.
+    """
+
+    refusals: bool = True
+    reasoning: bool = True
+
+
+def turn_constraint(
+    rules: OutputRules, place: Place, message: Sequence[int], options: GrammarOptions
+) -> Constraint | None:
+    """What the ids from `place` on must look like; None when nothing is bound, or nothing can be.
+
+    `message` are the ids of the open message that are there already: those of prefill and said
+    together from `place.start` on.
+    """
+    more_than_answer = _binds_messages(rules) or not options.reasoning
+    if not more_than_answer and rules.answer is None:
+        return None
+    rest = _Turn(rules, options).rest(place, tuple(message))
+    if rest is None:
+        return None
+    answer = rules.answer.demand if rules.answer and not more_than_answer else None
+    return Constraint(rest, answer)
+
+
+def _binds_messages(rules: OutputRules) -> bool:
+    """More is asked for than the format of the answer."""
+    return (
+        rules.calls == "required"
+        or (rules.calls == "none" and bool(rules.tools))
+        or rules.allowed != rules.tools.keys()
+        or any(tool.is_checked for tool in rules.tools.values())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Callable:
+    """Tools whose calls have the same body."""
+
+    names: Node
+    body: Node
+
+    def call(self, front: Node) -> Node:
+        """A whole call; `front` is its header up to the content type."""
+        return InOrder((front, _JSON_BEGINS, self.body))
+
+    @property
+    def addressed(self) -> Node:
+        """The front of a header behind its recipient's namespace."""
+        return InOrder((self.names, Token(CHANNEL), Literal("commentary")))
+
+    @property
+    def on_channel(self) -> Node:
+        """The front of a header behind its `<|channel|>`."""
+        return InOrder((Literal("commentary to=functions."), self.names))
+
+    @property
+    def either(self) -> Node:
+        """The front of a header in both of its trained forms."""
+        return OneOf(
+            (
+                InOrder((Literal(" to=functions."), self.addressed)),
+                InOrder((Token(CHANNEL), self.on_channel)),
+            )
+        )
+
+
+class _Turn:
+    """The grammars of one request: of a whole turn, and of what is left of one."""
+
+    def __init__(self, rules: OutputRules, options: GrammarOptions) -> None:
+        allowed = () if rules.calls == "none" else sorted(rules.allowed)
+        self._rules = rules
+        self._tools = {name: rules.tools[name] for name in allowed}
+        self._thoughts = options.reasoning
+        self._refusals = options.refusals
+
+    def rest(self, place: Place, message: tuple[int, ...]) -> Node | None:
+        """What comes behind `message`; None where that cannot be said."""
+        if self._rules.calls == "required" and not self._tools:
+            return None
+        if place.where is Where.HEADER:
+            return self._rest_of_header(message)
+        if place.where is Where.BODY:
+            return self._rest_of_body(place, at_start=message[-1:] == (MESSAGE,))
+        if place.where is Where.BETWEEN and not message:
+            return InOrder((_NEXT, self._whole()))
+        return None
+
+    def _rest_of_header(self, message: tuple[int, ...]) -> Node | None:
+        header = message[len(OPENING) :] if message[: len(OPENING)] == OPENING else message
+        if not header:
+            return self._whole()
+        if header == (CHANNEL,):
+            return self._on_channel()
+        if header == CALL_PREFIX and self._tools:
+            return _one_of([tools.call(tools.addressed) for tools in self._callables()])
+        return None
+
+    def _rest_of_body(self, place: Place, *, at_start: bool) -> Node | None:
+        if place.kind in {SegmentKind.REASONING, SegmentKind.COMMENTARY}:
+            return InOrder((_CLOSED_BODY, self._whole()))
+        if place.kind is SegmentKind.FINAL and self._rules.calls != "required":
+            return _rest_of(self._answer(), at_start=at_start)
+        if place.kind in CALL_KINDS and (tool := self._tools.get(place.name)):
+            return _rest_of(_arguments(tool), at_start=at_start)
+        return None
+
+    def _whole(self) -> Node:
+        """Everything from the first id of a header on."""
+        calls = [tools.call(tools.either) for tools in self._callables()]
+        last = _one_of([*calls, *_in_channel(self._final())])
+        earlier = _in_channel(self._closed())
+        return InOrder((Repeated(_one_of(earlier)), last)) if earlier else last
+
+    def _on_channel(self) -> Node:
+        """Everything from the name of a channel on."""
+        earlier = [InOrder((closed, self._whole())) for closed in self._closed()]
+        calls = [tools.call(tools.on_channel) for tools in self._callables()]
+        return _one_of([*earlier, *calls, *self._final()])
+
+    def _closed(self) -> list[Node]:
+        """Messages that others follow. Preambles stand before calls, and not beside an answer
+        that is JSON: to whom reads all of the text together, it would be none.
+        """
+        preambles = bool(self._tools) and self._rules.answer is None
+        return [*([_THOUGHT] if self._thoughts else []), *([_PREAMBLE] if preambles else [])]
+
+    def _final(self) -> list[Node]:
+        """The answer's message, unless a call has to be made instead."""
+        if self._rules.calls == "required":
+            return []
+        if self._rules.answer is None:
+            return [InOrder((Literal("final"), Token(MESSAGE), _TEXT))]
+        message = InOrder((_JSON_BEGINS, Json(self._rules.answer.demand)))
+        refusal = InOrder((Token(MESSAGE), _REFUSAL))
+        return [
+            InOrder((Literal("final"), OneOf((message, refusal)) if self._refusals else message))
+        ]
+
+    def _answer(self) -> Node:
+        """The body of the answer."""
+        if self._rules.answer is None:
+            return _TEXT
+        answer = Json(self._rules.answer.demand)
+        return OneOf((answer, _REFUSAL)) if self._refusals else answer
+
+    def _callables(self) -> list[_Callable]:
+        """The tools that may be called; those that may be given anything are one."""
+        free = [Literal(name) for name, tool in self._tools.items() if _is_free(tool)]
+        checked = [
+            _Callable(Literal(name), _arguments(tool))
+            for name, tool in self._tools.items()
+            if not _is_free(tool)
+        ]
+        return [*checked, *([_Callable(_one_of(free), Json(_ANY_OBJECT))] if free else [])]
+
+
+def _rest_of(body: Node, *, at_start: bool) -> Node | None:
+    """What is left of a body: of any text, any text; of JSON, all of it or nothing sayable."""
+    return body if at_start or body is _TEXT else None
+
+
+def _in_channel(messages: Sequence[Node]) -> list[Node]:
+    return [InOrder((Token(CHANNEL), message)) for message in messages]
+
+
+def _one_of(options: Sequence[Node]) -> Node:
+    return options[0] if len(options) == 1 else OneOf(tuple(options))
+
+
+def _is_free(tool: ToolRule) -> bool:
+    return tool.kind is SegmentKind.FUNCTION_CALL and tool.schema is None
+
+
+def _arguments(tool: ToolRule) -> Node:
+    """The body of a call."""
+    if tool.schema is not None:
+        return Json(tool.schema)
+    if tool.grammar is not None:
+        return _wrapped(tool.grammar)
+    return Json(_ANY_OBJECT if _is_free(tool) else _INPUT_OBJECT)
+
+
+@lru_cache(maxsize=64)
+def _wrapped(grammar: TextGrammar) -> Node:
+    """JSON around text of this language; around any text, where the engines cannot say it."""
+    try:
+        return Ebnf(ebnf_of(grammar))
+    except UntranslatableGrammar:
+        return Json(_INPUT_OBJECT)

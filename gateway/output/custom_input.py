@@ -1,0 +1,125 @@
+r"""The input of a custom tool, out of the JSON that the model writes it in, while that streams.
+
+The model was told of a function with one string, so it writes `{"input": "…"}`. What does not
+begin like that is itself the input. Escapes that are none in JSON are taken as they stand, and a
+quote that the model forgot to escape is put back once the end shows that it did not end the string.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import Final
+
+import orjson
+
+_BEFORE: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_BEFORE_MAX: Final = 256
+"""More whitespace than that before the string is no JSON that anybody meant."""
+_SQUEEZED: Final = '{"input":"'
+_EMPTY: Final = re.compile(r"\s*\{\s*\}\s*")
+_MARK: Final = re.compile(r'["\\]')
+_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE: Final = re.compile(rf"{_PAIR}|\\u[0-9a-fA-F]{{4}}|\\.", re.DOTALL)
+_UNFINISHED: Final = re.compile(
+    r"\\(?:u[0-9a-fA-F]{0,3}|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?"
+)
+_AFTER: Final = re.compile(r'"?\s*\}?\s*\Z')
+_SIMPLE: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+class _Phase(Enum):
+    BEFORE = auto()
+    INSIDE = auto()
+    AFTER = auto()  # behind a quote that may or may not end the string
+    RAW = auto()
+
+
+class CustomInput:
+    """Feed it the arguments of one call; what it hands out, joined, is the tool's input."""
+
+    def __init__(self) -> None:
+        self._phase = _Phase.BEFORE
+        self._held = ""
+        self._after: list[str] = []
+
+    def feed(self, text: str) -> str:
+        """What may be handed out now; possibly nothing."""
+        if self._phase is _Phase.RAW:
+            return text
+        if self._phase is _Phase.AFTER:
+            self._after.append(text)
+            return ""
+        self._held += text
+        if self._phase is _Phase.BEFORE:
+            return self._begin()
+        return self._read()
+
+    def finish(self, *, is_complete: bool) -> str:
+        """The arguments are over; those that were cut off leave no half of a word of JSON."""
+        if self._phase is not _Phase.AFTER:
+            is_nothing = not is_complete or _EMPTY.fullmatch(self._held)
+            return "" if is_nothing else self._held
+        after = "".join(self._after)
+        if not is_complete or _ends_string(after):
+            return ""
+        return '"' + _ESCAPE.sub(_meaning, _AFTER.sub("", after))
+
+    def _begin(self) -> str:
+        found = _BEFORE.match(self._held)
+        if found and found.end() <= _BEFORE_MAX:
+            self._held = self._held[found.end() :]
+            self._phase = _Phase.INSIDE
+            return self._read()
+        squeezed = "".join(self._held.split())
+        if len(self._held) < _BEFORE_MAX and _may_begin(squeezed):
+            return ""
+        self._phase = _Phase.RAW
+        held, self._held = self._held, ""
+        return held
+
+    def _read(self) -> str:
+        """Up to the quote that ends the string, or to an escape that is not complete."""
+        text, self._held = self._held, ""
+        said: list[str] = []
+        at = 0
+        while found := _MARK.search(text, at):
+            said.append(text[at : found.start()])
+            at = found.start()
+            if found.group() == '"':
+                self._phase = _Phase.AFTER
+                self._after.append(text[at + 1 :])
+                return "".join(said)
+            escape = _ESCAPE.match(text, at)
+            if escape is None or _UNFINISHED.fullmatch(text, at):
+                self._held = text[at:]
+                return "".join(said)
+            said.append(_meaning(escape))
+            at = escape.end()
+        return "".join((*said, text[at:]))
+
+
+def _may_begin(squeezed: str) -> bool:
+    """Whether this can still become the front, or all, of the JSON that is expected."""
+    return _SQUEEZED.startswith(squeezed) or squeezed == "{}"
+
+
+def _meaning(escape: re.Match[str]) -> str:
+    text = escape.group()
+    if text[1] != "u" or len(text) == len(r"\u"):
+        if text[1] in _SIMPLE:
+            return _SIMPLE[text[1]]
+        return text[1] if text[1] in '"\\/' else text
+    units = b"".join(int(unit, 16).to_bytes(2, "little") for unit in text.split(r"\u")[1:])
+    return units.decode("utf-16-le", "replace")
+
+
+def _ends_string(after: str) -> bool:
+    """Whether what follows a quote leaves the whole as JSON, or as JSON that was cut off."""
+    if not after.strip():
+        return True
+    try:
+        orjson.loads('{"input": ""' + after)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,222 @@
+"""The open turn of a response: its ids, who reads them, and what of it may be shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from gateway.generation import FinishReason, SegmentEnded
+from gateway.output.logprobs import CERTAIN
+from gateway.output.screen import Astray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gateway.generation import SegmentEvent, TokenLogprob, TokenParser
+    from gateway.output.screen import Body, Screen
+
+
+@dataclass(slots=True)
+class Turn:
+    """One model call as far as the log tells: what it takes to go on with it elsewhere.
+
+    `said` are the ids of the model, without the prefill and without those that were taken back;
+    `logprobs` has as many, None for an id that came without, or is empty when all did. `finish` is
+    None while the turn is open, and for good where it was broken off. `hops` counts who went on
+    with it, backends and replicas.
+    """
+
+    input_tokens: int
+    prefill: tuple[int, ...]
+    said: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    finish: FinishReason | None = None
+    hops: int = 0
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Who reads a turn. `prefilled` is what its prefill says, until it is shown."""
+
+    parser: TokenParser
+    screen: Screen | None
+    prefilled: list[SegmentEvent]
+
+    def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
+        """What more ids show; the first of them shows what the prefill says, too."""
+        segments = self.parser.feed(ids)
+        if ids and self.prefilled:
+            segments, self.prefilled = [*self.prefilled, *segments], []
+        return self.show(segments)
+
+    def show(self, segments: list[SegmentEvent]) -> list[SegmentEvent]:
+        """What of these may be shown."""
+        return segments if self.screen is None else self.screen.feed(segments)
+
+    def hold(self) -> None:
+        """From here on nothing of a checked body is shown before the turn has ended."""
+        if self.screen is not None:
+            self.screen.hold()
+
+
+class Reading:
+    """One turn from its first id to its last.
+
+    What the prefill says is shown with the first id that the model says, because a turn in which
+    it says nothing shows nothing.
+
+    `new_parser` makes a parser that traces its text, or (False) does not; `new_screen` a screen,
+    which may ask for the bytes of the id at a position, or None where the rules demand nothing.
+    Both are asked again when ids are taken back: those that are left are read anew. Nothing that
+    was shown can change with it, because what may be shown after some ids depends on them alone.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        new_parser: Callable[[bool], TokenParser],
+        new_screen: Callable[[Callable[[int], bytes]], Screen | None],
+        *,
+        is_traced: bool,
+    ) -> None:
+        self.turn = turn
+        self.is_traced = is_traced
+        """Text comes with its ids."""
+        self._new_parser = new_parser
+        self._new_screen = new_screen
+        # These count ids that the model said.
+        self._held_at: int | None = None
+        self._last_shown: tuple[int, int] | None = None
+        self._reader = self._read(())
+        self._prefilled_reasoning_tokens = self.parser.reasoning_tokens
+
+    @property
+    def parser(self) -> TokenParser:
+        """What has read all of it."""
+        return self._reader.parser
+
+    @property
+    def screen(self) -> Screen | None:
+        """The same for what the parser told."""
+        return self._reader.screen
+
+    @property
+    def ids(self) -> list[int]:
+        """All of the turn: prefill and said."""
+        return [*self.turn.prefill, *self.turn.said]
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Those that the model said; what was prefilled is input."""
+        return self.parser.reasoning_tokens - self._prefilled_reasoning_tokens
+
+    @property
+    def is_held(self) -> bool:
+        """Nobody vouches for what it says but the gateway itself."""
+        return self._held_at is not None
+
+    @property
+    def astray(self) -> Astray | None:
+        """What it says against the rules, if anything."""
+        if self.screen is None or self.screen.fault is None:
+            return None
+        start = self.screen.fault_start
+        return Astray(self.screen.fault, self.parser.place.start if start is None else start)
+
+    @property
+    def seen(self) -> int:
+        """How many ids what was shown depends on: up to the one that showed the last of it.
+
+        Reads the turn again up to there, so it costs as much as reading it did.
+        """
+        if self._last_shown is None:
+            return 0
+        begin, end = self._last_shown
+        reader = self._read(self.turn.said[:begin])
+        shown = [at for at in range(begin, end) if reader.feed(self.turn.said[at : at + 1])]
+        return len(self.turn.prefill) + shown[-1] + 1
+
+    def hear(self, ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> list[SegmentEvent]:
+        """What more ids show."""
+        turn = self.turn
+        begin = len(turn.said)
+        if logprobs and not turn.said and not self.is_traced:
+            self.is_traced = True
+            self._reader = self._read(())
+        if logprobs or turn.logprobs:
+            turn.logprobs += [None] * (begin - len(turn.logprobs))
+            turn.logprobs += logprobs or [None] * len(ids)
+        turn.said += ids
+        shown = self._reader.feed(ids)
+        if shown:
+            self._last_shown = (begin, len(turn.said))
+        return shown
+
+    def hold(self) -> None:
+        """From here on nothing of a checked body is shown before the turn has ended."""
+        if self._held_at is None:
+            self._held_at = len(self.turn.said)
+            self._reader.hold()
+
+    def take_back(self, voided: int) -> None:
+        """Forget the last ids. Raises `ValueError` when that cannot be."""
+        turn = self.turn
+        kept = len(turn.said) - voided
+        if not 0 <= voided <= len(turn.said) or len(turn.prefill) + kept < self.seen:
+            raise ValueError("ids were taken back that nobody said, or that somebody saw")
+        del turn.said[kept:], turn.logprobs[kept:]
+        if self._held_at is not None:
+            self._held_at = min(self._held_at, kept)
+        self._reader = self._read(turn.said)
+
+    def end(self, finish: FinishReason | None) -> list[SegmentEvent]:
+        """What its end shows; None: it was broken off, and what waits is never shown."""
+        segments = self.parser.finish(finish)
+        if not self.turn.said:
+            return []
+        shown = self._reader.show(segments)
+        return shown if self.screen is None or finish is None else shown + self.screen.release()
+
+    def bodies_after(self, finish: FinishReason) -> list[Body]:
+        """The checked bodies there would be if it ended like this. Reads the turn again.
+
+        A cut closes an open body as if it were whole.
+        """
+        reader = self._read(self.turn.said)
+        if reader.screen is None or not self.turn.said:
+            return []
+        for segment in reader.parser.finish(finish):
+            if isinstance(segment, SegmentEnded) and finish is FinishReason.CUT:
+                reader.show([replace(segment, complete=True)])
+            else:
+                reader.show([segment])
+        return reader.screen.bodies
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of an id."""
+        return self.parser.piece(token)
+
+    def heard(self, position: int) -> tuple[int, TokenLogprob | None]:
+        """The id at a position, and how likely it was."""
+        turn = self.turn
+        at = position - len(turn.prefill)
+        if at < 0:
+            return turn.prefill[position], CERTAIN
+        return turn.said[at], turn.logprobs[at] if at < len(turn.logprobs) else None
+
+    def _spelled(self, position: int) -> bytes:
+        return self.piece(self.heard(position)[0])
+
+    def _read(self, said: Sequence[int]) -> _Reader:
+        """A reader that knows the prefill and these ids, the first that the model said."""
+        parser = self._new_parser(self.is_traced)
+        prefilled = parser.feed(self.turn.prefill) if self.turn.prefill else []
+        reader = _Reader(parser, self._new_screen(self._spelled), prefilled)
+        held_at = self._held_at
+        if held_at is None or held_at > len(said):
+            reader.feed(said)
+        else:
+            reader.feed(said[:held_at])
+            reader.hold()
+            reader.feed(said[held_at:])
+        return reader

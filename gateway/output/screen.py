@@ -1,0 +1,293 @@
+"""Between parser and builder: what the request's rules let out of one turn, and when.
+
+* A *forbidden* segment is never shown: a call that may not be made, prose where a call is demanded,
+  an answer that is not in its format and no refusal either. From it on the turn is astray, and
+  all that follows waits.
+* A *checked* body streams, but it has not ended before the turn has: somebody checks it first. The
+  call of a shell or of the patcher, which is shown in one piece, and every checked body under a
+  hold wait as a whole.
+* Whatever comes behind something that waits, waits, too.
+* What waits is shown when the turn ends. A turn that is broken off never shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+import orjson
+
+from gateway.generation import (
+    CALL_KINDS,
+    SegmentEnded,
+    SegmentKind,
+    SegmentStarted,
+    SegmentText,
+)
+from gateway.output.custom_input import CustomInput
+from gateway.output.refusals import Beginning, Verdict
+from gateway.output.stops import Stops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gateway.generation import SegmentEvent
+    from gateway.protocol.rules import OutputRules
+
+WHOLE_KINDS: Final = frozenset(
+    {SegmentKind.LOCAL_SHELL_CALL, SegmentKind.SHELL_CALL, SegmentKind.APPLY_PATCH_CALL}
+)
+"""Calls whose items have no text that could stream, and a shape that their arguments must have."""
+
+Fault = Literal["call_not_allowed", "second_call", "prose_for_call", "not_json"]
+BodyKind = Literal["answer", "refusal", "call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Astray:
+    """The open turn says what the rules forbid, and nobody was shown it.
+
+    `start` is the position of the first id of the message that broke the rule, counted in prefill
+    and said.
+    """
+
+    rule: Fault
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A checked body of the open turn that is complete: its end waits.
+
+    `name` is that of the called function, as the model knows it; `text` are its arguments, those
+    of a custom tool as the JSON that its input makes. `start` is the position of its message's
+    first id. `seen`: somebody was shown some of it.
+    """
+
+    kind: BodyKind
+    name: str
+    text: str
+    start: int
+    seen: bool
+
+
+@dataclass(slots=True)
+class _Open:
+    """The segment that has begun, and may be shown."""
+
+    kind: SegmentKind
+    name: str
+    is_checked: bool
+    beginning: Beginning | None = None
+    custom: CustomInput | None = None
+    stops: Stops | None = None
+    seen: bool = False
+    texts: list[str] = field(default_factory=list)
+    """What is to be checked."""
+    held: list[SegmentText] = field(default_factory=list)
+    """What came before it was known what an answer begins like."""
+
+    def body(self, start: int) -> Body:
+        """Of a complete segment."""
+        text = "".join(self.texts)
+        if self.kind is SegmentKind.CUSTOM_CALL:
+            text = orjson.dumps({"input": text}).decode()
+        kind: BodyKind = "call"
+        if self.kind not in CALL_KINDS:
+            kind = "refusal" if self.kind is SegmentKind.REFUSAL else "answer"
+        return Body(kind, self.name, text, start, self.seen)
+
+
+def demands(rules: OutputRules) -> bool:
+    """Whether there is anything that a screen would do."""
+    return (
+        rules.calls != "auto"
+        or not rules.open_calls
+        or rules.one_call
+        or rules.answer is not None
+        or bool(rules.stop)
+        or not rules.allowed.issuperset(rules.tools)
+        or any(
+            tool.is_checked or tool.kind is not SegmentKind.FUNCTION_CALL
+            for tool in rules.tools.values()
+        )
+    )
+
+
+class Screen:
+    """One turn's. `called`: a call was shown in a turn before it. `spelled` tells the bytes of the
+    id at a position.
+
+    What it lets out does not depend on how the segments were cut into texts, except for how its
+    own text is cut.
+    """
+
+    def __init__(
+        self, rules: OutputRules, spelled: Callable[[int], bytes], *, called: bool
+    ) -> None:
+        self.called = called
+        """A call that may be shown came, in this turn or before."""
+        self.stopped = False
+        """The answer came to a stop string."""
+        self.pending = False
+        """Something waits that is more than reasoning."""
+        self.fault: Fault | None = None
+        """What the turn says against the rules."""
+        self.fault_start: int | None = None
+        """Position of the first id of the message with the fault; None while it is open."""
+        self.bodies: list[Body] = []
+        self._rules = rules
+        self._spelled = spelled
+        self._is_held = False
+        self._waits = False
+        self._withheld: list[SegmentEvent] = []
+        self._shown: list[SegmentEvent] = []
+        self._open: _Open | None = None
+
+    def feed(self, segments: Iterable[SegmentEvent]) -> list[SegmentEvent]:
+        """What may be shown now."""
+        for segment in segments:
+            if isinstance(segment, SegmentText):
+                self._read(segment)
+            elif isinstance(segment, SegmentStarted):
+                self._start(segment)
+            else:
+                self._end(segment)
+        shown, self._shown = self._shown, []
+        return shown
+
+    def hold(self) -> None:
+        """From here on nothing of a checked body is shown before the turn has ended."""
+        self._is_held = True
+        if self._open is not None and self._open.is_checked:
+            self._waits = True
+
+    def release(self) -> list[SegmentEvent]:
+        """What waited. The turn has ended."""
+        withheld, self._withheld = self._withheld, []
+        self._waits = self.pending = False
+        return withheld
+
+    def _start(self, segment: SegmentStarted) -> None:
+        if self.stopped:
+            return
+        kind, name = self._kind(segment), segment.name
+        fault = self._fault(kind, name)
+        if fault is not None:
+            self._go_astray(fault)
+            return
+        self.called = self.called or kind in CALL_KINDS
+        self._open = _Open(kind, name, self._is_checked(kind, name))
+        if kind is SegmentKind.CUSTOM_CALL:
+            self._open.custom = CustomInput()
+        if kind is SegmentKind.FINAL and self._rules.stop:
+            self._open.stops = Stops(self._rules.stop, self._spelled)
+        if self._open.is_checked and (self._is_held or kind in WHOLE_KINDS):
+            self._waits = True
+        if kind is SegmentKind.FINAL and self._rules.answer is not None:
+            self._open.beginning = Beginning(self._rules.answer)
+        else:
+            self._show(self._open, SegmentStarted(kind, name))
+
+    def _kind(self, segment: SegmentStarted) -> SegmentKind:
+        tool = self._rules.tools.get(segment.name)
+        is_known = tool is not None and segment.kind is SegmentKind.FUNCTION_CALL
+        return tool.kind if tool is not None and is_known else segment.kind
+
+    def _fault(self, kind: SegmentKind, name: str) -> Fault | None:
+        rules = self._rules
+        if kind is SegmentKind.FINAL:
+            is_owed = rules.calls == "required" and not self.called
+            return "prose_for_call" if is_owed else None
+        if kind not in CALL_KINDS:
+            return None
+        is_allowed = name in rules.allowed if name in rules.tools else rules.open_calls
+        if rules.calls == "none" or not is_allowed:
+            return "call_not_allowed"
+        return "second_call" if rules.one_call and self.called else None
+
+    def _is_checked(self, kind: SegmentKind, name: str) -> bool:
+        if kind is SegmentKind.FINAL:
+            return self._rules.answer is not None
+        tool = self._rules.tools.get(name) if kind in CALL_KINDS else None
+        return tool is not None and (tool.is_checked or kind in WHOLE_KINDS)
+
+    def _go_astray(self, fault: Fault, start: int | None = None) -> None:
+        self._waits = True
+        if self.fault is None:
+            self.fault, self.fault_start = fault, start
+
+    def _read(self, text: SegmentText) -> None:
+        if self._open is None:
+            return
+        if self._open.beginning is not None:
+            self._judge(self._open, self._open.beginning, text)
+        else:
+            self._write(self._open, text)
+
+    def _judge(self, segment: _Open, beginning: Beginning, text: SegmentText) -> None:
+        """An answer in a format says what it is with its first characters."""
+        segment.held.append(text)
+        verdict = beginning.read(text.text)
+        if verdict is Verdict.UNKNOWN:
+            return
+        segment.beginning = None
+        if verdict is Verdict.PROSE:
+            self._open = None
+            self._go_astray("not_json")
+            return
+        if verdict is Verdict.REFUSAL:
+            segment.kind = SegmentKind.REFUSAL
+        self._show(segment, SegmentStarted(segment.kind))
+        for held in segment.held:
+            self._write(segment, held)
+
+    def _write(self, segment: _Open, text: SegmentText) -> None:
+        if segment.custom is not None:
+            self._show_text(segment, segment.custom.feed(text.text))
+        elif segment.stops is not None:
+            for part in segment.stops.feed(text):
+                self._show_text(segment, part.text, part.tokens)
+            self.stopped = self.stopped or segment.stops.is_reached
+        else:
+            self._show_text(segment, text.text, text.tokens)
+
+    def _end(self, segment: SegmentEnded) -> None:
+        open_segment, self._open = self._open, None
+        if open_segment is None:
+            if self.fault is not None and self.fault_start is None:
+                self.fault_start = segment.start
+            return
+        if open_segment.beginning is not None:
+            if segment.complete:
+                self._go_astray("not_json", segment.start)
+            return
+        self._flush(open_segment, is_complete=segment.complete)
+        if open_segment.is_checked and not self.stopped:
+            self._waits = True
+            if segment.complete:
+                self.bodies.append(open_segment.body(segment.start))
+        self._show(open_segment, segment)
+
+    def _flush(self, segment: _Open, *, is_complete: bool) -> None:
+        if segment.custom is not None:
+            self._show_text(segment, segment.custom.finish(is_complete=is_complete))
+        if segment.stops is not None:
+            for part in segment.stops.finish():
+                self._show_text(segment, part.text, part.tokens)
+
+    def _show_text(self, segment: _Open, text: str, tokens: tuple[int, ...] = ()) -> None:
+        if not text:
+            return
+        if segment.is_checked:
+            segment.texts.append(text)
+        self._show(segment, SegmentText(text, tokens))
+
+    def _show(self, segment: _Open, event: SegmentEvent) -> None:
+        if not self._waits:
+            segment.seen = True
+            self._shown.append(event)
+            return
+        self._withheld.append(event)
+        if isinstance(event, SegmentStarted) and event.kind is not SegmentKind.REASONING:
+            self.pending = True

@@ -1,0 +1,158 @@
+"""Call items ↔ what the model wrote: a function's name and its arguments as JSON.
+
+The model knows every tool as a function (`protocol.callables`), so a call of a custom tool, a shell
+or the patcher is told to it as a call of that function, and what it writes is read back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import orjson
+from pydantic import ValidationError
+
+from gateway.generation import SegmentKind
+from gateway.protocol.base import WireModel
+from gateway.protocol.callables import APPLY_PATCH, CUSTOM_INPUT, LOCAL_SHELL, SHELL, flat_name
+from gateway.protocol.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FileOperation,
+    FunctionCall,
+    FunctionCallOutput,
+    InputImage,
+    InputText,
+    LocalShellAction,
+    LocalShellCall,
+    LocalShellCallOutput,
+    ShellAction,
+    ShellCall,
+    ShellCallOutput,
+)
+from gateway.protocol.nulls import without_nulls
+
+if TYPE_CHECKING:
+    from gateway.protocol.items import CallItem, InputFile, OutputItem
+    from gateway.protocol.rules import ToolRule
+
+_M = TypeVar("_M", bound=WireModel)
+
+IMAGE_NOTE: Final = "[image omitted: this model reads text only]"
+FILE_NOTE: Final = "[file omitted: this model reads text only]"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`name` is the one that the model knows; `arguments` is JSON, or what stood in its place."""
+
+    name: str
+    arguments: str
+
+
+class _Patch(WireModel):
+    """The arguments of the patcher."""
+
+    operation: FileOperation
+
+
+def call_of(item: CallItem) -> Call:
+    """What the model wrote, or would have written, to make this call."""
+    match item:
+        case FunctionCall():
+            return Call(flat_name(item.namespace, item.name), item.arguments)
+        case CustomToolCall():
+            return Call(flat_name(item.namespace, item.name), _json({CUSTOM_INPUT: item.input}))
+        case LocalShellCall():
+            action = item.action.model_dump(exclude={"type"}, exclude_none=True)
+            return Call(LOCAL_SHELL, _json({k: v for k, v in action.items() if v != {}}))
+        case ShellCall():
+            return Call(SHELL, _json(item.action.model_dump(exclude_none=True)))
+        case _:
+            return Call(APPLY_PATCH, _json({"operation": _operation(item.operation)}))
+
+
+def output_text(item: OutputItem) -> str:
+    """What the model is shown of a call's output; what it cannot read is named in its place."""
+    match item:
+        case FunctionCallOutput() | CustomToolCallOutput():
+            if isinstance(item.output, str):
+                return item.output
+            return "\n".join(map(_part_text, item.output))
+        case LocalShellCallOutput():
+            return item.output
+        case ShellCallOutput():
+            return _json([command.model_dump(exclude_none=True) for command in item.output])
+        case _:
+            return _json(without_nulls({"status": item.status, "output": item.output}))
+
+
+def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, Any]:
+    """The fields of a call item besides `id`, `type`, `status` and `call_id`.
+
+    No `rule`: a function that nobody declared. The input of a custom tool is `arguments` itself
+    where that is not the JSON object it should be. Raises `ValueError` when the arguments of a
+    shell or the patcher have not their shape.
+    """
+    if rule is None:
+        return {"name": name, "arguments": arguments}
+    match rule.kind:
+        case SegmentKind.LOCAL_SHELL_CALL:
+            action = _read(LocalShellAction, arguments)
+            return {
+                "action": _some(action.command, action.model_dump(mode="json", exclude_none=True))
+            }
+        case SegmentKind.SHELL_CALL:
+            commands = _read(ShellAction, arguments)
+            return {"action": _some(commands.commands, commands.model_dump(mode="json"))}
+        case SegmentKind.APPLY_PATCH_CALL:
+            return {"operation": _operation(_read(_Patch, arguments).operation)}
+        case SegmentKind.CUSTOM_CALL:
+            said = {CUSTOM_INPUT: _custom_input(arguments)}
+        case _:
+            said = {"arguments": arguments}
+    return without_nulls({"name": rule.shown_name, "namespace": rule.namespace, **said})
+
+
+def _read(model: type[_M], arguments: str) -> _M:
+    """Strict, as JSON Schema would have it. Raises `ValueError`."""
+    try:
+        return model.model_validate(orjson.loads(arguments))
+    except (orjson.JSONDecodeError, ValidationError) as error:
+        raise ValueError(f"not the arguments of {model.__name__}: {error}") from None
+
+
+def _some(words: tuple[str, ...], action: dict[str, Any]) -> dict[str, Any]:
+    if not words:
+        raise ValueError("a command must have at least one word")
+    return action
+
+
+def _custom_input(arguments: str) -> str:
+    try:
+        document = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+    text = document.get(CUSTOM_INPUT, "") if isinstance(document, dict) else None
+    return text if isinstance(text, str) else arguments
+
+
+def _operation(operation: FileOperation) -> dict[str, Any]:
+    """`delete_file` has no diff."""
+    fields: dict[str, Any] = {"type": operation.type, "path": operation.path}
+    return fields if operation.type == "delete_file" else {**fields, "diff": operation.diff}
+
+
+def _part_text(part: InputText | InputImage | InputFile) -> str:
+    match part:
+        case InputText():
+            return part.text
+        case InputImage():
+            return IMAGE_NOTE
+        case _:
+            return FILE_NOTE
+
+
+def _json(value: object) -> str:
+    """Compact, with every character as itself."""
+    return orjson.dumps(value).decode()

@@ -1,0 +1,324 @@
+"""What is done about a turn that does not go as the request demands: decisions, and no I/O.
+
+A decision is made from the rules, the fold and the last repair alone. All of these follow from the
+log, so another replica that goes on decides the same.
+
+A repair takes ids back that nobody has seen, ends the turn and opens another one, which goes on
+with what is left:
+
+| what happened                                | rule                        | the next turn opens |
+|----------------------------------------------|-----------------------------|---------------------|
+| a call that may not be made                  | `call_not_allowed`          | the answer          |
+| a second call where one is allowed           | `second_call`               | (nothing is needed) |
+| an answer where a call is required           | `prose_for_call`            | the call            |
+| an answer that cannot become JSON            | `not_json`                  | the answer          |
+| a header that had to be guessed, or has no end | `header_not_understood`   | a channel           |
+| a call whose arguments are wrong             | `invalid_tool_call`         | nothing             |
+| an answer that is not what was asked for     | `invalid_structured_output` | the answer          |
+| the reasoning budget is used up              | `reasoning_budget`          | the answer          |
+
+Where a call is required and none has come, the next turn opens the call instead. Where one has
+come, no other turn is needed: the client has something to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import GatewayError
+from gateway.generation import FinishReason, SegmentKind, Where
+from gateway.harmony.prefills import answer_header, call_header, channel_header
+from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, FIRST_SPECIAL, MESSAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.generation import Place
+    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.output.fold import Astray, Body, Fold
+    from gateway.protocol.rules import OutputRules, ToolRule
+
+HEADER_NOT_UNDERSTOOD: Final = "header_not_understood"
+REASONING_BUDGET: Final = "reasoning_budget"
+REPETITION: Final = "repetition"
+BEGUN_ANEW: Final = "begun_anew"
+"""Another backend goes on, from the beginning of a message that nobody has seen."""
+
+REQUIRED_TOOL_NOT_CALLED: Final = "required_tool_not_called"
+INVALID_TOOL_CALL: Final = "invalid_tool_call"
+INVALID_STRUCTURED_OUTPUT: Final = "invalid_structured_output"
+FAILURES: Final = {
+    "call_not_allowed": INVALID_TOOL_CALL,
+    "second_call": INVALID_TOOL_CALL,
+    "prose_for_call": REQUIRED_TOOL_NOT_CALLED,
+    "not_json": INVALID_STRUCTURED_OUTPUT,
+    INVALID_TOOL_CALL: INVALID_TOOL_CALL,
+    INVALID_STRUCTURED_OUTPUT: INVALID_STRUCTURED_OUTPUT,
+}
+"""With which code a response fails that is repaired in vain, by the rule of the last repair."""
+
+PERIOD_IDS_MAX: Final = 8
+"""How many ids may repeat each other over and over to be taken for a loop."""
+LOOK_IDS: Final = 64
+"""Loops are looked for after so many ids."""
+BUDGET_TURNS_MAX: Final = 2
+"""Turns that may end because of the budget: one after which the model may call a tool or answer,
+and, if it thinks on, one after which its answer is opened."""
+
+_UNSEEN_KINDS: Final = frozenset(
+    {SegmentKind.LOCAL_SHELL_CALL, SegmentKind.SHELL_CALL, SegmentKind.APPLY_PATCH_CALL}
+)
+_MAY_BE_REASONING: Final = (None, SegmentKind.REASONING)
+_IN_HEADERS: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
+
+
+class Unruly(GatewayError):
+    """The model does not do what the request demands, however often it is asked.
+
+    `code` is that of the failed response.
+    """
+
+    def __init__(self, code: str) -> None:
+        super().__init__(f"the model did not do what was demanded of it: {code}")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """How much is done to make a model do what it was told.
+
+    `repairs_max` turns of a response may be ended because of what they say. A header of more than
+    `header_tokens_max` ids is none. After `repeated_tokens_max` ids that repeat those before them
+    a response ends (0: never). With `refusals` the model may refuse to answer in a format.
+    """
+
+    repairs_max: int = 3
+    header_tokens_max: int = 64
+    repeated_tokens_max: int = 1024
+    refusals: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the open turn ends: by itself, with a repair (`rule`), or with all of the response.
+
+    A repair takes back all ids from position `start` on (None: none), counted in prefill and said;
+    `is_written` if the log has it already. `failure` is the code of a response that fails.
+    """
+
+    finish: FinishReason = FinishReason.CUT
+    rule: str = ""
+    start: int | None = None
+    is_written: bool = False
+    failure: str = ""
+
+
+class Course:
+    """What one response is held to."""
+
+    def __init__(
+        self,
+        rules: OutputRules,
+        policy: Steering,
+        vocabulary: Vocabulary,
+        *,
+        reasoning_budget: int | None,
+    ) -> None:
+        self._rules = rules
+        self._policy = policy
+        self._vocabulary = vocabulary
+        self._reasoning_budget = reasoning_budget
+        is_narrowed = not rules.open_calls or rules.allowed != rules.tools.keys()
+        self.has_checks = rules.answer is not None or any(map(_is_checked, rules.tools.values()))
+        """Some bodies are checked before they are done."""
+        self._may_stray = self.has_checks or rules.calls != "auto" or rules.one_call or is_narrowed
+
+    def stretch(self, fold: Fold, ids: Sequence[int]) -> int:
+        """How many of the next ids may be written before the turn is looked at; 0: no more may be
+        thought.
+
+        A marker stands alone, so that what is decided does not depend on the cut into chunks.
+        """
+        if len(ids) == 1 and self._reasoning_budget is None:
+            return 1
+        count = next((at for at, token in enumerate(ids) if token >= FIRST_SPECIAL), len(ids)) or 1
+        said = _said(fold)
+        if 0 < self._policy.repeated_tokens_max <= len(said) + count:
+            count = min(count, LOOK_IDS - len(said) % LOOK_IDS)
+        if self._reasoning_budget is not None:
+            count = min(count, self._thinkable(fold, ids[0]))
+        return count
+
+    def _thinkable(self, fold: Fold, token: int) -> int:
+        """How many ids of the kind of `token` can follow without exceeding the budget."""
+        place, is_text = fold.place, token < FIRST_SPECIAL
+        left = self._budget_left(fold)
+        if place.where is Where.BODY and is_text:
+            return max(0, left) if place.kind in _MAY_BE_REASONING else LOOK_IDS
+        in_header = place.where is Where.HEADER and token in _IN_HEADERS
+        return LOOK_IDS if is_text or in_header or left >= 0 else 0
+
+    def _budget_left(self, fold: Fold) -> int:
+        """How many more ids may be thought; below 0 where the open message may turn out to be
+        reasoning of more than that, with all ids that spell it.
+        """
+        place = fold.place
+        left = (self._reasoning_budget or 0) - fold.usage.reasoning_tokens - place.waiting
+        if place.kind is not None or place.where is Where.OVER:
+            return max(0, left)
+        return left - (_position(fold) - place.start)
+
+    def exceeds_budget(self, fold: Fold) -> bool:
+        """More would have been thought than may be, if the turn ended here."""
+        return self._reasoning_budget is not None and self._budget_left(fold) < 0
+
+    def out_of_budget(self, fold: Fold) -> Ending:
+        """The next id would be reasoning beyond the budget."""
+        return Ending(rule=REASONING_BUDGET, start=_unseen_from(fold, fold.place.start))
+
+    def look(self, fold: Fold, *, at_header: bool) -> Ending | None:
+        """What is to be done about the open turn; `at_header`: a header is open, or has just ended.
+
+        None when it goes on.
+        """
+        if self._may_stray and (astray := fold.astray) is not None:
+            return self._astray(fold, astray)
+        if at_header and (start := self._not_understood_from(fold)) is not None:
+            return Ending(rule=HEADER_NOT_UNDERSTOOD, start=start)
+        if self._is_looping(fold):
+            return Ending(FinishReason.LENGTH, REPETITION)
+        if self._rules.stop and fold.stopped:
+            return Ending(FinishReason.STOP)
+        return None
+
+    def _astray(self, fold: Fold, astray: Astray) -> Ending:
+        is_mendable = self._repairs_left(fold) > 0 or fold.called
+        start = _unseen_from(fold, astray.start) if is_mendable else None
+        if start is None:
+            return Ending(failure=FAILURES[astray.rule])
+        return Ending(rule=astray.rule, start=start)
+
+    def _not_understood_from(self, fold: Fold) -> int | None:
+        place = fold.place
+        size = _position(fold) - place.start
+        is_long = place.where is Where.HEADER and size > self._policy.header_tokens_max
+        if not (is_long or place.doubts) or self._repairs_left(fold) <= 0:
+            return None
+        return _unseen_from(fold, place.start)
+
+    def _is_looping(self, fold: Fold) -> bool:
+        said, size = _said(fold), self._policy.repeated_tokens_max
+        if not size or len(said) < size + PERIOD_IDS_MAX or len(said) % LOOK_IDS:
+            return False
+        return any(
+            said[-1] == said[-1 - period] and said[-size:] == said[-size - period : -period]
+            for period in range(1, PERIOD_IDS_MAX + 1)
+        )
+
+    def faulty(self, fold: Fold, body: Body) -> Ending:
+        """A body of the open turn is not what was asked for."""
+        code = INVALID_TOOL_CALL if body.kind == "call" else INVALID_STRUCTURED_OUTPUT
+        is_mendable = not body.seen and self._repairs_left(fold) > 0
+        start = _unseen_from(fold, body.start) if is_mendable else None
+        return Ending(failure=code) if start is None else Ending(rule=code, start=start)
+
+    def after_repair(self, fold: Fold, rule: str) -> Ending:
+        """How a turn ends, or all of the response, whose last repair is in the log."""
+        if rule == REPETITION:
+            return Ending(FinishReason.LENGTH)
+        if fold.called:
+            return Ending(FinishReason.STOP)
+        within_budget_turns = fold.recoveries.get(REASONING_BUDGET, 0) <= BUDGET_TURNS_MAX
+        if self._repairs_left(fold) > 0 or (rule == REASONING_BUDGET and within_budget_turns):
+            return Ending(FinishReason.CUT)
+        failure = FAILURES.get(rule)
+        return Ending(FinishReason.LENGTH) if failure is None else Ending(failure=failure)
+
+    def begin_anew(self, fold: Fold) -> int | None:
+        """From where on the open turn is better said again when another backend goes on with it,
+        because a grammar cannot begin where it stands; None: it goes on from there.
+        """
+        place = fold.place
+        if not self._may_stray or not (place.where is Where.HEADER or self._checks(place)):
+            return None
+        return _unseen_from(fold, place.start)
+
+    def _checks(self, place: Place) -> bool:
+        """What is open now will be checked."""
+        if place.kind is SegmentKind.FINAL:
+            return self._rules.answer is not None
+        rule = self._rules.tools.get(place.name)
+        return rule is not None and _is_checked(rule)
+
+    @property
+    def refusals(self) -> bool:
+        """The model may refuse to answer in a format."""
+        return self._policy.refusals
+
+    def may_think(self, fold: Fold) -> bool:
+        """The reasoning budget is not used up."""
+        return self._reasoning_budget is None or REASONING_BUDGET not in fold.recoveries
+
+    def lacks_call(self, fold: Fold) -> bool:
+        """A call is required, and none was made."""
+        return self._rules.calls == "required" and not fold.called
+
+    def next_prefill(self, fold: Fold, rule: str | None) -> tuple[int, ...] | None:
+        """What opens the next turn, after one that ended; None: there is nothing left to do.
+
+        `rule` is that of the repair the last turn ended with, if it did. A turn that ended by
+        itself without anything the client can use is followed by one more (recovery rule R10).
+        """
+        finishes = [turn.finish for turn in fold.turns]
+        if finishes[-1] is FinishReason.CUT:
+            return self._prefill_after(fold, rule)
+        lacks_answer = not fold.visible or self.lacks_call(fold)
+        if lacks_answer and finishes[-1] is FinishReason.STOP and finishes.count(finishes[-1]) == 1:
+            return self._demanded_header(fold)
+        return None
+
+    def _prefill_after(self, fold: Fold, rule: str | None) -> tuple[int, ...]:
+        if rule == HEADER_NOT_UNDERSTOOD:
+            return channel_header()
+        may_call = self._rules.calls == "auto" and bool(self._rules.allowed)
+        is_first_time = rule == REASONING_BUDGET and fold.recoveries[rule] < BUDGET_TURNS_MAX
+        if may_call and (rule == INVALID_TOOL_CALL or is_first_time):
+            return ()
+        return self._demanded_header(fold)
+
+    def _demanded_header(self, fold: Fold) -> tuple[int, ...]:
+        if self.lacks_call(fold):
+            return call_header(self._rules, self._vocabulary)
+        faults = (INVALID_STRUCTURED_OUTPUT, "not_json")
+        attempt = sum(fold.recoveries.get(fault, 0) for fault in faults)
+        return answer_header(self._rules, attempt=attempt)
+
+    def _repairs_left(self, fold: Fold) -> int:
+        """How many more turns may be ended because of what they say."""
+        cut = sum(turn.finish is FinishReason.CUT for turn in fold.turns)
+        thought = min(fold.recoveries.get(REASONING_BUDGET, 0), BUDGET_TURNS_MAX)
+        return self._policy.repairs_max - max(0, cut - thought)
+
+
+def _is_checked(rule: ToolRule) -> bool:
+    return rule.is_checked or rule.kind in _UNSEEN_KINDS
+
+
+def _said(fold: Fold) -> list[int]:
+    turn = fold.open_turn
+    return turn.said if turn is not None else []
+
+
+def _position(fold: Fold) -> int:
+    """How many ids of the open turn were fed, prefill included."""
+    turn = fold.open_turn
+    return len(turn.prefill) + len(turn.said) if turn is not None else 0
+
+
+def _unseen_from(fold: Fold, start: int) -> int | None:
+    """From where on a message that starts at position `start` can be taken back; None: somebody has
+    seen some of it. Its first id may have to stay, because it showed the end of the one before.
+    """
+    seen = fold.seen
+    return max(start, seen) if seen <= start + 1 else None

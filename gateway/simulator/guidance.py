@@ -1,0 +1,90 @@
+"""Holds ids to a grammar, as an engine's grammar backend does: llguidance over our vocabulary."""
+
+from __future__ import annotations
+
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from llguidance import LLMatcher, LLTokenizer
+
+from gateway.harmony.vocabulary import (
+    FIRST_SPECIAL,
+    NAMED_SPECIALS,
+    PATTERN,
+    STOP_IDS,
+    VOCABULARY_SIZE,
+)
+from gateway.simulator.errors import bad_request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.harmony.vocabulary import Vocabulary
+
+_BUILDING: Final = Lock()
+
+
+class Guide:
+    """What may be said next. Stop ids may be said wherever the grammar may end.
+
+    Raises `SimulatedError` (400) for a grammar that the matcher does not take.
+    """
+
+    def __init__(self, grammar: str, vocabulary: Vocabulary) -> None:
+        self._matcher = LLMatcher(_tokenizer(vocabulary), grammar, log_level=0)
+        if self._matcher.is_error():
+            raise bad_request(f"Grammar error: {self._matcher.get_error().rstrip()}")
+
+    def accepts(self, ids: Sequence[int]) -> int:
+        """How many of these may be said, one after the other."""
+        return self._matcher.validate_tokens(list(ids))
+
+    def say(self, ids: Sequence[int]) -> None:
+        """They are said; they must be acceptable."""
+        if not self._matcher.consume_tokens(list(ids)):
+            raise ValueError(self._matcher.get_error())
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the grammar is satisfied."""
+        return self._matcher.is_accepting()
+
+    def forced(self) -> list[int]:
+        """What must be said next, in the usual ids; empty when there is a choice."""
+        return self._matcher.compute_ff_tokens()
+
+    def choices(self) -> Choices:
+        """All ids that may be said next."""
+        return Choices(self._matcher.compute_bitmask())
+
+
+class Choices:
+    """A set of ids as the bits of a mask, the lowest bit of the first byte first."""
+
+    def __init__(self, mask: bytes) -> None:
+        self._mask = int.from_bytes(mask, "little")
+
+    def __contains__(self, token: int) -> bool:
+        return bool(self._mask >> token & 1)
+
+    def lowest(self) -> int | None:
+        """None when nothing may be said."""
+        return (self._mask & -self._mask).bit_length() - 1 if self._mask else None
+
+
+def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
+    """Two seconds' work, hence only for the first grammar of a process, and not twice at once."""
+    with _BUILDING:
+        return _built(vocabulary)
+
+
+@cache
+def _built(vocabulary: Vocabulary) -> LLTokenizer:
+    return LLTokenizer.from_tiktoken(  # type: ignore[attr-defined, no-any-return]
+        encoder={vocabulary.piece(one): one for one in range(FIRST_SPECIAL)},
+        special_tokens=NAMED_SPECIALS,
+        pattern=PATTERN,
+        eos_token=list(STOP_IDS),
+        n_vocab=VOCABULARY_SIZE,
+    )

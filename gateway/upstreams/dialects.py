@@ -1,0 +1,117 @@
+"""What each engine calls things in a request for a completion. No I/O here.
+
+vLLM ignores a key that it does not know; SGLang does so today, and refuses some from 0.5.22 on.
+So each is sent what it knows, and nothing is ever left to a backend's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from gateway.upstreams.engines import Capabilities, Engine
+from gateway.upstreams.structural_tags import Unsayable, tag_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.constraint import Constraint
+    from gateway.generation import Sampling, TokenRequest
+
+Fields = Mapping[str, object]
+
+TAG_BYTES_MAX: Final = 4 * 1024 * 1024
+_ANSWER_OPENING: Final = (200005, 17196)
+"""`<|channel|>final`. vLLM 0.11 to 0.26 look for it in prompt and output, and bind from there on:
+a prompt that repeats an earlier answer would have them bind at once, header and all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Fields of a request. `holds`: with them no id of the turn can break the constraint."""
+
+    fields: Fields
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one backend is spoken to."""
+
+    engine: Engine = field(default_factory=Engine)
+    can: Capabilities = field(default_factory=Capabilities)
+
+    def grammar(self, request: TokenRequest) -> Grammar | None:
+        """How to bind the model to the request's constraint; None where there is no way.
+
+        That an answer alone is bound is a help but no promise: whether it is depends on the
+        release and on the header that the model chooses.
+        """
+        constraint = request.constraint
+        if constraint is None or not self.can.rank(constraint):
+            return None
+        if self.can.grammars == "answer":
+            if _ANSWER_OPENING in pairwise(request.prompt_ids):
+                return None
+            return Grammar({"structured_outputs": {"json": constraint.answer}}, holds=False)
+        return self._structural_tag(constraint)
+
+    def body(
+        self,
+        request: TokenRequest,
+        *,
+        served_model: str,
+        stop_ids: Sequence[int],
+        grammar: Grammar | None = None,
+    ) -> bytes:
+        """JSON of the request."""
+        sampling = request.sampling
+        body: dict[str, object] = {
+            "model": served_model,
+            "prompt": request.prompt_ids,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+            "stop_token_ids": list(stop_ids),
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+        }
+        body |= _optional_sampling(sampling)
+        if self.engine.kind == "sglang":
+            body |= {"rid": request.request_id, "no_stop_trim": True}
+        else:
+            body |= {"request_id": request.request_id, "include_stop_str_in_output": True}
+        if sampling.logprobs is not None and self.can.logprobs:
+            body |= {"logprobs": sampling.logprobs, "return_tokens_as_token_ids": True}
+        if request.cache_salt:
+            body["cache_salt"] = request.cache_salt
+        if priority := self.can.priority_sign * request.priority:
+            body["priority"] = priority
+        if grammar is not None:
+            body |= grammar.fields
+        return orjson.dumps(body)
+
+    def _structural_tag(self, constraint: Constraint) -> Grammar | None:
+        try:
+            tag = tag_of(constraint.turn, max_whitespace=self.can.max_whitespace)
+            encoded = orjson.dumps(tag)
+        except (Unsayable, orjson.JSONEncodeError):
+            return None
+        if len(encoded) > TAG_BYTES_MAX:
+            return None
+        if self.engine.kind == "sglang":
+            return Grammar({"response_format": tag}, holds=True)
+        return Grammar({"structured_outputs": {"structural_tag": encoded.decode()}}, holds=True)
+
+
+def _optional_sampling(sampling: Sampling) -> dict[str, object]:
+    chosen = {"seed": sampling.seed, "top_k": sampling.top_k, "min_p": sampling.min_p}
+    return {name: value for name, value in chosen.items() if value is not None}

@@ -1,0 +1,227 @@
+"""What a run is given: rules, prompt, budget, priority, and who may read its reasoning."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway import ids
+from gateway.errors import ContextLengthExceeded, InvalidRequest
+from gateway.harmony.rendering import Renderer, SchemaLimits
+from gateway.harmony.vocabulary import STOP_IDS
+from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
+from gateway.services.models import Models
+from gateway.services.preparation import (
+    Preparation,
+    PreparationLimits,
+    Rendering,
+    Secrets,
+    SystemMessage,
+)
+from gateway.services.threads import Threads
+from gateway.telemetry import Metrics
+from gateway.tenancy import Principal, TenantPolicy
+from gateway.upstreams.backend import Backend
+from gateway.upstreams.client import build_client
+from gateway.upstreams.connection import ConnectionLimits
+from gateway.upstreams.pool import Pool, PoolPolicy
+from gateway.upstreams.transport import KeepAlive
+from tests.conftest import new_tenant
+from tests.fakes.create_bodies import CUSTOM, FUNCTION, NAMESPACE, SCHEMA, STRICT, parse
+from tests.fakes.harmony_oracle import spelled, vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.runs.specification import RunSpecification
+    from gateway.store.engine import Database
+
+MODEL, CONTEXT_LENGTH = "gpt-oss-20b", 600
+SEALER = Sealer([SealingSecret("k", b"sixteen bytes or more")])
+PLAIN = TenantPolicy()
+GENEROUS = TenantPolicy(service_tier_max="priority", reasoning_budget_tokens=100)
+SAID = (200006, 173781, 200005, 35644, 200008, 64, 65, 66, 200007)
+
+NESTED: dict[str, Any] = {}
+"""Deeper than a prompt may show it."""
+for _ in range(21):
+    NESTED = {"type": "object", "properties": {"a": NESTED}}
+
+
+class Desk:
+    """Prepares requests of one tenant."""
+
+    def __init__(self, preparation: Preparation, principal: Principal) -> None:
+        self._preparation = preparation
+        self.principal = principal
+
+    async def prepare(self, **body: Any) -> RunSpecification:
+        request = parse(**{"model": MODEL, "input": "hi", **body})
+        return await self._preparation.prepare(self.principal, request, body_bytes=0, durable=False)
+
+
+@asynccontextmanager
+async def desk(database: Database, policy: TenantPolicy = PLAIN) -> AsyncIterator[Desk]:
+    backend = Backend(
+        "b0", "http://127.0.0.1:9", models={MODEL: MODEL}, context_lengths={MODEL: CONTEXT_LENGTH}
+    )
+    client = build_client(
+        keep_alive=KeepAlive(connections_max=1, expiry_s=1), limits=ConnectionLimits()
+    )
+    pool = Pool([backend], client, stop_ids=STOP_IDS, policy=PoolPolicy(), metrics=Metrics())
+    principal = Principal(await new_tenant(database), "acme", ids.new_uuid(), policy)
+    with closing(Threads(threads_max=1, inline_bytes_max=100_000)) as threads:
+        preparation = Preparation(
+            database=database,
+            models=Models(pool, aliases={"alias": MODEL}, efforts={}),
+            rendering=Rendering(Renderer(vocabulary(), SchemaLimits(depth_max=20)), threads),
+            limits=PreparationLimits(history_depth_max=9, history_items_max=99, answer_share=0.25),
+            system_message=SystemMessage(
+                "You.", "2024-06", with_date=False, commentary_without_tools=False
+            ),
+            secrets=Secrets(b"salt", SEALER),
+        )
+        yield Desk(preparation, principal)
+    await pool.close()
+
+
+async def test_a_request_without_demands_has_none(shared_database: Database) -> None:
+    async with desk(shared_database) as at:
+        plain = await at.prepare(tools=[FUNCTION])
+    assert plain.rules.allowed == {"f"}
+    assert (plain.reasoning_budget, plain.priority) == (None, 0)
+    assert plain.head.binding is None
+    assert plain.head.echo["service_tier"] == "default"
+    assert plain.sampling.max_tokens == CONTEXT_LENGTH - len(plain.prompt_ids)
+    assert "# Response Formats" not in spelled(plain.prompt_ids)
+
+
+async def test_tools_of_every_kind_are_told_as_functions(shared_database: Database) -> None:
+    tools = [{"type": "web_search"}, NAMESPACE, {"type": "shell"}, CUSTOM]
+    async with desk(shared_database) as at:
+        told = await at.prepare(tools=tools)
+        untold = await at.prepare(tools=tools, tool_choice="none")
+    prompt = spelled(told.prompt_ids)
+    assert [name for name in ("ns.m", "ns.n", "shell", "c") if f"type {name} = (" in prompt] == [
+        *("ns.m", "ns.n", "shell", "c")
+    ]
+    assert set(told.rules.tools) == {"ns.m", "ns.n", "shell", "c"}
+    assert "namespace functions" not in spelled(untold.prompt_ids)
+    assert untold.rules.calls == "none"
+
+
+async def test_of_tools_that_may_not_be_called_the_model_is_told_all_the_same(
+    shared_database: Database,
+) -> None:
+    choice = {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]}
+    async with desk(shared_database) as at:
+        bound = await at.prepare(tools=[FUNCTION, STRICT], tool_choice=choice)
+        free = await at.prepare(tools=[FUNCTION, STRICT])
+    assert bound.rules.allowed == {"f"}
+    assert bound.prompt_ids == free.prompt_ids
+
+
+async def test_the_format_of_the_answer_is_in_the_prompt_and_in_the_rules(
+    shared_database: Database,
+) -> None:
+    async with desk(shared_database) as at:
+        asked = await at.prepare(text={"format": SCHEMA})
+    assert asked.rules.answer is not None
+    assert "# Response Formats\n\n## answer\n\n{" in spelled(asked.prompt_ids)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"text": {"format": {**SCHEMA, "strict": True, "schema": {"type": 7}}}}, "text.format"),
+        ({"tools": [{**FUNCTION, "parameters": {"type": "nothing"}, "strict": True}]}, "tools"),
+        (
+            {
+                "tools": [
+                    {**CUSTOM, "format": {"type": "grammar", "syntax": "lark", "definition": "("}}
+                ]
+            },
+            "tools",
+        ),
+        ({"tools": [NAMESPACE, {**FUNCTION, "parameters": NESTED}]}, "tools[1].parameters"),
+    ],
+)
+async def test_what_cannot_be_checked_is_refused_before_a_token_is_spent(
+    shared_database: Database, body: dict[str, Any], param: str
+) -> None:
+    async with desk(shared_database) as at:
+        with pytest.raises(InvalidRequest) as caught:
+            await at.prepare(**body)
+    assert (caught.value.param or "").startswith(param)
+
+
+async def test_tier_and_budget_are_as_the_policy_has_them(shared_database: Database) -> None:
+    async with desk(shared_database, GENEROUS) as at:
+        fast = await at.prepare(service_tier="priority")
+        slow = await at.prepare(service_tier="flex", reasoning={"max_tokens": 40})
+        short = await at.prepare(max_output_tokens=40)
+    assert (fast.head.echo["service_tier"], fast.reasoning_budget) == ("priority", 100)
+    assert (slow.head.echo["service_tier"], slow.reasoning_budget) == ("flex", 40)
+    assert fast.priority > 0 > slow.priority
+    assert short.reasoning_budget == 30
+
+
+async def test_a_tenant_may_be_shown_no_summaries(shared_database: Database) -> None:
+    asked = {"reasoning": {"summary": "concise"}}
+    async with desk(shared_database) as at:
+        shown = await at.prepare(**asked)
+    async with desk(shared_database, TenantPolicy(reasoning_summary="off")) as at:
+        silent = await at.prepare(**asked)
+    assert (shown.rules.summary, shown.head.echo["reasoning"]["summary"]) == ("concise", "concise")
+    assert (silent.rules.summary, silent.head.echo["reasoning"]["summary"]) == ("off", None)
+
+
+async def test_reasoning_is_sealed_for_the_tenant_and_the_model_that_answers(
+    shared_database: Database,
+) -> None:
+    async with desk(shared_database) as at:
+        asked = await at.prepare(model="alias", include=["reasoning.encrypted_content"])
+    assert asked.head.binding == Binding(at.principal.tenant_id, MODEL, "k")
+
+
+def thought(seal: str | None) -> dict[str, Any]:
+    return {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": seal}
+
+
+QUESTION = {"role": "user", "content": "hi"}
+ANSWER = {"role": "assistant", "content": "hello"}
+
+
+async def test_sealed_reasoning_is_in_the_prompt_as_the_model_said_it(
+    shared_database: Database,
+) -> None:
+    async with desk(shared_database) as at:
+        seal = SEALER.seal(Binding(at.principal.tenant_id, MODEL, "k"), Unsealed(ids=SAID).content)
+        asked = await at.prepare(input=[QUESTION, thought(seal), QUESTION])
+        stale = await at.prepare(input=[QUESTION, thought(seal), ANSWER, QUESTION])
+        left_out = await at.prepare(
+            truncation="auto",
+            input=[QUESTION, thought(seal), {**QUESTION, "content": "a " * 545}],
+        )
+    assert tuple(asked.added[1].ids or ()) == SAID
+    assert str(list(SAID))[1:-1] in str(asked.prompt_ids)
+    assert str(list(SAID))[1:-1] not in str(stale.prompt_ids)
+    assert str(list(SAID))[1:-1] not in str(left_out.prompt_ids)
+    assert all(item.ids for item in left_out.added)
+
+
+async def test_reasoning_that_was_sealed_for_others_is_refused(shared_database: Database) -> None:
+    seal = SEALER.seal(Binding(ids.new_uuid(), MODEL, "k"), Unsealed(ids=SAID).content)
+    async with desk(shared_database) as at:
+        with pytest.raises(InvalidRequest) as caught:
+            await at.prepare(input=[QUESTION, thought(seal)])
+    assert caught.value.code == "invalid_encrypted_content"
+    assert caught.value.param == "input[1].encrypted_content"
+
+
+async def test_a_prompt_that_leaves_no_room_is_refused(shared_database: Database) -> None:
+    async with desk(shared_database) as at:
+        with pytest.raises(ContextLengthExceeded):
+            await at.prepare(input="a " * 600)

@@ -1,0 +1,82 @@
+"""Policies of tenants: what is set is found with the key; the table refuses what is no policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway import ids
+from gateway.errors import StoreConflict
+from gateway.store import tenants
+from gateway.store.tenants import NewKey, OwnPolicy, PolicyChanges
+from gateway.tenancy import TenantId, TenantPolicy
+
+if TYPE_CHECKING:
+    from gateway.store.engine import Database
+
+CHANGES: PolicyChanges = {
+    "on_disconnect": "continue",
+    "log_retention_s": 60,
+    "response_retention_s": 120,
+    "background_running_max": 1,
+    "background_queued_max": 2,
+    "reasoning_summary": "off",
+    "reasoning_budget_tokens": 0,
+    "service_tier_max": "priority",
+}
+DEFAULTS = TenantPolicy(reasoning_budget_tokens=4096)
+
+
+async def new_tenant(database: Database) -> None:
+    tenant = TenantId(ids.new_uuid())
+    await tenants.insert_tenant(database, tenant, "acme")
+    await tenants.insert_key(database, NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash"))
+
+
+async def test_a_key_is_found_with_every_part_of_its_tenant_s_policy(database: Database) -> None:
+    await new_tenant(database)
+    found = await tenants.find_principal(database, b"hash", DEFAULTS)
+    assert found is not None
+    assert found.policy == DEFAULTS
+    await tenants.set_policy(database, "acme", CHANGES)
+    found = await tenants.find_principal(database, b"hash", DEFAULTS)
+    assert found is not None
+    assert found.policy == OwnPolicy(**CHANGES).over(DEFAULTS)
+    assert found.policy == TenantPolicy("continue", 60, 120, 1, 2, "off", 0, "priority")
+
+
+async def test_a_policy_that_is_taken_back_is_the_default_again(database: Database) -> None:
+    await new_tenant(database)
+    changed = await tenants.set_policy(database, "acme", CHANGES)
+    assert changed is not None
+    assert changed[1] == OwnPolicy(**CHANGES)
+    nothing: PolicyChanges = {
+        "reasoning_summary": None,
+        "reasoning_budget_tokens": None,
+        "service_tier_max": None,
+    }
+    taken_back = await tenants.set_policy(database, "acme", nothing)
+    assert taken_back is not None
+    assert taken_back[1] == replace(changed[1], **nothing)
+    assert taken_back[1].over(DEFAULTS).reasoning_budget_tokens == 4096
+    assert taken_back[1].over(DEFAULTS).service_tier_max == "default"
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("on_disconnect", "pause"),
+        ("reasoning_summary", "model"),
+        ("reasoning_budget_tokens", -1),
+        ("service_tier_max", "flex"),
+    ],
+)
+async def test_the_table_refuses_what_is_no_policy(
+    database: Database, column: str, value: object
+) -> None:
+    await new_tenant(database)
+    with pytest.raises(StoreConflict) as caught:
+        await tenants.set_policy(database, "acme", {column: value})  # type: ignore[misc]
+    assert caught.value.constraint == f"ck_tenants_{column}"

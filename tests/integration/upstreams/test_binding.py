@@ -1,0 +1,186 @@
+"""`InferenceServer` and what can be asked of an engine: grammars, logprobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from gateway.constraint import Constraint, Literal
+from gateway.errors import (
+    ContextOverflow,
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamLost,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
+from gateway.generation import Sampling, TokenChunk, TokenLogprob, TokenRequest
+from gateway.upstreams.backend import Backend, Timeouts
+from gateway.upstreams.engines import Engine
+from gateway.upstreams.problems import BrokeDown, GrammarFailed
+from gateway.upstreams.server import InferenceServer
+from tests.fakes.backend_captures import capture
+from tests.fakes.completion_stream import DONE, said, told, turn
+from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, Act, RawServer, Script, response
+
+if TYPE_CHECKING:
+    from gateway.upstreams.client import Client
+
+REQUEST = TokenRequest("req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt")
+BOUND = replace(REQUEST, constraint=Constraint(Literal("yes")))
+VLLM = Engine("vllm", "0.32.0")
+BAD_TAG: Script = (capture("s_stream_refused_tag").response,)
+BAD_GRAMMAR: Script = capture("s_stream_refused_400").reads
+BROKE_DOWN: Script = capture("s_stream_refused_500").reads
+NO_TOKENIZER: Script = (
+    response(b'{"error":{"message":"it can\'t be used with \'skip_tokenizer_init\'"}}', status=400),
+)
+
+
+def serving(*scripts: Script) -> RawServer:
+    return RawServer({"/v1/completions": scripts})
+
+
+def upstream_of(server: RawServer, client: Client) -> InferenceServer:
+    backend = Backend("gpu-1", server.url)
+    return InferenceServer(backend, client, stop_ids=(200002,), timeouts=Timeouts())
+
+
+async def collect(upstream: InferenceServer, request: TokenRequest = REQUEST) -> list[TokenChunk]:
+    return [chunk async for chunk in upstream.generate(request)]
+
+
+def bodies(server: RawServer) -> list[dict[str, object]]:
+    return [orjson.loads(request.body) for request in server.requests]
+
+
+async def test_a_model_is_bound_where_the_engine_can(client: Client) -> None:
+    async with serving(turn([1, 200002])) as server:
+        upstream = upstream_of(server, client)
+        assert not any(chunk.constrained for chunk in await collect(upstream, BOUND))
+        upstream.runs(VLLM)
+        chunks = await collect(upstream, BOUND)
+        assert all(chunk.constrained for chunk in chunks)
+        assert not any(chunk.constrained for chunk in await collect(upstream))
+    assert ["structured_outputs" in body for body in bodies(server)] == [False, True, False]
+
+
+async def test_each_engine_is_spoken_to_in_its_own_dialect(client: Client) -> None:
+    async with serving(turn([1, 200002])) as server:
+        upstream = upstream_of(server, client)
+        upstream.runs(Engine("sglang", "0.5.23"))
+        assert all(chunk.constrained for chunk in await collect(upstream, BOUND))
+    (body,) = bodies(server)
+    assert body["rid"] == "req_1"
+    assert "response_format" in body
+
+
+@pytest.mark.parametrize("refusal", [BAD_TAG, BAD_GRAMMAR, BROKE_DOWN])
+async def test_a_grammar_that_is_refused_is_left_out(client: Client, refusal: Script) -> None:
+    refusal = (*refusal, Act.CLOSE)
+    async with serving(refusal, turn([1, 200002]), refusal, turn([2, 200002])) as server:
+        upstream = upstream_of(server, client)
+        upstream.runs(VLLM)
+        for first in (1, 2):
+            chunks = await collect(upstream, BOUND)
+            assert [i for chunk in chunks for i in chunk.ids] == [first, 200002]
+            assert not any(chunk.constrained for chunk in chunks)
+        assert upstream.can.grammars == "turn", "another grammar may be taken"
+    sent = bodies(server)
+    assert ["structured_outputs" in body for body in sent] == [True, False] * 2
+    assert [body["request_id"] for body in sent[:2]] == ["req_1", "req_1-free"]
+
+
+async def test_who_refuses_every_grammar_is_not_sent_another_until_asked_anew(
+    client: Client,
+) -> None:
+    async with serving(NO_TOKENIZER, turn([1, 200002])) as server:
+        upstream = upstream_of(server, client)
+        upstream.runs(VLLM)
+        for _ in range(2):
+            await collect(upstream, BOUND)
+        noted = [upstream.can.grammars]
+        upstream.runs(VLLM)
+        noted.append(upstream.can.grammars)
+        assert noted == ["none", "turn"]
+    assert ["structured_outputs" in body for body in bodies(server)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind"),
+    [
+        (BAD_TAG, BAD_TAG, UpstreamRejected),  # something else is wrong with the request
+        (BAD_TAG, (response(b"", status=503),), UpstreamUnavailable),
+        (BROKE_DOWN, (response(b"", status=503),), BrokeDown),  # it did not survive the first
+        (BROKE_DOWN, (Act.RESET,), BrokeDown),
+        (BROKE_DOWN, BAD_TAG, UpstreamRejected),
+        (BROKE_DOWN, (STREAM_HEAD, said([1]), Act.RESET), UpstreamFailed),
+    ],
+)
+async def test_a_request_is_tried_without_its_grammar_once(
+    client: Client, first: Script, second: Script, kind: type[Exception]
+) -> None:
+    async with serving((*first, Act.CLOSE), second) as server:
+        upstream = upstream_of(server, client)
+        upstream.runs(VLLM)
+        with pytest.raises(UpstreamError) as caught:
+            await collect(upstream, BOUND)
+        assert type(caught.value) is kind
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        ((response(b"", status=503),), UpstreamUnavailable),
+        ((Act.RESET,), UpstreamLost),
+        ((STREAM_HEAD, said([1]), Act.RESET), UpstreamFailed),
+        ((capture("e_too_long").response,), ContextOverflow),
+    ],
+)
+async def test_a_grammar_is_not_blamed_for_everything(
+    client: Client, script: Script, kind: type[Exception]
+) -> None:
+    async with serving((*script, Act.CLOSE)) as server:
+        upstream = upstream_of(server, client)
+        upstream.runs(VLLM)
+        with pytest.raises(UpstreamError) as caught:
+            await collect(upstream, BOUND)
+        assert type(caught.value) is kind
+        assert len(server.requests) == 1
+
+
+async def test_closing_a_bound_stream_hangs_up(client: Client) -> None:
+    async with serving((STREAM_HEAD, said([1]), Act.STALL)) as server:
+        upstream = upstream_of(server, client)
+        upstream.runs(VLLM)
+        chunks = upstream.generate(BOUND)
+        await anext(chunks)
+        await chunks.aclose()
+        await server.hung_up.wait()
+
+
+async def test_logprobs_come_beside_their_ids(client: Client) -> None:
+    asked = replace(REQUEST, sampling=Sampling(max_tokens=500, logprobs=1))
+    script = (STREAM_HEAD, said([5, 200002], "stop", logprobs=told([5, 200002])), DONE, STREAM_END)
+    async with serving(script) as server:
+        upstream = upstream_of(server, client)
+        upstream.runs(VLLM)
+        chunks = await collect(upstream, asked)
+    assert chunks[0].logprobs == [
+        TokenLogprob(0.0, ((5, 0.0),)), TokenLogprob(0.0, ((200002, 0.0),)),
+    ]  # fmt: skip
+
+
+async def test_a_grammar_may_end_a_generation_and_nothing_else(client: Client) -> None:
+    gave_up: Script = (*capture("s_stream_gave_up").reads, Act.CLOSE)
+    async with serving(gave_up) as server:
+        upstream = upstream_of(server, client)
+        for engine, kind in ((Engine(), UpstreamFailed), (VLLM, GrammarFailed)):
+            upstream.runs(engine)
+            with pytest.raises(UpstreamFailed) as caught:
+                await collect(upstream, BOUND)
+            assert type(caught.value) is kind

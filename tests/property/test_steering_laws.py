@@ -1,0 +1,171 @@
+"""Laws of control: whatever a model says, and wherever it is cut off, its client gets what the
+request allows, or is told that it does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.checking import Checker
+from gateway.generation import FinishReason
+from gateway.log import Finished, Repair, Tokens
+from gateway.runs.steering import BUDGET_TURNS_MAX, Steering
+from gateway.runs.turn import HopPolicy
+from tests.fakes import wayward_model
+from tests.fakes.staged_run import Stage, folds, specification
+from tests.fakes.wayward_model import Manner, WaywardModel, manners
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.log import Entry
+    from gateway.protocol.events import Event
+    from gateway.protocol.rules import OutputRules
+
+laws = settings(deadline=None)
+POLICY: Final = HopPolicy(hops_max=3, pause_s=0.0)
+CALL_TYPES: Final = frozenset({"function_call", "local_shell_call"})
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request, and how its model takes it."""
+
+    rules: OutputRules
+    manners: tuple[Manner, ...]
+    steering: Steering
+    budget: int | None
+    max_tokens: int
+    durable: bool
+
+    def stage(self, said: Sequence[Entry] | None = None) -> Stage[WaywardModel]:
+        spec = replace(
+            specification(max_tokens=self.max_tokens),
+            rules=self.rules,
+            checker=Checker(self.rules),
+            reasoning_budget=self.budget,
+            durable=self.durable,
+        )
+        tokens = WaywardModel(self.manners)
+        return Stage(tokens, spec=spec, hops=POLICY, steering=self.steering, said=said)
+
+
+cases = st.builds(
+    Case,
+    rules=wayward_model.rules(),
+    manners=st.lists(manners, min_size=1, max_size=6).map(tuple),
+    steering=st.builds(
+        Steering,
+        repairs_max=st.integers(0, 3),
+        header_tokens_max=st.integers(8, 64),
+        repeated_tokens_max=st.sampled_from([0, 64]),
+    ),
+    budget=st.none() | st.integers(1, 20),
+    max_tokens=st.integers(1, 60) | st.just(400),
+    durable=st.booleans(),
+)
+
+
+def uphold(case: Case, stage: Stage[WaywardModel], events: list[Event]) -> None:
+    """Everything that holds of every run that has ended."""
+    fold, log = stage.live.fold, stage.journal.entries
+    body: dict[str, Any] = fold.response()
+    output: list[dict[str, Any]] = body["output"]
+    calls = [item for item in output if item["type"] in CALL_TYPES]
+    assert fold.is_finished
+    assert isinstance(log[-1], Finished)
+    if body["status"] == "completed":
+        assert any(item["type"] != "reasoning" for item in output)
+        assert case.rules.calls != "required" or calls
+        assert all(is_right(case.rules, item) for item in output)
+    assert all(is_right(case.rules, item) for item in calls if item["status"] == "completed")
+    began = [orjson.loads(e.data)["item"] for e in events if e.type.endswith("item.added")]
+    assert all(is_allowed(case.rules, item) for item in began)
+    if case.rules.one_call:
+        assert len([item for item in began if item["type"] in CALL_TYPES]) <= 1
+    if case.budget is not None and body["status"] != "failed":
+        # A turn that broke off may end in a header that is taken for a thought.
+        assert fold.usage.reasoning_tokens <= case.budget
+    cuts = sum(turn.finish is FinishReason.CUT for turn in fold.turns)
+    assert cuts <= case.steering.repairs_max + BUDGET_TURNS_MAX
+
+
+def is_right(rules: OutputRules, item: dict[str, Any]) -> bool:
+    """An item is what was asked for."""
+    checker = Checker(rules)
+    if item["type"] == "message" and item["phase"] == "final_answer" and rules.answer is not None:
+        texts = [part["text"] for part in item["content"] if part["type"] == "output_text"]
+        return not texts or checker.answer_fault(texts[0]) is None
+    if item["type"] == "function_call" and item["name"] in rules.tools:
+        return checker.call_fault(item["name"], item["arguments"]) is None
+    return True
+
+
+def is_allowed(rules: OutputRules, item: dict[str, Any]) -> bool:
+    """The rules let an item begin."""
+    if item["type"] not in CALL_TYPES:
+        return True
+    name = item.get("name", item["type"].removesuffix("_call"))
+    return rules.calls != "none" and (
+        name in rules.allowed or (rules.open_calls and name not in rules.tools)
+    )
+
+
+def recounted(log: Sequence[Entry]) -> int:
+    """The ids that count."""
+    said = sum(len(entry.ids) for entry in log if isinstance(entry, Tokens))
+    return said - sum(entry.voided for entry in log if isinstance(entry, Repair))
+
+
+@laws
+@given(cases)
+def test_whatever_a_model_says_its_client_gets_what_the_request_allows(case: Case) -> None:
+    async def play() -> None:
+        stage = case.stage()
+        events = await stage.play()
+        uphold(case, stage, events)
+        log = stage.journal.entries
+        assert stage.live.fold.usage.output_tokens == recounted(log)
+        again = folds(stage.spec.head, case.rules)()
+        assert [event for entry in log for event in again.apply(entry)] == events
+
+    asyncio.run(play())
+
+
+@laws
+@given(cases, st.lists(manners, min_size=1, max_size=3).map(tuple), st.data())
+def test_another_replica_goes_on_rightly_from_every_entry(
+    case: Case, others: tuple[Manner, ...], data: st.DataObject
+) -> None:
+    async def play() -> None:
+        first = case.stage()
+        await first.run()
+        log = first.journal.entries[:-1]
+        said = log[: data.draw(st.integers(0, len(log)))]
+        second = replace(case, manners=others).stage(said)
+        events = await second.play()
+        second.journal.entries[:0] = said
+        uphold(case, second, events)
+        assert second.live.fold.usage.output_tokens == recounted(second.journal.entries)
+
+    asyncio.run(play())
+
+
+@laws
+@given(cases)
+def test_a_durable_response_is_the_same_as_one_in_memory(case: Case) -> None:
+    async def play() -> None:
+        logs = []
+        for durable in (True, False):
+            stage = replace(case, durable=durable).stage()
+            await stage.run()
+            logs.append(stage.journal.entries[:-1])
+        assert logs[0] == logs[1]
+
+    asyncio.run(play())

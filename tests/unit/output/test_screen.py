@@ -1,0 +1,226 @@
+"""What the rules of a request let out of a turn, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.generation import SegmentEnded, SegmentEvent, SegmentKind, SegmentStarted, SegmentText
+from gateway.output.screen import Body, Screen, demands
+from gateway.protocol.rules import OutputRules
+from tests.fakes.response_heads import NO_RULES
+from tests.fakes.toy_logs import ALLOWED, ANSWER, TOOL_RULES
+
+CALL, FINAL = SegmentKind.FUNCTION_CALL, SegmentKind.FINAL
+RULES = OutputRules(TOOL_RULES, ALLOWED)
+END = SegmentEnded(3, 9)
+CUT = SegmentEnded(3, 9, complete=False)
+
+
+def screen(rules: OutputRules = RULES, *, called: bool = False) -> Screen:
+    return Screen(rules, lambda _: b"", called=called)
+
+
+def segment(
+    kind: SegmentKind, *texts: str, name: str = "", end: SegmentEnded = END
+) -> list[SegmentEvent]:
+    return [SegmentStarted(kind, name), *map(SegmentText, texts), end]
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (NO_RULES, False),
+        (OutputRules({"f": TOOL_RULES["f"]}, frozenset({"f"}), summary="detailed"), False),
+        (OutputRules({"f": TOOL_RULES["f"]}, frozenset()), True),
+        (OutputRules({"custom": TOOL_RULES["custom"]}, frozenset({"custom"})), True),
+        (OutputRules({"shell": TOOL_RULES["shell"]}, frozenset({"shell"})), True),
+        (OutputRules({"strict": TOOL_RULES["strict"]}, frozenset({"strict"})), True),
+        (replace(NO_RULES, calls="required"), True),
+        (replace(NO_RULES, open_calls=False), True),
+        (replace(NO_RULES, one_call=True), True),
+        (replace(NO_RULES, answer=ANSWER), True),
+        (replace(NO_RULES, stop=("x",)), True),
+    ],
+)
+def test_a_screen_is_needed_where_there_is_a_demand(rules: OutputRules, expected: bool) -> None:
+    assert demands(rules) is expected
+
+
+def test_what_nobody_forbids_passes() -> None:
+    said = [
+        *segment(SegmentKind.REASONING, "hm"),
+        *segment(CALL, "{}", name="f"),
+        *segment(CALL, "{}", name="unknown"),
+        *segment(FINAL, "4"),
+    ]
+    assert screen().feed(said) == said
+
+
+@pytest.mark.parametrize(
+    ("rules", "name", "fault"),
+    [
+        (RULES, "barred", "call_not_allowed"),
+        (replace(RULES, open_calls=False), "unknown", "call_not_allowed"),
+        (replace(RULES, calls="none"), "f", "call_not_allowed"),
+        (replace(RULES, one_call=True), "f", "second_call"),
+    ],
+)
+def test_a_forbidden_call_is_never_shown(rules: OutputRules, name: str, fault: str) -> None:
+    reader = screen(rules, called=True)
+    assert reader.feed(segment(CALL, "{}", name=name)) == []
+    assert (reader.fault, reader.fault_start) == (fault, 3)
+    assert reader.release() == []
+
+
+def test_prose_is_forbidden_until_a_required_call_was_made() -> None:
+    reader = screen(replace(RULES, calls="required"))
+    assert reader.feed(segment(SegmentKind.COMMENTARY, "I look."))
+    assert reader.feed([SegmentStarted(FINAL), SegmentText("4")]) == []
+    assert (reader.fault, reader.fault_start) == ("prose_for_call", None)
+    assert reader.feed([END]) == []
+    assert reader.fault_start == 3
+    answered = segment(FINAL, "4")
+    assert screen(replace(RULES, calls="required"), called=True).feed(answered) == answered
+
+
+def test_whatever_follows_a_fault_waits_and_the_first_fault_counts() -> None:
+    reader = screen()
+    later = segment(FINAL, "4", end=SegmentEnded(12, 15))
+    barred = SegmentStarted(CALL, "barred")
+    assert reader.feed([barred, END, *later, barred, SegmentEnded(15, 18)]) == []
+    assert (reader.fault, reader.fault_start) == ("call_not_allowed", 3)
+    assert reader.pending
+    assert reader.release() == later
+    assert not reader.pending
+
+
+def test_the_end_of_a_checked_call_waits_for_the_end_of_the_turn() -> None:
+    reader = screen()
+    started, text, end = segment(CALL, "{}", name="strict")
+    assert reader.feed([started, text, end]) == [started, text]
+    assert reader.bodies == [Body("call", "strict", "{}", 3, seen=True)]
+    assert not reader.pending
+    assert reader.release() == [end]
+
+
+@pytest.mark.parametrize("name", ["local_shell", "shell", "apply_patch"])
+def test_a_call_without_a_text_that_could_stream_waits_as_a_whole(name: str) -> None:
+    reader = screen()
+    assert reader.feed(segment(CALL, "{}", name=name)) == []
+    assert reader.bodies == [Body("call", name, "{}", 3, seen=False)]
+    assert (reader.pending, reader.called) == (True, True)
+    kind = TOOL_RULES[name].kind
+    assert reader.release() == segment(kind, "{}", name=name)
+
+
+def test_under_a_hold_nothing_of_a_checked_body_is_shown() -> None:
+    reader = screen()
+    reader.hold()
+    free = segment(CALL, "{}", name="f")
+    assert reader.feed(free) == free
+    assert reader.feed(segment(CALL, "{}", name="strict")) == []
+    assert reader.bodies == [Body("call", "strict", "{}", 3, seen=False)]
+
+
+def test_a_hold_inside_of_a_checked_body_stops_what_flows() -> None:
+    reader = screen()
+    assert reader.feed([SegmentStarted(CALL, "strict"), SegmentText("{")])
+    reader.hold()
+    assert reader.feed([SegmentText("}"), END]) == []
+    assert reader.bodies == [Body("call", "strict", "{}", 3, seen=True)]
+    assert reader.release() == [SegmentText("}"), END]
+
+
+def test_a_hold_inside_of_another_body_changes_nothing_there() -> None:
+    reader = screen()
+    reader.feed([SegmentStarted(SegmentKind.REASONING)])
+    reader.hold()
+    assert reader.feed([SegmentText("hm")]) == [SegmentText("hm")]
+
+
+def test_the_input_of_a_custom_tool_is_unwrapped() -> None:
+    reader = screen()
+    said = segment(CALL, '{"input":"a', "é", '"}', name="custom")
+    kind = SegmentKind.CUSTOM_CALL
+    assert reader.feed(said) == [
+        SegmentStarted(kind, "custom"),
+        SegmentText("a"),
+        SegmentText("é"),
+    ]
+    assert reader.bodies == [Body("call", "custom", '{"input":"aé"}', 3, seen=True)]
+    assert reader.release() == [END]
+
+
+def test_a_custom_input_that_is_no_json_is_checked_as_what_it_is() -> None:
+    reader = screen()
+    reader.feed(segment(CALL, '{"inp', name="custom"))
+    assert reader.bodies[0].text == '{"input":"{\\"inp"}'
+
+
+def test_json_for_an_answer_streams_from_its_first_character_on() -> None:
+    reader = screen(replace(RULES, answer=ANSWER))
+    assert reader.feed([SegmentStarted(FINAL), SegmentText(" ")]) == []
+    shown = [SegmentStarted(FINAL), SegmentText(" "), SegmentText("{")]
+    assert reader.feed([SegmentText("{")]) == shown
+    assert reader.feed([SegmentText("}"), END]) == [SegmentText("}")]
+    assert reader.bodies == [Body("answer", "", " {}", 3, seen=True)]
+
+
+def test_a_refusal_is_a_segment_of_its_own_kind() -> None:
+    reader = screen(replace(RULES, answer=ANSWER))
+    assert reader.feed(segment(FINAL, "I'm", " sorry.")) == [
+        SegmentStarted(SegmentKind.REFUSAL),
+        SegmentText("I'm"),
+        SegmentText(" sorry."),
+    ]
+    assert reader.bodies == [Body("refusal", "", "I'm sorry.", 3, seen=True)]
+
+
+@pytest.mark.parametrize("texts", [["Sure: {"], ["I'm"], ["  "]])
+def test_prose_for_an_answer_in_json_is_never_shown(texts: list[str]) -> None:
+    reader = screen(replace(RULES, answer=ANSWER))
+    assert reader.feed(segment(FINAL, *texts)) == []
+    assert (reader.fault, reader.fault_start) == ("not_json", 3)
+    assert reader.release() == []
+
+
+def test_an_answer_that_was_cut_off_before_it_said_what_it_is_leaves_nothing() -> None:
+    reader = screen(replace(RULES, answer=ANSWER))
+    assert reader.feed(segment(FINAL, "I'm", end=CUT)) == []
+    assert reader.fault is None
+
+
+def test_a_checked_body_that_was_cut_off_is_none_to_check() -> None:
+    reader = screen()
+    reader.feed(segment(CALL, "{", name="strict", end=CUT))
+    assert reader.bodies == []
+    assert reader.release() == [CUT]
+
+
+def test_nothing_is_shown_after_a_stop_string() -> None:
+    reader = screen(replace(RULES, stop=("stop",)))
+    started = SegmentStarted(FINAL)
+    assert reader.feed([started, SegmentText("a st")]) == [started, SegmentText("a ")]
+    assert reader.feed([SegmentText("op b"), SegmentText("c"), END]) == [END]
+    assert reader.stopped
+    assert reader.feed(segment(CALL, "{}", name="barred")) == []
+    assert reader.fault is None
+
+
+def test_the_front_of_a_stop_string_is_shown_when_the_answer_ends_with_it() -> None:
+    reader = screen(replace(RULES, stop=("stop",)))
+    shown = reader.feed([SegmentStarted(FINAL), SegmentText("a st"), END])
+    assert shown[1:] == [SegmentText("a "), SegmentText("st"), END]
+    assert not reader.stopped
+
+
+def test_an_answer_that_came_to_its_stop_string_is_not_checked() -> None:
+    reader = screen(replace(RULES, answer=ANSWER, stop=("stop",)))
+    assert reader.feed(segment(FINAL, '{"stop')) == [
+        SegmentStarted(FINAL),
+        SegmentText('{"'),
+        END,
+    ]
+    assert reader.bodies == []

@@ -1,0 +1,109 @@
+"""Call items and what the model writes for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, get_args
+
+import pytest
+
+from gateway.generation import SegmentKind
+from gateway.protocol.calls import Call, call_fields, call_of, output_text
+from gateway.protocol.items import CallItem, OutputItem
+from gateway.protocol.rules import ToolRule
+from tests.fakes.call_items import CALLS, OUTPUTS
+from tests.fakes.create_bodies import parse
+
+if TYPE_CHECKING:
+    from gateway.protocol.items import InputItem
+
+FUNCTION_RULE = ToolRule("ns.f", SegmentKind.FUNCTION_CALL, "f", namespace="ns")
+CUSTOM_RULE = ToolRule("c", SegmentKind.CUSTOM_CALL, "c")
+LOCAL_SHELL_RULE = ToolRule("local_shell", SegmentKind.LOCAL_SHELL_CALL, "local_shell")
+SHELL_RULE = ToolRule("shell", SegmentKind.SHELL_CALL, "shell")
+PATCH_RULE = ToolRule("apply_patch", SegmentKind.APPLY_PATCH_CALL, "apply_patch")
+
+
+def item(raw: dict[str, Any]) -> InputItem:
+    (parsed,) = parse(input=[{"call_id": "call_1", **raw}]).input
+    return parsed
+
+
+@pytest.mark.parametrize(("raw", "name", "arguments"), CALLS)
+def test_a_call_is_told_as_one_of_a_function(
+    raw: dict[str, Any], name: str, arguments: str
+) -> None:
+    call = item(raw)
+    assert isinstance(call, CallItem)
+    assert call_of(call) == Call(name, arguments)
+
+
+@pytest.mark.parametrize(("raw", "text"), OUTPUTS)
+def test_an_output_is_shown_as_text(raw: dict[str, Any], text: str) -> None:
+    output = item(raw)
+    assert isinstance(output, OutputItem)
+    assert output_text(output) == text
+
+
+def test_the_cases_are_of_every_kind() -> None:
+    assert {type(item(raw)) for raw, *_ in CALLS} == set(get_args(CallItem))
+    assert {type(item(raw)) for raw, _ in OUTPUTS} == set(get_args(OutputItem))
+
+
+FIELDS: list[tuple[ToolRule | None, str, dict[str, Any]]] = [
+    (None, "{", {"name": "x", "arguments": "{"}),
+    (FUNCTION_RULE, "{}", {"name": "f", "namespace": "ns", "arguments": "{}"}),
+    (CUSTOM_RULE, '{"input": "a\\n"}', {"name": "c", "input": "a\n"}),
+    (CUSTOM_RULE, "", {"name": "c", "input": ""}),
+    (CUSTOM_RULE, "{}", {"name": "c", "input": ""}),
+    (CUSTOM_RULE, '{"input": 1}', {"name": "c", "input": '{"input": 1}'}),
+    (CUSTOM_RULE, '"a"', {"name": "c", "input": '"a"'}),
+    (CUSTOM_RULE, '{"input": "a', {"name": "c", "input": '{"input": "a'}),
+    (
+        LOCAL_SHELL_RULE,
+        '{"command": ["ls"], "timeout_ms": 5.0}',
+        {"action": {"type": "exec", "command": ["ls"], "env": {}, "timeout_ms": 5}},
+    ),
+    (
+        SHELL_RULE,
+        '{"commands": ["ls"], "timeout_ms": null}',
+        {"action": {"commands": ["ls"], "timeout_ms": None, "max_output_length": None}},
+    ),
+    (
+        PATCH_RULE,
+        '{"operation": {"type": "create_file", "path": "p", "diff": ""}}',
+        {"operation": {"type": "create_file", "path": "p", "diff": ""}},
+    ),
+    (
+        PATCH_RULE,
+        '{"operation": {"type": "delete_file", "path": "p", "diff": "x"}}',
+        {"operation": {"type": "delete_file", "path": "p"}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("rule", "arguments", "fields"), FIELDS)
+def test_what_the_model_writes_becomes_the_fields_of_an_item(
+    rule: ToolRule | None, arguments: str, fields: dict[str, Any]
+) -> None:
+    assert call_fields(rule, "x", arguments) == fields
+
+
+@pytest.mark.parametrize(
+    ("rule", "arguments"),
+    [
+        (LOCAL_SHELL_RULE, "ls"),
+        (LOCAL_SHELL_RULE, '{"command": []}'),
+        (LOCAL_SHELL_RULE, '{"command": "ls"}'),
+        (LOCAL_SHELL_RULE, '{"command": ["ls"], "timeout_ms": 1e300}'),
+        (SHELL_RULE, '{"commands": []}'),
+        (SHELL_RULE, "[]"),
+        (PATCH_RULE, "{}"),
+        (PATCH_RULE, '{"operation": {"type": "update_file", "path": "p"}}'),
+        (PATCH_RULE, '{"operation": {"type": "move_file", "path": "p", "diff": ""}}'),
+    ],
+)
+def test_arguments_without_the_shape_of_their_kind_are_no_item(
+    rule: ToolRule, arguments: str
+) -> None:
+    with pytest.raises(ValueError, match=r"command|arguments"):
+        call_fields(rule, rule.name, arguments)

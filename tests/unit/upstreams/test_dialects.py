@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.constraint import Constraint, InOrder, Json, Node, Token
+from gateway.generation import Sampling, TokenRequest
+from gateway.upstreams.dialects import TAG_BYTES_MAX, Dialect
+from gateway.upstreams.engines import Engine, capabilities
+
+STOP_IDS = (200002, 200012, 199999)
+REQUEST = TokenRequest("req_1", "public", [1, 2, 3], Sampling(max_tokens=9), "salt")
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+BOUND = replace(
+    REQUEST, constraint=Constraint(InOrder((Token(200006), Json(SCHEMA))), answer=SCHEMA)
+)
+
+
+def speaking(engine: Engine, *, grammars: bool = True, priorities: bool = False) -> Dialect:
+    return Dialect(engine, capabilities(engine, grammars=grammars, priorities=priorities))
+
+
+VLLM = speaking(Engine("vllm", "0.32.0"), priorities=True)
+VLLM_29 = speaking(Engine("vllm", "0.29.0"))
+VLLM_20 = speaking(Engine("vllm", "0.20.2"))
+VLLM_10 = speaking(Engine("vllm", "0.10.2"))
+SGLANG = speaking(Engine("sglang", "0.5.23"), priorities=True)
+SGLANG_5 = speaking(Engine("sglang", "0.5.5"))
+UNKNOWN = Dialect()
+
+
+def sent(dialect: Dialect, request: TokenRequest = REQUEST) -> dict[str, Any]:
+    grammar = dialect.grammar(request)
+    body = dialect.body(request, served_model="served", stop_ids=STOP_IDS, grammar=grammar)
+    found: dict[str, Any] = orjson.loads(body)
+    return found
+
+
+def sampled(**chosen: Any) -> TokenRequest:
+    return replace(REQUEST, sampling=Sampling(max_tokens=9, **chosen))
+
+
+EVERYWHERE = {
+    "model": "served",
+    "prompt": [1, 2, 3],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "return_token_ids": True,
+    "skip_special_tokens": False,
+    "stop_token_ids": [200002, 200012, 199999],
+    "max_tokens": 9,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "cache_salt": "salt",
+}
+
+
+@pytest.mark.parametrize("dialect", [VLLM, VLLM_10, UNKNOWN])
+def test_everything_vllm_has_a_default_for_is_sent(dialect: Dialect) -> None:
+    own = {"request_id": "req_1", "include_stop_str_in_output": True}
+    assert sent(dialect) == {**EVERYWHERE, **own}
+
+
+@pytest.mark.parametrize("dialect", [SGLANG, SGLANG_5])
+def test_sglang_is_sent_only_what_it_knows(dialect: Dialect) -> None:
+    assert sent(dialect) == {**EVERYWHERE, "rid": "req_1", "no_stop_trim": True}
+
+
+@pytest.mark.parametrize("dialect", [VLLM, SGLANG, UNKNOWN])
+def test_what_was_not_chosen_is_not_sent(dialect: Dialect) -> None:
+    body = sent(dialect, sampled(seed=0, top_k=40, min_p=0.0))
+    assert (body["seed"], body["top_k"], body["min_p"]) == (0, 40, 0.0)
+    assert not {"seed", "top_k", "min_p"} & sent(dialect).keys()
+
+
+def test_an_empty_cache_salt_is_not_sent_because_vllm_refuses_it() -> None:
+    assert "cache_salt" not in sent(VLLM, replace(REQUEST, cache_salt=""))
+
+
+@pytest.mark.parametrize("alternatives", [0, 5, 20])
+def test_logprobs_are_asked_for_by_id(alternatives: int) -> None:
+    body = sent(VLLM, sampled(logprobs=alternatives))
+    assert (body["logprobs"], body["return_tokens_as_token_ids"]) == (alternatives, True)
+
+
+@pytest.mark.parametrize("dialect", [SGLANG, UNKNOWN])
+def test_logprobs_are_not_asked_of_who_names_them_by_text(dialect: Dialect) -> None:
+    assert sent(dialect, sampled(logprobs=5)) == sent(dialect)
+
+
+@pytest.mark.parametrize(
+    ("engine", "sign"),
+    [
+        (Engine("vllm", "0.32.0"), -1),
+        (Engine("sglang", "0.5.23"), 1),
+        (Engine("sglang", "0.5.23", low_values_first=True), -1),
+    ],
+)
+@pytest.mark.parametrize("priority", [-10, 10])
+def test_a_priority_has_the_sign_of_the_engine(engine: Engine, sign: int, priority: int) -> None:
+    request = replace(REQUEST, priority=priority)
+    assert sent(speaking(engine, priorities=True), request)["priority"] == sign * priority
+    assert "priority" not in sent(speaking(engine), request)
+
+
+def test_ordinary_work_has_no_priority() -> None:
+    assert "priority" not in sent(VLLM)
+
+
+def tag_of_bound(**json: object) -> dict[str, Any]:
+    elements = [
+        {"type": "token", "token": 200006},
+        {"type": "json_schema", "json_schema": SCHEMA, **json},
+    ]
+    return {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
+
+
+def test_vllm_is_given_the_tag_as_a_string() -> None:
+    structured = sent(VLLM, BOUND)["structured_outputs"]
+    assert orjson.loads(structured.pop("structural_tag")) == tag_of_bound(max_whitespace_cnt=1)
+    assert structured == {}
+    older = sent(VLLM_29, BOUND)["structured_outputs"]["structural_tag"]
+    assert orjson.loads(older) == tag_of_bound()
+
+
+def test_sglang_is_given_the_tag_as_a_format() -> None:
+    body = sent(SGLANG, BOUND)
+    assert body["response_format"] == tag_of_bound(max_whitespace_cnt=1)
+    assert "structured_outputs" not in body
+
+
+def test_only_a_tag_is_a_promise() -> None:
+    held = [dialect.grammar(BOUND) for dialect in (VLLM, VLLM_29, SGLANG)]
+    assert [grammar.holds for grammar in held if grammar is not None] == [True] * 3
+    answer = VLLM_20.grammar(BOUND)
+    assert answer is not None
+    assert not answer.holds
+
+
+def test_an_older_vllm_is_given_the_schema_of_the_answer() -> None:
+    assert sent(VLLM_20, BOUND)["structured_outputs"] == {"json": SCHEMA}
+    assert BOUND.constraint is not None
+    only_turn = replace(BOUND, constraint=replace(BOUND.constraint, answer=None))
+    assert VLLM_20.grammar(only_turn) is None
+
+
+def test_an_older_vllm_takes_an_earlier_answer_for_the_one_to_bind() -> None:
+    again = replace(BOUND, prompt_ids=[1, 200005, 17196, 200008, 2])
+    assert VLLM_20.grammar(again) is None
+    assert VLLM.grammar(again) is not None
+    assert VLLM_20.grammar(replace(BOUND, prompt_ids=[200005, 1, 17196])) is not None
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    [VLLM_10, SGLANG_5, UNKNOWN, speaking(Engine("vllm", "0.32.0"), grammars=False)],
+)
+def test_who_cannot_hold_a_constraint_is_not_bothered_with_it(dialect: Dialect) -> None:
+    assert dialect.grammar(BOUND) is None
+    assert sent(dialect, BOUND) == sent(dialect)
+
+
+def deep() -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(1000):
+        schema = {"items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        InOrder(()),
+        Json({"description": "x" * TAG_BYTES_MAX}),
+        Json({"const": 1 << 70}),
+        Json({"const": "\ud800"}),
+        Json(deep()),
+    ],
+)
+@pytest.mark.parametrize("dialect", [VLLM, SGLANG])
+def test_what_cannot_be_said_is_not_said(dialect: Dialect, node: Node) -> None:
+    assert dialect.grammar(replace(REQUEST, constraint=Constraint(node))) is None
+
+
+def test_there_is_no_grammar_without_a_constraint() -> None:
+    assert VLLM.grammar(REQUEST) is None

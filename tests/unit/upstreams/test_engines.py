@@ -1,0 +1,181 @@
+"""The tables of releases, as they were read from the sources of vLLM and SGLang."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.constraint import Constraint, Token
+from gateway.upstreams.engines import (
+    Capabilities,
+    Engine,
+    capabilities,
+    from_model_info,
+    from_server_info,
+    from_version,
+)
+
+VLLM = {
+    "0.10.2": ("none", False),
+    "0.11.0": ("answer", False),
+    "0.11.2": ("answer", False),
+    "0.12.0": ("answer", False),
+    "0.19.0": ("answer", False),
+    "0.20.2": ("answer", False),
+    "0.22.1": ("answer", False),
+    "0.25.0": ("answer", False),
+    "0.26.0": ("answer", False),
+    "0.27.0": ("turn", False),
+    "0.28.0": ("turn", False),
+    "0.29.0": ("turn", False),
+    "0.30.0": ("turn", False),
+    "0.31.0": ("turn", True),
+    "0.32.0": ("turn", True),
+    "0.33.0": ("turn", True),
+    "1.0.0": ("turn", True),
+}
+SGLANG = {
+    "0.5.2": ("none", False),
+    "0.5.4": ("none", False),
+    "0.5.6": ("none", False),
+    "0.5.8": ("none", False),
+    "0.5.10": ("none", False),
+    "0.5.11": ("none", False),
+    "0.5.12": ("turn", False),
+    "0.5.17": ("turn", False),
+    "0.5.20": ("turn", False),
+    "0.5.21": ("turn", True),
+    "0.5.22": ("turn", True),
+    "0.5.23": ("turn", True),
+    "0.6.0": ("turn", True),
+}
+SPELLINGS = {
+    "0.32.0+cpu": "turn",
+    "v0.32.0": "turn",
+    " 0.32.0\n": "turn",
+    "0.32": "turn",
+    "0.32.0.post1": "turn",
+    "0.27.0rc1": "turn",
+    "0.27.0rc2.dev3+g1a2b3c4": "turn",
+    "0.30.1.dev12+g1a2b3c4.d20261120": "turn",
+    "0.27.1.dev5": "turn",
+    "0.11.1rc7.dev64+g1a2b3c4.cu129": "answer",
+    "0.26.1.dev7+g1a2b3c4": "none",  # between an engine that waits for the answer and one that not
+    "0.27.0.dev7": "none",
+    "0.26.1rc1.dev7": "none",
+    "0.11.0.dev1": "none",
+    "0.1.dev1+g1a2b3c4": "none",  # what a build without tags calls itself
+    "dev": "none",
+    "": "none",
+    "nightly-2026": "none",
+    "1": "none",
+    "0.32.0; rm -rf": "none",
+}
+
+
+@pytest.mark.parametrize("version", VLLM)
+def test_what_a_vllm_can_depends_on_its_release(version: str) -> None:
+    grammars, max_whitespace = VLLM[version]
+    can = capabilities(Engine("vllm", version), priorities=True)
+    assert can == Capabilities(grammars, True, -1, max_whitespace)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", SGLANG)
+def test_what_an_sglang_can_depends_on_its_release(version: str) -> None:
+    grammars, max_whitespace = SGLANG[version]
+    can = capabilities(Engine("sglang", version), priorities=True)
+    assert can == Capabilities(grammars, False, 1, max_whitespace)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", SPELLINGS)
+def test_a_version_may_be_spelled_in_many_ways(version: str) -> None:
+    assert capabilities(Engine("vllm", version)).grammars == SPELLINGS[version]
+
+
+@pytest.mark.parametrize(
+    ("version", "grammars", "max_whitespace"),
+    [
+        ("0.5.12.post1", "turn", False),
+        ("0.5.12rc0", "turn", False),
+        ("0.5.13.dev4+g1a2b3c4", "turn", False),
+        ("0.5.12.dev4", "none", False),
+        ("0.5.21.dev4", "turn", False),
+        ("0.5.22.dev4", "turn", True),
+        ("0.0.0.dev1", "none", False),
+    ],
+)
+def test_a_development_build_counts_as_what_both_its_neighbours_are(
+    version: str, grammars: str, max_whitespace: bool
+) -> None:
+    can = capabilities(Engine("sglang", version))
+    assert (can.grammars, can.max_whitespace) == (grammars, max_whitespace)
+
+
+def test_what_is_unknown_is_asked_for_nothing() -> None:
+    assert capabilities(Engine(), priorities=True) == Capabilities()
+    assert capabilities(Engine("sglang")) == Capabilities()
+    assert capabilities(Engine("vllm")) == Capabilities(logprobs=True)
+
+
+def test_the_operator_may_turn_grammars_off_and_priorities_on() -> None:
+    engine = Engine("vllm", "0.32.0")
+    assert capabilities(engine, grammars=False).grammars == "none"
+    assert capabilities(engine).priority_sign == 0
+    assert capabilities(engine, priorities=True).priority_sign == -1
+
+
+@pytest.mark.parametrize(("low_first", "sign"), [(False, 1), (True, -1)])
+def test_an_sglang_may_have_been_told_to_serve_low_priorities_first(
+    low_first: bool, sign: int
+) -> None:
+    said = {"version": "0.5.23", "schedule_low_priority_values_first": low_first}
+    engine = from_server_info(said)
+    assert engine is not None
+    assert capabilities(engine, priorities=True).priority_sign == sign
+
+
+@pytest.mark.parametrize(
+    ("backend", "grammars"),
+    [("xgrammar", "turn"), (None, "turn"), ("none", "none"), ("outlines", "none")],
+)
+def test_an_sglang_may_have_been_started_with_another_grammar_engine(
+    backend: str | None, grammars: str
+) -> None:
+    engine = from_server_info({"version": "0.5.23", "grammar_backend": backend})
+    assert engine is not None
+    assert capabilities(engine).grammars == grammars
+
+
+def test_an_engine_is_known_by_what_it_answers() -> None:
+    assert from_version({"version": "0.32.0"}) == Engine("vllm", "0.32.0")
+    assert from_server_info({"version": "0.5.23"}) == Engine("sglang", "0.5.23")
+    assert from_model_info({"model_path": "/models/gpt-oss"}) == Engine("sglang")
+    for answer in ({}, {"version": 3}, {"detail": "Not Found"}):
+        assert from_version(answer) is None
+        assert from_server_info(answer) is None
+        assert from_model_info(answer) is None
+
+
+def test_engines_and_capabilities_are_shown_to_operators() -> None:
+    assert [str(engine) for engine in (Engine("vllm", "0.32.0"), Engine("sglang"), Engine())] == [
+        "vLLM 0.32.0",
+        "SGLang (version unknown)",
+        "unknown engine",
+    ]
+    assert str(Capabilities("turn", logprobs=True)) == "grammars, logprobs"
+    assert str(Capabilities("answer")) == "grammars for answers, no logprobs"
+    assert str(Capabilities()) == "no grammars, no logprobs"
+
+
+def test_a_constraint_holds_in_all_of_a_turn_or_in_its_answer_or_nowhere() -> None:
+    bound, bound_answer = Constraint(Token(1)), Constraint(Token(1), answer={})
+    for grammars, ranks in (("turn", (0, 2, 2)), ("answer", (0, 0, 1)), ("none", (0, 0, 0))):
+        can = Capabilities(grammars)  # type: ignore[arg-type]
+        assert tuple(can.rank(one) for one in (None, bound, bound_answer)) == ranks
+
+
+@given(st.text(max_size=30) | st.from_regex(r"v?\d+\.\d+(\.\d+)?(rc\d+)?(\.dev\d+)?(\+\w+)?"))
+def test_no_version_makes_it_raise(version: str) -> None:
+    for kind in ("vllm", "sglang"):
+        capabilities(Engine(kind, version))
