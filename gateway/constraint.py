@@ -61,14 +61,14 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """This or nothing."""
+    """The part or nothing."""
 
     part: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """This any number of times, also never."""
+    """The part any number of times, also never."""
 
     part: Node
 

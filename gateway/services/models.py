@@ -74,6 +74,14 @@ class Models:
             raise NoUpstreamAvailable(name, "no backend has said yet what it serves")
         raise ModelNotFound(name)
 
+    def require_logprobs(self, model: Model) -> None:
+        """Make sure that logprobs of this model can be told.
+
+        Raises `InvalidRequest` if no backend of it tells them, `NoUpstreamAvailable` while one that
+        might has not said what it is.
+        """
+        self._pool.require_logprobs(model.id)
+
     def _candidates(self, name: str) -> Iterable[str]:
         bare = name.removeprefix(VENDOR_PREFIX)
         for spelling in (name, bare, VENDOR_PREFIX + bare):

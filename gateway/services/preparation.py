@@ -155,11 +155,13 @@ class Preparation:
 
         `durable`: any replica may have to go on with it.
 
-        Raises `RequestError` for whatever the caller has to mend (unknown model, broken chain,
-        unpaired calls, a schema or a grammar that is none, reasoning that was sealed elsewhere, a
+        Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
+        nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning that was sealed elsewhere, a
         prompt that is too long), `StoreUnavailable`.
         """
         model = self._models.get(request.model)
+        if request.wants_logprobs:
+            self._models.require_logprobs(model)
         created_at = int(time.time())
         parent = await self._parent(principal.tenant_id, request, created_at)
         stored = await self._stored_items(principal.tenant_id, request)

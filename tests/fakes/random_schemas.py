@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
+
+    Maker = Callable[[Random, int], dict[str, Any]]
 
 DEPTH_MAX: Final = 3
 _NAMES: Final = ("id", "title", "tags", "when", "score", "owner", "items", "note", "state", "size")
@@ -37,31 +40,31 @@ def _object(rng: Random, depth: int) -> dict[str, Any]:
 
 
 def _value(rng: Random, depth: int) -> dict[str, Any]:
-    makers = [_text, _number, _choice, _flag, _date]
+    makers: list[Maker] = [_text, _number, _choice, _flag, _date]
     if depth > 0:
         makers += [_list, _object, _nullable]
     return rng.choice(makers)(rng, depth)
 
 
-def _text(rng: Random, _depth: int) -> dict[str, Any]:
+def _text(rng: Random, _: int) -> dict[str, Any]:
     least = rng.randint(0, 6)
     return {"type": "string", "minLength": least, "maxLength": least + rng.randint(4, 24)}
 
 
-def _date(_rng: Random, _depth: int) -> dict[str, Any]:
+def _date(_: Random, __: int) -> dict[str, Any]:
     return {"type": "string", "pattern": "^20[0-9]{2}-(0[1-9]|1[0-2])-[0-3][0-9]$"}
 
 
-def _number(rng: Random, _depth: int) -> dict[str, Any]:
+def _number(rng: Random, _: int) -> dict[str, Any]:
     least = rng.randint(-50, 50)
     return {"type": "integer", "minimum": least, "maximum": least + rng.randint(0, 10**6)}
 
 
-def _choice(rng: Random, _depth: int) -> dict[str, Any]:
+def _choice(rng: Random, _: int) -> dict[str, Any]:
     return {"type": "string", "enum": rng.sample(_WORDS, rng.randint(1, 4))}
 
 
-def _flag(_rng: Random, _depth: int) -> dict[str, Any]:
+def _flag(_: Random, __: int) -> dict[str, Any]:
     return {"type": "boolean"}
 
 
