@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from gateway.checking.cost import count_patterns
 from gateway.checking.documents import Document, UnusableSchema
 from gateway.checking.languages import Language, UnusableGrammar
 from gateway.errors import InvalidRequest
@@ -20,11 +21,13 @@ _FAULT_CHARS_MAX: Final = 300
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
     """`work_max` bounds the applications of a schema to a value in one check, a few
-    microseconds each; `grammar_seconds_max` the time that one text is held against a grammar.
+    microseconds each; `grammar_seconds_max` the time that one text is held against a grammar;
+    `patterns_max` the regular expressions in all schemas of one response.
     """
 
-    work_max: int = 100_000
-    grammar_seconds_max: float = 2.0
+    work_max: int = 50_000
+    grammar_seconds_max: float = 1.0
+    patterns_max: int = 512
 
 
 _DEFAULT_LIMITS: Final = CheckLimits()
@@ -47,10 +50,25 @@ class Checker:
 
         Raises `InvalidRequest` with `param` when a schema or a grammar cannot be used.
         """
+        self._bound_patterns()
         self._answer_document()
         for name, tool in self._rules.tools.items():
             if tool.is_checked:
                 self._call_check(name, tool)
+
+    def _bound_patterns(self) -> None:
+        """Raises `InvalidRequest` for more regular expressions than may be compiled."""
+        schemas = [tool.schema for tool in self._rules.tools.values() if tool.schema is not None]
+        if self._rules.answer is not None:
+            schemas.append(self._rules.answer.demand)
+        patterns = sum(map(count_patterns, schemas))
+        if patterns > self._limits.patterns_max:
+            raise InvalidRequest(
+                f"The schemas of this request have {patterns} patterns. Expected at most "
+                f"{self._limits.patterns_max}.",
+                code="invalid_value",
+                param="tools",
+            )
 
     def answer_fault(self, text: str) -> str | None:
         """Why the answer is not what was asked for, as a short clause; None if it is."""

@@ -7,6 +7,7 @@ without walking the same pair twice. The schema has to be one; what else it may 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -29,6 +30,14 @@ class ForeignReference(Exception):
     """A way of referring to another schema that is not counted."""
 
 
+@dataclass(slots=True)
+class _Known:
+    """What was counted already, by the identity of what it was counted of."""
+
+    costs: dict[tuple[int, int], int] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+
+
 class Cost:
     """Of checks against one schema, of `work_max` applications at most.
 
@@ -43,25 +52,25 @@ class Cost:
     def of(self, value: object) -> int:
         """Raises `TooMuchWork`, also for what is nested too deeply to be counted."""
         try:
-            return self._count(self._root, value, {})
+            return self._count(self._root, value, _Known())
         except RecursionError:
             raise TooMuchWork from None
 
-    def _count(self, schema: Any, value: Any, known: dict[tuple[int, int], int]) -> int:
+    def _count(self, schema: Any, value: Any, known: _Known) -> int:
         if not isinstance(schema, dict):
             return 1
         pair = (id(schema), id(value))
-        if pair in known:
-            return known[pair]
-        known[pair] = 0  # a circle of references ends here, and in the validator
-        total = 1 + len(_list(schema, "enum"))
+        if pair in known.costs:
+            return known.costs[pair]
+        known.costs[pair] = 0  # a circle of references ends here, and in the validator
+        total = _own(schema, value, known.sizes)
         for part, of in self._parts(schema, value):
             total += self._count(part, of, known)
             if total > self._work_max:
                 raise TooMuchWork
         if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
             total *= 2  # what is evaluated already is found out by doing it once more
-        known[pair] = total
+        known.costs[pair] = total
         return total
 
     def _parts(self, schema: dict[str, Any], value: Any) -> Iterator[Pair]:
@@ -96,20 +105,61 @@ class Cost:
         return found
 
 
+def _own(schema: dict[str, Any], value: Any, sizes: dict[int, int]) -> int:
+    """What the keywords of this schema cost that apply no other one."""
+    own = 1 + len(_list(schema, "required"))
+    if isinstance(value, str) and "pattern" in schema:
+        own += len(value)
+    constants = [*_list(schema, "enum"), *([schema["const"]] if "const" in schema else [])]
+    own += sum(_size(constant, sizes) for constant in constants)
+    if schema.get("uniqueItems") is True and isinstance(value, list):
+        own += _size(value, sizes)
+    if isinstance(value, dict):
+        own += sum(map(len, value)) * len(_dict(schema, "patternProperties"))
+    return own
+
+
+def count_patterns(root: dict[str, Any]) -> int:
+    """How many regular expressions it takes to check against this schema."""
+    return sum(
+        isinstance(node.get("pattern"), str) + len(_dict(node, "patternProperties"))
+        for node in _objects(root)
+    )
+
+
 def _anchors(root: dict[str, Any]) -> dict[str, Any]:
     """The schemas that have a name of their own."""
     anchors: dict[str, Any] = {}
+    for node in _objects(root):
+        _refuse_foreign(node, is_root=node is root)
+        if isinstance(name := node.get("$anchor"), str):
+            anchors[name] = node
+    return anchors
+
+
+def _objects(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """All JSON objects in it, whatever they stand for."""
     waiting: list[Any] = [root]
     while waiting:
         node = waiting.pop()
         if isinstance(node, dict):
-            _refuse_foreign(node, is_root=node is root)
-            if isinstance(name := node.get("$anchor"), str):
-                anchors[name] = node
+            yield node
             waiting += node.values()
         elif isinstance(node, list):
             waiting += node
-    return anchors
+
+
+def _size(value: Any, sizes: dict[int, int]) -> int:
+    """How much there is to compare: values, and the characters of texts."""
+    if isinstance(value, str):
+        return 1 + len(value)
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in sizes:
+        parts = value.values() if isinstance(value, dict) else value
+        names = sum(map(len, value)) if isinstance(value, dict) else 0
+        sizes[id(value)] = 1 + names + sum(_size(part, sizes) for part in parts)
+    return sizes[id(value)]
 
 
 def _refuse_foreign(node: dict[str, Any], *, is_root: bool) -> None:

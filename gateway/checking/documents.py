@@ -9,11 +9,16 @@ import jsonschema_rs
 import orjson
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
-from gateway.checking.cost import Cost, ForeignReference, TooMuchWork
+from gateway.checking.cost import Cost, ForeignReference, TooMuchWork, count_patterns
 
-_REGEX_BYTES_MAX: Final = 1024 * 1024
+PATTERNS_MAX: Final = 256
+"""In one schema. The library compiles them without letting other threads run."""
+_REGEX_BYTES: Final = range(16 * 1024, 256 * 1024)
+"""What one pattern may take, compiled: the more there are, the less."""
+_ALL_REGEX_BYTES_MAX: Final = 4 * 1024 * 1024
 _EXPLAINED_MAX: Final = 1_000
 """The library takes the square of the time for it to say what exactly is wrong."""
+_NO_REGEX: Final = 'is not a "regex"'
 _TOO_MUCH: Final = "it is too large to be checked against its schema"
 
 
@@ -34,7 +39,7 @@ class Document:
                 schema,
                 offline=True,
                 mask="it",
-                pattern_options=RegexOptions(_REGEX_BYTES_MAX, _REGEX_BYTES_MAX),
+                pattern_options=_regex_options(count_patterns(schema)),
             )
             self._cost.of(None)
         except TooMuchWork:
@@ -42,7 +47,7 @@ class Document:
         except ForeignReference as error:
             raise UnusableSchema(str(error)) from None
         except ValidationError as error:
-            raise UnusableSchema(f"{_place(error)}: {error.message}") from None
+            raise UnusableSchema(f"{_place(error)}: {_meant(error.message)}") from None
         except (jsonschema_rs.ReferencingError, ValueError) as error:
             raise UnusableSchema(_line(str(error))) from None
 
@@ -65,6 +70,21 @@ class Document:
     def _explained(self, value: object) -> str:
         error = next(self._validator.iter_errors(value))
         return f"{_place(error)}: {_line(error.message)}"
+
+
+def _meant(message: str) -> str:
+    if message.endswith(_NO_REGEX):
+        return "it is no regular expression that is checked here: it looks around, or is too large"
+    return message
+
+
+def _regex_options(patterns: int) -> RegexOptions:
+    """Linear in time, and bounded. Raises `UnusableSchema` for too many patterns."""
+    if patterns > PATTERNS_MAX:
+        raise UnusableSchema(f"it has {patterns} patterns, and {PATTERNS_MAX} are the most")
+    share = _ALL_REGEX_BYTES_MAX // max(patterns, 1)
+    size = min(max(share, _REGEX_BYTES.start), _REGEX_BYTES.stop)
+    return RegexOptions(size, size)
 
 
 def _names_twice(text: str) -> bool:

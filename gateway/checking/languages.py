@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from gateway.protocol.rules import TextGrammar
 
 _END: Final = 256
-_PIECE_BYTES: Final = 1024
+_PIECE_BYTES: Final = 16
+"""Between two pieces other threads can run; a hostile grammar takes a millisecond for a byte."""
 _LIMITS: Final = LLParserLimits(
     max_items_in_row=200,
     initial_lexer_fuel=1_000_000,
-    max_lexer_states=50_000,
+    max_lexer_states=10_000,
     max_grammar_size=100_000,
     verbose_errors=False,
 )

@@ -24,7 +24,6 @@ _ESCAPE: Final = re.compile(rf"{_PAIR}|\\u[0-9a-fA-F]{{4}}|\\.", re.DOTALL)
 _UNFINISHED: Final = re.compile(
     r"\\(?:u[0-9a-fA-F]{0,3}|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?"
 )
-_AFTER: Final = re.compile(r'"?\s*\}?\s*\Z')
 _SIMPLE: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -63,7 +62,7 @@ class CustomInput:
         after = "".join(self._after)
         if not is_complete or _ends_string(after):
             return ""
-        return '"' + _ESCAPE.sub(_meaning, _AFTER.sub("", after))
+        return '"' + _ESCAPE.sub(_meaning, _without_end(after))
 
     def _begin(self) -> str:
         found = _BEFORE.match(self._held)
@@ -112,6 +111,16 @@ def _meaning(escape: re.Match[str]) -> str:
         return text[1] if text[1] in '"\\/' else text
     units = b"".join(int(unit, 16).to_bytes(2, "little") for unit in text.split(r"\u")[1:])
     return units.decode("utf-16-le", "replace")
+
+
+def _without_end(after: str) -> str:
+    """Without what the model meant to end string and object with.
+
+    Not by a regular expression: whitespace in front of an optional end takes them the cube of its
+    length.
+    """
+    inside = after.rstrip().removesuffix("}").rstrip()
+    return inside.removesuffix('"') if inside.endswith('"') else inside
 
 
 def _ends_string(after: str) -> bool:

@@ -194,3 +194,13 @@ def test_not_even_text_that_is_not_unicode_does(text: str) -> None:
     for tool in TOOLS:
         CHECKER.call_fault(tool.name, text)
     CHECKER.answer_fault(f'"{text}')
+
+
+def test_the_schemas_of_one_request_have_only_so_many_patterns() -> None:
+    schema = {"properties": {f"p{n}": {"pattern": f"^{n}$"} for n in range(10)}}
+    tools = [ToolRule(f"f{n}", SegmentKind.FUNCTION_CALL, f"f{n}", schema=schema) for n in range(2)]
+    answer = AnswerFormat("json_schema", schema, strict=True)
+    Checker(rules(*tools, answer=answer), CheckLimits(patterns_max=30)).compile()
+    with pytest.raises(InvalidRequest, match="have 30 patterns") as raised:
+        Checker(rules(*tools, answer=answer), CheckLimits(patterns_max=29)).compile()
+    assert (raised.value.code, raised.value.param) == ("invalid_value", "tools")

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from gateway.checking.cost import Cost, TooMuchWork
-from gateway.checking.documents import Document, UnusableSchema
+from gateway.checking.documents import PATTERNS_MAX, Document, UnusableSchema
 from gateway.checking.languages import Language
 from gateway.protocol.rules import TextGrammar
 
@@ -173,7 +173,7 @@ def test_every_way_to_apply_a_schema_is_counted() -> None:
         "properties": {"a": part},
         "patternProperties": {"^a": part},
     }
-    assert Cost(words, WORK_MAX).of({"a": 1}) == 2 * (1 + 10 * 4)
+    assert Cost(words, WORK_MAX).of({"a": 1}) == 2 * (1 + 1 + 10 * 4)
     items = {
         **dict.fromkeys(("items", "contains", "unevaluatedItems"), part),
         "prefixItems": [part],
@@ -203,3 +203,39 @@ def test_a_long_text_of_a_plain_language_is_checked() -> None:
     assert language.fault("+yyyyyy\n" * 6_000) is None
     assert language.fault("+yyyyyy\n" * 6_000 + "-") == "its grammar does not allow byte 48000"
     assert language.fault("+\ud800") == "it is not valid Unicode"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "work"),
+    [
+        ({"uniqueItems": True}, [[1, 2], "abc", {"k": 1}], 1 + 1 + 3 + 4 + 3),
+        ({"uniqueItems": True}, "abc", 1),
+        ({"uniqueItems": True, "allOf": [{"uniqueItems": True}]}, [7, 8], 1 + 3 + 1 + 3),
+        ({"const": {"k": "abc"}}, 1, 1 + 6),
+        ({"pattern": "a"}, "a" * 100, 1 + 100),
+        ({"required": ["a", "b"]}, {}, 1 + 2),
+        ({"patternProperties": {"^x": True, "^y": True}}, {"abc": 1}, 1 + 3 * 2 + 2),
+    ],
+)
+def test_what_a_keyword_itself_costs_is_counted(
+    schema: dict[str, Any], value: object, work: int
+) -> None:
+    assert Cost(schema, WORK_MAX).of(value) == work
+
+
+def test_a_schema_has_only_so_many_patterns() -> None:
+    def with_patterns(count: int) -> dict[str, Any]:
+        return {
+            "properties": {f"p{n}": {"type": "string", "pattern": f"^{n}$"} for n in range(count)}
+        }
+
+    assert Document(with_patterns(PATTERNS_MAX), work_max=WORK_MAX).fault('{"p1": "1"}') is None
+    with pytest.raises(UnusableSchema, match="257 patterns"):
+        Document(with_patterns(PATTERNS_MAX + 1), work_max=WORK_MAX)
+
+
+def test_the_more_patterns_there_are_the_smaller_each_has_to_be() -> None:
+    large = {"type": "string", "pattern": "^(?:[a-z]{0,99}x){0,9}$"}
+    Document({"properties": {"a": large}}, work_max=WORK_MAX)
+    with pytest.raises(UnusableSchema, match="too large"):
+        Document({"properties": {f"p{n}": large for n in range(200)}}, work_max=WORK_MAX)
