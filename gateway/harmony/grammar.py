@@ -11,8 +11,7 @@ and within a text, but not in the middle of JSON.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gateway.constraint import (
@@ -22,6 +21,7 @@ from gateway.constraint import (
     InOrder,
     Json,
     Literal,
+    Maybe,
     OneOf,
     Repeated,
     Token,
@@ -32,7 +32,7 @@ from gateway.harmony.lark import UntranslatableGrammar, ebnf_of
 from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, MESSAGE, NAMED_SPECIALS, START
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gateway.constraint import Node
     from gateway.generation import Place
@@ -49,6 +49,9 @@ _REFUSALS: Final = (
 )
 REFUSALS: Final = tuple(dict.fromkeys((*_REFUSALS, *(w.replace("'", "\u2019") for w in _REFUSALS))))
 """How a refusal in words may begin; none of them begins JSON."""
+
+OWING_MESSAGES_MAX: Final = 4
+"""Thoughts and preambles before a call, or an answer in a format, that is demanded."""
 
 _ANY_OBJECT: Final = {"type": "object"}
 _INPUT_OBJECT: Final = {
@@ -76,11 +79,19 @@ _REFUSAL: Final = InOrder((OneOf(tuple(Literal(words) for words in REFUSALS)), _
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
     """`refusals`: a model that is to answer in a format may refuse in words instead.
-    `reasoning`: it may think before it says anything.
+    `reasoning`: it may think before it says anything. `languages` are the grammars of tools as
+    `languages_of` translates them; one that is not among them is translated when it is needed.
     """
 
     refusals: bool = True
     reasoning: bool = True
+    languages: Mapping[TextGrammar, Node] = field(default_factory=dict, hash=False)
+
+
+def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
+    """The grammars of the tools, as the engines take them. CPU work, for a thread."""
+    grammars = {tool.grammar for tool in rules.tools.values() if tool.grammar is not None}
+    return {grammar: _wrapped(grammar) for grammar in grammars}
 
 
 def turn_constraint(
@@ -152,6 +163,7 @@ class _Turn:
         self._tools = {name: rules.tools[name] for name in allowed}
         self._thoughts = options.reasoning
         self._refusals = options.refusals
+        self._languages = options.languages
 
     def rest(self, place: Place, message: tuple[int, ...]) -> Node | None:
         """What comes behind `message`; None where that cannot be said."""
@@ -181,7 +193,7 @@ class _Turn:
         if place.kind is SegmentKind.FINAL and self._rules.calls != "required":
             return _rest_of(self._answer(), at_start=at_start)
         if place.kind in CALL_KINDS and (tool := self._tools.get(place.name)):
-            return _rest_of(_arguments(tool), at_start=at_start)
+            return _rest_of(self._arguments(tool), at_start=at_start)
         return None
 
     def _whole(self) -> Node:
@@ -189,7 +201,18 @@ class _Turn:
         calls = [tools.call(tools.either) for tools in self._callables()]
         last = _one_of([*calls, *_in_channel(self._final())])
         earlier = _in_channel(self._closed())
-        return InOrder((Repeated(_one_of(earlier)), last)) if earlier else last
+        return InOrder((self._repeated(_one_of(earlier)), last)) if earlier else last
+
+    def _repeated(self, message: Node) -> Node:
+        """As often as it likes, unless something is owed: a model that may not give another answer
+        than that would rather think for ever.
+        """
+        if self._rules.calls != "required" and self._rules.answer is None:
+            return Repeated(message)
+        some: Node = Maybe(message)
+        for _ in range(OWING_MESSAGES_MAX - 1):
+            some = Maybe(InOrder((message, some)))
+        return some
 
     def _on_channel(self) -> Node:
         """Everything from the name of a channel on."""
@@ -227,11 +250,19 @@ class _Turn:
         """The tools that may be called; those that may be given anything are one."""
         free = [Literal(name) for name, tool in self._tools.items() if _is_free(tool)]
         checked = [
-            _Callable(Literal(name), _arguments(tool))
+            _Callable(Literal(name), self._arguments(tool))
             for name, tool in self._tools.items()
             if not _is_free(tool)
         ]
         return [*checked, *([_Callable(_one_of(free), Json(_ANY_OBJECT))] if free else [])]
+
+    def _arguments(self, tool: ToolRule) -> Node:
+        """The body of a call."""
+        if tool.schema is not None:
+            return Json(tool.schema)
+        if tool.grammar is not None:
+            return self._languages.get(tool.grammar) or _wrapped(tool.grammar)
+        return Json(_ANY_OBJECT if _is_free(tool) else _INPUT_OBJECT)
 
 
 def _rest_of(body: Node, *, at_start: bool) -> Node | None:
@@ -251,16 +282,6 @@ def _is_free(tool: ToolRule) -> bool:
     return tool.kind is SegmentKind.FUNCTION_CALL and tool.schema is None
 
 
-def _arguments(tool: ToolRule) -> Node:
-    """The body of a call."""
-    if tool.schema is not None:
-        return Json(tool.schema)
-    if tool.grammar is not None:
-        return _wrapped(tool.grammar)
-    return Json(_ANY_OBJECT if _is_free(tool) else _INPUT_OBJECT)
-
-
-@lru_cache(maxsize=64)
 def _wrapped(grammar: TextGrammar) -> Node:
     """JSON around text of this language; around any text, where the engines cannot say it."""
     try:

@@ -10,7 +10,7 @@ from gateway.protocol.formats import JsonSchemaFormat
 from gateway.protocol.refusals import (
     array_too_long,
     duplicate_name,
-    grammar_too_long,
+    grammars_too_long,
     pattern_mismatch,
     string_too_long,
 )
@@ -42,6 +42,7 @@ def check_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
     if len(callables) > limits.tools_max:
         raise array_too_long("tools", len(callables), limits.tools_max)
     taken: set[str] = set()
+    grammars_bytes = 0
     for each in callables:
         path = f"tools{each.path}"
         check_name(each.name, f"{path}.name")
@@ -49,6 +50,10 @@ def check_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
             raise duplicate_name(f"{path}.name", each.name)
         taken.add(each.name)
         _check_tool(each.tool, path, limits)
+        grammars_bytes += _grammar_bytes(each.tool)
+        if grammars_bytes > limits.grammar_bytes_max:
+            where = f"{path}.format.definition"
+            raise grammars_too_long(where, grammars_bytes, limits.grammar_bytes_max)
 
 
 def check_name(name: str, path: str) -> None:
@@ -80,7 +85,6 @@ def _check_tool(tool: ClientTool, path: str, limits: InputLimits) -> None:
             _check_parameters(tool, path, limits)
         case CustomTool():
             _check_text(tool.description, f"{path}.description", limits)
-            _check_grammar(tool, path, limits)
         case ShellTool():
             for index, skill in enumerate(tool.skills):
                 skill_path = f"{path}.environment.skills[{index}]"
@@ -104,12 +108,10 @@ def _check_parameters(tool: FunctionTool, path: str, limits: InputLimits) -> Non
         )
 
 
-def _check_grammar(tool: CustomTool, path: str, limits: InputLimits) -> None:
-    if isinstance(tool.format, GrammarFormat):
-        size = len(tool.format.definition.encode())
-        if size > limits.grammar_bytes_max:
-            param = f"{path}.format.definition"
-            raise grammar_too_long(param, size, limits.grammar_bytes_max)
+def _grammar_bytes(tool: ClientTool) -> int:
+    if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarFormat):
+        return len(tool.format.definition.encode())
+    return 0
 
 
 def _check_text(text: str | None, path: str, limits: InputLimits) -> None:

@@ -187,10 +187,11 @@ def duplicate_name(param: str, name: str) -> InvalidRequest:
     )
 
 
-def grammar_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
-    """The grammar of a custom tool, in bytes of UTF-8."""
+def grammars_too_long(param: str, size: int, maximum: int) -> InvalidRequest:
+    """The grammars of the custom tools up to this one, in bytes of UTF-8."""
     return InvalidRequest(
-        f"Invalid '{param}': the grammar has {size} bytes. Expected at most {maximum} bytes.",
+        f"Invalid '{param}': the grammars of the tools up to this one have {size} bytes together. "
+        f"Expected at most {maximum} bytes.",
         code="invalid_value",
         param=param,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import InvalidRequest
 from gateway.protocol.callables import named
 from gateway.protocol.choices import allowed_names, means
+from gateway.protocol.formats import JsonObjectFormat, JsonSchemaFormat
 from gateway.protocol.items import InputFile, InputImage, Message
 from gateway.protocol.parameters import AllowedTools, ToolChoice
 from gateway.protocol.refusals import tool_not_found, unsupported, unsupported_value, wrong_value
@@ -138,6 +139,14 @@ def _check_reasoning(request: CreateResponse) -> None:
         raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
 
 
+def _check_stop(request: CreateResponse) -> None:
+    """A stop could end the answer in the middle of its JSON."""
+    asked = request.text.format
+    if request.stop and isinstance(asked, JsonObjectFormat | JsonSchemaFormat):
+        remedy = f"Leave 'stop' out, or 'text.format' of type '{asked.type}'."
+        raise unsupported("stop", f"An answer in a format ends where its JSON does. {remedy}")
+
+
 def _check_services(request: CreateResponse) -> None:
     if request.context_management:
         raise unsupported("context_management", "Set 'truncation' to 'auto' to drop old turns.")
@@ -151,5 +160,6 @@ _CHECKS: Final[tuple[Callable[[CreateResponse], None], ...]] = (
     _check_stream_options,
     _check_tool_choice,
     _check_reasoning,
+    _check_stop,
     _check_services,
 )

@@ -242,7 +242,7 @@ class Limits(Section):
     schema_depth_max: PositiveInt = Field(32, description="Nesting of one schema.")
     schema_nodes_max: PositiveInt = Field(10_000, description="Nodes of one schema, $ref inlined.")
     grammar_bytes_max: PositiveInt = Field(
-        64 * 1024, description="Bytes of one custom tool's grammar."
+        64 * 1024, description="Bytes of all custom tools' grammars in one request."
     )
     pattern_chars_max: PositiveInt = Field(1024, description="Characters of a pattern in a schema.")
     history_depth_max: PositiveInt = Field(1000, description="Responses in one chain.")

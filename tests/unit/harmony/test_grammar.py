@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.constraint import AnyText, InOrder, Json, OneOf, Repeated
+from gateway.constraint import AnyText, InOrder, Json, Literal, OneOf, Repeated
 from gateway.generation import Place, SegmentKind, Where
 from gateway.harmony.framing import CALL_PREFIX, OPENING
-from gateway.harmony.grammar import REFUSALS, GrammarOptions, turn_constraint
+from gateway.harmony.grammar import (
+    OWING_MESSAGES_MAX,
+    REFUSALS,
+    GrammarOptions,
+    languages_of,
+    turn_constraint,
+)
 from gateway.harmony.vocabulary import CHANNEL, MESSAGE, NAMED_SPECIALS
 from gateway.output.refusals import Beginning, Verdict
 from gateway.protocol.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
@@ -125,6 +131,38 @@ def test_a_call_that_is_required_cannot_be_answered_around() -> None:
     found = constraint(rules(STRICT, FREE, calls="required"))
     right = [*calls("ping", "{}"), THOUGHT + PREAMBLE + calls("weather", JSON)[0]]
     assert allowed(found, [*right, FINAL, THOUGHT + FINAL]) == right
+
+
+@pytest.mark.parametrize(
+    ("demands", "last"),
+    [
+        (
+            rules(STRICT, FREE, calls="required"),
+            "<|channel|>commentary to=functions.ping<|message|>{}",
+        ),
+        (
+            rules(answer=AnswerFormat("json_object", {"type": "object"})),
+            "<|channel|>final<|message|>{}",
+        ),
+    ],
+    ids=["a call", "an answer"],
+)
+def test_what_is_owed_is_not_put_off_for_ever(demands: OutputRules, last: str) -> None:
+    found = constraint(demands)
+    turns = [THOUGHT * times + last for times in range(OWING_MESSAGES_MAX + 2)]
+    assert allowed(found, turns) == turns[: OWING_MESSAGES_MAX + 1]
+
+
+def test_grammars_of_tools_can_be_translated_beforehand() -> None:
+    demands = rules(STRICT, PATCH)
+    assert PATCH.grammar is not None
+    languages = languages_of(demands)
+    assert languages.keys() == {PATCH.grammar}
+    options = GrammarOptions(languages={PATCH.grammar: Literal("told")})
+    assert constraint(demands, options=GrammarOptions(languages=languages)) == constraint(demands)
+    found = constraint(demands, options=options)
+    assert found is not None
+    assert allows(found.turn, calls("patch", "told")[0])
 
 
 def test_only_a_tool_that_is_allowed_is_called() -> None:

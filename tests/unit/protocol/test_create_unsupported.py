@@ -24,7 +24,17 @@ def _not_found(choice: dict[str, Any], *, at: int | None = None) -> Row:
 
 
 _F = {"type": "function", "name": "f"}
+_SCHEMA_FORMAT = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
 REFUSED: list[Row] = [
+    *(
+        _unsupported(
+            {"stop": ["}"], "text": {"format": asked}},
+            "stop",
+            "An answer in a format ends where its JSON does. Leave 'stop' out, or 'text.format' of "
+            f"type '{asked['type']}'.",
+        )
+        for asked in ({"type": "json_object"}, _SCHEMA_FORMAT)
+    ),
     (
         {"background": True, "store": False},
         "unsupported_parameter",

@@ -407,8 +407,24 @@ BOUNDS: list[Row] = [
         {"tools": [{**GRAMMAR, "format": {**GRAMMAR["format"], "definition": "é" * 32_769}}]},
         "invalid_value",
         "tools[0].format.definition",
-        "Invalid 'tools[0].format.definition': the grammar has 65538 bytes. Expected at most 65536 "
-        "bytes.",
+        "Invalid 'tools[0].format.definition': the grammars of the tools up to this one have "
+        "65538 bytes together. Expected at most 65536 bytes.",
+    ),
+    (
+        {
+            "tools": [
+                {
+                    **GRAMMAR,
+                    "name": name,
+                    "format": {**GRAMMAR["format"], "definition": "e" * 40_000},
+                }
+                for name in ("f", "g")
+            ]
+        },
+        "invalid_value",
+        "tools[1].format.definition",
+        "Invalid 'tools[1].format.definition': the grammars of the tools up to this one have "
+        "80000 bytes together. Expected at most 65536 bytes.",
     ),
     (
         {"context_management": []},
