@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.checking.cost import count_patterns
+from gateway.checking.cost import patterns_in
 from gateway.checking.documents import Document, UnusableSchema
 from gateway.checking.languages import Language, UnusableGrammar
 from gateway.errors import InvalidRequest
@@ -61,7 +61,7 @@ class Checker:
         schemas = [tool.schema for tool in self._rules.tools.values() if tool.schema is not None]
         if self._rules.answer is not None:
             schemas.append(self._rules.answer.demand)
-        patterns = sum(map(count_patterns, schemas))
+        patterns = sum(len(patterns_in(schema)) for schema in schemas)
         if patterns > self._limits.patterns_max:
             raise InvalidRequest(
                 f"The schemas of this request have {patterns} patterns. Expected at most "

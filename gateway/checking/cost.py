@@ -119,12 +119,19 @@ def _own(schema: dict[str, Any], value: Any, sizes: dict[int, int]) -> int:
     return own
 
 
-def count_patterns(root: dict[str, Any]) -> int:
-    """How many regular expressions it takes to check against this schema."""
-    return sum(
-        isinstance(node.get("pattern"), str) + len(_dict(node, "patternProperties"))
-        for node in _objects(root)
-    )
+def patterns_in(root: dict[str, Any]) -> set[str]:
+    """The regular expressions that it takes to check against this schema."""
+    patterns: set[str] = set()
+    for node in _objects(root):
+        patterns.update(_dict(node, "patternProperties"))
+        if isinstance(pattern := node.get("pattern"), str):
+            patterns.add(pattern)
+    return patterns
+
+
+def count_references(root: dict[str, Any]) -> int:
+    """How often it refers to a part of itself."""
+    return sum(isinstance(node.get("$ref"), str) for node in _objects(root))
 
 
 def _anchors(root: dict[str, Any]) -> dict[str, Any]:

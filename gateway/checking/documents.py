@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 import jsonschema_rs
 import orjson
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
-from gateway.checking.cost import Cost, ForeignReference, TooMuchWork, count_patterns
+from gateway.checking.cost import Cost, ForeignReference, TooMuchWork, count_references, patterns_in
 
 PATTERNS_MAX: Final = 256
 """In one schema. The library compiles them without letting other threads run."""
-_REGEX_BYTES: Final = range(16 * 1024, 256 * 1024)
+REFERENCES_MAX: Final = 2_000
+"""The same of `$ref`."""
+_REGEX_BYTES: Final = range(16 * 1024, 4 * 1024 * 1024)
 """What one pattern may take, compiled: the more there are, the less."""
-_ALL_REGEX_BYTES_MAX: Final = 4 * 1024 * 1024
+_ALL_REGEX_BYTES_MAX: Final = 8 * 1024 * 1024
+_BEYOND_LINEAR: Final = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]|\\k<")
+"""Looking around, and going back to what was found."""
 _EXPLAINED_MAX: Final = 1_000
 """The library takes the square of the time for it to say what exactly is wrong."""
 _NO_REGEX: Final = 'is not a "regex"'
@@ -39,15 +44,17 @@ class Document:
                 schema,
                 offline=True,
                 mask="it",
-                pattern_options=_regex_options(count_patterns(schema)),
+                pattern_options=_regex_options(len(patterns_in(schema))),
             )
             self._cost.of(None)
+            if count_references(schema) > REFERENCES_MAX:
+                raise UnusableSchema(f"it has more than {REFERENCES_MAX} references")
         except TooMuchWork:
             raise UnusableSchema("its references fork too often") from None
         except ForeignReference as error:
             raise UnusableSchema(str(error)) from None
         except ValidationError as error:
-            raise UnusableSchema(f"{_place(error)}: {_meant(error.message)}") from None
+            raise UnusableSchema(f"{_place(error)}: {_meant(error)}") from None
         except (jsonschema_rs.ReferencingError, ValueError) as error:
             raise UnusableSchema(_line(str(error))) from None
 
@@ -72,10 +79,12 @@ class Document:
         return f"{_place(error)}: {_line(error.message)}"
 
 
-def _meant(message: str) -> str:
-    if message.endswith(_NO_REGEX):
-        return "it is no regular expression that is checked here: it looks around, or is too large"
-    return message
+def _meant(error: ValidationError) -> str:
+    if not error.message.endswith(_NO_REGEX):
+        return error.message
+    if _BEYOND_LINEAR.search(str(error.instance)):
+        return "look-around and back-references are not supported"
+    return "it is no regular expression, or one that repeats too much"
 
 
 def _regex_options(patterns: int) -> RegexOptions:

@@ -57,10 +57,12 @@ class Task:
         if not self.by_call:
             form = {"type": "json_schema", "name": "form", "strict": True, "schema": self.schema}
             return {"text": {"format": form}}
+        schema = orjson.dumps(self.schema).decode()
         function = {
             "type": "function",
             "name": FUNCTION,
-            "description": "Record it.",
+            # A tool is shown as types, which tell nothing of bounds and patterns.
+            "description": f"Record it. The arguments must match this JSON Schema:\n{schema}",
             "parameters": self.schema,
             "strict": True,
         }

@@ -9,7 +9,12 @@ import orjson
 import pytest
 
 from gateway.checking.cost import Cost, TooMuchWork
-from gateway.checking.documents import PATTERNS_MAX, Document, UnusableSchema
+from gateway.checking.documents import (
+    PATTERNS_MAX,
+    REFERENCES_MAX,
+    Document,
+    UnusableSchema,
+)
 from gateway.checking.languages import Language
 from gateway.protocol.rules import TextGrammar
 
@@ -234,8 +239,30 @@ def test_a_schema_has_only_so_many_patterns() -> None:
         Document(with_patterns(PATTERNS_MAX + 1), work_max=WORK_MAX)
 
 
+@pytest.mark.parametrize("pattern", [r"^[^/]{1,255}$", "^.{1,500}$", r"^\S{1,1000}$"])
+def test_one_pattern_may_be_large(pattern: str) -> None:
+    schema = {"properties": {f"p{n}": {"type": "string", "pattern": pattern} for n in range(300)}}
+    assert Document(schema, work_max=WORK_MAX).fault('{"p1": "abc"}') is None
+
+
 def test_the_more_patterns_there_are_the_smaller_each_has_to_be() -> None:
-    large = {"type": "string", "pattern": "^(?:[a-z]{0,99}x){0,9}$"}
-    Document({"properties": {"a": large}}, work_max=WORK_MAX)
-    with pytest.raises(UnusableSchema, match="too large"):
-        Document({"properties": {f"p{n}": large for n in range(200)}}, work_max=WORK_MAX)
+    large = [{"type": "string", "pattern": f"^.{{1,500}}{n}$"} for n in range(100)]
+    Document({"allOf": large[:2]}, work_max=WORK_MAX)
+    with pytest.raises(UnusableSchema, match="repeats too much"):
+        Document({"allOf": large}, work_max=WORK_MAX)
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)b", r"(a)\1", "(?<!a)b"])
+def test_what_is_not_linear_is_said_to_be_the_reason(pattern: str) -> None:
+    with pytest.raises(UnusableSchema, match="look-around and back-references"):
+        Document({"pattern": pattern}, work_max=WORK_MAX)
+
+
+def test_a_chain_of_references_is_refused_before_anything_is_checked() -> None:
+    chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(REFERENCES_MAX)}
+    schema = {
+        "$defs": {**chain, f"d{REFERENCES_MAX}": {}},
+        "properties": {"a": {"$ref": "#/$defs/d0"}},
+    }
+    with pytest.raises(UnusableSchema, match="more than 2000 references"):
+        Document(schema, work_max=WORK_MAX)
