@@ -169,10 +169,15 @@ CALL_KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SegmentStarted:
-    """A segment opens. `name` is the function's name for a call, otherwise empty."""
+    """A segment opens. `name` is the function's name for a call, otherwise empty.
+
+    `form` tells which of several headers that say the same the model wrote, for a call or a message
+    (`gateway.harmony.forms`); 0 for the one that is written where nobody knows.
+    """
 
     kind: SegmentKind
     name: str = ""
+    form: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ APPLY_PATCH_CALL_OUTPUT_PREFIX = "apco_"
 CALL_PREFIX = "call_"
 
 _RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}\Z")
+_CALL_ID = re.compile(r"call_([0-9a-f]{20})([0-9a-f]{4})\Z")
+_CALL_FORMS = 8
+_FORMED_MESSAGE_ID = re.compile(r"msg_[0-9a-f]{36,}([g-i])\Z")
+_FORM_LETTERS = ("", "g", "h", "i")
 
 
 def new_uuid() -> UUID:
@@ -59,9 +63,19 @@ def parse_response_id(text: str) -> UUID | None:
     return UUID(text[len(RESPONSE_PREFIX) :]) if _RESPONSE_ID.match(text) else None
 
 
-def output_item_id(prefix: str, response: UUID, ordinal: int) -> str:
-    """The id of the `ordinal`-th output item (from 0): a function of response and ordinal."""
-    return f"{prefix}{response.hex}{ordinal:04x}"
+def output_item_id(prefix: str, response: UUID, ordinal: int, form: int = 0) -> str:
+    """The id of the `ordinal`-th output item (from 0): a function of response and ordinal.
+
+    That of a message notes the form of its header (`gateway.harmony.forms`), from 1 on, in a letter
+    that is no hex digit.
+    """
+    return f"{prefix}{response.hex}{ordinal:04x}{_FORM_LETTERS[form]}"
+
+
+def message_form(item_id: str) -> int:
+    """The form that the id of a message notes; 0 for every id that this gateway did not make."""
+    found = _FORMED_MESSAGE_ID.match(item_id)
+    return _FORM_LETTERS.index(found.group(1)) if found else 0
 
 
 def input_item_id(prefix: str, response: UUID, ordinal: int) -> str:
@@ -69,7 +83,29 @@ def input_item_id(prefix: str, response: UUID, ordinal: int) -> str:
     return f"{prefix}{response.hex}i{ordinal:04x}"
 
 
-def call_id(response: UUID, ordinal: int) -> str:
-    """The `call_id` of a tool call: `call_` and 24 hex digits that tell nothing of the response."""
+def call_id(response: UUID, ordinal: int, form: int = 0) -> str:
+    """The `call_id` of a tool call: `call_` and 24 hex digits that tell nothing of the response.
+
+    Every client sends it back, so it notes the form of the call's header, 0 to 7
+    (`gateway.harmony.forms`): 20 digits are random, the last four a check of these, exclusive-or
+    the form.
+    """
     digest = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
-    return CALL_PREFIX + digest[:24]
+    stem = digest[:20]
+    return f"{CALL_PREFIX}{stem}{_check(stem) ^ form:04x}"
+
+
+def call_form(call_id: str) -> int:
+    """The form that a `call_id` notes; 0 for one that this gateway did not make.
+
+    One in 8192 of those that others make of 24 hex digits looks like ours: it gives some form.
+    """
+    found = _CALL_ID.match(call_id)
+    if found is None:
+        return 0
+    form = int(found.group(2), 16) ^ _check(found.group(1))
+    return form if form < _CALL_FORMS else 0
+
+
+def _check(stem: str) -> int:
+    return int.from_bytes(hashlib.sha256(stem.encode()).digest()[:2], "big")

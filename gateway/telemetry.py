@@ -200,6 +200,9 @@ class Metrics:
         self._repairs = self._counter(
             "repairs", "Turns the gateway broke off or took back from.", "rule", "upstream"
         )
+        self._voided_tokens = self._counter(
+            "voided_tokens", "Tokens that were generated and taken back.", "upstream"
+        )
         self._bound_turns = self._counter(
             "bound_turns", "Turns with rules for what they say, by who upholds them.",
             "upstream", "kind",
@@ -285,9 +288,13 @@ class Metrics:
         for rule, count in rules.items():
             self._recoveries.labels(rule).inc(count)
 
-    def repaired(self, *, rule: str, upstream: str) -> None:
-        """The gateway intervened, as `rule` says, in what a backend generates."""
+    def repaired(self, *, rule: str, upstream: str, voided: int) -> None:
+        """The gateway intervened, as `rule` says, in what a backend generates.
+
+        It took back `voided` tokens.
+        """
         self._repairs.labels(rule, upstream).inc()
+        self._voided_tokens.labels(upstream).inc(voided)
 
     def bound_turn(self, upstream: str, kind: Literal["constrained", "held"]) -> None:
         """A turn that has rules goes to a backend that upholds them, or is checked first."""

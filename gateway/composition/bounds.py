@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.harmony.rendering import SchemaLimits
+from gateway.runs.failover import HopPolicy
 from gateway.runs.feed import FeedLimits
 from gateway.runs.keeper import Rhythm
 from gateway.runs.scheduler import Appetite
 from gateway.runs.steering import Steering
-from gateway.runs.turn import HopPolicy
 from gateway.runs.writer import WriterBounds
 from gateway.services.preparation import PreparationLimits, SystemMessage
 from gateway.store.claims import Terms

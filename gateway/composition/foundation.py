@@ -85,9 +85,12 @@ class Foundation:
         rules = rules_of(head.echo)
         tools = None if rules.calls == "none" else frozenset(rules.tools)
         seal = None if head.binding is None else partial(self.sealer.seal, head.binding)
-        return lambda: Fold(
-            head, lambda trace: Parser(vocabulary, tools, trace=trace), FRAMING, rules, seal
-        )
+        preambles = rules.answer is None
+
+        def parser(trace: bool) -> Parser:  # noqa: FBT001 - the fold's to choose
+            return Parser(vocabulary, tools, trace=trace, preambles=preambles)
+
+        return lambda: Fold(head, parser, FRAMING, rules, seal)
 
     async def close(self) -> None:
         """Close what is open; nothing of it may be in use any more."""

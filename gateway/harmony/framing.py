@@ -47,11 +47,3 @@ def _without_ending(said: Sequence[int]) -> Sequence[int]:
     while size and said[size - 1] in _ENDINGS:
         size -= 1
     return said[:size]
-
-
-def continue_with_answer(prompt_ids: Sequence[int], output_ids: Sequence[int]) -> list[int]:
-    """The prompt that makes a model answer which ended its turn without saying anything visible.
-
-    Recovery rule R10: what was said so far stays, then the header of the answer is opened.
-    """
-    return thread_ids(prompt_ids, [((), output_ids), (FINAL_HEADER, ())])

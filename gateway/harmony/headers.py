@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 ASSISTANT: Final = "assistant"
 NO_MARKER: Final = -1
 """The marker of text at the front of a header whose role was not written by the model."""
+NAMESPACE: Final = "functions."
+"""What goes before a function's name in a recipient."""
 
 _ROLES: Final = frozenset({ASSISTANT, "user", "system", "developer", "tool"})
 _BUILTINS: Final = frozenset({"python", "browser", "container"})
@@ -47,7 +49,6 @@ _KINDS: Final = {
     "commentary": SegmentKind.COMMENTARY,
     "final": SegmentKind.FINAL,
 }
-_NAMESPACE: Final = "functions."
 
 _WORD = "(?:analysis|commentary|final)"
 _RECIPIENT = r"to=(\s*)([A-Za-z0-9_.-]*)"
@@ -123,7 +124,7 @@ def route(header: Header, tools: frozenset[str] | None) -> Route:
     """
     for recipient in header.recipients:
         if name := _declared_name(recipient, tools or frozenset()):
-            return _call(header, name, exact=recipient == _NAMESPACE + name)
+            return _call(header, name, exact=recipient == NAMESPACE + name)
     others = [name for name in header.recipients if name not in {ASSISTANT, "user"}]
     if others:
         return _undeclared(header, others[0], calls_allowed=tools is not None)
@@ -161,7 +162,7 @@ def is_spoken_header(text: str) -> bool:
 def _declared_name(recipient: str, tools: frozenset[str]) -> str | None:
     if recipient == ASSISTANT:
         return None
-    bare = recipient.removeprefix(_NAMESPACE)
+    bare = recipient.removeprefix(NAMESPACE)
     spellings = (bare, bare.removesuffix("json"), bare.removesuffix("code"))
     return next((name for name in spellings if name in tools), None)
 

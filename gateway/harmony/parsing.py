@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from gateway.generation import FinishReason, Place, SegmentKind, Where
 from gateway.harmony.detokenizing import Detokenizer
+from gateway.harmony.forms import CALL_CHANNEL, form_of
 from gateway.harmony.headers import (
     ASSISTANT,
+    NAMESPACE,
     NO_MARKER,
     Part,
     adopt_spoken,
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gateway.generation import SegmentEvent
-    from gateway.harmony.headers import Header
+    from gateway.harmony.headers import Header, Route
     from gateway.harmony.vocabulary import Vocabulary
 
 HEADER_IDS_MAX: Final = 256
@@ -69,6 +71,7 @@ class Parser:
     `tools` are the names of the declared functions, None when calls are not allowed. A header of
     more than `header_ids_max` ids is taken for a body that lacks its `<|message|>`. With `trace`
     text comes with the positions of its ids, and up to the last id that ends with a character.
+    Without `preambles` what is said on the way to an answer is reasoning.
 
     `reasoning_tokens` counts the text ids in the bodies of messages that become reasoning, not
     their headers and markers; of a body that was trapped in its header, the ids that spell it. A
@@ -82,12 +85,14 @@ class Parser:
         *,
         header_ids_max: int = HEADER_IDS_MAX,
         trace: bool = False,
+        preambles: bool = True,
     ) -> None:
         self.recoveries: dict[str, int] = {}
         self.reasoning_tokens = 0
         self._vocabulary = vocabulary
         self._trace = trace
         self._tools = tools
+        self._preambles = preambles
         self._header_ids_max = header_ids_max
         self._detokenizer = Detokenizer(vocabulary)
         self._writer = SegmentWriter(self.recoveries)
@@ -223,8 +228,7 @@ class Parser:
             self._end_turn()
             return True
         called = (
-            closing.terminator == CALL
-            and route(header, self._tools).kind is SegmentKind.FUNCTION_CALL
+            closing.terminator == CALL and self._route(header).kind is SegmentKind.FUNCTION_CALL
         )
         if not called and (not header.prose or (closing.cut and header.is_fragment)):
             if not closing.cut:
@@ -236,7 +240,7 @@ class Parser:
 
     def _draft_trapped(self, header: Header, opening: _Opening, terminator: int | None) -> Draft:
         """A trapped body is a call's arguments if it looks like them, otherwise a thought of it."""
-        target = route(header, self._tools)
+        target = self._route(header)
         kind, name = target.kind, target.name
         arguments = terminator == CALL or header.prose.startswith("{")
         if kind is SegmentKind.FUNCTION_CALL and not arguments:
@@ -257,6 +261,12 @@ class Parser:
             counted += 1
         return counted
 
+    def _route(self, header: Header) -> Route:
+        target = route(header, self._tools)
+        if target.kind is SegmentKind.COMMENTARY and not self._preambles:
+            return replace(target, kind=SegmentKind.REASONING)
+        return target
+
     def _read_parts(
         self, parts: Sequence[tuple[int, list[int]]], spoken: Part | None = None
     ) -> list[Part]:
@@ -267,10 +277,12 @@ class Parser:
 
     def _begin_body(self, _run: Sequence[int]) -> None:
         opening = self._opening
-        header = read_header(self._read_parts(opening.parts, opening.spoken), trapped=False)
+        parts = self._read_parts(opening.parts, opening.spoken)
+        header = read_header(parts, trapped=False)
         if header.role == ASSISTANT:
-            target = route(header, self._tools)
+            target = self._route(header)
             draft = Draft(opening.start, target.kind, target.name, verbatim=opening.verbatim)
+            draft.form = _form(parts, header, target)
             self._writer.touch(draft, (*header.rules, *target.rules))
             self._writer.begin(draft)
             if draft.kind is SegmentKind.REASONING and header.reasoning_prose:
@@ -416,3 +428,11 @@ class Parser:
         Action.DROP_VOID: _drop_void,
         Action.IGNORE: _ignore,
     }
+
+
+def _form(parts: Sequence[Part], header: Header, target: Route) -> int:
+    """Of a call or a message; what a rule had to read has none of the forms."""
+    if target.kind is SegmentKind.FUNCTION_CALL:
+        return form_of(parts, CALL_CHANNEL, NAMESPACE + target.name)
+    is_message = target.kind in {SegmentKind.COMMENTARY, SegmentKind.FINAL}
+    return form_of(parts, header.channel) if is_message else 0

@@ -79,6 +79,18 @@ A header that any of these had to read is worth writing anew, while nobody has s
 other rule knows what was meant: a misspelt tool, a forgotten marker, words too many. And a message
 in a foreign role is not worth it, since what came before it is complete.
 """
+_JUNK: Final = frozenset(
+    {Rule.DUPLICATE_RECIPIENT, Rule.HEADER_LEFTOVER, Rule.ODD_CONTENT_TYPE, Rule.DUPLICATE_CHANNEL}
+)
+
+
+def doubts(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Those that guess. A function that nobody declared is one in a header full of junk."""
+    known = tuple(rules)
+    is_junk = not _JUNK.isdisjoint(known)
+    return tuple(
+        rule for rule in known if rule in DOUBTS or (rule is Rule.UNDECLARED_FUNCTION and is_junk)
+    )
 
 
 def count(recoveries: dict[str, int], rules: Iterable[Rule], times: int = 1) -> None:

@@ -3,6 +3,9 @@
 The messages are openai-harmony's; the ids are made here, piece by piece as openai-harmony 0.0.8
 does it (which decides where tokens end), with a tokeniser that is linear and frees the GIL. Text
 from outside only ever passes through `Vocabulary.encode`, so it cannot become a marker.
+
+Only the header of a call or an answer whose id says that the model wrote it in another form is
+repeated in that form (`forms`), so that the prompt is the one it went on from.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from typing import TYPE_CHECKING
 from openai_harmony import DeveloperContent, Role, SystemContent
 
 from gateway.generation import PREAMBLE, Prompt, Span
+from gateway.harmony.forms import headers
 from gateway.harmony.framing import OPENING
+from gateway.harmony.headers import NO_MARKER
 from gateway.harmony.history import (
     Placed,
     in_call_order,
@@ -29,7 +34,8 @@ from gateway.harmony.preamble import (
 )
 from gateway.harmony.schema import SchemaLimits
 from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
-from gateway.protocol.items import Message
+from gateway.ids import call_form, message_form
+from gateway.protocol.items import CallItem, Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
 
     from gateway.harmony.vocabulary import Vocabulary
     from gateway.protocol.context import ContextItem
+    from gateway.protocol.items import Item
 
 __all__ = ["RenderOptions", "Renderer", "SchemaLimits", "prompt_messages"]
 
@@ -80,25 +87,45 @@ class Renderer:
         """
         if item.ids is not None:
             return item.ids
-        message = harmony_message(item.item(), function)
-        return [] if message is None else self.message_ids(message)
+        typed = item.item()
+        message = harmony_message(typed, function)
+        return [] if message is None else self.message_ids(message, form=_form(typed))
 
-    def message_ids(self, message: HarmonyMessage, *, has_functions: bool = False) -> list[int]:
-        """The ids of one message; `has_functions` matters to the system message only."""
+    def message_ids(
+        self, message: HarmonyMessage, *, has_functions: bool = False, form: int = 0
+    ) -> list[int]:
+        """The ids of one message; `has_functions` matters to the system message only.
+
+        `form` is that of the header of a call, or of a message of the assistant.
+        """
         author = message.author
         is_tool = author.role is Role.TOOL
         ids = [START, *self._encode(author.name if is_tool else author.role.value)]
+        ids += self._formed_header(message, form) if form else self._header(message)
+        ids.append(MESSAGE)
+        for content in message.content:
+            ids += self._encode(self._text(content, has_functions=has_functions))
+        is_call = author.role is Role.ASSISTANT and message.recipient is not None
+        ids.append(CALL if is_call else END)
+        return ids
+
+    def _header(self, message: HarmonyMessage) -> list[int]:
+        """What stands behind the author, as openai-harmony writes it."""
+        ids: list[int] = []
         if message.recipient is not None:
             ids += self._encode(f" to={message.recipient}")
         if message.channel is not None:
             ids += [CHANNEL, *self._encode(message.channel)]
         if message.content_type == JSON_CONTENT:
             ids += [*self._encode(" "), CONSTRAIN, *self._encode("json")]
-        ids.append(MESSAGE)
-        for content in message.content:
-            ids += self._encode(self._text(content, has_functions=has_functions))
-        is_call = author.role is Role.ASSISTANT and message.recipient is not None
-        ids.append(CALL if is_call else END)
+        return ids
+
+    def _formed_header(self, message: HarmonyMessage, form: int) -> list[int]:
+        """The same as a model wrote it that has another way."""
+        ids: list[int] = []
+        for part in tuple(headers(message.channel or "", message.recipient))[form]:
+            marker = [] if part.marker == NO_MARKER else [part.marker]
+            ids += [*marker, *self._encode(part.text)]
         return ids
 
     def _text(self, content: Content, *, has_functions: bool) -> str:
@@ -111,13 +138,21 @@ class Renderer:
 
 
 def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> list[HarmonyMessage]:
-    """The messages of a prompt, all made anew: what its ids mean, for people and for tests."""
+    """The messages of a prompt, all made anew, headers in form 0: what its ids mean."""
     leading = leading_instructions(items)
     shown = (harmony_message(p.item.item(), p.function) for p in _shown(items, leading))
     return [
         *reference_preamble(options, _instructions(items[:leading]), SchemaLimits()),
         *(message for message in shown if message is not None),
     ]
+
+
+def _form(item: Item) -> int:
+    """The form of the header that the item notes, if it is of a kind that does."""
+    if isinstance(item, CallItem):
+        return call_form(item.call_id)
+    is_answer = isinstance(item, Message) and item.role == "assistant"
+    return message_form(item.id or "") if is_answer else 0
 
 
 def _instructions(items: Sequence[ContextItem]) -> list[str]:

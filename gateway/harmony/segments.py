@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.harmony.arguments import Arguments
-from gateway.harmony.recovery import DOUBTS, Rule, count
+from gateway.harmony.recovery import Rule, count, doubts
 from gateway.harmony.vocabulary import CALL, END, RETURN
 
 if TYPE_CHECKING:
@@ -36,12 +36,14 @@ class Draft:
 
     `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes
     the answer only when there is no other, and otherwise nothing. `tool_role` is the tool's name
-    that the message has as its role. `doubts` are the rules that guessed what it is.
+    that the message has as its role. `form` is that of its header. `doubts` are the rules that
+    guessed what it is.
     """
 
     start: int
     kind: SegmentKind | None
     name: str = ""
+    form: int = 0
     verbatim: bool = True
     faint: bool = False
     tool_role: str = ""
@@ -92,7 +94,7 @@ class SegmentWriter:
         """Count rules that had a part in this message."""
         rules = tuple(rules)
         draft.verbatim = draft.verbatim and not rules
-        draft.doubts += tuple(rule.value for rule in rules if rule in DOUBTS)
+        draft.doubts += tuple(rule.value for rule in doubts(rules))
         count(self._recoveries, rules)
 
     def begin(self, draft: Draft) -> None:
@@ -138,10 +140,13 @@ class SegmentWriter:
         complete = not closing.cut
         if draft.arguments is not None:
             conclusion = draft.arguments.finish()
-            self._emit(draft, conclusion.text)
-            complete = complete or conclusion.is_json
             if not closing.cut:
+                self._emit(draft, conclusion.text)
                 self.touch(draft, conclusion.rules)
+            elif Rule.EMPTY_ARGUMENTS not in conclusion.rules:
+                # None at all may have been about to come.
+                self._emit(draft, conclusion.text)
+                complete = conclusion.is_json
         if not draft.started:
             return
         trained = closing.terminator in _TERMINATORS[draft.kind]
@@ -175,7 +180,7 @@ class SegmentWriter:
         draft.started = True
         kind = draft.kind or SegmentKind.REASONING
         self.visible = self.visible or kind is not SegmentKind.REASONING
-        self._events.append(SegmentStarted(kind, draft.name))
+        self._events.append(SegmentStarted(kind, draft.name, draft.form))
 
     def _join_texts(self) -> None:
         texts, self._texts = self._texts, []

@@ -213,7 +213,7 @@ class Builder:
         is_reasoning = envelope.item_type == "reasoning"
         item = OpenItem(
             envelope,
-            self._item_id(envelope),
+            self._item_id(envelope, segment),
             index,
             call=self._named_call(segment) if segment.kind in CALL_KINDS else {},
             summarizer=summarizer(self._rules.summary) if is_reasoning else None,
@@ -252,8 +252,8 @@ class Builder:
             return
         envelope = ENVELOPES[segment.kind]
         index = len(self.output)
-        call = {**self._call_id(index), **fields}
-        item = WholeItem(envelope, self._item_id(envelope), index, call=call)
+        call = {**self._call_id(segment), **fields}
+        item = WholeItem(envelope, self._item_id(envelope, segment), index, call=call)
         events.append(self._emit(envelope.opening[0], item.added()))
         for name, command in item.commands():
             events.append(self._emit(name, command, len(command.get("delta", ""))))
@@ -277,15 +277,16 @@ class Builder:
             events.append(self._emit(SUMMARY_OPENING_EVENT, fields))
         events.append(self._emit(SUMMARY_DELTA_EVENT, item.summary_delta(more), len(more)))
 
-    def _item_id(self, envelope: Envelope) -> str:
-        return ids.output_item_id(envelope.id_prefix, self._head.uuid, len(self.output))
+    def _item_id(self, envelope: Envelope, segment: SegmentStarted) -> str:
+        form = segment.form if envelope.item_type == "message" else 0
+        return ids.output_item_id(envelope.id_prefix, self._head.uuid, len(self.output), form)
 
-    def _call_id(self, index: int) -> dict[str, Any]:
-        return {"call_id": ids.call_id(self._head.uuid, index)}
+    def _call_id(self, segment: SegmentStarted) -> dict[str, Any]:
+        return {"call_id": ids.call_id(self._head.uuid, len(self.output), segment.form)}
 
     def _named_call(self, segment: SegmentStarted) -> dict[str, Any]:
         """What the client calls the tool, of which the model knows another name."""
-        call = self._call_id(len(self.output))
+        call = self._call_id(segment)
         tool = self._rules.tools.get(segment.name)
         if tool is None:
             return {**call, "name": segment.name}

@@ -45,9 +45,9 @@ class _Reader:
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
         """What more ids show; the first of them shows what the prefill says, too."""
         segments = self.parser.feed(ids)
-        if ids and self.prefilled:
+        if self.prefilled and ids:
             segments, self.prefilled = [*self.prefilled, *segments], []
-        return self.show(segments)
+        return segments if self.screen is None else self.screen.feed(segments)
 
     def show(self, segments: list[SegmentEvent]) -> list[SegmentEvent]:
         """What of these may be shown."""

@@ -6,13 +6,15 @@
 * A *checked* body streams, but it has not ended before the turn has: somebody checks it first. The
   call of a shell or of the patcher, which is shown in one piece, and every checked body under a
   hold wait as a whole.
+* What follows an answer in a format is dropped, and so is prose behind the call that was demanded:
+  who reads all of the text together would find it broken.
 * Whatever comes behind something that waits, waits, too.
 * What waits is shown when the turn ends. A turn that is broken off never shows it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
@@ -77,6 +79,7 @@ class _Open:
 
     kind: SegmentKind
     name: str
+    form: int
     is_checked: bool
     beginning: Beginning | None = None
     custom: CustomInput | None = None
@@ -143,6 +146,7 @@ class Screen:
         self._withheld: list[SegmentEvent] = []
         self._shown: list[SegmentEvent] = []
         self._open: _Open | None = None
+        self._is_answered = False
 
     def feed(self, segments: Iterable[SegmentEvent]) -> list[SegmentEvent]:
         """What may be shown now."""
@@ -172,12 +176,14 @@ class Screen:
         if self.stopped:
             return
         kind, name = self._kind(segment), segment.name
+        if kind is SegmentKind.FINAL and self._is_done():
+            return
         fault = self._fault(kind, name)
         if fault is not None:
             self._go_astray(fault)
             return
         self.called = self.called or kind in CALL_KINDS
-        self._open = _Open(kind, name, self._is_checked(kind, name))
+        self._open = _Open(kind, name, segment.form, self._is_checked(kind, name))
         if kind is SegmentKind.CUSTOM_CALL:
             self._open.custom = CustomInput()
         if kind is SegmentKind.FINAL and self._rules.stop:
@@ -187,7 +193,11 @@ class Screen:
         if kind is SegmentKind.FINAL and self._rules.answer is not None:
             self._open.beginning = Beginning(self._rules.answer)
         else:
-            self._show(self._open, SegmentStarted(kind, name))
+            self._show(self._open, SegmentStarted(kind, name, segment.form))
+
+    def _is_done(self) -> bool:
+        """Nothing more is to be said to the user."""
+        return self._is_answered or (self._rules.calls == "required" and self.called)
 
     def _kind(self, segment: SegmentStarted) -> SegmentKind:
         tool = self._rules.tools.get(segment.name)
@@ -236,9 +246,10 @@ class Screen:
             self._open = None
             self._go_astray("not_json")
             return
+        self._is_answered = True
         if verdict is Verdict.REFUSAL:
             segment.kind = SegmentKind.REFUSAL
-        self._show(segment, SegmentStarted(segment.kind))
+        self._show(segment, SegmentStarted(segment.kind, form=segment.form))
         for held in segment.held:
             self._write(segment, held)
 
@@ -267,7 +278,8 @@ class Screen:
             self._waits = True
             if segment.complete:
                 self.bodies.append(open_segment.body(segment.start))
-        self._show(open_segment, segment)
+        # Its ids go on behind the stop string: the next prompt says what was shown.
+        self._show(open_segment, replace(segment, verbatim=False) if self.stopped else segment)
 
     def _flush(self, segment: _Open, *, is_complete: bool) -> None:
         if segment.custom is not None:

@@ -118,13 +118,14 @@ def rules_of(echo: Mapping[str, Any]) -> OutputRules:
     choice = _CHOICE.validate_python(echo["tool_choice"])
     calls = _calls(choice)
     tools = () if calls == "none" else tuple(named(_TOOLS.validate_python(echo["tools"])))
+    answer = _answer(_FORMAT.validate_python(echo["text"]["format"]))
     return OutputRules(
         tools={tool.name: _tool_rule(tool) for tool in tools},
         allowed=allowed_names(choice, tools),
         calls=calls,
-        open_calls=choice == "auto",
+        open_calls=choice == "auto" and (bool(tools) or answer is None),
         one_call=not echo["parallel_tool_calls"],
-        answer=_answer(_FORMAT.validate_python(echo["text"]["format"])),
+        answer=answer,
         stop=tuple(echo.get("stop", ())),
         summary=_SUMMARIES[echo["reasoning"]["summary"]],
     )

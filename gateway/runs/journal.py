@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.errors import ClaimLost
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -122,3 +124,31 @@ class DurableJournal:
             raise
         self.channel.close()
         self.live.close(finished, events)
+
+
+class Pen:
+    """Writes into a journal until it is put down; then `append` raises `ClaimLost`."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.is_down = False
+        self._journal = journal
+
+    @property
+    def live(self) -> LiveLog:
+        """What was written so far."""
+        return self._journal.live
+
+    def append(self, entry: Entry) -> None:
+        """Write one entry. Never waits: see `is_ahead`."""
+        if self.is_down:
+            raise ClaimLost
+        self._journal.append(entry)
+
+    @property
+    def is_ahead(self) -> bool:
+        """It is time to let the database `catch_up`."""
+        return self._journal.is_full
+
+    async def catch_up(self) -> None:
+        """Wait until the database is not too far behind. Raises `ClaimLost`."""
+        await self._journal.room()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from gateway.log import Alive
 
 if TYPE_CHECKING:
-    from gateway.runs.turn import Pen
+    from gateway.runs.journal import Pen
 
 
 class KeepAlive:

@@ -162,6 +162,15 @@ class LiveLog:
                 return None
         return None
 
+    def was_repaired(self, rule: str) -> bool:
+        """The last turn has a repair by this rule."""
+        for entry in reversed(self._entries):
+            if isinstance(entry, Repair) and entry.rule == rule:
+                return True
+            if isinstance(entry, TurnStarted):
+                return False
+        return False
+
     def append(self, entry: Entry) -> None:
         """Fold an entry; show its events at once, or when it is committed.
 

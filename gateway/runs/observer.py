@@ -70,7 +70,7 @@ class Observer:
         self, specification: RunSpecification, rule: str, voided: int, upstream: str
     ) -> None:
         """Something was done about what a backend said, and `voided` ids of it taken back."""
-        self._metrics.repaired(rule=rule, upstream=upstream)
+        self._metrics.repaired(rule=rule, upstream=upstream, voided=voided)
         _log.info(
             "a turn is repaired",
             response_id=ids.response_id(specification.head.uuid),

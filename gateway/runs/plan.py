@@ -47,7 +47,10 @@ def plan_of(specification: RunSpecification) -> bytes:
 
 def request_of(head: ResponseHead) -> bytes:
     """What a row keeps of the request: all of the head that has no column of its own."""
-    binding = None if head.binding is None else asdict(head.binding)
+    binding = None
+    if (bound := head.binding) is not None:
+        # The database driver's UUIDs are a class of its own, and orjson knows no such class.
+        binding = {"tenant": str(bound.tenant), "model": bound.model, "key_id": bound.key_id}
     return orjson.dumps({"echo": head.echo, "binding": binding})
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from gateway.log import FOLD_VERSION, Queued, pack
+from gateway.protocol.calls import call_of
 from gateway.protocol.context import ContextItem, Kind, StoredItem
 from gateway.protocol.responses import Outcome, response_body
 from gateway.runs.plan import head_of, inputs_of, plan_of, request_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gateway.harmony.rendering import Renderer
     from gateway.log import Finished
     from gateway.output.fold import Fold
+    from gateway.protocol.items import CallItem
     from gateway.protocol.responses import ResponseHead
     from gateway.runs.specification import RunSpecification
     from gateway.store.idempotency import IdempotencyKey
@@ -205,17 +207,19 @@ def unheard(stored: StoredResponse, finished: Finished) -> FinishedResponse:
 def output_context(rendered: RenderedItem) -> ContextItem:
     """An output item as the next turn's context sees it."""
     item = cast("dict[str, Any]", rendered.item)
-    return ContextItem(
+    context = ContextItem(
         kind=cast("Kind", item["type"]),
         item_id=item["id"],
         json=orjson.dumps(item),
         role=item.get("role"),
         phase=item.get("phase"),
         call_id=item.get("call_id"),
-        name=item.get("name"),
         complete=item["status"] == "completed",
         ids=None if rendered.ids is None else array("I", rendered.ids),
     )
+    if not context.is_call:
+        return context
+    return replace(context, name=call_of(cast("CallItem", context.item())).name)
 
 
 def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) -> list[StoredItem]:

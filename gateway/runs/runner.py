@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.errors import ClaimLost, GatewayError
 from gateway.generation import FinishReason
 from gateway.runs import outcome
+from gateway.runs.failover import HopPolicy
+from gateway.runs.journal import Pen
 from gateway.runs.keepalive import KeepAlive
-from gateway.runs.steering import REQUIRED_TOOL_NOT_CALLED, Steering, Unruly
-from gateway.runs.turn import HopPolicy, Pen, Relay
+from gateway.runs.steering import Steering, Unruly
+from gateway.runs.turn import Relay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,7 +175,6 @@ class Run:
         """How it ended. Raises `ClaimLost`."""
         if self._cancelled is not None:
             return self._cancelled(_now())
-        scope = asyncio.timeout(self._engine.run_time_max_s)
         relay = Relay(
             self.specification,
             self._pen,
@@ -181,6 +182,13 @@ class Run:
             epoch=self._epoch,
             first_token=self._heard_first,
         )
+        finished = await self._complete(relay)
+        relay.leave_off()
+        return finished
+
+    async def _complete(self, relay: Relay) -> Finished:
+        """Call the model, for as long as may be. Raises `ClaimLost`."""
+        scope = asyncio.timeout(self._engine.run_time_max_s)
         try:
             async with scope as self._scope:
                 await relay.complete()
@@ -197,9 +205,10 @@ class Run:
         finally:
             self._scope = None
         fold = self._live.fold
-        if fold.last_finish is FinishReason.STOP and relay.lacks_call:
-            return outcome.unruly(REQUIRED_TOOL_NOT_CALLED, _now())
-        return outcome.ended(fold.last_finish, _now(), visible=fold.visible)
+        if fold.last_finish is FinishReason.STOP and (code := relay.shortcoming) is not None:
+            return outcome.unruly(code, _now())
+        # An answer that is stopped at its first word is all that the request wants of it.
+        return outcome.ended(fold.last_finish, _now(), visible=fold.visible or fold.stopped)
 
     def _cut_short(self) -> Finished:
         return (self._cancelled or outcome.took_too_long)(_now())

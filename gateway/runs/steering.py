@@ -16,6 +16,10 @@ with what is left:
 | a call whose arguments are wrong             | `invalid_tool_call`         | nothing             |
 | an answer that is not what was asked for     | `invalid_structured_output` | the answer          |
 | the reasoning budget is used up              | `reasoning_budget`          | the answer          |
+| one thought after another                    | `thinks_on`                 | the answer          |
+
+Three repairs are made without ending the turn, which goes on: `begun_anew`, `said_anew` and
+`grammar_failed`.
 
 Where a call is required and none has come, the next turn opens the call instead. Where one has
 come, no other turn is needed: the client has something to do.
@@ -26,10 +30,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from gateway.errors import GatewayError
 from gateway.generation import FinishReason, SegmentKind, Where
 from gateway.harmony.prefills import answer_header, call_header, channel_header
-from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, FIRST_SPECIAL, MESSAGE
+from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,9 +47,16 @@ if TYPE_CHECKING:
 
 HEADER_NOT_UNDERSTOOD: Final = "header_not_understood"
 REASONING_BUDGET: Final = "reasoning_budget"
+THINKS_ON: Final = "thinks_on"
 REPETITION: Final = "repetition"
 BEGUN_ANEW: Final = "begun_anew"
 """Another backend goes on, from the beginning of a message that nobody has seen."""
+SAID_ANEW: Final = "said_anew"
+"""What nobody has seen of a body, of which somebody may have seen the beginning, is said again."""
+GRAMMAR_FAILED: Final = "grammar_failed"
+"""An engine could not go on with its grammar: nobody gets one for the rest of the turn."""
+WITHIN_TURN: Final = frozenset({BEGUN_ANEW, SAID_ANEW, GRAMMAR_FAILED})
+"""After these the open turn goes on."""
 
 REQUIRED_TOOL_NOT_CALLED: Final = "required_tool_not_called"
 INVALID_TOOL_CALL: Final = "invalid_tool_call"
@@ -62,6 +75,10 @@ PERIOD_IDS_MAX: Final = 8
 """How many ids may repeat each other over and over to be taken for a loop."""
 LOOK_IDS: Final = 64
 """Loops are looked for after so many ids."""
+MESSAGES_MAX: Final = 12
+"""So many messages are enough of a turn that lacks what is demanded: a model that may not answer
+yet may think and think instead.
+"""
 BUDGET_TURNS_MAX: Final = 2
 """Turns that may end because of the budget: one after which the model may call a tool or answer,
 and, if it thinks on, one after which its answer is opened."""
@@ -134,6 +151,16 @@ class Course:
         """Some bodies are checked before they are done."""
         self._may_stray = self.has_checks or rules.calls != "auto" or rules.one_call or is_narrowed
 
+        self._is_free = not self._may_stray and not rules.stop and reasoning_budget is None
+
+    def passes(self, fold: Fold, ids: Sequence[int]) -> bool:
+        """Behind a header: these ids are text that need not be looked at."""
+        return (
+            self._is_free
+            and max(ids) < FIRST_SPECIAL
+            and len(_said(fold)) % LOOK_IDS + len(ids) < LOOK_IDS
+        )
+
     def stretch(self, fold: Fold, ids: Sequence[int]) -> int:
         """How many of the next ids may be written before the turn is looked at; 0: no more may be
         thought.
@@ -142,7 +169,9 @@ class Course:
         """
         if len(ids) == 1 and self._reasoning_budget is None:
             return 1
-        count = next((at for at, token in enumerate(ids) if token >= FIRST_SPECIAL), len(ids)) or 1
+        count = len(ids)
+        if max(ids) >= FIRST_SPECIAL:
+            count = next(at for at, token in enumerate(ids) if token >= FIRST_SPECIAL) or 1
         said = _said(fold)
         if 0 < self._policy.repeated_tokens_max <= len(said) + count:
             count = min(count, LOOK_IDS - len(said) % LOOK_IDS)
@@ -186,6 +215,8 @@ class Course:
             return self._astray(fold, astray)
         if at_header and (start := self._not_understood_from(fold)) is not None:
             return Ending(rule=HEADER_NOT_UNDERSTOOD, start=start)
+        if at_header and (ending := self._at_marker(fold)) is not None:
+            return ending
         if self._is_looping(fold):
             return Ending(FinishReason.LENGTH, REPETITION)
         if self._rules.stop and fold.stopped:
@@ -207,9 +238,42 @@ class Course:
             return None
         return _unseen_from(fold, place.start)
 
+    def _at_marker(self, fold: Fold) -> Ending | None:
+        if self._repairs_left(fold) <= 0:
+            return None
+        if self._thinks_on(fold):
+            return Ending(rule=THINKS_ON)
+        return self._stray_marker(fold)
+
+    def _stray_marker(self, fold: Fold) -> Ending | None:
+        """A marker in the middle of a body that is checked: a grammar took it for the text of it,
+        and what comes behind it would not fit what was before.
+        """
+        place, turn = fold.place, fold.open_turn
+        if turn is None or place.where is not Where.BODY or not self._checks(place):
+            return None
+        message = [*turn.prefill, *turn.said][place.start :]
+        if MESSAGE not in message[:-1] or message[-1] < FIRST_SPECIAL:
+            return None
+        marker = _position(fold) - 1
+        return Ending(rule=SAID_ANEW, start=marker) if turn.said and fold.seen <= marker else None
+
+    def _thinks_on(self, fold: Fold) -> bool:
+        """There was message after message, and nothing of what was demanded."""
+        is_between = fold.place.where is Where.BETWEEN
+        if not is_between or not self._lacks_demanded(fold):
+            return False
+        return _said(fold).count(END) >= MESSAGES_MAX
+
+    def _lacks_demanded(self, fold: Fold) -> bool:
+        """The one thing that is left to say has not been said: a call, or an answer in a format."""
+        may_call = bool(self._rules.allowed) and self._rules.calls != "none"
+        lacks_answer = self._rules.answer is not None and not may_call and not fold.bodies
+        return self.lacks_call(fold) or lacks_answer
+
     def _is_looping(self, fold: Fold) -> bool:
         said, size = _said(fold), self._policy.repeated_tokens_max
-        if not size or len(said) < size + PERIOD_IDS_MAX or len(said) % LOOK_IDS:
+        if len(said) % LOOK_IDS or not size or len(said) < size + PERIOD_IDS_MAX:
             return False
         return any(
             said[-1] == said[-1 - period] and said[-size:] == said[-size - period : -period]
@@ -217,11 +281,18 @@ class Course:
         )
 
     def faulty(self, fold: Fold, body: Body) -> Ending:
-        """A body of the open turn is not what was asked for."""
-        code = INVALID_TOOL_CALL if body.kind == "call" else INVALID_STRUCTURED_OUTPUT
-        is_mendable = not body.seen and self._repairs_left(fold) > 0
-        start = _unseen_from(fold, body.start) if is_mendable else None
-        return Ending(failure=code) if start is None else Ending(rule=code, start=start)
+        """A body of the open turn is not what was asked for.
+
+        Where nobody saw its end for want of a backend to vouch for it, or where it broke off, what
+        comes behind that which was seen can be said again (`SAID_ANEW`).
+        """
+        rule = code = INVALID_TOOL_CALL if body.kind == "call" else INVALID_STRUCTURED_OUTPUT
+        start = None
+        if self._repairs_left(fold) > 0 and not body.seen:
+            start = _unseen_from(fold, body.start)
+        elif self._repairs_left(fold) > 0 and (fold.is_held or _breaks_off(body)):
+            rule, start = SAID_ANEW, _unseen_rest(fold)
+        return Ending(failure=code) if start is None else Ending(rule=rule, start=start)
 
     def after_repair(self, fold: Fold, rule: str) -> Ending:
         """How a turn ends, or all of the response, whose last repair is in the log."""
@@ -273,10 +344,24 @@ class Course:
         finishes = [turn.finish for turn in fold.turns]
         if finishes[-1] is FinishReason.CUT:
             return self._prefill_after(fold, rule)
-        lacks_answer = not fold.visible or self.lacks_call(fold)
-        if lacks_answer and finishes[-1] is FinishReason.STOP and finishes.count(finishes[-1]) == 1:
-            return self._demanded_header(fold)
+        stops = finishes.count(FinishReason.STOP)
+        if finishes[-1] is FinishReason.STOP and stops <= self._empty_turns_max(fold):
+            is_mute = not fold.visible and not fold.stopped
+            lacks_answer = is_mute or self.lacks_call(fold)
+            return self._demanded_header(fold) if lacks_answer else None
         return None
+
+    def _empty_turns_max(self, fold: Fold) -> int:
+        """How many turns may end by themselves without anything that the client can use."""
+        is_bound = self._rules.answer is not None or self._rules.calls == "required"
+        return max(1, self._repairs_left(fold)) if is_bound else 1
+
+    def shortcoming(self, fold: Fold) -> str | None:
+        """With which code a response fails that ended as it should, but lacks what was demanded."""
+        if self.lacks_call(fold):
+            return REQUIRED_TOOL_NOT_CALLED
+        lacks_answer = self._rules.answer is not None and not fold.visible
+        return INVALID_STRUCTURED_OUTPUT if lacks_answer else None
 
     def _prefill_after(self, fold: Fold, rule: str | None) -> tuple[int, ...]:
         if rule == HEADER_NOT_UNDERSTOOD:
@@ -292,17 +377,28 @@ class Course:
             return call_header(self._rules, self._vocabulary)
         faults = (INVALID_STRUCTURED_OUTPUT, "not_json")
         attempt = sum(fold.recoveries.get(fault, 0) for fault in faults)
+        attempt += sum(turn.finish is FinishReason.STOP for turn in fold.turns) > 1
         return answer_header(self._rules, attempt=attempt)
 
     def _repairs_left(self, fold: Fold) -> int:
-        """How many more turns may be ended because of what they say."""
+        """How often more something may be said again because of what it says."""
         cut = sum(turn.finish is FinishReason.CUT for turn in fold.turns)
         thought = min(fold.recoveries.get(REASONING_BUDGET, 0), BUDGET_TURNS_MAX)
-        return self._policy.repairs_max - max(0, cut - thought)
+        said_anew = fold.recoveries.get(SAID_ANEW, 0)
+        return self._policy.repairs_max - max(0, cut - thought) - said_anew
 
 
 def _is_checked(rule: ToolRule) -> bool:
     return rule.is_checked or rule.kind in _UNSEEN_KINDS
+
+
+def _breaks_off(body: Body) -> bool:
+    """It ended in the middle of its JSON, as it does at a marker that a grammar took for text."""
+    try:
+        orjson.loads(body.text)
+    except orjson.JSONDecodeError:
+        return True
+    return False
 
 
 def _said(fold: Fold) -> list[int]:
@@ -322,3 +418,10 @@ def _unseen_from(fold: Fold, start: int) -> int | None:
     """
     seen = fold.seen
     return max(start, seen) if seen <= start + 1 else None
+
+
+def _unseen_rest(fold: Fold) -> int | None:
+    """From where on nobody has seen anything of what the model said itself; None: all was seen."""
+    turn = fold.open_turn
+    start = max(fold.seen, len(turn.prefill)) if turn is not None else 0
+    return start if start < _position(fold) else None

@@ -1,58 +1,55 @@
 """One model call, carried from backend to backend until it ends.
 
-There is one layer of retries for each part of a call, never one inside of another:
-
-* before the first id the pool tries several backends for one request, at no cost;
-* after it the relay asks one backend at a time, with the prompt and all ids so far. That is a hop;
-  `hops_max` of them are made for a response, counted from its log, so that takeovers do not start
-  the count anew. A backend that refuses has done no work, and is no hop;
-* a backend that took the request and was gone without a new id may have been brought down by it:
-  `losses_max` of them in a row end the response, so that it does not walk through the fleet.
-
-The parser and the fold just go on: to them a hop is nothing but a pause. What is done about a model
-that does not do as it was told is decided in `steering`, and written into the log here.
+The parser and the fold just go on: to them a hop is nothing but a pause. What is done about a
+backend that fails is decided in `failover`, and about a model that does not do as it was told in
+`steering`; what comes of it is written into the log here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import aclosing
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import (
-    ClaimLost,
     ModelNotFound,
     NoUpstreamAvailable,
     UpstreamError,
     UpstreamFailed,
     UpstreamLost,
-    UpstreamRejected,
 )
 from gateway.generation import FinishReason, TokenRequest, Where
 from gateway.harmony.framing import thread_ids
-from gateway.harmony.grammar import GrammarOptions, turn_constraint
+from gateway.harmony.grammar import GrammarOptions, languages_of, turn_constraint
 from gateway.harmony.vocabulary import FIRST_SPECIAL, STOP_IDS
 from gateway.log import Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
-from gateway.runs.steering import BEGUN_ANEW, Course, Ending, Unruly
+from gateway.runs.failover import Failover
+from gateway.runs.inspection import Inspection
+from gateway.runs.steering import (
+    BEGUN_ANEW,
+    GRAMMAR_FAILED,
+    SAID_ANEW,
+    WITHIN_TURN,
+    Course,
+    Ending,
+    Unruly,
+)
+from gateway.upstreams.problems import GrammarFailed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 
-    from gateway.constraint import Constraint
+    from gateway.constraint import Constraint, Node
     from gateway.generation import Sampling, TokenChunk
     from gateway.harmony.vocabulary import Vocabulary
-    from gateway.log import Entry
-    from gateway.output.fold import Body, Fold, Turn
-    from gateway.runs.journal import Journal
-    from gateway.runs.live import LiveLog
+    from gateway.output.fold import Fold, Turn
+    from gateway.protocol.rules import TextGrammar
+    from gateway.runs.failover import HopPolicy
+    from gateway.runs.journal import Pen
     from gateway.runs.observer import Observer
     from gateway.runs.specification import RunSpecification
     from gateway.runs.steering import Steering
-
-INLINE_CHECK_CHARS: Final = 4096
-"""So much text is checked at once, more in a thread."""
 
 
 class TokenSource(Protocol):
@@ -72,23 +69,6 @@ class TokenSource(Protocol):
     ) -> AsyncGenerator[TokenChunk, None]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class HopPolicy:
-    """How much is done to keep a response alive whose backends die.
-
-    `hop_wait_s` is how long a foreground response that has begun waits for a backend to go on,
-    `upstream_wait_s` how long a background response waits for one at any time. Between two looks
-    lie up to `pause_s`, doubled each time up to `pause_max_s`.
-    """
-
-    hops_max: int = 3
-    losses_max: int = 2
-    hop_wait_s: float = 10.0
-    upstream_wait_s: float = 60.0
-    pause_s: float = 0.05
-    pause_max_s: float = 1.0
-
-
 class Surroundings(Protocol):
     """What a relay needs of the engine."""
 
@@ -106,34 +86,6 @@ class Surroundings(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary: ...
-
-
-class Pen:
-    """Writes into a journal until it is put down; then `append` raises `ClaimLost`."""
-
-    def __init__(self, journal: Journal) -> None:
-        self.is_down = False
-        self._journal = journal
-
-    @property
-    def live(self) -> LiveLog:
-        """What was written so far."""
-        return self._journal.live
-
-    def append(self, entry: Entry) -> None:
-        """Write one entry. Never waits: see `is_ahead`."""
-        if self.is_down:
-            raise ClaimLost
-        self._journal.append(entry)
-
-    @property
-    def is_ahead(self) -> bool:
-        """It is time to let the database `catch_up`."""
-        return self._journal.is_full
-
-    async def catch_up(self) -> None:
-        """Wait until the database is not too far behind. Raises `ClaimLost`."""
-        await self._journal.room()
 
 
 class Relay:
@@ -163,17 +115,15 @@ class Relay:
             reasoning_budget=specification.reasoning_budget,
         )
         self._first_token: Callable[[], None] | None = first_token
-        self._left: set[str] = set()
+        self._failover = Failover(specification, engine.hops, engine.observer)
+        self._inspection = Inspection(specification.checker)
         self._attempts = 0
-        self._losses = 0
-        self._refusals = 0
-        self._refused_at = 0.0
         self._is_announced = False
         self._is_resent = False
         self._at_header = True
         self._upstream = ""
         self._cached_tokens = 0
-        self._is_compiled = False
+        self._languages: Mapping[TextGrammar, Node] = {}
 
     @property
     def _fold(self) -> Fold:
@@ -184,6 +134,8 @@ class Relay:
 
         Raises `UpstreamError`, `ClaimLost`, and `Unruly` for a model that will not obey.
         """
+        if any(tool.grammar is not None for tool in self._spec.rules.tools.values()):
+            self._languages = await asyncio.to_thread(languages_of, self._spec.rules)
         if self._fold.turns:
             self._take_over()
             await self._go_on()
@@ -192,10 +144,19 @@ class Relay:
         while (prefill := self._next_prefill()) is not None:
             await self._call(prefill)
 
+    def leave_off(self) -> None:
+        """The response ends where it stands: what was said of a message beyond the reasoning budget
+        must not come out as a thought. Raises `ClaimLost`.
+        """
+        turn = self._fold.open_turn
+        if turn is not None and self._course.exceeds_budget(self._fold):
+            ending = self._course.out_of_budget(self._fold)
+            self._repair(turn, ending.start, ending.rule)
+
     @property
-    def lacks_call(self) -> bool:
-        """A call is required, and none was made."""
-        return self._course.lacks_call(self._fold)
+    def shortcoming(self) -> str | None:
+        """With which code a response fails that ended as it should, but lacks what was demanded."""
+        return self._course.shortcoming(self._fold)
 
     def _take_over(self) -> None:
         """Write down that this replica goes on with what another had begun."""
@@ -223,21 +184,44 @@ class Relay:
         turn = self._fold.open_turn
         if turn is None:
             return
-        self._losses = self._refusals = self._cached_tokens = 0
+        self._cached_tokens = 0
+        while not await self._end(turn, await self._hear_out(turn)):
+            # The prompt is read again, but nobody goes on who had not begun.
+            self._is_announced = True
+
+    async def _hear_out(self, turn: Turn) -> Ending:
+        """Have a turn said to its end."""
+        self._failover.begin()
         self._at_header = True
         while (ending := self._unsaid_ending(turn)) is None:
             try:
-                ending = await self._attempt(turn)
+                return await self._attempt(turn)
+            except GrammarFailed as error:
+                await self._do_without_grammar(turn, error)
             except UpstreamError as error:
-                await self._recover(error)
-            else:
-                break
-        await self._end(turn, ending)
+                await self._failover.recover(error, self._fold, is_resent=self._is_resent)
+        return ending
+
+    async def _do_without_grammar(self, turn: Turn, error: GrammarFailed) -> None:
+        """An engine failed in the middle of a grammar: go on without one, where it does not matter.
+
+        Raises `error` when nobody may go on.
+        """
+        if self._is_unbound:
+            await self._failover.recover(error, self._fold, is_resent=self._is_resent)
+        else:
+            self._failover.check_hops(error, self._fold)
+            self._repair(turn, None, GRAMMAR_FAILED)
+
+    @property
+    def _is_unbound(self) -> bool:
+        """An engine has failed of the open turn's grammar."""
+        return self._pen.live.was_repaired(GRAMMAR_FAILED)
 
     def _unsaid_ending(self, turn: Turn) -> Ending | None:
         """How a turn ends whose end nobody has written; None while there is more to come."""
         rule = self._pen.live.last_repair
-        if rule is not None and rule != BEGUN_ANEW:
+        if rule is not None and rule not in WITHIN_TURN:
             return Ending(rule=rule, is_written=True)
         if (ending := self._course.look(self._fold, at_header=True)) is not None:
             return ending
@@ -245,16 +229,23 @@ class Relay:
             return Ending(FinishReason.STOP)
         return Ending(FinishReason.LENGTH) if self._sampling().max_tokens <= 0 else None
 
-    async def _end(self, turn: Turn, ending: Ending) -> None:
-        """Write the end of a turn, once all is checked that it would show."""
+    async def _end(self, turn: Turn, ending: Ending) -> bool:
+        """Write the end of a turn, once all is checked that it would show.
+
+        False when the last of it has to be said again: then the turn goes on.
+        """
         if not ending.rule and self._course.exceeds_budget(self._fold):
             ending = self._course.out_of_budget(self._fold)
-        finish = self._settle(turn, ending)
-        while (fault := await self._fault(finish)) is not None:
-            finish = self._settle(turn, fault)
-        # What the first attempt found in its cache is what the caller pays less for; who went on
-        # found the ids of the attempts before it, too, and counts nothing.
-        self._pen.append(TurnEnded(finish, 0 if turn.hops else self._cached_tokens))
+        while ending.rule != SAID_ANEW:
+            finish = self._settle(turn, ending)
+            if (fault := await self._fault(finish)) is None:
+                # What the first attempt found in its cache is what the caller pays less for; who
+                # went on found the ids of the attempts before it, too, and counts nothing.
+                self._pen.append(TurnEnded(finish, 0 if turn.hops else self._cached_tokens))
+                return True
+            ending = fault
+        self._repair(turn, ending.start, ending.rule)
+        return False
 
     def _settle(self, turn: Turn, ending: Ending) -> FinishReason:
         """Take back what must not be shown. Raises `Unruly` when there is no use in going on."""
@@ -270,26 +261,8 @@ class Relay:
         """What is to be done about the first body that is wrong, of those that would be shown."""
         if not self._course.has_checks:
             return None
-        bodies = self._fold.bodies_after(finish)
-        if bodies and not self._is_compiled:
-            # It is already, unless another replica accepted the response.
-            await asyncio.to_thread(self._spec.checker.compile)
-            self._is_compiled = True
-        for body in bodies:
-            if body.kind != "refusal" and await self._is_faulty(body):
-                return self._course.faulty(self._fold, body)
-        return None
-
-    async def _is_faulty(self, body: Body) -> bool:
-        checker = self._spec.checker
-
-        def fault() -> str | None:
-            if body.kind == "call":
-                return checker.call_fault(body.name, body.text)
-            return checker.answer_fault(body.text)
-
-        is_short = len(body.text) <= INLINE_CHECK_CHARS
-        return (fault() if is_short else await asyncio.to_thread(fault)) is not None
+        body = await self._inspection.faulty(self._fold, finish)
+        return None if body is None else self._course.faulty(self._fold, body)
 
     def _repair(self, turn: Turn, start: int | None, rule: str) -> None:
         """Take back what was said from position `start` on, of that what the model said itself."""
@@ -302,11 +275,11 @@ class Relay:
         """Until the turn ends, at one backend, or before the first id at one of several."""
         self._attempts += 1
         self._is_resent = bool(turn.said)
-        if self._is_resent:
+        if self._is_resent and not self._is_unbound:
             self._begin_anew(turn)
         request = self._request(turn)
         chunks = self._engine.tokens.stream(
-            request, avoid=self._left, attempts_max=1 if self._is_resent else None
+            request, avoid=self._failover.left, attempts_max=1 if self._is_resent else None
         )
         resent = len(request.prompt_ids) if self._is_resent else 0
         is_taken, finish = False, None
@@ -359,71 +332,29 @@ class Relay:
         if chunk.ids and self._first_token is not None:
             self._first_token()
             self._first_token = None
+        ids, fold, course = chunk.ids, self._fold, self._course
+        if not self._at_header and ids and course.passes(fold, ids):
+            self._pen.append(Tokens(tuple(ids), tuple(chunk.logprobs or ())))
+            return None
         at = 0
-        while at < len(chunk.ids):
-            ids = chunk.ids[at:] if at else chunk.ids
-            count = self._course.stretch(self._fold, ids)
+        while at < len(ids):
+            count = course.stretch(fold, ids[at:] if at else ids)
             if not count:
-                return self._course.out_of_budget(self._fold)
-            logprobs = chunk.logprobs[at : at + count] if chunk.logprobs else ()
-            self._pen.append(Tokens(tuple(ids[:count]), tuple(logprobs)))
-            if (ending := self._look(ids[0])) is not None:
+                return course.out_of_budget(fold)
+            logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
+            self._pen.append(Tokens(tuple(ids[at : at + count]), logprobs))
+            if (ending := self._look(fold, ids[at])) is not None:
                 return ending
             at += count
         return None
 
-    def _look(self, token: int) -> Ending | None:
+    def _look(self, fold: Fold, token: int) -> Ending | None:
         """After a marker, or text that begins with `token`: what is to be done, if anything."""
         at_header = self._at_header or token >= FIRST_SPECIAL
-        ending = self._course.look(self._fold, at_header=at_header)
+        ending = self._course.look(fold, at_header=at_header)
         if at_header:
-            self._at_header = self._fold.place.where is not Where.BODY
+            self._at_header = fold.place.where is not Where.BODY
         return ending
-
-    async def _recover(self, error: UpstreamError) -> None:
-        """Return when another attempt may be made; raise `error` when none may."""
-        if isinstance(error, UpstreamFailed):
-            self._losses = self._refusals = 0
-        elif isinstance(error, UpstreamRejected):
-            raise error
-        elif isinstance(error, UpstreamLost):
-            self._losses += 1
-            # Before the first id the pool has tried all that may be tried.
-            if self._losses >= self._engine.hops.losses_max or not self._is_resent:
-                raise error
-        else:
-            await self._wait_for_a_backend(error)
-            return
-        if self._fold.hops >= self._engine.hops.hops_max:
-            raise error
-        self._leave(error)
-
-    async def _wait_for_a_backend(self, error: UpstreamError) -> None:
-        """Nobody took the request, which cost nothing: try the others, then wait for any."""
-        now = asyncio.get_running_loop().time()
-        if not self._refusals:
-            self._refused_at = now
-        self._refusals += 1
-        if not isinstance(error, NoUpstreamAvailable) and error.upstream not in self._left:
-            self._leave(error)
-            return
-        left_s = self._refused_at + self._wait_max_s() - now
-        if left_s <= 0:
-            raise error
-        policy = self._engine.hops
-        ceiling_s = min(policy.pause_s * 2.0 ** min(self._refusals, 30), policy.pause_max_s, left_s)
-        await asyncio.sleep(random.uniform(0, ceiling_s))  # noqa: S311 - spreads load, no secret
-
-    def _wait_max_s(self) -> float:
-        if self._spec.head.background:
-            return self._engine.hops.upstream_wait_s
-        usage = self._fold.usage
-        is_begun = usage.output_tokens or usage.voided_tokens
-        return self._engine.hops.hop_wait_s if is_begun else 0.0
-
-    def _leave(self, error: UpstreamError) -> None:
-        self._left.add(error.upstream)
-        self._engine.observer.left(self._spec, error)
 
     def _hop(self, hop: Hop) -> None:
         self._pen.append(hop)
@@ -442,9 +373,13 @@ class Relay:
         )
 
     def _constraint(self, turn: Turn) -> Constraint | None:
+        if self._is_unbound:
+            return None
         place = self._fold.place
         options = GrammarOptions(
-            refusals=self._course.refusals, reasoning=self._course.may_think(self._fold)
+            refusals=self._course.refusals,
+            reasoning=self._course.may_think(self._fold),
+            languages=self._languages,
         )
         message = [*turn.prefill, *turn.said][place.start :]
         return turn_constraint(self._spec.rules, place, message, options)

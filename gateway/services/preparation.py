@@ -156,8 +156,8 @@ class Preparation:
         `durable`: any replica may have to go on with it.
 
         Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
-        nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning that was sealed elsewhere, a
-        prompt that is too long), `StoreUnavailable`.
+        nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
+        that was sealed elsewhere, a prompt that is too long), `StoreUnavailable`.
         """
         model = self._models.get(request.model)
         if request.wants_logprobs:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 PRIORITIES: Final[Mapping[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}
 """The `TokenRequest.priority` of each tier."""
 
+FRAMING_TOKENS: Final = 12
+"""`<|channel|>analysis<|message|>`, `<|end|><|start|>assistant`, and the header of an answer in
+JSON, which count among what may be said."""
+
 _FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
 """Names of what is better than the default; here it is all one tier."""
 
@@ -38,12 +42,14 @@ def reasoning_budget(
 ) -> int | None:
     """How many tokens the model may think; None: as many as it likes.
 
-    Of `max_tokens`, all that it may say, `answer_share` is left to the answer.
+    Of `max_tokens`, all that it may say, `answer_share` is left to the answer, and before that
+    what it takes to get from the one to the other.
     """
     budget = request.reasoning.max_tokens or policy.reasoning_budget_tokens
     if not budget:
         return None
-    return min(budget, max_tokens - math.ceil(answer_share * max_tokens))
+    left = max_tokens - FRAMING_TOKENS
+    return max(1, min(budget, left - math.ceil(answer_share * left)))
 
 
 def sampling(request: CreateResponse, *, room: int) -> Sampling:

@@ -240,7 +240,9 @@ class Limits(Section):
     tools_max: PositiveInt = Field(512, description="Tools in one request.")
     schema_bytes_max: PositiveInt = Field(256 * 1024, description="Bytes of one schema.")
     schema_depth_max: PositiveInt = Field(32, description="Nesting of one schema.")
-    schema_nodes_max: PositiveInt = Field(10_000, description="Nodes of one schema, $ref inlined.")
+    schema_nodes_max: PositiveInt = Field(
+        40_000, description="Nodes of all tools' schemas in one request, $ref inlined."
+    )
     grammar_bytes_max: PositiveInt = Field(
         64 * 1024, description="Bytes of all custom tools' grammars in one request."
     )

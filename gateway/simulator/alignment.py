@@ -2,7 +2,8 @@
 
 A cut turn goes on exactly where it broke off. When what is there is not the beginning of the
 script, because a gateway prefilled a header or another model spoke before, the script's message
-that fits is continued; where none fits, one is improvised in the channel that is open. In each case
+that fits is continued; where none fits, one is improvised in the channel that is open, and JSON in
+it is completed to what the prompt shows. In each case
 
     rest(said) == out  implies  rest(said + out[:k]) == out[k:]  for every k.
 """
@@ -85,19 +86,19 @@ class _Realignment:
 
     def _finish_header(self, message: Message) -> list[int]:
         header = tuple(self._said[message.start :])
-        for part in self._known_parts():
-            if part.header[: len(header)] == header:
-                return [*part.header[len(header) :], *self._finish_body(part.kind, [])]
+        for kind, known in self._known_headers():
+            if known[: len(header)] == header:
+                return [*known[len(header) :], *self._finish_body(kind, [])]
         for kind in self._writer.call_kinds:
             rest = self._rest_of_text(header[len(OPENING) :], f" to={kind}", self._call_mark())
             if rest is not None:
                 return [*rest, *self._finish_body(kind, [])]
         return [MESSAGE, *self._finish_body(kind_of(message), [])]
 
-    def _known_parts(self) -> Iterator[Part]:
-        yield from self._left
+    def _known_headers(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield from ((part.kind, part.header) for part in self._left)
         for kind in (FINAL, ANALYSIS, COMMENTARY, *self._writer.call_kinds):
-            yield self._writer.part(kind)
+            yield kind, self._writer.header_of(kind)
 
     def _call_mark(self) -> list[int]:
         encode = self._vocabulary.encode
@@ -114,6 +115,8 @@ class _Realignment:
             return self._go_on(part, list(part.body[len(body) :]))
         text = self._vocabulary.decode(list(part.body))
         rest = self._rest_of_text(body, text, [])
+        if rest is None:
+            rest = self._writer.completion(kind, body)
         return self._go_on(part, self._close_words(body) if rest is None else rest)
 
     def _rest_of_text(

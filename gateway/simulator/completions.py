@@ -66,7 +66,7 @@ class Completions:
             message = "Unsupported Media Type: Only 'application/json' is allowed"
             raise SimulatedError(400, f"1 validation error:\n  {message}", kind="Bad Request")
         request = read_request(body, self._engine.options)
-        continuation = self._engine.model.continuation(request.prompt, self._engine.faults.in_force)
+        continuation = await self._engine.continuation(request)
         observed = self._engine.observe(request, continuation, headers)
         if request.demand is not None:
             continuation = await self._engine.held(continuation, request, request.demand)

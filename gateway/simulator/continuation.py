@@ -52,6 +52,14 @@ class Continuation:
     """What could be said instead, for an engine that may not say `ids`; best first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A prompt that was read. `continuation` may be CPU work when the prompt shows shapes."""
+
+    continuation: Callable[[], Continuation]
+    is_shaped: bool
+
+
 class ScriptedModel:
     """Holds what never changes: vocabulary and corpus."""
 
@@ -64,20 +72,32 @@ class ScriptedModel:
 
         Raises `SimulatedError` for a directive that means nothing.
         """
+        return self.reading(prompt, in_force).continuation()
+
+    def reading(self, prompt: list[int], in_force: InForce = _as_asked) -> Reading:
+        """The same up to what may be CPU work; raises what `continuation` does."""
         messages = messages_of(prompt, self.vocabulary)
         bodies = Bodies(prompt, self.vocabulary)
         replayed = self._replay(prompt, messages, bodies, in_force)
         if replayed is not None:
-            return replayed
+            return Reading(lambda: replayed, is_shaped=False)
         start = turn_start(prompt, messages)
         conversation = _conversation(messages, bodies, start)
         directives = in_force(parse(conversation.raw_request), prompt[:start])
         writer = ScriptWriter(conversation, directives, self.vocabulary)
+        return Reading(
+            lambda: self._scripted(writer, conversation, start, prompt[start:]),
+            is_shaped=writer.is_shaped,
+        )
+
+    def _scripted(
+        self, writer: ScriptWriter, conversation: Conversation, start: int, said: list[int]
+    ) -> Continuation:
         return Continuation(
-            ids=rest_of(turn_of(writer), prompt[start:], writer, self.vocabulary),
+            ids=rest_of(turn_of(writer), said, writer, self.vocabulary),
             turn_start=start,
-            directives=directives,
-            others=lambda: self._others(conversation, directives, prompt[start:]),
+            directives=writer.directives,
+            others=lambda: self._others(conversation, writer.directives, said),
         )
 
     def _others(

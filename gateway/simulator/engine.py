@@ -59,6 +59,13 @@ class Engine:
             engine=self.options.engine,
         )
 
+    async def continuation(self, request: CompletionRequest) -> Continuation:
+        """What the model would say. Raises `SimulatedError` for a directive that means nothing."""
+        reading = self.model.reading(request.prompt, self.faults.in_force)
+        if not reading.is_shaped:
+            return reading.continuation()
+        return await asyncio.to_thread(reading.continuation)
+
     async def held(
         self, continuation: Continuation, request: CompletionRequest, demand: Demand
     ) -> Continuation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gateway.harmony.vocabulary import Vocabulary
 
 _BUILDING: Final = Lock()
+_GRAMMARS_KEPT_MAX: Final = 128
 
 
 class Guide:
@@ -32,7 +33,7 @@ class Guide:
     """
 
     def __init__(self, grammar: str, vocabulary: Vocabulary) -> None:
-        self._matcher = LLMatcher(_tokenizer(vocabulary), grammar, log_level=0)
+        self._matcher = _compiled(grammar, vocabulary).deep_copy()
         if self._matcher.is_error():
             raise bad_request(f"Grammar error: {self._matcher.get_error().rstrip()}")
 
@@ -71,6 +72,12 @@ class Choices:
     def lowest(self) -> int | None:
         """None when nothing may be said."""
         return (self._mask & -self._mask).bit_length() - 1 if self._mask else None
+
+
+@lru_cache(_GRAMMARS_KEPT_MAX)
+def _compiled(grammar: str, vocabulary: Vocabulary) -> LLMatcher:
+    """At the start of the grammar, and to be left there; in error for one that it does not take."""
+    return LLMatcher(_tokenizer(vocabulary), grammar, log_level=0)
 
 
 def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:

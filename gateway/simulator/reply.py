@@ -29,7 +29,8 @@ def reply_to(request: CompletionRequest, continuation: Continuation) -> Reply:
     if continuation.finish is None:
         end = next((i for i, one in enumerate(ids, 1) if one in stop_ids), len(ids))
         ids = ids[:end]
-    if len(ids) > request.max_tokens:
+    is_cut = continuation.finish is None and len(ids) == request.max_tokens
+    if len(ids) > request.max_tokens or (is_cut and ids[-1] not in stop_ids):
         return Reply(ids[: request.max_tokens], FinishReason.LENGTH.value, None)
     finish = continuation.finish or FinishReason.STOP
     last = ids[-1] if ids else RETURN

@@ -67,16 +67,17 @@ class PartWriter:
         """A message of `kind` with this body."""
         return Part(
             kind=kind,
-            header=(*OPENING, *self._header(kind)),
+            header=self.header(kind),
             body=tuple(body),
             terminator=_TERMINATORS.get(kind, CALL),
         )
 
-    def _header(self, kind: str) -> list[int]:
+    def header(self, kind: str) -> tuple[int, ...]:
+        """What begins a message of `kind`."""
         encode = self.vocabulary.encode
         if not kind.startswith(CALL_PREFIX):
-            return [CHANNEL, *encode(kind), MESSAGE]
-        return [CHANNEL, *encode(f"{COMMENTARY} to={kind} "), *self.json_mark]
+            return (*OPENING, CHANNEL, *encode(kind), MESSAGE)
+        return (*OPENING, CHANNEL, *encode(f"{COMMENTARY} to={kind} "), *self.json_mark)
 
     @property
     def json_mark(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from gateway.simulator.script import (
     PartWriter,
     script_of,
 )
+from gateway.simulator.shapes import Shape
 from gateway.simulator.typescript import tools_of
 from gateway.simulator.values import make_arguments
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.simulator.conversation import Conversation
     from gateway.simulator.directives import Directives
     from gateway.simulator.script import Part, Script
-    from gateway.simulator.typescript import Tool
+    from gateway.simulator.typescript import Schema, Tool
 
 _PREAMBLE_ASKED: Final = re.compile(r"\bpreamble\b", re.IGNORECASE)
 _NO_REASONING: Final = 0
@@ -45,6 +46,7 @@ class ScriptWriter:
         self, conversation: Conversation, directives: Directives, vocabulary: Vocabulary
     ) -> None:
         self._conversation = conversation
+        self._vocabulary = vocabulary
         self._encode = vocabulary.encode
         self._parts = PartWriter(vocabulary)
         self.directives = directives
@@ -52,6 +54,19 @@ class ScriptWriter:
     @cached_property
     def _tools(self) -> list[Tool]:
         return tools_of(self._conversation.developer)
+
+    @cached_property
+    def _tools_by_name(self) -> dict[str, Tool]:
+        return {tool.name: tool for tool in reversed(self._tools)}
+
+    @cached_property
+    def _schema(self) -> Schema | None:
+        return speech.response_schema(self._conversation.developer)
+
+    @property
+    def is_shaped(self) -> bool:
+        """Whether the prompt shows a shape of anything that may be written."""
+        return bool(self._tools) or self._schema is not None
 
     @property
     def call_kinds(self) -> list[str]:
@@ -77,6 +92,22 @@ class ScriptWriter:
         if antics.attack and kind != ANALYSIS:
             body = tampered(body, antics.attack, self._parts.vocabulary)
         return self._parts.part_of_ids(kind, body)
+
+    def completion(self, kind: str, body: list[int]) -> list[int] | None:
+        """The rest of a body that somebody else began.
+
+        None where directives say what is written, where the prompt shows no shape for this kind,
+        and for a body that cannot become what it shows.
+        """
+        antics = self.directives.antics
+        shape = self._shape(kind)
+        if shape is None or antics.drift or antics.attack:
+            return None
+        return shape.rest(body, self._vocabulary)
+
+    def header_of(self, kind: str) -> tuple[int, ...]:
+        """How this script begins a message of this kind."""
+        return self._parts.header(kind)
 
     def thinking(self) -> list[Part]:
         """The reasoning of the script, in one message or none."""
@@ -130,9 +161,9 @@ class ScriptWriter:
     def _arguments(self, name: str) -> str:
         if self.directives.wishes.arguments is not None:
             return self.directives.wishes.arguments
-        schema = next((tool.parameters for tool in self._tools if tool.name == name), {})
-        value = make_arguments(schema, self._conversation.request)
-        return json.dumps(value, ensure_ascii=False)
+        tool = self._tools_by_name.get(name)
+        value = make_arguments(tool.parameters if tool else {}, self._conversation.request)
+        return self._shaped(CALL_PREFIX + name, json.dumps(value, ensure_ascii=False))
 
     def _answer_ids(self) -> list[int]:
         wishes = self.directives.wishes
@@ -140,10 +171,24 @@ class ScriptWriter:
             return self._encode(wishes.say)
         if wishes.tokens is not None:
             return self._filler(wishes.tokens)
-        answer = speech.answer(self._conversation)
-        is_json = speech.response_schema(self._conversation.developer) is not None
-        may_drift = is_json or self.directives.antics.drift == "refusal"
+        answer = self._shaped(FINAL, speech.answer(self._conversation))
+        may_drift = self._schema is not None or self.directives.antics.drift == "refusal"
         return self._encode(self._drifted(answer) if may_drift else answer)
+
+    def _shaped(self, kind: str, draft: str) -> str:
+        shape = self._shape(kind)
+        return draft if shape is None else shape.written(draft, self._vocabulary)
+
+    def _shape(self, kind: str) -> Shape | None:
+        """What the prompt shows for the body of this kind, unless directives dictate it."""
+        wishes = self.directives.wishes
+        if kind == FINAL and self._schema is not None:
+            is_told = wishes.say is not None or wishes.tokens is not None
+            return None if is_told else Shape.of_answer(self._schema)
+        tool = self._tools_by_name.get(kind.removeprefix(CALL_PREFIX))
+        if tool is None or wishes.arguments is not None:
+            return None
+        return Shape.of_arguments(tool)
 
     def _filler(self, length: int) -> list[int]:
         words = self._encode(speech.FILLER)

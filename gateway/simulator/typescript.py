@@ -60,7 +60,9 @@ def tools_of(developer: str) -> list[Tool]:
 
 def _tool(text: str, match: re.Match[str]) -> Tool:
     above = text[: match.start()].rpartition("\n\n")[2]
-    description = "\n".join(line.removeprefix("//").strip() for line in above.splitlines())
+    description = "\n".join(
+        line.removeprefix("//").removeprefix(" ") for line in above.splitlines()
+    )
     takes_nothing = match[0].endswith("any;")
     parameters = {"type": "object"} if takes_nothing else _Reader(text, match.end()).union(0)
     return Tool(name=match[1], description=description, parameters=parameters)

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _PREFIX: Final = "token_id:"
+_DIGITS_MAX: Final = 9
+"""An id has 32 bits in the log, and the largest vocabulary far less."""
 
 
 class Misaligned(ValueError):
@@ -52,7 +54,8 @@ def _likeliest(top: object, alternatives: int) -> tuple[tuple[int, float], ...]:
 def _pairs(top: dict[str, object]) -> Iterator[tuple[int, float]]:
     for name, value in top.items():
         digits = name.removeprefix(_PREFIX)
-        if len(digits) == len(name) or not (digits.isascii() and digits.isdigit()):
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX
+        if len(digits) == len(name) or not is_number:
             raise Misaligned("top_logprobs are not named by id")
         yield int(digits), _finite(value)
 

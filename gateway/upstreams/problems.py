@@ -128,7 +128,7 @@ def code_of(document: object) -> int:
     """The `code` of an error object that came inside a stream; 500 when it has none."""
     error = document.get("error", document) if isinstance(document, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
-    if isinstance(code, str) and code.isascii() and code.isdigit():
+    if isinstance(code, str) and len(code) == 3 and code.isascii() and code.isdigit():
         code = int(code)
     return code if type(code) is int and 100 <= code <= 599 else 500
 

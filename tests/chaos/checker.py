@@ -82,7 +82,12 @@ def fold_events(record: Record) -> list[bytes]:
     head = ResponseHead(record.uuid, record.created_at, record.background, echo)
     rules = rules_of(echo)
     tools = None if rules.calls == "none" else frozenset(rules.tools)
-    fold = Fold(head, lambda trace: Parser(vocabulary(), tools, trace=trace), _FRAMING, rules)
+    fold = Fold(
+        head,
+        lambda trace: Parser(vocabulary(), tools, trace=trace, preambles=rules.answer is None),
+        _FRAMING,
+        rules,
+    )
     return [event.data for entry in entries_of(record) for event in fold.apply(entry)]
 
 

@@ -14,12 +14,13 @@ from gateway.harmony.parsing import Parser
 from gateway.harmony.vocabulary import END, RETURN
 from gateway.output.fold import Fold, Framing
 from gateway.protocol.rules import OutputRules
+from gateway.runs.failover import HopPolicy
 from gateway.runs.live import LiveLog
 from gateway.runs.observer import Observer
 from gateway.runs.runner import Engine, Run
 from gateway.runs.specification import RunSpecification
 from gateway.runs.steering import Steering
-from gateway.runs.turn import HopPolicy, TokenSource
+from gateway.runs.turn import TokenSource
 from gateway.store.claims import Claim
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantId
@@ -195,7 +196,10 @@ def folds(head: ResponseHead, rules: OutputRules) -> Callable[[], Fold]:
     """Makes folds as a process does, of a response with these rules."""
     tools = None if rules.calls == "none" else frozenset(rules.tools)
     return lambda: Fold(
-        head, lambda trace: Parser(vocabulary(), tools, trace=trace), FRAMING, rules
+        head,
+        lambda trace: Parser(vocabulary(), tools, trace=trace, preambles=rules.answer is None),
+        FRAMING,
+        rules,
     )
 
 

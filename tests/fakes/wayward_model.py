@@ -12,6 +12,7 @@ from gateway.errors import UpstreamFailed
 from gateway.generation import FinishReason, SegmentKind, TokenChunk
 from gateway.harmony.vocabulary import STOP_IDS
 from gateway.protocol.rules import AnswerFormat, OutputRules, ToolRule
+from gateway.upstreams.problems import GrammarFailed
 from tests.fakes.harmony_script import script_ids
 
 if TYPE_CHECKING:
@@ -112,12 +113,16 @@ speeches: Final = st.lists(_message, min_size=1, max_size=4).map("".join)
 
 @dataclass(frozen=True)
 class Manner:
-    """How one request is answered: the speech, where it breaks off, and what is claimed."""
+    """How one request is answered: the speech, where it breaks off, and what is claimed.
+
+    `is_stuck`: what breaks off is the engine's grammar, if there is one.
+    """
 
     speech: str
     sizes: tuple[int, ...] = (1,)
     breaks_after: int | None = None
     constrained: bool = False
+    is_stuck: bool = False
 
 
 manners: Final = st.builds(
@@ -125,6 +130,7 @@ manners: Final = st.builds(
     speeches,
     st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple),
     st.none() | st.none() | st.integers(1, 30),
+    st.booleans(),
     st.booleans(),
 )
 
@@ -151,7 +157,8 @@ class WaywardModel:
             await asyncio.sleep(0)
             yield TokenChunk(chunk, constrained=manner.constrained, upstream="gpu")
         if manner.breaks_after is not None and manner.breaks_after < len(rest):
-            raise UpstreamFailed("cut", upstream="gpu")
+            is_bound = manner.is_stuck and request.constraint is not None
+            raise (GrammarFailed if is_bound else UpstreamFailed)("cut", upstream="gpu")
         is_short = len(rest) == request.sampling.max_tokens and rest[-1] not in STOP_IDS
         finish = FinishReason.LENGTH if is_short else FinishReason.STOP
         yield TokenChunk([], finish, cached_tokens=2, constrained=manner.constrained)

@@ -65,7 +65,6 @@ VALID: Final[dict[str, Any]] = {
     "text": {"format": {**SCHEMA, "strict": True}, "verbosity": "low"},
     "reasoning": {"effort": "low", "summary": "auto", "max_tokens": 5},
     "seed": 1,
-    "stop": ["a"],
     "top_k": 5,
     "min_p": 0.5,
     "metadata": {"a": "b"},

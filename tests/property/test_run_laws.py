@@ -10,22 +10,29 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.checking import Checker
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk, TokenRequest
-from gateway.harmony.framing import continue_with_answer
+from gateway.harmony.framing import thread_ids
+from gateway.harmony.prefills import answer_header
 from gateway.harmony.vocabulary import STOP_IDS
 from gateway.log import Entry, Hop
-from gateway.runs.turn import HopPolicy
+from gateway.runs.failover import HopPolicy
+from gateway.runs.steering import WITHIN_TURN
 from tests.fakes.harmony_script import script_ids
-from tests.fakes.staged_run import Stage, specification
+from tests.fakes.staged_run import NO_RULES, THOUGHT, Stage, specification
+from tests.fakes.steered import ANY_TOOL, FREE, IN_JSON, JSON_ANSWER, REQUIRED, STRICT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
+    from gateway.protocol.rules import OutputRules
+
 laws = settings(deadline=None)
 
 _NEXT: Final = "<|start|>assistant"
-ANSWERS: Final = (
+SHELL: Final = "<|channel|>commentary to=functions.local_shell <|constrain|>json<|message|>"
+FREE_SPEECHES: Final = (
     ("<|channel|>final<|message|>One, two, three.<|return|>",),
     (
         "<|channel|>analysis<|message|>Hm, well.<|end|>"
@@ -41,6 +48,17 @@ ANSWERS: Final = (
     # Not quite Harmony: the parser repairs it.
     ("Just text, without any header.<|return|>",),
 )
+SPEECHES: Final = (
+    *((NO_RULES, turns) for turns in FREE_SPEECHES),
+    (IN_JSON, (THOUGHT + _NEXT + JSON_ANSWER,)),
+    (IN_JSON, (THOUGHT + _NEXT + "<|channel|>final<|message|>I'm sorry, I cannot.<|return|>",)),
+    (IN_JSON, (THOUGHT + "<|return|>", '{"n": 2}<|return|>')),
+    (REQUIRED, (THOUGHT + _NEXT + FREE + "<|call|>",)),
+    (ANY_TOOL, (THOUGHT + _NEXT + FREE + "<|end|>" + _NEXT + STRICT + '{"n": 1}<|call|>',)),
+    (ANY_TOOL, (SHELL + '{"command": ["ls", "-l"]}<|call|>',)),
+    (ANY_TOOL, ("<|channel|>final<|message|>None of these.<|return|>",)),
+)
+"""What is demanded, and what a model says that obeys."""
 PROMPT: Final = specification().prompt_ids
 POLICY: Final = HopPolicy(hops_max=64, hop_wait_s=60.0, pause_s=0.0)
 
@@ -52,13 +70,15 @@ class Deterministic:
     """Backends that all say the same after the same prompt, until each meets its end.
 
     A cut is how many ids come before it, and what it is for a backend that said none; when there
-    are no more cuts, the rest is said. `sizes` are those of the chunks, over and over.
+    are no more cuts, the rest is said. `sizes` are those of the chunks, over and over. `vouches`
+    tells of one attempt after the other whether it is held to its constraint, if it has one.
     """
 
     turns: Sequence[list[int]]
     cuts: Iterator[Cut]
     sizes: Iterator[int]
-    max_tokens: int
+    vouches: Iterator[bool]
+    header: tuple[int, ...]
     calls: int = 0
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     stop_after: int | None = None
@@ -75,21 +95,23 @@ class Deterministic:
         rest = self._rest(request.prompt_ids)[: request.sampling.max_tokens]
         said, kind = next(self.cuts, (len(rest), None))
         is_new = attempts_max is None
+        is_held = next(self.vouches) and request.constraint is not None
         if kind is not None and said == 0 and not is_new:
             raise kind("cut", upstream=name)
         for chunk in self._chunks(rest[:said] if said or not is_new else rest[:1]):
             await asyncio.sleep(0)
-            yield TokenChunk(chunk)
+            yield TokenChunk(chunk, constrained=is_held)
             self._count(len(chunk))
         if kind is not None:
             raise UpstreamFailed("cut", upstream=name)
         stopped = bool(rest) and rest[-1] in STOP_IDS
         is_short = len(rest) == request.sampling.max_tokens and not stopped
-        yield TokenChunk([], FinishReason.LENGTH if is_short else FinishReason.STOP)
+        finish = FinishReason.LENGTH if is_short else FinishReason.STOP
+        yield TokenChunk([], finish, constrained=is_held)
 
     def _rest(self, prompt_ids: list[int]) -> list[int]:
         first = self.turns[0]
-        continued = continue_with_answer(PROMPT, first)
+        continued = thread_ids(PROMPT, [((), first), (self.header, ())])
         if len(self.turns) > 1 and prompt_ids[: len(continued)] == continued:
             return self.turns[1][len(prompt_ids) - len(continued) :]
         return first[len(prompt_ids) - len(PROMPT) :]
@@ -109,25 +131,38 @@ class Deterministic:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is said, into which chunks it falls, and how much of it may be said."""
+    """What is said, into which chunks it falls, who vouches, and how much of it may be said."""
 
-    turns: tuple[str, ...]
+    speech: tuple[OutputRules, tuple[str, ...]]
     sizes: tuple[int, ...]
+    vouches: tuple[bool, ...]
     max_tokens: int
 
     def stage(
         self, cuts: Sequence[Cut] = (), said: Sequence[Entry] | None = None
     ) -> Stage[Deterministic]:
-        turns = [script_ids(turn) for turn in self.turns]
-        tokens = Deterministic(turns, iter(cuts), cycle(self.sizes), self.max_tokens)
-        spec = replace(specification(max_tokens=self.max_tokens), durable=True)
+        rules, scripts = self.speech
+        tokens = Deterministic(
+            [script_ids(script) for script in scripts],
+            iter(cuts),
+            cycle(self.sizes),
+            cycle(self.vouches),
+            answer_header(rules, attempt=0),
+        )
+        spec = replace(
+            specification(max_tokens=self.max_tokens),
+            rules=rules,
+            checker=Checker(rules),
+            durable=True,
+        )
         return Stage(tokens, spec=spec, hops=POLICY, said=said)
 
 
 scenes = st.builds(
     Scene,
-    st.sampled_from(ANSWERS),
+    st.sampled_from(SPEECHES),
     st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple),
+    st.lists(st.booleans(), min_size=1, max_size=3).map(tuple),
     st.integers(3, 40) | st.just(1000),
 )
 cuts = st.lists(
@@ -155,13 +190,16 @@ def survives(cuts: list[Cut]) -> bool:
 
 
 def outcome(stage: Stage[Any]) -> tuple[object, ...]:
-    """All that a client has at the end, and what is stored, but the cache's share."""
+    """All that a client has at the end, and what is stored, but the cache's share, and what was
+    done about the cuts.
+    """
     fold = stage.live.fold
     body = fold.response()
     usage = body.pop("usage")
     del usage["input_tokens_details"]
     body.pop("completed_at")
-    return body, usage, fold.items(), fold.recoveries
+    recoveries = {rule: n for rule, n in fold.recoveries.items() if rule not in WITHIN_TURN}
+    return body, usage, fold.items(), recoveries
 
 
 @laws

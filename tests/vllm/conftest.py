@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
+from gateway.settings.sections import Backend
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.serving import serving
 from tests.vllm.recording import Recorder
@@ -66,6 +67,12 @@ async def vllm() -> Vllm:
 
 
 @pytest.fixture(scope="session")
+def model(vllm: Vllm) -> str:
+    """The name of its model."""
+    return vllm.model
+
+
+@pytest.fixture(scope="session")
 async def recorder(vllm: Vllm) -> AsyncIterator[Recorder]:
     """Notes the ids that go to and come from the server."""
     async with httpx2.AsyncClient(base_url=vllm.url, timeout=TIMEOUT_S, trust_env=False) as client:
@@ -87,10 +94,44 @@ async def gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[Running
         yield running
 
 
+@pytest.fixture(scope="session")
+async def free_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
+    """In front of the same server, of which it asks no grammars."""
+    settings = gateway_settings(database_url_of_all, [])
+    free = settings.model_copy(
+        update={"backends": (Backend(name="b0", url=vllm.url, grammars="off"),)}
+    )
+    async with running_gateway(free) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def blunt_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
+    """In front of the same server; the model may not refuse to answer in a format."""
+    blunt = {"refusals": False}
+    settings = gateway_settings(database_url_of_all, [vllm.url], generation=blunt)
+    async with running_gateway(settings) as running:
+        yield running
+
+
 @pytest.fixture
 async def client(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the gateway."""
     async with _client_of(gateway) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def free_client(free_gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a gateway without grammars."""
+    async with _client_of(free_gateway) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def blunt_client(blunt_gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a gateway whose grammars have no refusals."""
+    async with _client_of(blunt_gateway) as opened:
         yield opened
 
 

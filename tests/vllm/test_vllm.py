@@ -7,11 +7,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from openai.types.responses import Response
 
 from gateway.harmony.vocabulary import MESSAGE, RETURN, START
-from tests.fakes.event_grammar import check_stream
-from tests.fakes.stream import as_events, parse_stream, texts
+from tests.fakes.stream import texts
+from tests.vllm.asking import ENDED_WELL, WEATHER, WEATHER_ASKED, create, streamed
 
 if TYPE_CHECKING:
     import httpx2
@@ -27,44 +26,7 @@ SAMPLES = 200
 TOOL_LOOPS = 6
 WAIT_S = 10.0
 STEP_S = 0.05
-ENDED_WELL = {"completed", "incomplete"}
-OUTPUT_TOKENS_MAX = 400
-"""A small model may repeat itself until its window is full."""
-DEFAULTS = {"temperature": 0, "max_output_tokens": OUTPUT_TOKENS_MAX}
-WEATHER_ASKED = "please tell me the weather"
 PROMPTS = ("Hello there", "a long story", WEATHER_ASKED, "naïve 東京 🎉?", "please search", "why?")
-WEATHER: dict[str, Any] = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "Get the weather",
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "location": {"type": "string"},
-            "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
-        },
-        "required": ["location"],
-    },
-}
-
-
-@pytest.fixture
-def model(vllm: Vllm) -> str:
-    return vllm.model
-
-
-async def create(client: httpx2.AsyncClient, **body: Any) -> dict[str, Any]:
-    answer = await client.post("/v1/responses", json={**DEFAULTS, **body})
-    assert answer.status_code == 200, answer.text
-    response: dict[str, Any] = answer.json()
-    Response.model_validate(response, strict=True)
-    return response
-
-
-async def streamed(client: httpx2.AsyncClient, **body: Any) -> Stream:
-    answer = await client.post("/v1/responses", json={**DEFAULTS, **body, "stream": True})
-    assert answer.status_code == 200, answer.text
-    return check_stream(as_events(parse_stream(answer.text)))
 
 
 async def test_a_response_is_what_its_stream_and_its_stored_form_say(

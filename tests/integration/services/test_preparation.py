@@ -165,7 +165,7 @@ async def test_tier_and_budget_are_as_the_policy_has_them(shared_database: Datab
     assert (fast.head.echo["service_tier"], fast.reasoning_budget) == ("priority", 100)
     assert (slow.head.echo["service_tier"], slow.reasoning_budget) == ("flex", 40)
     assert fast.priority > 0 > slow.priority
-    assert short.reasoning_budget == 30
+    assert short.reasoning_budget == 21
 
 
 async def test_a_tenant_may_be_shown_no_summaries(shared_database: Database) -> None:

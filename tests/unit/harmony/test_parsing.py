@@ -53,7 +53,7 @@ def test_text_streams_as_soon_as_the_header_is_complete() -> None:
 def test_a_call_is_announced_before_its_first_argument() -> None:
     parser = _parser()
 
-    assert parser.feed(script_ids(_CALL_F)) == [SegmentStarted(CALL, "f")]
+    assert parser.feed(script_ids(_CALL_F)) == [SegmentStarted(CALL, "f", form=6)]
     assert parser.feed(script_ids('{"a"')) == [SegmentText('{"a"')]
 
 
@@ -420,3 +420,12 @@ def test_words_in_an_analysis_header_stay_in_front_of_an_empty_body() -> None:
     turn = parse("<|channel|>analysis need more<|message|><|end|>")
 
     assert turn.said() == [(REASONING, "", "need more")]
+
+
+def test_without_preambles_they_are_reasoning() -> None:
+    ids = script_ids("<|channel|>commentary<|message|>I look.<|end|>")
+    parser = Parser(vocabulary(), TOOLS, preambles=False)
+    segments = parser.feed(ids)
+    assert segments[:2] == [SegmentStarted(SegmentKind.REASONING), SegmentText("I look.")]
+    assert parser.reasoning_tokens == len(vocabulary().encode("I look."))
+    assert not parser.visible

@@ -58,7 +58,8 @@ def test_an_answer_in_a_format_has_a_header_that_says_so(
 ) -> None:
     parser = Parser(vocabulary(), None)
     header = answer_header(rules(answer=answer), attempt=attempt)
-    assert parser.feed((*header, *vocabulary().encode("x")))[0] == SegmentStarted(SegmentKind.FINAL)
+    started = SegmentStarted(SegmentKind.FINAL, form=1)
+    assert parser.feed((*header, *vocabulary().encode("x")))[0] == started
     assert parser.recoveries == {}
     assert vocabulary().decode(list(header)) == "final json" + begun
 

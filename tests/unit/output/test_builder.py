@@ -130,6 +130,36 @@ def test_two_calls_have_different_call_ids() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [
+        (SegmentKind.FUNCTION_CALL, "strict", "{}"),
+        (SegmentKind.CUSTOM_CALL, "custom", "a"),
+        (SegmentKind.LOCAL_SHELL_CALL, "local_shell", '{"command":["ls"]}'),
+        (SegmentKind.SHELL_CALL, "shell", '{"commands":["ls"]}'),
+        (
+            SegmentKind.APPLY_PATCH_CALL,
+            "apply_patch",
+            '{"operation":{"type":"delete_file","path":"a"}}',
+        ),
+    ],
+)
+def test_the_call_id_of_every_kind_notes_the_form(kind: SegmentKind, name: str, text: str) -> None:
+    builder = Builder(response_head(), OutputRules(TOOL_RULES, ALLOWED))
+    builder.start()
+    events = builder.feed([SegmentStarted(kind, name, 5), SegmentText(text), END])
+    shown = [body["item"] for event in events if "item" in (body := orjson.loads(event.data))]
+    assert {item["call_id"] for item in shown} == {ids.call_id(UUID_OF_TEST, 0, 5)}
+    assert {ids.message_form(item["id"]) for item in shown} == {0}
+
+
+@pytest.mark.parametrize("kind", [SegmentKind.COMMENTARY, SegmentKind.FINAL, SegmentKind.REFUSAL])
+def test_the_id_of_a_message_notes_the_form(kind: SegmentKind) -> None:
+    builder = started()
+    builder.feed([SegmentStarted(kind, form=2), SegmentText("{}"), END])
+    assert builder.output[0]["id"] == ids.output_item_id("msg_", UUID_OF_TEST, 0, 2)
+
+
 def test_a_call_is_shown_before_its_arguments_come() -> None:
     events = started().feed([SegmentStarted(SegmentKind.FUNCTION_CALL, "f")])
     assert [event.type for event in events] == ["response.output_item.added"]

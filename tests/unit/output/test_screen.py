@@ -16,6 +16,7 @@ CALL, FINAL = SegmentKind.FUNCTION_CALL, SegmentKind.FINAL
 RULES = OutputRules(TOOL_RULES, ALLOWED)
 END = SegmentEnded(3, 9)
 CUT = SegmentEnded(3, 9, complete=False)
+STOPPED = SegmentEnded(3, 9, verbatim=False)
 
 
 def screen(rules: OutputRules = RULES, *, called: bool = False) -> Screen:
@@ -46,6 +47,29 @@ def segment(
 )
 def test_a_screen_is_needed_where_there_is_a_demand(rules: OutputRules, expected: bool) -> None:
     assert demands(rules) is expected
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [
+        (SegmentKind.COMMENTARY, "", "hm"),
+        (CALL, "f", "{}"),
+        (CALL, "strict", "{}"),
+        (CALL, "custom", '{"input":"a"}'),
+        (CALL, "shell", "{}"),
+        (FINAL, "", "{}"),
+        (FINAL, "", "I'm sorry."),
+    ],
+)
+def test_a_segment_keeps_its_form(
+    kind: SegmentKind, name: str, text: str, *, is_held: bool
+) -> None:
+    reader = screen(replace(RULES, answer=ANSWER))
+    if is_held:
+        reader.hold()
+    shown = reader.feed([SegmentStarted(kind, name, 3), SegmentText(text), END]) + reader.release()
+    assert [one.form for one in shown if isinstance(one, SegmentStarted)] == [3]
 
 
 def test_what_nobody_forbids_passes() -> None:
@@ -81,8 +105,12 @@ def test_prose_is_forbidden_until_a_required_call_was_made() -> None:
     assert (reader.fault, reader.fault_start) == ("prose_for_call", None)
     assert reader.feed([END]) == []
     assert reader.fault_start == 3
-    answered = segment(FINAL, "4")
-    assert screen(replace(RULES, calls="required"), called=True).feed(answered) == answered
+
+
+def test_prose_behind_the_call_that_was_required_is_dropped() -> None:
+    reader = screen(replace(RULES, calls="required"), called=True)
+    assert reader.feed(segment(FINAL, "4")) == []
+    assert (reader.fault, reader.pending, reader.release()) == (None, False, [])
 
 
 def test_whatever_follows_a_fault_waits_and_the_first_fault_counts() -> None:
@@ -203,7 +231,7 @@ def test_nothing_is_shown_after_a_stop_string() -> None:
     reader = screen(replace(RULES, stop=("stop",)))
     started = SegmentStarted(FINAL)
     assert reader.feed([started, SegmentText("a st")]) == [started, SegmentText("a ")]
-    assert reader.feed([SegmentText("op b"), SegmentText("c"), END]) == [END]
+    assert reader.feed([SegmentText("op b"), SegmentText("c"), END]) == [STOPPED]
     assert reader.stopped
     assert reader.feed(segment(CALL, "{}", name="barred")) == []
     assert reader.fault is None
@@ -221,6 +249,23 @@ def test_an_answer_that_came_to_its_stop_string_is_not_checked() -> None:
     assert reader.feed(segment(FINAL, '{"stop')) == [
         SegmentStarted(FINAL),
         SegmentText('{"'),
-        END,
+        STOPPED,
     ]
     assert reader.bodies == []
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("first", ['{"n": 1}', "I'm sorry, no."])
+@pytest.mark.parametrize("second", ['{"n": 2}', "Sorry, no.", "prose"])
+def test_what_follows_an_answer_in_a_format_is_dropped(
+    first: str, second: str, *, is_held: bool
+) -> None:
+    reader = screen(replace(RULES, answer=ANSWER))
+    if is_held:
+        reader.hold()
+    shown = reader.feed(segment(FINAL, first))
+    later = segment(FINAL, second, end=SegmentEnded(9, 15))
+    shown += reader.feed(later) + reader.release()
+    assert reader.fault is None
+    texts = [one.text for one in shown if isinstance(one, SegmentText)]
+    assert ("".join(texts), len(reader.bodies)) == (first, 1)

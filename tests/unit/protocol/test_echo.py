@@ -205,7 +205,7 @@ def test_a_schema_s_format_shows_its_defaults() -> None:
 
 
 def test_extensions_are_shown_to_whoever_used_them() -> None:
-    used = {"seed": 7, "stop": ["a", "b"], "top_k": 4, "min_p": 0.1}
+    used: dict[str, Any] = {"seed": 7, "stop": ["a", "b"], "top_k": 4, "min_p": 0.1}
     fields = echo(parse(**used, reasoning={"max_tokens": 100}))
     assert {name: fields[name] for name in used} == used
     assert fields["reasoning"]["max_tokens"] == 100

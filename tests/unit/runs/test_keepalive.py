@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from gateway.log import Alive, Queued
-from gateway.runs.journal import MemoryJournal
+from gateway.runs.journal import MemoryJournal, Pen
 from gateway.runs.keepalive import KeepAlive
 from gateway.runs.live import LiveLog
-from gateway.runs.turn import Pen
 from tests.fakes.toy_logs import new_fold
 
 INTERVAL_S = 0.001

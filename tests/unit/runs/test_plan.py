@@ -5,9 +5,11 @@ from __future__ import annotations
 from array import array
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import orjson
 import pytest
+from asyncpg.pgproto import pgproto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,9 +131,10 @@ def test_a_damaged_plan_is_told_from_one_of_another_version(plan: bytes) -> None
         rebuild(claimed(durable(), plan))
 
 
-def test_who_may_open_what_a_response_seals_is_known_to_all_replicas() -> None:
+@pytest.mark.parametrize("kind", [UUID, pgproto.UUID], ids=["ours", "the driver's"])
+def test_who_may_open_what_a_response_seals_is_known_to_all_replicas(kind: type[UUID]) -> None:
     spec = durable()
-    binding = Binding(ids.new_uuid(), "gpt-oss-20b", "key-1")
+    binding = Binding(kind(str(ids.new_uuid())), "gpt-oss-20b", "key-1")
     spec = replace(spec, head=replace(spec.head, binding=binding))
     rebuilt = rebuild(claimed(spec))
     assert rebuilt is not None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.checking import Checker
 from gateway.errors import UpstreamFailed, UpstreamLost
-from gateway.generation import FinishReason, TokenChunk
+from gateway.generation import FinishReason
 from gateway.harmony.framing import FINAL_HEADER, OPENING
 from gateway.harmony.prefills import answer_header, call_header, channel_header
 from gateway.harmony.vocabulary import END
@@ -17,77 +16,29 @@ from gateway.log import Hold, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.protocol.rules import OutputRules
 from gateway.runs.steering import Steering
 from tests.fakes.harmony_script import script_ids, vocabulary
-from tests.fakes.staged_run import (
-    ANSWER,
-    NO_RULES,
-    STOP,
-    THOUGHT,
-    ScriptedTokens,
-    Stage,
-    Step,
-    says,
-    specification,
+from tests.fakes.staged_run import ANSWER, NO_RULES, THOUGHT, says, specification
+from tests.fakes.steered import (
+    ANY_TOOL,
+    FORBIDDEN,
+    FREE,
+    IN_JSON,
+    JSON_ANSWER,
+    NEXT,
+    PROMPT,
+    REQUIRED,
+    STRICT,
+    THINKING,
+    ended,
+    kinds,
+    prefills,
+    repairs,
+    staged,
+    vouched,
 )
-from tests.fakes.wayward_model import ANSWERS, TOOLS
+from tests.fakes.wayward_model import TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gateway.log import Entry
-
-NEXT = "<|start|>assistant"
-THINKING = "<|channel|>analysis<|message|>"
-FREE = '<|channel|>commentary to=functions.free <|constrain|>json<|message|>{"n": 1}'
-STRICT = "<|channel|>commentary to=functions.strict <|constrain|>json<|message|>"
-FORBIDDEN = "<|channel|>commentary to=functions.strict json<|message|>{}<|call|>"
-JSON_ANSWER = '<|channel|>final <|constrain|>json<|message|>{"n": 1}<|return|>'
-PROMPT = specification().prompt_ids
-ANY_TOOL = OutputRules(TOOLS, frozenset(TOOLS))
-REQUIRED = replace(ANY_TOOL, allowed=frozenset({"free"}), calls="required", open_calls=False)
-IN_JSON = OutputRules({}, frozenset(), answer=ANSWERS[2])
-
-
-def staged(
-    rules: OutputRules,
-    *turns: Sequence[Step],
-    said: Sequence[Entry] | None = None,
-    steering: Steering = Steering(),  # noqa: B008 - immutable
-    max_tokens: int = 400,
-    **terms: Any,
-) -> Stage[ScriptedTokens]:
-    spec = replace(
-        specification(max_tokens=max_tokens), rules=rules, checker=Checker(rules), **terms
-    )
-    return Stage(ScriptedTokens(turns), spec=spec, said=said, steering=steering)
-
-
-def vouched(script: str, size: int = 1) -> list[Step]:
-    """What a backend says that holds the model to the rules, in chunks of so many ids."""
-    ids = script_ids(script)
-    chunks: list[Step] = [
-        TokenChunk(ids[at : at + size], constrained=True, upstream="gpu")
-        for at in range(0, len(ids), size)
-    ]
-    return [*chunks, TokenChunk([], STOP)]
-
-
-def repairs(stage: Stage[ScriptedTokens]) -> list[str]:
-    return [entry.rule for entry in stage.journal.entries if isinstance(entry, Repair)]
-
-
-def prefills(stage: Stage[ScriptedTokens]) -> list[tuple[int, ...]]:
-    return [entry.prefill for entry in stage.journal.entries if isinstance(entry, TurnStarted)]
-
-
-def kinds(stage: Stage[ScriptedTokens]) -> list[str]:
-    return [item["type"] for item in stage.live.fold.response()["output"]]
-
-
-async def ended(stage: Stage[ScriptedTokens]) -> tuple[str, str | None]:
-    """The status, and the code of an error."""
-    await stage.play()
-    body = stage.live.fold.response()
-    return body["status"], (body["error"] or {}).get("code")
 
 
 async def test_a_call_that_may_not_be_made_is_taken_back_and_the_answer_opened() -> None:
@@ -116,7 +67,7 @@ async def test_a_thought_alone_is_followed_by_the_call_that_is_required() -> Non
 
 async def test_a_model_that_never_calls_a_tool_fails_its_response() -> None:
     rules = replace(REQUIRED, allowed=frozenset(TOOLS))
-    stage = staged(rules, says(ANSWER), says("<|return|>"), says("<|return|>"))
+    stage = staged(rules, says(ANSWER), *[says("<|return|>")] * 3)
     assert await ended(stage) == ("failed", "required_tool_not_called")
     assert kinds(stage) == []
 
@@ -247,6 +198,13 @@ async def test_a_stop_string_ends_the_answer() -> None:
     assert await ended(stage) == ("completed", None)
     assert stage.text == "One "
     assert len(stage.live.fold.turns[0].said) < len(script_ids("<|message|>One STOP two three")) + 2
+
+
+async def test_a_stop_string_may_be_all_there_is() -> None:
+    rules = OutputRules({}, frozenset(), stop=("One",))
+    stage = staged(rules, says("<|channel|>final<|message|>One two three four"))
+    assert await ended(stage) == ("completed", None)
+    assert len(stage.tokens.requests) == 1
 
 
 async def test_a_header_without_end_is_begun_again() -> None:

@@ -17,9 +17,9 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import TokenChunk
-from gateway.harmony.framing import FINAL_HEADER, continue_with_answer
+from gateway.harmony.framing import FINAL_HEADER, thread_ids
 from gateway.log import Entry, Hop, Queued, Tokens, TurnEnded, TurnStarted
-from gateway.runs.turn import HopPolicy
+from gateway.runs.failover import HopPolicy
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import (
     ANSWER,
@@ -62,6 +62,11 @@ def ids(*tokens: int) -> list[Step]:
 
 def hops(stage: Stage[ScriptedTokens]) -> list[Hop]:
     return [entry for entry in stage.journal.entries if isinstance(entry, Hop)]
+
+
+def asked_to_answer(thought: list[int]) -> list[int]:
+    """The prompt of the turn behind one that only thought."""
+    return thread_ids(PROMPT, [((), thought), (FINAL_HEADER, ())])
 
 
 def metric(stage: Stage[ScriptedTokens], name: str, **labels: str) -> float | None:
@@ -233,6 +238,12 @@ async def test_waiting_for_a_backend_ends_with_the_run() -> None:
     assert stage.archive.finished[0].status == "cancelled"
 
 
+async def test_a_stream_that_just_ends_is_one_that_broke_off() -> None:
+    stage = Stage(ScriptedTokens([ids(*IDS[:3]), [*ids(*IDS[3:]), TokenChunk([], STOP)]]))
+    assert (await stage.play())[-1].type == "response.completed"
+    assert len(hops(stage)) == 1
+
+
 async def test_a_continued_turn_hops_with_its_own_prompt() -> None:
     answer = script_ids("Now I know.<|return|>")
     script = [says(THOUGHT), [*ids(*answer[:2]), died()], [*ids(*answer[2:]), TokenChunk([], STOP)]]
@@ -305,7 +316,7 @@ async def test_a_replica_continues_a_turn_that_ended_without_an_answer() -> None
     thought = script_ids(THOUGHT + "<|return|>")
     stage = Stage(ScriptedTokens([says("Well.<|return|>")]), said=[STARTED, Tokens(tuple(thought))])
     assert (await stage.play())[-1].type == "response.completed"
-    assert stage.tokens.requests[0].prompt_ids == continue_with_answer(PROMPT, thought)
+    assert stage.tokens.requests[0].prompt_ids == asked_to_answer(thought)
 
 
 async def test_a_replica_goes_on_with_a_continued_turn_and_continues_it_no_more() -> None:
@@ -316,4 +327,4 @@ async def test_a_replica_goes_on_with_a_continued_turn_and_continues_it_no_more(
     ]
     stage = Stage(ScriptedTokens([[*ids(*answer), TokenChunk([], STOP)]]), said=said)
     assert (await stage.play())[-1].type == "response.failed"
-    assert stage.tokens.requests[0].prompt_ids == continue_with_answer(PROMPT, thought)
+    assert stage.tokens.requests[0].prompt_ids == asked_to_answer(thought)

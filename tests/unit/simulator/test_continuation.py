@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.harmony.framing import FINAL_HEADER, OPENING, continue_with_answer
+from gateway.harmony.framing import FINAL_HEADER, OPENING, thread_ids
 from gateway.harmony.vocabulary import (
     CALL,
     CHANNEL,
@@ -188,16 +188,17 @@ def test_an_answer_cut_within_a_character_goes_on_within_it() -> None:
     assert json.loads(said.final) == {"name": "naïve 👩‍👩‍👧", "n": 7}
 
 
-def test_a_character_cut_as_nobody_cuts_it_is_only_brought_to_an_end() -> None:
+def test_a_character_cut_as_nobody_cuts_it_is_completed() -> None:
     byte = next(one for one in range(256) if vocabulary().piece(one) == b"\xf0")
     prefill = [*PREFILLS["half a character"][:-1], byte]
     out = continuation([*PROMPTS["an answer in a format"], *prefill])
-    assert vocabulary().decode(out).endswith("as the script has it.")
+    said = parsed([*prefill, *out])
+    assert json.loads(said.final)["name"].startswith("naïve ")
 
 
 def test_a_turn_that_only_thought_can_be_made_to_answer() -> None:
     prompt = prompt_of(user("corpus:E10"))
-    out = continuation(continue_with_answer(prompt, continuation(prompt)))
+    out = continuation(thread_ids(prompt, [((), continuation(prompt)), (FINAL_HEADER, ())]))
     assert out[-1] == RETURN
     assert vocabulary().decode(out).startswith("You said")
 

@@ -49,7 +49,7 @@ def _rules(*tools: ToolRule, allowed: Sequence[str] | None = None, **others: Any
     return OutputRules(names, frozenset(names if allowed is None else allowed), **others)
 
 
-def _say(rules: OutputRules, prompt: list[int], **options: bool) -> Obeyed:
+def _say(rules: OutputRules, prompt: list[int], **options: Any) -> Obeyed:
     constraint = turn_constraint(rules, OPENED, (), GrammarOptions(**options))
     assert constraint is not None
     said = obeyed(prompt, tag_of(constraint.turn, max_whitespace=True))

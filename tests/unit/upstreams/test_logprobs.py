@@ -88,6 +88,8 @@ def test_what_is_told_is_a_finite_logarithm_of_a_probability(value: object, mean
         told(top_logprobs=[{}, {"token_id:": -1.0}]),
         told(top_logprobs=[{}, {"token_id:-1": -1.0}]),
         told(top_logprobs=[{}, {"token_id:٣": -1.0}]),
+        told(top_logprobs=[{}, {"token_id:4294967296": -1.0}]),
+        told(top_logprobs=[{}, {"token_id:" + "9" * 5000: -1.0}]),
     ],
 )
 def test_what_does_not_fit_the_ids_is_not_guessed_at(said: object) -> None:

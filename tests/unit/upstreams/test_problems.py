@@ -97,7 +97,13 @@ def test_other_servers_word_overflows_differently(message: str) -> None:
     assert isinstance(refusal("gpu-1", 400, message), ContextOverflow)
 
 
-@pytest.mark.parametrize("document", [None, [], {}, {"error": "x"}, {"code": None}, {"code": "x"}])
+@pytest.mark.parametrize(
+    "document",
+    [
+        *(None, [], {}, {"error": "x"}, {"code": None}, {"code": "x"}),
+        *({"code": "99"}, {"code": "9" * 5000}),
+    ],
+)
 def test_an_error_without_a_code_counts_as_500(document: object) -> None:
     assert code_of(document) == 500
 

@@ -1,0 +1,51 @@
+"""A response's bill, told from its log and from what its backends sent."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import text
+
+from gateway import ids
+from gateway.log import Hop, Repair, Tokens, TurnStarted, unpack
+from gateway.runs.steering import WITHIN_TURN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.log import Entry
+    from gateway.store.engine import Database
+    from tests.fakes.observation import Backends
+
+_LOG = text("SELECT entries FROM events WHERE response_id = :id ORDER BY first_entry")
+
+
+async def log_of(database: Database, response_id: str) -> list[Entry]:
+    """The log of a response in the background."""
+    async with database.runs_transaction() as connection:
+        rows = await connection.execute(_LOG, {"id": ids.parse_response_id(response_id)})
+        return [entry for packed in rows.scalars() for entry in unpack(packed)]
+
+
+async def check_bill(response: dict[str, Any], database: Database, backends: Backends) -> None:
+    """What was billed is what the backends sent, less what was taken back of it."""
+    log = await log_of(database, response["id"])
+    spoken = _said_by_request(log)
+    voided = sum(entry.voided for entry in log if isinstance(entry, Repair))
+    assert response["usage"]["output_tokens"] == sum(map(len, spoken)) - voided
+    seen = await backends.of_response(response["id"])
+    for said, request in zip(spoken, seen, strict=True):
+        assert request["sent_ids"][: len(said)] == said.tolist()
+
+
+def _said_by_request(log: Sequence[Entry]) -> list[array[int]]:
+    """What was said to each request for ids, with what was taken back."""
+    spoken: list[array[int]] = []
+    for entry in log:
+        is_repeated = isinstance(entry, Repair) and entry.rule in WITHIN_TURN
+        if is_repeated or isinstance(entry, TurnStarted | Hop):
+            spoken.append(array("I"))
+        elif isinstance(entry, Tokens):
+            spoken[-1].extend(entry.ids)
+    return [ids for ids in spoken if ids]

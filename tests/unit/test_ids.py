@@ -1,0 +1,65 @@
+"""What ids tell, and what they do not."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import pytest
+
+from gateway import ids
+
+UUID_OF_TEST = UUID("019aa0b0-c0d0-7e0f-8102-030405060708")
+
+
+@pytest.mark.parametrize("form", range(8))
+def test_a_call_id_notes_a_form(form: int) -> None:
+    call_ids = [ids.call_id(UUID_OF_TEST, ordinal, form) for ordinal in range(300)]
+    assert all(re.fullmatch("call_[0-9a-f]{24}", call_id) for call_id in call_ids)
+    assert {ids.call_form(call_id) for call_id in call_ids} == {form}
+    assert len({call_id[:-4] for call_id in call_ids}) == 300
+
+
+def test_a_call_id_looks_the_same_in_every_form() -> None:
+    last = {ids.call_id(UUID_OF_TEST, ordinal)[-1] for ordinal in range(300)}
+    assert last == set("0123456789abcdef")
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "",
+        "call_1",
+        "call_" + "0" * 24,
+        "call_" + "x" * 24,
+        ids.call_id(UUID_OF_TEST, 0, 3).upper(),
+        ids.call_id(UUID_OF_TEST, 0, 3) + "\n",
+        ids.call_id(UUID_OF_TEST, 0, 3)[:-1],
+        ids.call_id(UUID_OF_TEST, 0, 3).removeprefix("call_"),
+    ],
+)
+def test_the_call_ids_of_others_note_nothing(foreign: str) -> None:
+    assert ids.call_form(foreign) == 0
+
+
+def test_a_message_id_notes_a_form_behind_what_it_was_without() -> None:
+    plain = ids.output_item_id(ids.MESSAGE_PREFIX, UUID_OF_TEST, 1)
+    assert plain == "msg_019aa0b0c0d07e0f81020304050607080001"
+    noted = [ids.output_item_id(ids.MESSAGE_PREFIX, UUID_OF_TEST, 1, form) for form in range(4)]
+    assert noted == [plain, plain + "g", plain + "h", plain + "i"]
+    assert [ids.message_form(item_id) for item_id in noted] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "",
+        "msg_g",
+        "msg_0199-1g",
+        "rs_019aa0b0c0d07e0f81020304050607080001g",
+        "msg_019aa0b0c0d07e0f81020304050607080001g\n",
+        ids.input_item_id(ids.MESSAGE_PREFIX, UUID_OF_TEST, 1),
+    ],
+)
+def test_the_message_ids_of_others_note_nothing(foreign: str) -> None:
+    assert ids.message_form(foreign) == 0
