@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.harmony.vocabulary import MESSAGE, START
 from tests.fakes.stream import texts
 from tests.vllm.asking import (
     LONG_ASKED,

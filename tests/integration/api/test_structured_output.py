@@ -62,13 +62,20 @@ def check(shown: Shown, shape: Json) -> None:
     assert "".join(shown.deltas("output_text")) == shown.text
 
 
+def valid(text: str, shape: Json) -> None:
+    value = json.loads(text)
+    if shape.get("strict"):
+        Draft202012Validator(PERSON).validate(value)
+
+
 def check_nothing_wrong_was_done(shown: Shown, shape: Json) -> None:
-    """No done event of an answer that is not valid, however the response ended."""
+    """Nothing that is not valid is ever shown as completed, however the response ended."""
     for event in shown.events:
-        if event["type"] == "response.output_text.done":
-            value = json.loads(event["text"])
-            if shape.get("strict"):
-                Draft202012Validator(PERSON).validate(value)
+        item = event.get("item", {})
+        if event["type"] == "response.output_item.done" and item["status"] == "completed":
+            for part in item["content"]:
+                if part["type"] == "output_text":
+                    valid(part["text"], shape)
     if shown.response["status"] != "completed":
         assert shown.status == FAILED
     elif shown.parts[-1]["type"] != "refusal":  # which a grammar allows, too
