@@ -98,10 +98,13 @@ class SegmentWriter:
         count(self._recoveries, rules)
 
     def begin(self, draft: Draft) -> None:
-        """A call is announced before its first argument; anything else when it has text."""
+        """A call is announced before its first argument, unless its header had to be guessed;
+        anything else when it has text.
+        """
         if draft.kind is SegmentKind.FUNCTION_CALL:
             draft.arguments = Arguments()
-            self._start(draft)
+            if not draft.doubts:
+                self._start(draft)
 
     def write(
         self, draft: Draft, text: str, text_ids: int = 0, tokens: tuple[int, ...] = ()

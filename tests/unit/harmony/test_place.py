@@ -142,3 +142,17 @@ def test_the_bytes_of_an_id_are_known() -> None:
     parser = read("")
     assert parser.piece(script_ids("One")[0]) == b"One"
     assert parser.piece(200008) == b""
+
+
+def test_a_function_that_nobody_declared_is_in_doubt_behind_junk() -> None:
+    parser = Parser(vocabulary(), frozenset())
+    header = "<|channel|>commentary to=functions.to=functions json<|constrain|>json?!<|message|>"
+    assert parser.feed(script_ids(header)) == []
+    assert parser.place.doubts == ("undeclared_function",)
+    assert parser.feed(script_ids("{}"))[0] == SegmentStarted(SegmentKind.FUNCTION_CALL, "to")
+
+
+def test_a_function_that_nobody_declared_is_a_call_in_a_clean_header() -> None:
+    parser = Parser(vocabulary(), frozenset())
+    parser.feed(script_ids("<|channel|>commentary to=functions.f <|constrain|>json<|message|>"))
+    assert (parser.place.kind, parser.place.doubts) == (SegmentKind.FUNCTION_CALL, ())
