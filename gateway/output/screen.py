@@ -41,6 +41,8 @@ WHOLE_KINDS: Final = frozenset(
 )
 """Calls whose items have no text that could stream, and a shape that their arguments must have."""
 
+_PROSE: Final = frozenset({SegmentKind.COMMENTARY, SegmentKind.FINAL})
+
 Fault = Literal["call_not_allowed", "second_call", "prose_for_call", "not_json"]
 BodyKind = Literal["answer", "refusal", "call"]
 
@@ -176,7 +178,7 @@ class Screen:
         if self.stopped:
             return
         kind, name = self._kind(segment), segment.name
-        if kind is SegmentKind.FINAL and self._is_done():
+        if kind in _PROSE and self._is_done():
             return
         fault = self._fault(kind, name)
         if fault is not None:

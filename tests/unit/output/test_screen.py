@@ -107,9 +107,10 @@ def test_prose_is_forbidden_until_a_required_call_was_made() -> None:
     assert reader.fault_start == 3
 
 
-def test_prose_behind_the_call_that_was_required_is_dropped() -> None:
+@pytest.mark.parametrize("kind", [FINAL, SegmentKind.COMMENTARY])
+def test_prose_behind_the_call_that_was_required_is_dropped(kind: SegmentKind) -> None:
     reader = screen(replace(RULES, calls="required"), called=True)
-    assert reader.feed(segment(FINAL, "4")) == []
+    assert reader.feed(segment(kind, "4")) == []
     assert (reader.fault, reader.pending, reader.release()) == (None, False, [])
 
 
