@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -74,11 +75,14 @@ class Vocabulary:
 
     @classmethod
     def load(cls, source: Traversable | None = None) -> Vocabulary:
-        """Read and verify the packaged ranks.
+        """Read and verify the ranks; those of the package once for all of a process.
 
         Raises `VocabularyError` when the file is missing or not the published one.
         """
-        path = source or files("gateway.harmony") / "data" / "o200k_base.tiktoken"
+        return _packaged() if source is None else cls._read(source)
+
+    @classmethod
+    def _read(cls, path: Traversable) -> Vocabulary:
         remedy = "Reinstall the package: its file o200k_base.tiktoken is not the published one."
         try:
             content = path.read_bytes()
@@ -119,3 +123,9 @@ class Vocabulary:
     def decode(self, ids: list[int]) -> str:
         """The text of ids, markers left out; what is not UTF-8 becomes U+FFFD."""
         return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
+
+
+@cache
+def _packaged() -> Vocabulary:
+    """Immutable, large, and half a second's work."""
+    return Vocabulary._read(files("gateway.harmony") / "data" / "o200k_base.tiktoken")  # noqa: SLF001

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import cache
 from typing import TYPE_CHECKING
 
 from gateway.errors import ConfigError
@@ -37,7 +36,7 @@ class Engine:
 
     def __init__(self, options: SimulatorOptions, attempts: Attempts | None = None) -> None:
         self.options = options
-        vocabulary = _vocabulary()
+        vocabulary = Vocabulary.load()
         self.model = ScriptedModel(vocabulary, corpus.load(options.corpus_path))
         self.tails = EventTails(vocabulary)
         self.cache = PrefixCache(options.cache_blocks_max)
@@ -134,12 +133,6 @@ class Engine:
         metrics.watch("vllm:num_requests_waiting", "In the queue.", lambda: admission.waiting)
         metrics.watch("vllm:kv_cache_usage_perc", "1 is full.", lambda: cache.usage)
         return metrics
-
-
-@cache
-def _vocabulary() -> Vocabulary:
-    """Immutable, large, and half a second's work: instances in one process share it."""
-    return Vocabulary.load()
 
 
 def _standing_plan(plan: str) -> Directives:
