@@ -364,7 +364,7 @@ class Course:
         return INVALID_STRUCTURED_OUTPUT if lacks_answer else None
 
     def _prefill_after(self, fold: Fold, rule: str | None) -> tuple[int, ...]:
-        if rule == HEADER_NOT_UNDERSTOOD:
+        if rule == HEADER_NOT_UNDERSTOOD and not self.lacks_call(fold):
             return channel_header()
         may_call = self._rules.calls == "auto" and bool(self._rules.allowed)
         is_first_time = rule == REASONING_BUDGET and fold.recoveries[rule] < BUDGET_TURNS_MAX
