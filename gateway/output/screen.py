@@ -29,17 +29,13 @@ from gateway.generation import (
 from gateway.output.custom_input import CustomInput
 from gateway.output.refusals import Beginning, Verdict
 from gateway.output.stops import Stops
+from gateway.protocol.rules import WHOLE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gateway.generation import SegmentEvent
     from gateway.protocol.rules import OutputRules
-
-WHOLE_KINDS: Final = frozenset(
-    {SegmentKind.LOCAL_SHELL_CALL, SegmentKind.SHELL_CALL, SegmentKind.APPLY_PATCH_CALL}
-)
-"""Calls whose items have no text that could stream, and a shape that their arguments must have."""
 
 _PROSE: Final = frozenset({SegmentKind.COMMENTARY, SegmentKind.FINAL})
 
@@ -222,7 +218,7 @@ class Screen:
         if kind is SegmentKind.FINAL:
             return self._rules.answer is not None
         tool = self._rules.tools.get(name) if kind in CALL_KINDS else None
-        return tool is not None and (tool.is_checked or kind in WHOLE_KINDS)
+        return tool is not None and tool.is_checked
 
     def _go_astray(self, fault: Fault, start: int | None = None) -> None:
         self._waits = True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import TypeAdapter
 
+from gateway.generation import SegmentKind
 from gateway.protocol.callables import NO_ARGUMENTS, PARAMETERS, named
 from gateway.protocol.choices import allowed_names
 from gateway.protocol.formats import AnyFormat, JsonObjectFormat, JsonSchemaFormat
@@ -21,12 +22,17 @@ from gateway.protocol.tools import AnyTool, CustomTool, FunctionTool, GrammarFor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.generation import SegmentKind
     from gateway.protocol.callables import NamedTool
     from gateway.protocol.tools import Tool
 
 CallMode = Literal["none", "auto", "required"]
 Summary = Literal["off", "concise", "detailed"]
+
+
+WHOLE_KINDS: Final = frozenset(
+    {SegmentKind.LOCAL_SHELL_CALL, SegmentKind.SHELL_CALL, SegmentKind.APPLY_PATCH_CALL}
+)
+"""Calls whose items have no text that could stream, and a shape that their arguments must have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,8 @@ class ToolRule:
     @property
     def is_checked(self) -> bool:
         """What the model writes for it can be wrong."""
-        return self.schema is not None or self.grammar is not None
+        is_bound = self.schema is not None or self.grammar is not None
+        return is_bound or self.kind in WHOLE_KINDS
 
 
 @dataclass(frozen=True, slots=True)

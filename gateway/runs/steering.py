@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gateway.generation import Place
     from gateway.harmony.vocabulary import Vocabulary
     from gateway.output.fold import Astray, Body, Fold
-    from gateway.protocol.rules import OutputRules, ToolRule
+    from gateway.protocol.rules import OutputRules
 
 HEADER_NOT_UNDERSTOOD: Final = "header_not_understood"
 REASONING_BUDGET: Final = "reasoning_budget"
@@ -83,9 +83,6 @@ BUDGET_TURNS_MAX: Final = 2
 """Turns that may end because of the budget: one after which the model may call a tool or answer,
 and, if it thinks on, one after which its answer is opened."""
 
-_UNSEEN_KINDS: Final = frozenset(
-    {SegmentKind.LOCAL_SHELL_CALL, SegmentKind.SHELL_CALL, SegmentKind.APPLY_PATCH_CALL}
-)
 _MAY_BE_REASONING: Final = (None, SegmentKind.REASONING)
 _IN_HEADERS: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
 
@@ -147,7 +144,9 @@ class Course:
         self._vocabulary = vocabulary
         self._reasoning_budget = reasoning_budget
         is_narrowed = not rules.open_calls or rules.allowed != rules.tools.keys()
-        self.has_checks = rules.answer is not None or any(map(_is_checked, rules.tools.values()))
+        self.has_checks = rules.answer is not None or any(
+            tool.is_checked for tool in rules.tools.values()
+        )
         """Some bodies are checked before they are done."""
         self._may_stray = self.has_checks or rules.calls != "auto" or rules.one_call or is_narrowed
 
@@ -320,7 +319,7 @@ class Course:
         if place.kind is SegmentKind.FINAL:
             return self._rules.answer is not None
         rule = self._rules.tools.get(place.name)
-        return rule is not None and _is_checked(rule)
+        return rule is not None and rule.is_checked
 
     @property
     def refusals(self) -> bool:
@@ -386,10 +385,6 @@ class Course:
         thought = min(fold.recoveries.get(REASONING_BUDGET, 0), BUDGET_TURNS_MAX)
         said_anew = fold.recoveries.get(SAID_ANEW, 0)
         return self._policy.repairs_max - max(0, cut - thought) - said_anew
-
-
-def _is_checked(rule: ToolRule) -> bool:
-    return rule.is_checked or rule.kind in _UNSEEN_KINDS
 
 
 def _breaks_off(body: Body) -> bool:
