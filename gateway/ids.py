@@ -9,6 +9,8 @@ import time
 from uuid import UUID
 
 RESPONSE_PREFIX = "resp_"
+CONVERSATION_PREFIX = "conv_"
+COMPACTION_PREFIX = "cmp_"
 MESSAGE_PREFIX = "msg_"
 REASONING_PREFIX = "rs_"
 FUNCTION_CALL_PREFIX = "fc_"
@@ -24,6 +26,7 @@ APPLY_PATCH_CALL_OUTPUT_PREFIX = "apco_"
 CALL_PREFIX = "call_"
 
 _RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}\Z")
+_CONVERSATION_ID = re.compile(r"conv_[0-9a-f]{32}\Z")
 _CALL_ID = re.compile(r"call_([0-9a-f]{20})([0-9a-f]{4})\Z")
 _CALL_FORMS = 8
 _FORMED_MESSAGE_ID = re.compile(r"msg_[0-9a-f]{36,}([g-i])\Z")
@@ -61,6 +64,17 @@ def response_id(uuid: UUID) -> str:
 def parse_response_id(text: str) -> UUID | None:
     """The UUID behind a public response id; None for whatever this gateway cannot have issued."""
     return UUID(text[len(RESPONSE_PREFIX) :]) if _RESPONSE_ID.match(text) else None
+
+
+def conversation_id(uuid: UUID) -> str:
+    """The public id of a conversation."""
+    return CONVERSATION_PREFIX + uuid.hex
+
+
+def parse_conversation_id(text: str) -> UUID | None:
+    """The UUID behind a public conversation id; None for what this gateway cannot have issued."""
+    is_ours = _CONVERSATION_ID.match(text)
+    return UUID(text[len(CONVERSATION_PREFIX) :]) if is_ours else None
 
 
 def output_item_id(prefix: str, response: UUID, ordinal: int, form: int = 0) -> str:

@@ -13,6 +13,8 @@ TenantId = NewType("TenantId", UUID)
 OnDisconnect = Literal["cancel", "continue"]
 ReasoningSummary = Literal["analysis", "off"]
 ServiceTierMax = Literal["default", "priority"]
+Dialect = Literal["openai", "openresponses"]
+"""How responses and events are spelled: as OpenAI does, or as Open Responses 2026-04-24 has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,10 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The authenticated caller of one request."""
+    """The authenticated caller of one request. `dialect` is that of its key."""
 
     tenant_id: TenantId
     tenant_name: str
     key_id: UUID
     policy: TenantPolicy = TenantPolicy()
+    dialect: Dialect = "openai"

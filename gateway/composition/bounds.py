@@ -139,13 +139,8 @@ def keep(settings: Settings) -> Keep:
 
 
 def preparation_limits(settings: Settings) -> PreparationLimits:
-    """How long a conversation may be, and how long the reasoning of a budget."""
-    limits = settings.limits
-    return PreparationLimits(
-        history_depth_max=limits.history_depth_max,
-        history_items_max=limits.history_items_max,
-        answer_share=settings.generation.answer_share,
-    )
+    """How long the reasoning of a budget may be."""
+    return PreparationLimits(answer_share=settings.generation.answer_share)
 
 
 def system_message(settings: Settings) -> SystemMessage:

@@ -16,6 +16,7 @@ from gateway.services.creation import Creation
 from gateway.services.generation import Reading
 from gateway.services.health import Health
 from gateway.services.models import Models
+from gateway.services.parents import Parents
 from gateway.services.preparation import Preparation, Rendering, Secrets
 from gateway.services.retrieval import Retrieval
 
@@ -125,8 +126,13 @@ class Process:
 
 def _preparation(base: Foundation, models: Models) -> Preparation:
     settings = base.settings
+    limits = settings.limits
     return Preparation(
-        database=base.database,
+        parents=Parents(
+            base.database,
+            depth_max=limits.history_depth_max,
+            items_max=limits.history_items_max,
+        ),
         models=models,
         rendering=Rendering(base.renderer, base.threads),
         limits=bounds.preparation_limits(settings),

@@ -13,7 +13,7 @@ What has its log in the database is durable: any replica goes on with it when th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
@@ -32,7 +32,7 @@ from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gateway.log import Finished
     from gateway.output.fold import Fold
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gateway.runs.durable import DurableRuns, Workplace
     from gateway.runs.specification import RunSpecification
     from gateway.services.generation import Generation, Reading
+    from gateway.services.parents import Parent
     from gateway.services.preparation import Preparation
     from gateway.tenancy import Principal
 
@@ -53,7 +54,7 @@ class Order:
     """One request to create a response.
 
     `body_bytes` is how long it was as JSON; `requested_at` when it came, in seconds of
-    `time.perf_counter`.
+    `time.perf_counter`. `local` are responses that it may continue without their being stored.
     """
 
     principal: Principal
@@ -61,6 +62,7 @@ class Order:
     key: RequestKey | None
     body_bytes: int
     requested_at: float
+    local: Mapping[str, Parent] = field(default_factory=dict)
 
     @property
     def is_durable(self) -> bool:
@@ -143,6 +145,7 @@ class Creation:
                 order.request,
                 body_bytes=order.body_bytes,
                 durable=order.is_durable,
+                local=order.local,
             )
             if order.is_durable:
                 return await self._accepted(order, specification)

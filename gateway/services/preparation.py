@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.checking import Checker
-from gateway.conversation.assembly import assemble, referenced_ids
+from gateway.conversation.assembly import assemble
 from gateway.conversation.truncation import drop_oldest_turns
 from gateway.conversation.unsealing import unseal
-from gateway.errors import ContextLengthExceeded, InvalidRequest, PreviousResponseNotFound
+from gateway.errors import ContextLengthExceeded
 from gateway.generation import PREAMBLE
 from gateway.harmony.rendering import RenderOptions
 from gateway.protocol.callables import declared, named
@@ -26,10 +26,9 @@ from gateway.protocol.rules import rules_of
 from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding
 from gateway.services import terms
-from gateway.store import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from uuid import UUID
 
     from gateway.conversation.assembly import Context
@@ -40,26 +39,23 @@ if TYPE_CHECKING:
     from gateway.protocol.rules import OutputRules
     from gateway.sealing import Sealer
     from gateway.services.models import Model, Models
+    from gateway.services.parents import Parent, Parents
     from gateway.services.threads import Threads
-    from gateway.store.engine import Database
     from gateway.tenancy import Principal, TenantId
 
 REPEATED_ITEM_BYTES = 100
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
 COMPILED_BYTES = 1 << 20
 """A schema or a grammar, however small, may take as long to compile as so many bytes."""
-_RUNNING = frozenset({"queued", "in_progress"})
 
 
 @dataclass(frozen=True, slots=True)
 class PreparationLimits:
-    """Bounds on what a request may bring with it, and on how it is thought about.
+    """How a request is thought about.
 
     `answer_share` is the part of the output that a reasoning budget leaves to the answer.
     """
 
-    history_depth_max: int
-    history_items_max: int
     answer_share: float
 
 
@@ -90,19 +86,6 @@ class Secrets:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parent:
-    """What a response continues: nothing, or a stored response and all before it.
-
-    `root_created_at` (unix seconds) pins the date in the prompt, so that a conversation that goes
-    on after midnight still finds its cached prefix.
-    """
-
-    uuid: UUID | None
-    items: Sequence[ContextItem]
-    root_created_at: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Draft:
     """All that a specification is made from, read and looked up.
 
@@ -113,7 +96,7 @@ class _Draft:
     request: CreateResponse
     durable: bool
     model: Model
-    parent: _Parent
+    parent: Parent
     stored: Mapping[str, ContextItem]
     uuid: UUID
     created_at: int
@@ -133,14 +116,14 @@ class Preparation:
     def __init__(
         self,
         *,
-        database: Database,
+        parents: Parents,
         models: Models,
         rendering: Rendering,
         limits: PreparationLimits,
         system_message: SystemMessage,
         secrets: Secrets,
     ) -> None:
-        self._database = database
+        self._parents = parents
         self._models = models
         self._render = rendering.renderer.render
         self._threads = rendering.threads
@@ -149,11 +132,18 @@ class Preparation:
         self._secrets = secrets
 
     async def prepare(
-        self, principal: Principal, request: CreateResponse, *, body_bytes: int, durable: bool
+        self,
+        principal: Principal,
+        request: CreateResponse,
+        *,
+        body_bytes: int,
+        durable: bool,
+        local: Mapping[str, Parent],
     ) -> RunSpecification:
         """The specification of a new response; `body_bytes` tells how much work that is.
 
-        `durable`: any replica may have to go on with it.
+        `durable`: any replica may have to go on with it. `local` are responses that it may continue
+        without their being stored (`Parents.of`).
 
         Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
         nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
@@ -163,8 +153,10 @@ class Preparation:
         if request.wants_logprobs:
             self._models.require_logprobs(model)
         created_at = int(time.time())
-        parent = await self._parent(principal.tenant_id, request, created_at)
-        stored = await self._stored_items(principal.tenant_id, request)
+        parent = await self._parents.of(
+            principal.tenant_id, request, created_at=created_at, local=local
+        )
+        stored = await self._parents.named_items(principal.tenant_id, request)
         draft = _Draft(
             principal, request, durable, model, parent, stored, ids.new_uuid(), created_at
         )
@@ -235,37 +227,6 @@ class Preparation:
             ),
             response=draft.uuid,
         )
-
-    async def _parent(
-        self, tenant_id: TenantId, request: CreateResponse, created_at: int
-    ) -> _Parent:
-        previous = request.previous_response_id
-        if previous is None:
-            return _Parent(None, (), created_at)
-        uuid = ids.parse_response_id(previous)
-        history = uuid and await messages.history(
-            self._database,
-            tenant_id,
-            uuid,
-            depth_max=self._limits.history_depth_max,
-            items_max=self._limits.history_items_max,
-        )
-        if not history:
-            raise PreviousResponseNotFound(previous)
-        if history.status in _RUNNING:
-            raise InvalidRequest(
-                f"Previous response with id '{previous}' is still in progress. Wait until it has "
-                "ended, then continue it.",
-                code="invalid_value",
-                param="previous_response_id",
-            )
-        return _Parent(uuid, history.items, int(history.root_created_at.timestamp()))
-
-    async def _stored_items(
-        self, tenant_id: TenantId, request: CreateResponse
-    ) -> dict[str, ContextItem]:
-        wanted = referenced_ids(request.input)
-        return await messages.find_items(self._database, tenant_id, wanted) if wanted else {}
 
     def _options(self, draft: _Draft, rules: OutputRules) -> RenderOptions:
         request, system = draft.request, self._system_message

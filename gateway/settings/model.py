@@ -18,6 +18,7 @@ from gateway.settings.sections import (
     Auth,
     Backend,
     Background,
+    Compaction,
     Database,
     Generation,
     Harmony,
@@ -32,6 +33,7 @@ from gateway.settings.sections import (
     Server,
     Stream,
     Upstream,
+    WebSockets,
 )
 
 if TYPE_CHECKING:
@@ -106,6 +108,8 @@ class Settings(BaseSettings):
     harmony: Harmony = Harmony()
     generation: Generation = Generation()
     reasoning: Reasoning = Reasoning()
+    compaction: Compaction = Compaction()
+    websockets: WebSockets = WebSockets()
     input: Input = Input()
     log: Log = Log()
 

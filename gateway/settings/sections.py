@@ -365,6 +365,9 @@ class Retention(Section):
     idempotency_key_s: PositiveInt = Field(
         86_400, description="Seconds an Idempotency-Key stands for the same response."
     )
+    traces_s: PositiveInt = Field(
+        30 * 86_400, description="Seconds that traces of agents are kept."
+    )
     interval_s: PositiveFloat = Field(
         900.0, description="Seconds between two rounds of removing what has expired."
     )
@@ -449,6 +452,42 @@ class Input(Section):
 
     strict: bool = Field(
         default=False, description="Refuse what this gateway cannot honour instead of ignoring it."
+    )
+    media: Literal["note", "reject"] = Field(
+        "note",
+        description="Images and files in messages, for models that read text only. note: the model"
+        " is told in their place that they are missing; reject: 400.",
+    )
+
+
+class Compaction(Section):
+    """Long conversations, made short: what went before becomes a summary by the model."""
+
+    summary_tokens_max: PositiveInt = Field(
+        4096, description="Tokens of one summary, the reasoning about it included."
+    )
+    reasoning_effort: Literal["low", "medium", "high"] = Field(
+        "low", description="How hard the model thinks about a summary."
+    )
+
+
+class WebSockets(Section):
+    """WebSocket mode of /v1/responses."""
+
+    connections_max: PositiveInt = Field(1024, description="Connections at once, in this process.")
+    lifetime_s: PositiveFloat = Field(3600.0, description="Seconds until one must be opened anew.")
+    idle_timeout_s: PositiveFloat = Field(
+        900.0, description="Seconds without a request after which one is closed."
+    )
+    ping_interval_s: PositiveFloat = Field(20.0, description="Seconds between pings.")
+    ping_timeout_s: PositiveFloat = Field(20.0, description="Seconds to answer one.")
+    lanes_max: PositiveInt = Field(32, description="Named streams of one connection.")
+    in_flight_max: PositiveInt = Field(
+        16, description="Responses of one connection at once; more wait for their turn."
+    )
+    waiting_max: PositiveInt = Field(64, description="Requests of one connection that wait.")
+    remembered_bytes_max: PositiveInt = Field(
+        64 * MIB, description="Bytes of unstored responses that one connection remembers."
     )
 
 

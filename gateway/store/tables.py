@@ -104,6 +104,9 @@ api_keys = Table(
     _required("hint", Text),
     _required("created_at", _TIME),
     Column("disabled_at", _TIME),
+    # How its responses are spelled; null: `openai`.
+    Column("dialect", Text),
+    CheckConstraint("dialect IN ('openai', 'openresponses')", name="dialect"),
 )
 
 responses = Table(
@@ -121,6 +124,9 @@ responses = Table(
     Column("completed_at", _TIME),
     # No foreign key: a parent may be deleted, and then its descendants say so.
     Column("parent_id", Uuid),
+    # The conversation it continues, as far as it had come: its items below this position.
+    Column("conversation_id", Uuid),
+    Column("conversation_end", BigInteger),
     _required("request", LargeBinary),
     Column("body", LargeBinary),
     Column("recoveries", LargeBinary),
@@ -203,6 +209,9 @@ conversations = Table(
     Column("id", Uuid, primary_key=True),
     _required("created_at", _TIME),
     _required("metadata", LargeBinary),
+    _required("next_position", BigInteger, server_default=text("0")),
+    # The response that will add to it, for as long as that one is running.
+    Column("writer", Uuid),
 )
 
 conversation_items = Table(
@@ -218,6 +227,28 @@ conversation_items = Table(
         ondelete="CASCADE",
     ),
 )
+Index(
+    "ix_conversation_items_tenant_id_item_id",
+    conversation_items.c.tenant_id,
+    func.sha256(conversation_items.c.item_id),
+)
+
+traces = Table(
+    "traces",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    # A digest of kind, trace and record: ids are the client's, and may be of any length.
+    Column("key", LargeBinary, primary_key=True),
+    _required("kind", Text),
+    _required("trace_id", ClientText),
+    _required("record_id", ClientText),
+    Column("response_id", Uuid),
+    _required("received_at", _TIME),
+    _required("record", LargeBinary),
+    CheckConstraint("kind IN ('trace', 'span')", name="kind"),
+    Index(None, "tenant_id", "received_at"),
+)
+Index("ix_traces_tenant_id_trace_id", traces.c.tenant_id, func.sha256(traces.c.trace_id))
 
 usage = Table(
     "usage",

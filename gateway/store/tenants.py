@@ -205,5 +205,9 @@ async def find_principal(
     if row is None or not row.is_enabled:
         return None
     return Principal(
-        TenantId(row.tenant_id), row.tenant_name, row.key_id, _own_policy(row).over(defaults)
+        TenantId(row.tenant_id),
+        row.tenant_name,
+        row.key_id,
+        _own_policy(row).over(defaults),
+        row.dialect or "openai",
     )

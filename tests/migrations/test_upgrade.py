@@ -191,7 +191,7 @@ async def test_who_finds_principals_by_the_names_of_columns_goes_on_across_revis
             rows = await connection.execute(text("SELECT * FROM find_principal('hash')"))
             return dict(rows.mappings().one())
 
-    def one_revision_back(connection: Connection) -> None:
+    def before_them(connection: Connection) -> None:
         command.downgrade(alembic_config(connection), "8c2f6a1be073")
 
     await upgrade(url)
@@ -202,11 +202,11 @@ async def test_who_finds_principals_by_the_names_of_columns_goes_on_across_revis
         await tenants.insert_key(database, key)
         await tenants.set_policy(database, "acme", {"on_disconnect": "continue"})
     after = await found()
-    await run_locked(url, one_revision_back, wait_s=30, connect_timeout_s=30)
+    await run_locked(url, before_them, wait_s=30, connect_timeout_s=30)
     before = await found()
     await upgrade(url)
     assert await found() == after
-    new = ("reasoning_summary", "reasoning_budget_tokens", "service_tier_max")
+    new = ("reasoning_summary", "reasoning_budget_tokens", "service_tier_max", "dialect")
     assert after == before | dict.fromkeys(new)
     assert (before["tenant_name"], before["on_disconnect"]) == ("acme", "continue")
 

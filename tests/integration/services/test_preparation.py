@@ -13,6 +13,7 @@ from gateway.harmony.rendering import Renderer, SchemaLimits
 from gateway.harmony.vocabulary import STOP_IDS
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.models import Models
+from gateway.services.parents import Parents
 from gateway.services.preparation import (
     Preparation,
     PreparationLimits,
@@ -59,7 +60,9 @@ class Desk:
 
     async def prepare(self, **body: Any) -> RunSpecification:
         request = parse(**{"model": MODEL, "input": "hi", **body})
-        return await self._preparation.prepare(self.principal, request, body_bytes=0, durable=False)
+        return await self._preparation.prepare(
+            self.principal, request, body_bytes=0, durable=False, local={}
+        )
 
 
 @asynccontextmanager
@@ -74,10 +77,10 @@ async def desk(database: Database, policy: TenantPolicy = PLAIN) -> AsyncIterato
     principal = Principal(await new_tenant(database), "acme", ids.new_uuid(), policy)
     with closing(Threads(threads_max=1, inline_bytes_max=100_000)) as threads:
         preparation = Preparation(
-            database=database,
+            parents=Parents(database, depth_max=9, items_max=99),
             models=Models(pool, aliases={"alias": MODEL}, efforts={}),
             rendering=Rendering(Renderer(vocabulary(), SchemaLimits(depth_max=20)), threads),
-            limits=PreparationLimits(history_depth_max=9, history_items_max=99, answer_share=0.25),
+            limits=PreparationLimits(answer_share=0.25),
             system_message=SystemMessage(
                 "You.", "2024-06", with_date=False, commentary_without_tools=False
             ),

@@ -27,6 +27,7 @@ from gateway.store.tables import (
     conversations,
     idempotency_keys,
     metadata,
+    traces,
 )
 from gateway.store.tables import events as log
 from gateway.store.tables import messages as messages_table
@@ -171,6 +172,8 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await connection.execute(
             insert(conversation_items), of_tenant | part | {"conversation_id": uuid, "position": 0}
         )
+        span = {"key": b"k", "kind": "span", "trace_id": "t", "record_id": "s", "record": b"{}"}
+        await connection.execute(insert(traces), of_tenant | span | {"received_at": CREATED})
 
 
 @pytest.mark.parametrize("table", sorted(metadata.tables))
@@ -201,7 +204,7 @@ async def test_without_a_where_clause_no_row_of_another_tenant_is_changed(
         for table in (
             *("messages", "idempotency_keys", "responses"),
             *("events", "conversation_items"),
-            "conversations",
+            *("conversations", "traces"),
         ):
             await connection.execute(delete(metadata.tables[table]))
     assert await everything_of(database, tenant) == before
@@ -250,6 +253,7 @@ UNSEEN = {
     "an item": "SELECT item FROM messages",
     "an item of a conversation": "SELECT item FROM conversation_items",
     "a conversation": "SELECT metadata FROM conversations",
+    "a trace": "SELECT record FROM traces",
     "a key": "SELECT hash FROM api_keys",
     "a bill": "SELECT * FROM usage",
     "a key's owner": "SELECT * FROM find_principal('')",
