@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gateway.api import sse
 from gateway.api.body import read_body
 from gateway.api.connection import while_connected
 from gateway.api.streaming import EventStream
@@ -110,7 +111,8 @@ class CreateEndpoint:
                 await generation.produced()
         except TimeoutError:
             pass
-        stream = EventStream(send, self._stream_limits, obfuscate=request.obfuscated)
+        encode = partial(sse.frame, obfuscate=request.obfuscated)
+        stream = EventStream(send, self._stream_limits, encode)
         await stream.write(
             generation.follow(),
             headers=_extra_headers(request, generation),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
@@ -60,7 +61,7 @@ class ResponseEndpoints:
             return _head_of_stream()
 
         async def answer(_scope: Scope, receive: Receive, send: Send) -> None:
-            stream = EventStream(send, self._limits, obfuscate=obfuscate)
+            stream = EventStream(send, self._limits, partial(sse.frame, obfuscate=obfuscate))
             await while_connected(receive, stream.write(batches, comments=True))
 
         return answer

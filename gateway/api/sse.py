@@ -14,9 +14,12 @@ import hashlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from gateway.protocol.events import Event
+
+    Encode = Callable[[Event], bytes]
+    """How one client is shown an event: as whole frames, one, several or none."""
 
 DONE: Final = b"data: [DONE]\n\n"
 COMMENT: Final = b": keep-alive\n\n"
@@ -46,12 +49,12 @@ def frame(event: Event, *, obfuscate: bool) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (event.type.encode(), data)
 
 
-def writes(events: Iterable[Event], *, obfuscate: bool, bytes_max: int) -> Iterator[bytes]:
+def writes(events: Iterable[Event], encode: Encode, *, bytes_max: int) -> Iterator[bytes]:
     """Frames joined into writes of about `bytes_max` bytes at most; a frame is never split."""
     pending: list[bytes] = []
     size = 0
     for event in events:
-        encoded = frame(event, obfuscate=obfuscate)
+        encoded = encode(event)
         if pending and size + len(encoded) > bytes_max:
             yield b"".join(pending)
             pending, size = [], 0

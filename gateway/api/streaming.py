@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Send
 
+    from gateway.api.sse import Encode
     from gateway.protocol.events import Event
 
 
@@ -38,11 +39,11 @@ class StreamLimits:
 class EventStream:
     """One answer of server-sent events."""
 
-    def __init__(self, send: Send, limits: StreamLimits, *, obfuscate: bool) -> None:
-        """`obfuscate`: pad the deltas."""
+    def __init__(self, send: Send, limits: StreamLimits, encode: Encode) -> None:
+        """`encode` is how the client is shown events."""
         self._send = send
         self._limits = limits
-        self._obfuscate = obfuscate
+        self._encode = encode
         self._written_at = asyncio.get_running_loop().time()
 
     async def write(
@@ -85,11 +86,11 @@ class EventStream:
             raise failure
 
     async def _write_events(self, batches: AsyncGenerator[list[Event], None]) -> None:
-        limits, obfuscate = self._limits, self._obfuscate
+        bytes_max = self._limits.write_bytes_max
         async for events in batches:
             if not events:
                 await self._write(sse.DONE)
-            for chunk in sse.writes(events, obfuscate=obfuscate, bytes_max=limits.write_bytes_max):
+            for chunk in sse.writes(events, self._encode, bytes_max=bytes_max):
                 await self._write(chunk)
 
     async def _comment(self, reading: asyncio.Timeout) -> None:
