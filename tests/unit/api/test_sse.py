@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,7 +59,7 @@ def test_neighbours_have_different_padding(number: int) -> None:
 @given(st.lists(st.integers(0, 400), max_size=30), st.integers(1, 2000))
 def test_writes_hold_whole_frames_in_order(sizes: list[int], bytes_max: int) -> None:
     events = [delta(number, "x" * size) for number, size in enumerate(sizes)]
-    chunks = list(sse.writes(events, obfuscate=False, bytes_max=bytes_max))
+    chunks = list(sse.writes(events, partial(sse.frame, obfuscate=False), bytes_max=bytes_max))
     frames = [sse.frame(event, obfuscate=False) for event in events]
     assert b"".join(chunks) == b"".join(frames)
     for chunk in chunks:
@@ -67,7 +69,9 @@ def test_writes_hold_whole_frames_in_order(sizes: list[int], bytes_max: int) -> 
 
 def test_the_end_mark_follows_the_terminal_event_in_the_same_write() -> None:
     terminal = Event("response.completed", 3, b"{}")
-    (chunk,) = sse.writes([delta(2), terminal], obfuscate=False, bytes_max=10_000)
+    (chunk,) = sse.writes(
+        [delta(2), terminal], partial(sse.frame, obfuscate=False), bytes_max=10_000
+    )
     assert chunk.endswith(sse.DONE)
     assert chunk.count(sse.DONE) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
@@ -101,7 +102,7 @@ def test_the_suffix_is_the_tail_of_the_stream_byte_for_byte(
             return flat(await stage.read(after))
 
     def written(events: list[Event]) -> bytes:
-        return b"".join(sse.writes(events, obfuscate=obfuscate, bytes_max=100))
+        return b"".join(sse.writes(events, partial(sse.frame, obfuscate=obfuscate), bytes_max=100))
 
     whole, suffix = asyncio.run(read(-1)), asyncio.run(read(after))
     cut = len(b"".join(sse.frame(event, obfuscate=obfuscate) for event in whole[: after + 1]))
