@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Fields = Mapping[str, object]
 
 TAG_BYTES_MAX: Final = 4 * 1024 * 1024
+TOP_P_MIN: Final = 1e-6
+"""Stands for 0, which OpenAI takes and the engines refuse: only the likeliest token is left."""
 _ANSWER_OPENING: Final = (200005, 17196)
 """`<|channel|>final`. vLLM 0.11 to 0.26 look for it in prompt and output, and bind from there on:
 a prompt that repeats an earlier answer would have them bind at once, header and all."""
@@ -80,7 +82,7 @@ class Dialect:
             "stop_token_ids": list(stop_ids),
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
+            "top_p": max(sampling.top_p, TOP_P_MIN),
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
         }

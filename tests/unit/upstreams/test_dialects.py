@@ -8,7 +8,7 @@ import pytest
 
 from gateway.constraint import Constraint, InOrder, Json, Node, Token
 from gateway.generation import Sampling, TokenRequest
-from gateway.upstreams.dialects import TAG_BYTES_MAX, Dialect
+from gateway.upstreams.dialects import TAG_BYTES_MAX, TOP_P_MIN, Dialect
 from gateway.upstreams.engines import Engine, capabilities
 
 STOP_IDS = (200002, 200012, 199999)
@@ -189,3 +189,9 @@ def test_what_cannot_be_said_is_not_said(dialect: Dialect, node: Node) -> None:
 
 def test_there_is_no_grammar_without_a_constraint() -> None:
     assert VLLM.grammar(REQUEST) is None
+
+
+@pytest.mark.parametrize("dialect", [VLLM, SGLANG, UNKNOWN])
+def test_a_top_p_of_zero_is_one_that_engines_take(dialect: Dialect) -> None:
+    assert sent(dialect, sampled(top_p=0.0))["top_p"] == TOP_P_MIN
+    assert sent(dialect, sampled(top_p=0.5))["top_p"] == 0.5
