@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.vllm.asking import ENDED_WELL, calls_of, create, streamed
+from tests.vllm.asking import ENDED_WELL, SEARCH, WEATHER, calls_of, create, streamed
 from tests.vllm.controls import ALL, ANSWERS, CALLS, CHOICES, FREE_ANSWERS, FREE_CALLS
 
 if TYPE_CHECKING:
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
     from tests.fakes.event_grammar import Stream
     from tests.vllm.conftest import Vllm
+    from tests.vllm.controls import Json
 
 pytestmark = pytest.mark.vllm
 
 SHORT = {**CALLS, **ANSWERS, **CHOICES}
 FREE = {**FREE_CALLS, **FREE_ANSWERS}
+LOOSE = {WEATHER["name"], SEARCH["name"]}
+"""Functions that are not strict."""
 SAMPLES = 60
 AT_ONCE = 16
 GIVEN_UP = {"required_tool_not_called", "invalid_tool_call", "invalid_structured_output"}
@@ -90,7 +93,16 @@ async def test_without_grammars_a_control_holds_or_the_response_says_that_it_doe
     free_client: httpx2.AsyncClient, model: str
 ) -> None:
     for name, stream in await _sampled(free_client, model, SAMPLES):
-        _check(name, stream.response)
+        _check(name, _without_loose_arguments(stream.response))
+
+
+def _without_loose_arguments(response: Json) -> Json:
+    """Arguments of functions that are not strict are passed on as the model wrote them."""
+    shown = [
+        {**item, "arguments": "{}"} if item.get("name") in LOOSE else item
+        for item in response["output"]
+    ]
+    return {**response, "output": shown}
 
 
 @pytest.mark.parametrize("name", ["required, one tool", "named"])

@@ -1,0 +1,1 @@
+"""The OpenAPI document of what is served, and a page that shows it."""

@@ -1,0 +1,222 @@
+"""The schemas of bodies, read from the types of OpenAI's own client, cut down to what is served.
+
+What the client knows and this gateway does not (hosted tools, their items and their events,
+parameters that are refused) is left out, and then all that nothing refers to any more.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from openai.types import Completion, completion_create_params
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import completion_create_params as chat_params
+from openai.types.conversations import (
+    Conversation,
+    ConversationDeletedResource,
+    ConversationItem,
+    ConversationItemList,
+    conversation_create_params,
+    conversation_update_params,
+    item_create_params,
+)
+from openai.types.responses import (
+    CompactedResponse,
+    Response,
+    ResponseStreamEvent,
+    input_token_count_params,
+    response_compact_params,
+    response_create_params,
+)
+from openai.types.responses.input_token_count_response import InputTokenCountResponse
+from openai.types.responses.response_item_list import ResponseItemList
+from pydantic import TypeAdapter
+
+from gateway.api.openapi.descriptions import PARAMETERS
+from gateway.api.openapi.packaged import REFERENCE, Json
+from gateway.protocol.create import CreateResponse
+from gateway.protocol.documented import ITEM_TYPES, TOOL_CHOICE_TYPES, TOOL_TYPES
+from gateway.protocol.tools import SERVED_TOOL_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TYPES: Final[dict[str, Any]] = {
+    "CreateResponse": response_create_params.ResponseCreateParamsNonStreaming,
+    "Response": Response,
+    "ResponseStreamEvent": ResponseStreamEvent,
+    "CountInputTokens": input_token_count_params.InputTokenCountParams,
+    "InputTokens": InputTokenCountResponse,
+    "CompactResponse": response_compact_params.ResponseCompactParams,
+    "CompactedResponse": CompactedResponse,
+    "ResponseItemList": ResponseItemList,
+    "CreateConversation": conversation_create_params.ConversationCreateParams,
+    "UpdateConversation": conversation_update_params.ConversationUpdateParams,
+    "CreateConversationItems": item_create_params.ItemCreateParams,
+    "Conversation": Conversation,
+    "DeletedConversation": ConversationDeletedResource,
+    "ConversationItem": ConversationItem,
+    "ConversationItemList": ConversationItemList,
+    "CreateChatCompletion": chat_params.CompletionCreateParamsNonStreaming,
+    "ChatCompletion": ChatCompletion,
+    "ChatCompletionChunk": ChatCompletionChunk,
+    "CreateCompletion": completion_create_params.CompletionCreateParamsNonStreaming,
+    "Completion": Completion,
+}
+"""The public name of each type."""
+
+UNSERVED_PROPERTIES: Final = frozenset(
+    {
+        *("prompt", "moderation", "image", "access_programs", "tool_usage", "audio", "modalities"),
+        *("input_transformations", "prompt_cache_diagnostics", "prompt_cache_breakpoint"),
+        *("caller", "allowed_callers", "async", "defer_loading", "created_by", "misalignment"),
+        *("prediction", "web_search_options"),
+    }
+)
+"""Of any object but a text completion, whose `prompt` is served: refused, or without any effect."""
+SERVED_ITEM_TYPES: Final = frozenset(
+    {
+        *("message", "reasoning", "item_reference", "compaction", "compaction_trigger"),
+        *("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
+        *("local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
+        *("apply_patch_call", "apply_patch_call_output"),
+    }
+)
+SERVED_EVENT_TYPES: Final = frozenset(
+    {
+        *("error", "response.created", "response.queued", "response.in_progress"),
+        *("response.completed", "response.incomplete", "response.failed"),
+        *("response.output_item.added", "response.output_item.done"),
+        *("response.content_part.added", "response.content_part.done"),
+        *("response.output_text.delta", "response.output_text.done"),
+        *("response.refusal.delta", "response.refusal.done"),
+        *("response.reasoning_text.delta", "response.reasoning_text.done"),
+        *("response.reasoning_summary_part.added", "response.reasoning_summary_part.done"),
+        *("response.reasoning_summary_text.delta", "response.reasoning_summary_text.done"),
+        *("response.function_call_arguments.delta", "response.function_call_arguments.done"),
+        *("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"),
+        *("response.shell_call_command.added", "response.shell_call_command.delta"),
+        *("response.shell_call_command.done", "response.compaction.compacting"),
+    }
+)
+_EVENT: Final = re.compile(r"response\.|error$")
+_KNOWN_TYPES: Final = frozenset({*ITEM_TYPES, *TOOL_TYPES, *TOOL_CHOICE_TYPES})
+_SERVED_TYPES: Final = SERVED_ITEM_TYPES | {*SERVED_TOOL_TYPES, "allowed_tools"}
+
+
+def schemas() -> Json:
+    """Every schema by its public name, those that they refer to among them."""
+    adapters = [(name, "validation", TypeAdapter(kind)) for name, kind in TYPES.items()]
+    found, shared = TypeAdapter.json_schemas(adapters, ref_template=f"{REFERENCE}{{model}}")  # type: ignore[arg-type]
+    made: Json = dict(shared["$defs"])
+    for name in TYPES:
+        schema = found[name, "validation"]
+        target = schema.get("$ref", "").removeprefix(REFERENCE)
+        made[name] = made[target] if target else schema
+    _extend(made["CreateResponse"])
+    _leave_out(made)
+    _merge(made)
+    return _renamed({name: made[name] for name in sorted(_reached(made, TYPES))})
+
+
+def _extend(create: Json) -> None:
+    """What OpenAI's type lacks, and a description of every parameter."""
+    own: Json = CreateResponse.model_json_schema()["properties"]
+    properties = create["properties"]
+    for name in ("presence_penalty", "frequency_penalty", "seed", "stop", "top_k", "min_p"):
+        properties[name] = own[name]
+    properties["stream"] = {"type": "boolean", "default": False}
+    for name in properties.keys() - UNSERVED_PROPERTIES:
+        properties[name]["description"] = PARAMETERS[name]
+
+
+def _leave_out(made: Json) -> None:
+    """Members of unions and properties that are not served, in place."""
+    unserved = {name for name, schema in made.items() if _is_unserved(schema)}
+    prompt = made["CreateCompletion"]["properties"]["prompt"]
+    for schema in _parts(made):
+        if isinstance(properties := schema.get("properties"), dict):
+            for name in UNSERVED_PROPERTIES & properties.keys():
+                del properties[name]
+        for word in ("anyOf", "oneOf"):
+            if word in schema:
+                schema[word] = [
+                    one
+                    for one in schema[word]
+                    if one.get("$ref", "").removeprefix(REFERENCE) not in unserved
+                ]
+        schema.pop("discriminator", None)
+        if isinstance(schema.get("title"), str):
+            del schema["title"]
+    made["CreateCompletion"]["properties"]["prompt"] = prompt
+
+
+def _merge(made: Json) -> None:
+    """Keep one of several schemas that say the same: the client has a module for each."""
+    before = -1
+    while before != len(made):
+        before = len(made)
+        first: dict[bytes, str] = {}
+        same: dict[str, str] = {}
+        for name in sorted(made, key=lambda name: (name not in TYPES, "__" in name, name)):
+            spelled = orjson.dumps(made[name], option=orjson.OPT_SORT_KEYS)
+            if first.setdefault(spelled, name) != name and name not in TYPES:
+                same[name] = first[spelled]
+        for part in _parts(made):
+            target = part.get("$ref")
+            if isinstance(target, str) and target.removeprefix(REFERENCE) in same:
+                part["$ref"] = REFERENCE + same[target.removeprefix(REFERENCE)]
+        for name in same:
+            del made[name]
+
+
+def _is_unserved(schema: Json) -> bool:
+    """Whether its `type` is one that the client knows and this gateway does not."""
+    kind = schema.get("properties", {}).get("type", {})
+    values = kind.get("enum") or ([kind["const"]] if "const" in kind else [])
+    return bool(values) and not any(map(_is_served, values))
+
+
+def _is_served(value: str) -> bool:
+    if _EVENT.match(value):
+        return value in SERVED_EVENT_TYPES
+    return value not in _KNOWN_TYPES or value in _SERVED_TYPES
+
+
+def _parts(value: Any) -> Iterator[Json]:
+    """Every object in a document."""
+    if isinstance(value, dict):
+        yield value
+        for part in list(value.values()):
+            yield from _parts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _parts(part)
+
+
+def _reached(made: Json, roots: Any) -> set[str]:
+    pending, seen = list(roots), set(roots)
+    while pending:
+        for part in _parts(made[pending.pop()]):
+            name = part.get("$ref", "").removeprefix(REFERENCE)
+            if name and name not in seen:
+                seen.add(name)
+                pending.append(name)
+    return seen
+
+
+def _renamed(made: Json) -> Json:
+    """With short names where a module's path was put in front to tell two apart."""
+    shorter: dict[str, str] = {}
+    for name in made:
+        module, _, short = name.rpartition("__")
+        if module:
+            stem = "".join(word.title() for word in module.rpartition("__")[2].split("_"))
+            short = short if short not in made and short not in shorter.values() else stem + short
+        shorter[name] = short
+    for part in _parts(made):
+        if isinstance(target := part.get("$ref"), str):
+            part["$ref"] = REFERENCE + shorter[target.removeprefix(REFERENCE)]
+    return {shorter[name]: schema for name, schema in made.items()}

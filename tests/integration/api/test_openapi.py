@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+
+from tests.fakes.stream import parse_stream
+from tests.integration.api.bodies import MODEL
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+async def document(client: httpx2.AsyncClient) -> dict[str, Any]:
+    answer = await client.get("/openapi.json", headers={"authorization": ""})
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def validator(made: dict[str, Any], name: str) -> jsonschema.Draft202012Validator:
+    """Of one schema of the document."""
+    schema = {"$ref": f"#/components/schemas/{name}", "components": made["components"]}
+    return jsonschema.Draft202012Validator(schema)
+
+
+async def test_the_document_is_there_without_a_key(client: httpx2.AsyncClient) -> None:
+    made = await document(client)
+    assert made["openapi"].startswith("3.1")
+    assert "/v1/responses" in made["paths"]
+
+
+async def test_the_page_is_there_without_a_key_and_may_load_nothing(
+    client: httpx2.AsyncClient,
+) -> None:
+    answer = await client.get("/docs", headers={"authorization": ""})
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "createResponse" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+async def test_who_has_it_already_is_told_so(client: httpx2.AsyncClient, path: str) -> None:
+    first = await client.get(path)
+    again = await client.get(path, headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+async def test_what_is_answered_is_as_documented(client: httpx2.AsyncClient) -> None:
+    made = await document(client)
+    asked = {"model": MODEL, "input": "[[sim think=3 say=ok]] go"}
+    answer = await client.post("/v1/responses", json=asked)
+    validator(made, "Response").validate(answer.json())
+    listed = await client.get(f"/v1/responses/{answer.json()['id']}/input_items")
+    validator(made, "ResponseItemList").validate(listed.json())
+    refused = await client.post("/v1/responses", json={})
+    validator(made, "Error").validate(refused.json())
+    models = await client.get("/v1/models")
+    validator(made, "ModelList").validate(models.json())
+
+
+async def test_events_are_as_documented(client: httpx2.AsyncClient) -> None:
+    made = await document(client)
+    asked = {"model": MODEL, "input": "[[sim think=3 say=ok]] go", "stream": True}
+    answer = await client.post("/v1/responses", json=asked)
+    check = validator(made, "ResponseStreamEvent")
+    for event in parse_stream(answer.text):
+        check.validate(event)
