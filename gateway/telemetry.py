@@ -52,6 +52,7 @@ class Context(TypedDict, total=False):
     request_id: str
     tenant: str
     response_id: str
+    connection: str
 
 
 class Fields(Context, total=False):
@@ -63,6 +64,7 @@ class Fields(Context, total=False):
     seconds: float
     first_token_s: float
     client: str
+    client_request_id: str
     model: str
     upstream: str
     attempt: int
@@ -242,6 +244,9 @@ class Metrics:
         self._followers = self._gauge("followers", "Streams that follow a durable log.")
         self._notices = self._counter("notices", "Notices heard from other replicas.", "kind")
 
+        self._connections = self._counter("connections", "WebSocket connections opened.")
+        self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"gateway_{name}_total", text, labels, registry=self.registry)
 
@@ -262,6 +267,15 @@ class Metrics:
         self._requests.labels(str(status), model).inc()
         if model:
             self._request_seconds.labels(model).observe(seconds)
+
+    def connection_opened(self) -> None:
+        """A client may send requests over a WebSocket."""
+        self._connections.inc()
+        self._connections_open.inc()
+
+    def connection_closed(self) -> None:
+        """It is gone."""
+        self._connections_open.dec()
 
     def first_token(self, *, model: str, seconds: float) -> None:
         """A response's first token, `seconds` after its request."""

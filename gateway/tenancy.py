@@ -53,7 +53,9 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key without its secret: `hint` is its last four characters, `hash` its HMAC-SHA256."""
+    """A key without its secret: `hint` is its last four characters. `dialect` is what its requests
+    are answered in, wherever their path does not say.
+    """
 
     id: UUID
     tenant_id: TenantId
@@ -61,6 +63,7 @@ class ApiKey:
     hint: str
     created_at: datetime
     disabled_at: datetime | None = None
+    dialect: Dialect = "openai"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,12 @@
-"""Bearer key → Principal, before any route that needs one."""
+"""Bearer key → Principal, before any route that needs one.
+
+A connection outlives what was known when it was opened, so its requests ask again:
+`scope["authenticate"]` returns the principal of its key as it is now.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import AuthenticationError
@@ -11,8 +16,10 @@ if TYPE_CHECKING:
 
     from gateway.services.access import Access
 
-PUBLIC_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/version", "/metrics"})
-"""What an operator's tools read without a key."""
+PUBLIC_PATHS: Final = frozenset(
+    {"/", "/healthz", "/readyz", "/version", "/metrics", "/openapi.json", "/docs"}
+)
+"""What an operator's tools, and whoever looks for the way in, read without a key."""
 
 
 class Authentication:
@@ -24,7 +31,8 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
-            scope["principal"] = await self._access.authenticate(_bearer_key(scope))
+            scope["authenticate"] = partial(self._access.authenticate, _bearer_key(scope))
+            scope["principal"] = await scope["authenticate"]()
         await self._app(scope, receive, send)
 
 

@@ -6,13 +6,14 @@ own way to say so, and what still escapes can only be logged.
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from gateway import ids, telemetry
 from gateway.api.body import ClientDisconnected
 from gateway.api.errors import error_response
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, InvalidRequest
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,6 +24,17 @@ API_VERSION: Final = b"2020-10-01"
 """What OpenAI answers in `openai-version`."""
 CLIENT_GONE: Final = 499
 """Logged when a client left before there was a status."""
+SWITCHING_PROTOCOLS: Final = 101
+WEBSOCKET: Final = "WEBSOCKET"
+"""Logged as the method of what comes over a connection, and of its upgrade."""
+POLICY_VIOLATION: Final = 1008
+"""The close code of a connection that is refused (RFC 6455 §7.4.1)."""
+
+CLIENT_REQUEST_ID: Final = "X-Client-Request-Id"
+"""A client's own name for a request, for the logs."""
+CLIENT_REQUEST_ID_CHARS_MAX: Final = 512
+_CLIENT_REQUEST_ID: Final = re.compile(rb"[ -~]{0,%d}" % CLIENT_REQUEST_ID_CHARS_MAX)
+"""OpenAI's rule is ASCII of this length; what cannot be printed has no place in a log."""
 
 _log = telemetry.EventLog("gateway.api")
 
@@ -35,14 +47,15 @@ class RequestContext:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
-        scope["exchange"] = exchange = Exchange(send)
+        scope["exchange"] = exchange = Exchange(scope, send)
         telemetry.unbind_all()
         telemetry.bind(request_id=exchange.request_id)
         self._metrics.request_started()
         try:
+            _note_client_request_id(scope, exchange)
             await self._app(scope, receive, exchange.send)
         except ClientDisconnected:
             self._metrics.client_disconnected()
@@ -51,45 +64,41 @@ class RequestContext:
             if not isinstance(error, GatewayError):
                 _log.error("unexpected error", path=scope["path"], error=error)
             if not exchange.started:
-                await error_response(error)(scope, receive, exchange.send)
+                await _refuse(error, scope, receive, exchange.send)
         finally:
-            self._finish(scope, exchange)
+            exchange.book(self._metrics)
 
-    def _finish(self, scope: Scope, exchange: Exchange) -> None:
-        seconds = time.perf_counter() - exchange.began
-        model = exchange.facts.get("model", "")
-        self._metrics.request_finished(status=exchange.status, model=model, seconds=seconds)
-        if "principal" in scope:
-            exchange.facts["tenant"] = scope["principal"].tenant_name
-        _log.info(
-            "request",
-            method=scope["method"],
-            path=scope["path"],
-            status=exchange.status,
-            seconds=round(seconds, 4),
-            **exchange.facts,
-        )
+
+async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    """An HTTP answer; where a server knows none to an upgrade, what it takes for one: a 403."""
+    if scope["type"] == "http" or "websocket.http.response" in (scope.get("extensions") or ()):
+        await error_response(error)(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
 
 class Facts(TypedDict, total=False):
     """What an endpoint adds to the log line of its request."""
 
     tenant: str
+    client_request_id: str
     model: str
     response_id: str
     first_token_s: float
     reason: str
+    connection: str
 
 
-class Exchange:
-    """One request's answer on its way out; `scope["exchange"]` of every HTTP request.
+class Account:
+    """What is written down of one request, whatever carries it.
 
     `began` is in seconds of `time.perf_counter`. `facts["model"]` must be one that is served: it
     is a metric's label, too.
     """
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._is_booked = False
         self.began = time.perf_counter()
         self.request_id = ids.new_request_id()
         self.status = CLIENT_GONE
@@ -99,14 +108,77 @@ class Exchange:
     def started(self) -> bool:
         return self.status != CLIENT_GONE
 
+    def book(self, metrics: Metrics) -> None:
+        """It is over: count it and log it, once."""
+        if self._is_booked:
+            return
+        self._is_booked = True
+        seconds = time.perf_counter() - self.began
+        model = self.facts.get("model", "")
+        metrics.request_finished(status=self.status, model=model, seconds=seconds)
+        if "principal" in self._scope:
+            self.facts["tenant"] = self._scope["principal"].tenant_name
+        _log.info(
+            "request",
+            method=self._scope.get("method", WEBSOCKET),
+            path=self._scope["path"],
+            status=self.status,
+            seconds=round(seconds, 4),
+            **self.facts,
+        )
+
+
+class Exchange(Account):
+    """One request's answer on its way out; `scope["exchange"]` of every request and upgrade."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        super().__init__(scope)
+        self._send = send
+
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            milliseconds = int((time.perf_counter() - self.began) * 1000)
-            message["headers"] = [
-                *message.get("headers", ()),
-                (b"x-request-id", self.request_id.encode()),
-                (b"openai-version", API_VERSION),
-                (b"openai-processing-ms", b"%d" % milliseconds),
-            ]
+        status = _status_in(message)
+        if status is not None:
+            self.status = status
+            message["headers"] = [*message.get("headers", ()), *self._headers()]
         await self._send(message)
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        """Those of every answer. The organization is whose key it is, not the one that a client
+        says; a key is of one tenant only.
+        """
+        milliseconds = int((time.perf_counter() - self.began) * 1000)
+        headers = [
+            (b"x-request-id", self.request_id.encode()),
+            (b"openai-version", API_VERSION),
+            (b"openai-processing-ms", b"%d" % milliseconds),
+        ]
+        if "principal" in self._scope:
+            tenant = self._scope["principal"].tenant_name
+            headers.append((b"openai-organization", tenant.encode("ascii", "replace")))
+        return headers
+
+
+def _status_in(message: Message) -> int | None:
+    """The status with which an answer starts; None for any other message."""
+    match message["type"]:
+        case "http.response.start" | "websocket.http.response.start":
+            return int(message["status"])
+        case "websocket.accept":
+            return SWITCHING_PROTOCOLS
+        case _:
+            return None
+
+
+def _note_client_request_id(scope: Scope, exchange: Exchange) -> None:
+    """For the log line. Raises `InvalidRequest` for one that must not be in a log."""
+    for name, value in scope["headers"]:
+        if name == b"x-client-request-id":
+            if not _CLIENT_REQUEST_ID.fullmatch(value):
+                raise InvalidRequest(
+                    f"Invalid '{CLIENT_REQUEST_ID}': expected at most "
+                    f"{CLIENT_REQUEST_ID_CHARS_MAX} printable ASCII characters. Send another, or "
+                    "leave the header out.",
+                    code="invalid_value",
+                    param=CLIENT_REQUEST_ID,
+                )
+            exchange.facts["client_request_id"] = value.decode("ascii")

@@ -1,74 +1,92 @@
-"""`POST /v1/responses`: read the request, then answer with one body or a stream."""
+"""Asking for a response: `POST /v1/responses`, and what it shares with `api.chat`."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from gateway.api import sse
-from gateway.api.body import read_body
+from gateway.api import dialects
 from gateway.api.connection import while_connected
 from gateway.api.streaming import EventStream
+from gateway.errors import InvalidRequest
 from gateway.protocol.idempotency import request_key
 from gateway.protocol.requests import parse_create
 from gateway.services.creation import Order
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import Receive, Scope, Send
 
     from gateway.api.context import Exchange
+    from gateway.api.reading import Reading
+    from gateway.api.sse import Encode
     from gateway.api.streaming import StreamLimits
     from gateway.protocol.limits import InputLimits
     from gateway.protocol.requests import CreateResponse
     from gateway.services.creation import Creation
     from gateway.services.generation import Generation
-    from gateway.services.threads import Threads
 
     Headers = list[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeLimits:
-    """Bounds on what a client may send, and on how long a stream waits for its status."""
+class Asked(Protocol):
+    """A request that was read, and how its client is answered."""
 
-    body_bytes_max: int
-    body_timeout_s: float
-    start_grace_s: float
+    @property
+    def request(self) -> CreateResponse:
+        """What it means."""
+        ...
+
+    def encoder(self, scope: Scope) -> Encode:
+        """How the client of a stream is shown events."""
+        ...
+
+    def body(self, scope: Scope, content: bytes) -> tuple[int, bytes]:
+        """The status, and the JSON that shows a Response object that is over."""
+        ...
+
+    def headers(self, response_id: str) -> Headers:
+        """Headers of this kind of answer only."""
+        ...
+
+    def restated(self, error: InvalidRequest) -> InvalidRequest:
+        """A refusal, in the words that the request was written in."""
+        ...
 
 
 class CreateEndpoint:
-    """`POST /v1/responses`, as plain ASGI: one task a request, one write a wake-up."""
+    """Plain ASGI: one task a request, one write a wake-up."""
 
     def __init__(
         self,
         creation: Creation,
-        threads: Threads,
+        reading: Reading,
+        parse: Callable[[bytes], Asked],
         *,
-        limits: EdgeLimits,
-        input_limits: InputLimits,
         stream_limits: StreamLimits,
-        strict: bool,
     ) -> None:
         self._creation = creation
-        self._threads = threads
-        self._limits = limits
+        self._reading = reading
+        self._parse = parse
         self._stream_limits = stream_limits
-        self._parse = partial(parse_create, limits=input_limits, strict=strict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(
-            scope,
-            receive,
-            bytes_max=self._limits.body_bytes_max,
-            timeout_s=self._limits.body_timeout_s,
-        )
+        body = await self._reading.body(scope, receive)
         await while_connected(receive, self._respond(scope, send, body))
 
     async def _respond(self, scope: Scope, send: Send, body: bytes) -> None:
+        asked = await self._reading.parsed(body, self._parse)
+        try:
+            await self._answer(scope, send, asked, body)
+        except InvalidRequest as error:
+            raise asked.restated(error) from None
+
+    async def _answer(self, scope: Scope, send: Send, asked: Asked, body: bytes) -> None:
         exchange: Exchange = scope["exchange"]
-        request = await self._threads.run(partial(self._parse, body), size_bytes=len(body))
+        request = asked.request
         generation = await self._creation.create(
             Order(
                 principal=scope["principal"],
@@ -82,53 +100,86 @@ class CreateEndpoint:
         exchange.facts["model"] = generation.model
         try:
             if request.stream:
-                await self._stream(send, request, generation)
+                await self._stream(scope, send, asked, generation)
             else:
-                await self._json(send, request, generation)
+                await _json(scope, send, asked, generation)
         finally:
             generation.cancel()
             if generation.first_token_s is not None:
                 exchange.facts["first_token_s"] = round(generation.first_token_s, 4)
 
-    async def _json(self, send: Send, request: CreateResponse, generation: Generation) -> None:
-        body = await generation.response()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            *_extra_headers(request, generation),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    async def _stream(self, send: Send, request: CreateResponse, generation: Generation) -> None:
+    async def _stream(self, scope: Scope, send: Send, asked: Asked, generation: Generation) -> None:
         """Events as they come.
 
         The status is held back for `start_grace_s` at most: until the first token shows that a
         backend took the request, a failure can still be an HTTP status, which clients retry.
         """
         try:
-            async with asyncio.timeout(self._limits.start_grace_s):
+            async with asyncio.timeout(self._reading.limits.start_grace_s):
                 await generation.produced()
         except TimeoutError:
             pass
-        encode = partial(sse.frame, obfuscate=request.obfuscated)
-        stream = EventStream(send, self._stream_limits, encode)
+        stream = EventStream(send, self._stream_limits, asked.encoder(scope))
         await stream.write(
             generation.follow(),
-            headers=_extra_headers(request, generation),
+            headers=_headers(asked, generation),
             comments=generation.is_durable,
         )
+
+
+def create_endpoint(
+    creation: Creation, reading: Reading, *, stream_limits: StreamLimits
+) -> CreateEndpoint:
+    """`POST /v1/responses`."""
+    parse = partial(_parse, limits=reading.input_limits, strict=reading.strict)
+    return CreateEndpoint(creation, reading, parse, stream_limits=stream_limits)
+
+
+@dataclass(frozen=True, slots=True)
+class _ResponseAsked:
+    """A request of the Responses API, which is answered in its client's dialect."""
+
+    request: CreateResponse
+
+    def encoder(self, scope: Scope) -> Encode:
+        return dialects.encoder(scope, obfuscate=self.request.obfuscated)
+
+    def body(self, scope: Scope, content: bytes) -> tuple[int, bytes]:
+        """A response that failed is an answer, too."""
+        return 200, dialects.body(scope, content)
+
+    def headers(self, _: str) -> Headers:
+        return []
+
+    def restated(self, error: InvalidRequest) -> InvalidRequest:
+        return error
+
+
+def _parse(body: bytes, *, limits: InputLimits, strict: bool) -> Asked:
+    return _ResponseAsked(parse_create(body, limits=limits, strict=strict))
+
+
+async def _json(scope: Scope, send: Send, asked: Asked, generation: Generation) -> None:
+    status, content = asked.body(scope, await generation.response())
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(content)),
+        *_headers(asked, generation),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
 
 
 def _idempotency_keys(scope: Scope) -> list[bytes]:
     return [value for name, value in scope["headers"] if name == b"idempotency-key"]
 
 
-def _extra_headers(request: CreateResponse, generation: Generation) -> Headers:
+def _headers(asked: Asked, generation: Generation) -> Headers:
     """Names of parameters that this gateway does not know and types of tools that it does not run,
     so that nothing is lost silently; and whether this is the answer to an earlier request.
     """
-    headers: Headers = []
+    request = asked.request
+    headers = asked.headers(generation.response_id)
     if request.ignored:
         ignored = ", ".join(request.ignored).encode("ascii", "replace")
         headers.append((b"x-ignored-parameters", ignored))

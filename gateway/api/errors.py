@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from gateway import errors
+from gateway.protocol.refusals import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,16 +52,26 @@ class Answer:
     retry: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What one error says of itself."""
+
+    message: str
+    code: str | None = None
+    param: str | None = None
+
+
 ANSWERS: Final[Mapping[type[BaseException], Answer]] = {
     errors.RequestError: Answer(400, INVALID_REQUEST),
     errors.InvalidRequest: Answer(400, INVALID_REQUEST),
     errors.ContextLengthExceeded: Answer(400, INVALID_REQUEST),
     errors.PreviousResponseNotFound: Answer(400, INVALID_REQUEST),
+    errors.ConversationLocked: Answer(400, INVALID_REQUEST),
     errors.ModelNotFound: Answer(404, INVALID_REQUEST),
     errors.ResourceNotFound: Answer(404, INVALID_REQUEST),
     errors.PayloadTooLarge: Answer(413, INVALID_REQUEST),
     errors.AuthenticationError: Answer(401, INVALID_REQUEST),
-    errors.PermissionDenied: Answer(403, INVALID_REQUEST),
+    errors.PermissionDenied: Answer(403, INVALID_REQUEST, retry=False),
     errors.RateLimited: Answer(429, "requests", "rate_limit_exceeded", retry_after_s=1),
     errors.UpstreamError: Answer(
         502, SERVER_ERROR, message=f"The model server had an error. {_TRY_AGAIN}"
@@ -124,11 +135,25 @@ ANSWERS: Final[Mapping[type[BaseException], Answer]] = {
         "Please try again.",
         retry_after_s=1,
     ),
+    errors.SummaryFailed: Answer(
+        502,
+        SERVER_ERROR,
+        message="The model wrote no summary, so the conversation was not compacted. Please try "
+        "again, or go on without compaction.",
+    ),
     errors.Draining: Answer(
         503,
         SERVER_ERROR,
         message="This server is restarting, and the response is generated elsewhere. Send the "
         "request again: with an Idempotency-Key it is answered with the same response.",
+        retry_after_s=1,
+    ),
+    errors.Leaving: Answer(
+        503,
+        SERVER_ERROR,
+        OVERLOADED,
+        "This server is restarting and takes no more requests on this connection. Open a new "
+        "connection and send the request again.",
         retry_after_s=1,
     ),
     errors.StartupError: Answer(500, SERVER_ERROR, message=_BUG),
@@ -147,21 +172,24 @@ def answer_to(error: BaseException) -> Answer:
 
 def error_response(error: BaseException) -> Response:
     """The HTTP answer to `error`: status, envelope, and headers that steer retries."""
+    answer, wording = worded(error)
+    return _response(answer, message=wording.message, code=wording.code, param=wording.param)
+
+
+def worded(error: BaseException) -> tuple[Answer, Wording]:
+    """How `error` is answered, whatever carries the answer."""
     answer = answer_to(error)
     if not isinstance(error, errors.RequestError):
-        message = answer.message or _BUG
-        return _response(answer, message=message, code=answer.code, param=None)
+        return answer, Wording(answer.message or _BUG, answer.code)
     if error.code == INSUFFICIENT_QUOTA:
         answer = Answer(answer.status, INSUFFICIENT_QUOTA, retry=False)
-    return _response(
-        answer, message=error.message, code=error.code or answer.code, param=error.param
-    )
+    return answer, Wording(error.message, error.code or answer.code, error.param)
 
 
 async def routing_error_response(request: Request, error: Exception) -> Response:
     """The answer to what Starlette itself raises: no such URL, or not with this method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    place = f"{request.method} {request.url.path}"
+    place = f"{request.method} {shown(request.url.path)}"
     if status == 404:
         answer = Answer(404, INVALID_REQUEST)
         message = f"Invalid URL ({place}). The routes are those of the OpenAI API under /v1."
@@ -182,10 +210,11 @@ def envelope(*, message: str, type: str, code: str | None, param: str | None) ->
 
 def _response(answer: Answer, *, message: str, code: str | None, param: str | None) -> Response:
     body = envelope(message=message, type=answer.type, code=code, param=param)
-    return Response(body, answer.status, _headers(answer), media_type="application/json")
+    return Response(body, answer.status, retry_headers(answer), media_type="application/json")
 
 
-def _headers(answer: Answer) -> dict[str, str]:
+def retry_headers(answer: Answer) -> dict[str, str]:
+    """What tells clients whether, when and how to ask again."""
     headers = {}
     if answer.status == 401:
         headers["www-authenticate"] = "Bearer"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.documented import INCLUDE_VALUES
+from gateway.protocol.refusals import wrong_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,12 +57,7 @@ def choice(query: Mapping[str, str], name: str, values: Sequence[Word]) -> Word 
     for value in values:
         if value == text:
             return value
-    supported = " and ".join(f"'{value}'" for value in values)
-    raise InvalidRequest(
-        f"Invalid value: '{_shown(text)}'. Supported values are: {supported}.",
-        code="invalid_value",
-        param=name,
-    )
+    raise wrong_value(name, text, values)
 
 
 def check_include(query: QueryParams) -> None:
@@ -72,12 +68,7 @@ def check_include(query: QueryParams) -> None:
     """
     for index, value in enumerate([*query.getlist("include[]"), *query.getlist("include")]):
         if value not in INCLUDE_VALUES:
-            supported = ", ".join(f"'{known}'" for known in INCLUDE_VALUES)
-            raise InvalidRequest(
-                f"Invalid value: '{_shown(value)}'. Supported values are: {supported}.",
-                code="invalid_value",
-                param=f"include[{index}]",
-            )
+            raise wrong_value(f"include[{index}]", value, INCLUDE_VALUES)
 
 
 def _out_of_bounds(name: str, side: str, expected: str, text: str) -> InvalidRequest:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING
 
 import orjson
 from starlette.responses import Response
 
-from gateway.api import sse
+from gateway.api import dialects, sse
 from gateway.api.connection import while_connected
-from gateway.api.query import boolean, check_include, choice, integer
+from gateway.api.pages import list_body, page_query
+from gateway.api.query import boolean, check_include, integer
 from gateway.api.streaming import EventStream
 
 if TYPE_CHECKING:
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
     from gateway.api.streaming import StreamLimits
     from gateway.services.retrieval import Retrieval
-
-PAGE_ITEMS_MAX = 100
-PAGE_ITEMS_DEFAULT = 20
-ORDERS: Final[tuple[Literal["asc", "desc"], ...]] = ("asc", "desc")
 
 
 class ResponseEndpoints:
@@ -47,7 +43,7 @@ class ResponseEndpoints:
             return await self._stream(request, obfuscate=obfuscate)
         response_id = request.path_params["response_id"]
         body = await self._responses.get(request.scope["principal"], response_id)
-        return Response(body, media_type="application/json")
+        return Response(dialects.body(request.scope, body), media_type="application/json")
 
     async def _stream(self, request: Request, *, obfuscate: bool) -> ASGIApp:
         """`GET /v1/responses/{id}?stream=true&starting_after=N`"""
@@ -60,8 +56,9 @@ class ResponseEndpoints:
         if request.method == "HEAD":
             return _head_of_stream()
 
-        async def answer(_scope: Scope, receive: Receive, send: Send) -> None:
-            stream = EventStream(send, self._limits, partial(sse.frame, obfuscate=obfuscate))
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            encode = dialects.encoder(scope, obfuscate=obfuscate)
+            stream = EventStream(send, self._limits, encode)
             await while_connected(receive, stream.write(batches, comments=True))
 
         return answer
@@ -70,7 +67,7 @@ class ResponseEndpoints:
         """`POST /v1/responses/{id}/cancel`; its body, if there is one, says nothing."""
         response_id = request.path_params["response_id"]
         body = await self._responses.cancel(request.scope["principal"], response_id)
-        return Response(body, media_type="application/json")
+        return Response(dialects.body(request.scope, body), media_type="application/json")
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`"""
@@ -81,24 +78,14 @@ class ResponseEndpoints:
 
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`"""
-        query = request.query_params
-        check_include(query)
         page = await self._responses.input_items(
             request.scope["principal"],
             request.path_params["response_id"],
-            limit=integer(query, "limit", minimum=1, maximum=PAGE_ITEMS_MAX) or PAGE_ITEMS_DEFAULT,
-            order=choice(query, "order", ORDERS) or "desc",
-            after=query.get("after") or None,
+            **page_query(request.query_params),
         )
-        listed = [orjson.loads(item) for item in page.items]
-        body = {
-            "object": "list",
-            "data": listed,
-            "first_id": listed[0]["id"] if listed else None,
-            "last_id": listed[-1]["id"] if listed else None,
-            "has_more": page.has_more,
-        }
-        return Response(orjson.dumps(body), media_type="application/json")
+        body = list_body(page.items, has_more=page.has_more)
+        content = dialects.body(request.scope, orjson.dumps(body))
+        return Response(content, media_type="application/json")
 
 
 def _head_of_stream() -> Response:

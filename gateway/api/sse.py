@@ -42,11 +42,18 @@ _STRIDE: Final = 2741
 
 def frame(event: Event, *, obfuscate: bool) -> bytes:
     """One event as it goes over the wire."""
-    data = event.data
-    if obfuscate and event.delta_length:
-        padding = _padding(event.sequence_number, event.delta_length)
-        data = b'%s,"obfuscation":"%s"}' % (data[:-1], padding)
+    data = padded(event.data, event) if obfuscate else event.data
     return b"event: %s\ndata: %s\n\n" % (event.type.encode(), data)
+
+
+def padded(data: bytes, event: Event) -> bytes:
+    """The JSON object that shows an event; that of one with a delta has characters of no meaning,
+    so that its size tells nothing of the token in it.
+    """
+    if not event.delta_length:
+        return data
+    padding = _padding(event.sequence_number, event.delta_length)
+    return b'%s,"obfuscation":"%s"}' % (data[:-1], padding)
 
 
 def writes(events: Iterable[Event], encode: Encode, *, bytes_max: int) -> Iterator[bytes]:
@@ -58,8 +65,9 @@ def writes(events: Iterable[Event], encode: Encode, *, bytes_max: int) -> Iterat
         if pending and size + len(encoded) > bytes_max:
             yield b"".join(pending)
             pending, size = [], 0
-        pending.append(encoded)
-        size += len(encoded)
+        if encoded:
+            pending.append(encoded)
+            size += len(encoded)
         if event.is_terminal:
             pending.append(DONE)
     if pending:
@@ -67,6 +75,5 @@ def writes(events: Iterable[Event], encode: Encode, *, bytes_max: int) -> Iterat
 
 
 def _padding(sequence_number: int, delta_length: int) -> bytes:
-    """Characters of no meaning, so that the size of a frame tells nothing of the token in it."""
     start = sequence_number * _STRIDE % _STARTS
     return _POOL[start : start + PADDING_STEP - delta_length % PADDING_STEP]

@@ -9,6 +9,7 @@ import orjson
 from starlette.responses import HTMLResponse, Response
 
 from gateway import __version__
+from gateway.services.codex import CodexCatalog
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -27,7 +28,8 @@ code,pre{{background:#f4f4f4;border-radius:4px;padding:.1em .3em}}pre{{padding:1
   -H "Content-Type: application/json" \\
   -d '{{"model": "{model}", "input": "Say hello"}}'</pre>
 <p><a href="/readyz">readiness</a> · <a href="/version">version</a> ·
-<a href="/metrics">metrics</a> · <code>GET /v1/models</code> lists the models.</p>
+<a href="/metrics">metrics</a> · <a href="/docs">the API</a> ·
+<code>GET /v1/models</code> lists the models.</p>
 </html>
 """
 
@@ -37,6 +39,7 @@ class SystemEndpoints:
 
     def __init__(self, models: Models, health: Health) -> None:
         self._models = models
+        self._codex = CodexCatalog(models)
         self._health = health
 
     async def list_models(self, _: Request) -> Response:
@@ -47,6 +50,10 @@ class SystemEndpoints:
     async def get_model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`; the id may hold slashes."""
         return _json(self._models.get(request.path_params["model_id"]).body())
+
+    async def codex_models(self, _: Request) -> Response:
+        """`GET /v1/codex/models`; the `client_version` in the query makes no difference."""
+        return _json(self._codex.body())
 
     async def healthz(self, _: Request) -> Response:
         """`GET /healthz`: the process answers."""

@@ -11,6 +11,7 @@ from gateway.cli import policy, terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import tenants_and_keys
 from gateway.settings import load_settings
+from gateway.tenancy import Dialect  # noqa: TC001 - typer reads the annotation
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -71,21 +72,28 @@ async def _disable_tenant(settings: Settings, name: str) -> None:
 def create_key(
     tenant: Annotated[str, typer.Argument(help="Whose key it is.")],
     name: Annotated[str, typer.Option(help="What it is for, such as laptop or ci.")] = "default",
+    dialect: Annotated[
+        Dialect,
+        typer.Option(help="How its requests are answered wherever their path does not say."),
+    ] = "openai",
     config: Config = None,
     json_: Json = False,
 ) -> None:
     """Create an API key and print it: only its hash is stored, it cannot be shown again."""
-    key, secret = run(_create_key(load_settings(config), tenant, name))
+    key, secret = run(_create_key(load_settings(config), tenant, name, dialect))
     if json_:
-        terminal.out.print(json.dumps({"id": str(key.id), "name": key.name, "key": secret}))
+        made = {"id": str(key.id), "name": key.name, "dialect": key.dialect, "key": secret}
+        terminal.out.print(json.dumps(made))
         return
     terminal.out.print(secret)
     terminal.err.print(f"key {name} of tenant {tenant}; it will not be shown again")
 
 
-async def _create_key(settings: Settings, tenant: str, name: str) -> tuple[ApiKey, str]:
+async def _create_key(
+    settings: Settings, tenant: str, name: str, dialect: Dialect
+) -> tuple[ApiKey, str]:
     async with tenants_and_keys(settings) as access:
-        return await access.create_key(tenant, name)
+        return await access.create_key(tenant, name, dialect=dialect)
 
 
 @keys.command("list")
@@ -104,6 +112,7 @@ def list_keys(
                 "tenant": names[one.tenant_id],
                 "name": one.name,
                 "hint": one.hint,
+                "dialect": one.dialect,
                 **_times(one.created_at, one.disabled_at),
             }
             for one in found
@@ -111,13 +120,14 @@ def list_keys(
         terminal.out.print(json.dumps(rows))
         return
     terminal.table(
-        ("TENANT", "NAME", "KEY", "ID", "CREATED", "STATE"),
+        ("TENANT", "NAME", "KEY", "ID", "DIALECT", "CREATED", "STATE"),
         [
             (
                 names[one.tenant_id],
                 one.name,
                 f"…{one.hint}",
                 str(one.id),
+                one.dialect,
                 _day(one.created_at),
                 _state(one.disabled_at),
             )

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gateway import __version__
-from gateway.cli import access, configuration, database, terminal
+from gateway.cli import access, configuration, database, launch, terminal
 from gateway.cli.demo import demo
 from gateway.cli.doctor import doctor
 from gateway.cli.serve import serve, simulate
@@ -23,6 +23,7 @@ commands.command()(demo)
 commands.command()(serve)
 commands.command()(doctor)
 commands.command()(simulate)
+commands.add_typer(launch.commands, name="launch")
 commands.add_typer(configuration.commands, name="config")
 commands.add_typer(database.commands, name="db")
 commands.add_typer(access.tenants, name="tenants")

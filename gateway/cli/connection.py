@@ -1,19 +1,39 @@
-"""uvicorn's HTTP protocol with bounds on the head of a request, which it does not have itself."""
+"""uvicorn's HTTP protocol with bounds on the head of a request, which it does not have itself.
+
+What is refused before the application sees it is answered as the application would: with an
+envelope and a request id, which is logged.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, cast
 
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gateway import ids
+from gateway.api.errors import INVALID_REQUEST, OVERLOADED, SERVER_ERROR, envelope
+from gateway.telemetry import EventLog
+
 if TYPE_CHECKING:
     import asyncio
 
-TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-length: 0\r\nconnection: close\r\n\r\n"
+    from starlette.types import Receive, Scope, Send
+    from uvicorn._types import ASGI3Application
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+NO_REQUEST: Final = (
+    "This server cannot read the request: it is no valid HTTP/1.1. Check what sends it; for https "
+    "a proxy has to stand in front of this server."
 )
+BUSY: Final = (
+    "This server has as many connections as it takes. Please try again in a few seconds, and keep "
+    "connections open to use them again."
+)
+RETRY_AFTER_S: Final = 1
+
+_log = EventLog("gateway.connection")
 
 
 class BoundedHeadProtocol(HttpToolsProtocol):
@@ -42,8 +62,16 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._start_head_timer()
         super().data_received(data)
         if self._reading_head and self._head_bytes > self.head_bytes_max:
-            self.transport.write(TOO_LARGE)
-            self.transport.close()
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self._refuse(
+                status,
+                f"The request line and headers have more than {self.head_bytes_max} bytes. Send "
+                "fewer or shorter headers.",
+            )
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(HTTPStatus.BAD_REQUEST, NO_REQUEST)
 
     @override
     def on_headers_complete(self) -> None:
@@ -55,6 +83,17 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._reading_head, self._head_bytes = True, 0
         super().on_message_complete()
+
+    @override
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """An application that is not ours is uvicorn's, which refuses a connection too many."""
+        super()._start_asgi_task(cycle, app if app is self.app else _REFUSE_ONE_MORE)
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        if self.transport.is_closing():
+            return
+        self.transport.write(refusal(status, message))
+        self.transport.close()
 
     def _start_head_timer(self) -> None:
         if self._head_timer is None:
@@ -70,3 +109,42 @@ def bounded(head_bytes_max: int, head_timeout_s: float) -> type[BoundedHeadProto
     """The protocol class with these bounds: uvicorn wants a class."""
     bounds = {"head_bytes_max": head_bytes_max, "head_timeout_s": head_timeout_s}
     return type("BoundedHeadProtocol", (BoundedHeadProtocol,), bounds)
+
+
+async def _refuse_one_more(_scope: Scope, _receive: Receive, send: Send) -> None:
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    headers, body = _refusal(status, BUSY, type=SERVER_ERROR, code=OVERLOADED)
+    headers.append((b"retry-after", b"%d" % RETRY_AFTER_S))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+_REFUSE_ONE_MORE: Final = cast("ASGI3Application", _refuse_one_more)
+
+
+def refusal(status: HTTPStatus, message: str) -> bytes:
+    """An answer to what is no request, after which the connection is closed."""
+    headers, body = _refusal(status, message, type=INVALID_REQUEST, code=None)
+    lines = [f"HTTP/1.1 {status} {status.phrase}".encode()]
+    lines += [name + b": " + value for name, value in headers]
+    return b"\r\n".join([*lines, b"", body])
+
+
+def _refusal(
+    status: HTTPStatus,
+    message: str,
+    *,
+    type: str,  # noqa: A002 - the key's name
+    code: str | None,
+) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and body of an answer after which the connection is closed."""
+    request_id = ids.new_request_id()
+    body = envelope(message=message, type=type, code=code, param=None)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"x-request-id", request_id.encode()),
+        (b"connection", b"close"),
+    ]
+    _log.info("refused before it was a request", status=int(status), request_id=request_id)
+    return headers, body

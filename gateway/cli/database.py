@@ -80,6 +80,7 @@ def maintain(config: Config = None, json_: Json = False) -> None:
     terminal.step(terminal.OK, "logs", f"{days}{busy}, {report.log_rows} rows deleted")
     terminal.step(terminal.OK, "responses", f"{report.responses} deleted")
     terminal.step(terminal.OK, "keys", f"{report.idempotency_keys} idempotency keys deleted")
+    terminal.step(terminal.OK, "traces", f"{report.traces} traces and spans deleted")
 
 
 async def _maintain(settings: Settings) -> Report:

@@ -7,7 +7,6 @@ no model in it.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 import time
@@ -19,11 +18,12 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient, OpenAIError
 
 from gateway import __version__
 from gateway.app import create_app
-from gateway.cli import terminal
+from gateway.cli import demo_environment, terminal
 from gateway.cli.options import run
-from gateway.cli.provision import connected, embedded_database, load_pepper, write_private
+from gateway.cli.provision import connected, embedded_database, load_pepper
 from gateway.cli.request_lines import RequestLines
 from gateway.cli.serving import PortTaken, Server, listen, stopped_by_signals, until_stopped
+from gateway.cli.websocket import FrameBounds
 from gateway.composition.foundation import access
 from gateway.errors import AuthenticationError, StartupError
 from gateway.settings import Server as ServerSettings
@@ -47,9 +47,7 @@ BACKLOG = 128
 DRAIN_GRACE_S = 2
 ANSWER_TIMEOUT_S = 30.0
 TENANT = "demo"
-ENVIRONMENT = "demo.env"
 QUESTION = "Say hello"
-_SAVED_KEY = re.compile(r"^export OPENAI_API_KEY=(\S+)$", re.MULTILINE)
 
 
 def demo(
@@ -80,7 +78,10 @@ async def _demo(port: int | None, *, once: bool) -> None:
             settings = await _database(stack, settings)
             key = await _key(settings)
             app = create_app(settings)
-            gateway = Server(RequestLines(app), listener, settings.server, app.state.process)
+            frames = FrameBounds.of(settings)
+            gateway = Server(
+                RequestLines(app), listener, settings.server, app.state.process, frames
+            )
             stack.enter_context(stopped_by_signals(gateway, simulator))
             await stack.enter_async_context(simulator)
             models = ", ".join(options.models)
@@ -88,7 +89,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
             await stack.enter_async_context(gateway)
             terminal.step(terminal.OK, "gateway", gateway.url, time.perf_counter() - started)
             base_url = f"{gateway.url}/v1"
-            environment = _save(settings.data_dir, base_url, key)
+            environment = demo_environment.save(settings.data_dir, base_url, key)
             await _answer(base_url, key, options.models[0])
             _invite(environment, options.models[0])
             if not once:
@@ -140,16 +141,11 @@ async def _key(settings: Settings) -> str:
         accounts = access(settings, database)
         if TENANT not in {tenant.name for tenant in await accounts.list_tenants()}:
             await accounts.create_tenant(TENANT)
-        key = _saved_key(settings.data_dir / ENVIRONMENT)
+        key = demo_environment.saved(settings.data_dir).get(demo_environment.API_KEY)
         if key is None or not await _works(accounts, key):
             _, key = await accounts.create_key(TENANT, "demo")
     terminal.step(terminal.OK, "tenant", f"{TENANT}   key …{key[-4:]}")
     return key
-
-
-def _saved_key(path: Path) -> str | None:
-    match = _SAVED_KEY.search(path.read_text("utf-8")) if path.exists() else None
-    return match[1] if match else None
 
 
 async def _works(accounts: Access, key: str) -> bool:
@@ -158,13 +154,6 @@ async def _works(accounts: Access, key: str) -> bool:
     except AuthenticationError:
         return False
     return True
-
-
-def _save(data_dir: Path, base_url: str, key: str) -> Path:
-    """Base URL and key for OpenAI's clients, in a file for this user only."""
-    path = data_dir / ENVIRONMENT
-    write_private(path, f"export OPENAI_BASE_URL={base_url}\nexport OPENAI_API_KEY={key}\n")
-    return path
 
 
 async def _answer(base_url: str, key: str, model: str) -> None:
@@ -202,6 +191,10 @@ def _invite(environment: Path, model: str) -> None:
     {shlex.quote(sys.executable)} -c '
     from openai import OpenAI
     print(OpenAI().responses.create(model="{model}", input="{QUESTION}").output_text)'
+
+  A coding agent on this gateway, once it is installed (codex or opencode):
+
+    {shlex.quote(sys.executable)} -m gateway launch codex
 
   In the background a response goes on without its client, which reads on from any event:
 

@@ -10,6 +10,7 @@ from gateway.app import create_app
 from gateway.cli.options import Config, run
 from gateway.cli.provision import provisioned
 from gateway.cli.serving import Server, listen, stopped_by_signals, until_stopped
+from gateway.cli.websocket import FrameBounds
 from gateway.errors import ConfigError
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
@@ -58,7 +59,8 @@ async def _serve(settings: Settings) -> None:
 async def serve_gateway(settings: Settings, listener: socket.socket) -> None:
     """The gateway on a socket until a signal; needs settings that are complete."""
     app = create_app(settings)
-    server = Server(app, listener, settings.server, app.state.process)
+    frames = FrameBounds.of(settings)
+    server = Server(app, listener, settings.server, app.state.process, frames)
     await _until_signal(server, EventLog("gateway"))
 
 

@@ -17,6 +17,7 @@ import uvicorn
 from typing_extensions import override
 
 from gateway.cli.connection import bounded
+from gateway.cli.websocket import PatientWebSocketProtocol
 from gateway.errors import StartupError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from gateway.cli.websocket import FrameBounds
     from gateway.settings import Server as ServerSettings
 
 _REASONS = {
@@ -113,7 +115,12 @@ class Server(uvicorn.Server):
         listener: socket.socket,
         settings: ServerSettings,
         draining: Draining | None = None,
+        frames: FrameBounds | None = None,
     ) -> None:
+        """`draining` is told when the server stops. WebSockets are served where `frames` bounds
+        what comes over them; they are not compressed, because what is compressed shows by its size
+        what is in it.
+        """
         self._lifespan_of_app = Lifespan(app, self._app_failed)
         self._listener = listener
         self._draining = draining
@@ -122,7 +129,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 self._lifespan_of_app,
                 http=bounded(settings.head_bytes_max, settings.head_timeout_s),
-                ws="none",
+                **_websockets(frames),
                 lifespan="on",
                 log_config=None,
                 access_log=False,
@@ -201,6 +208,19 @@ class Server(uvicorn.Server):
         """Stop; when told again, do not wait for anything."""
         self.force_exit = self.should_exit
         self.should_exit = True
+
+
+def _websockets(frames: FrameBounds | None) -> dict[str, Any]:
+    """What uvicorn has to know of them."""
+    if frames is None:
+        return {"ws": "none"}
+    return {
+        "ws": PatientWebSocketProtocol,
+        "ws_max_size": frames.bytes_max,
+        "ws_ping_interval": frames.ping_interval_s,
+        "ws_ping_timeout": frames.ping_timeout_s,
+        "ws_per_message_deflate": False,
+    }
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from gateway.runs.keeper import Rhythm
 from gateway.runs.scheduler import Appetite
 from gateway.runs.steering import Steering
 from gateway.runs.writer import WriterBounds
+from gateway.services.compactor import CompactionLimits
 from gateway.services.preparation import PreparationLimits, SystemMessage
 from gateway.store.claims import Terms
 from gateway.store.retention import Keep
@@ -135,12 +136,23 @@ def keep(settings: Settings) -> Keep:
         log_s=retention.log_s,
         response_s=retention.response_s,
         idempotency_key_s=retention.idempotency_key_s,
+        traces_s=retention.traces_s,
     )
 
 
 def preparation_limits(settings: Settings) -> PreparationLimits:
     """How long the reasoning of a budget may be."""
     return PreparationLimits(answer_share=settings.generation.answer_share)
+
+
+def compaction_limits(settings: Settings) -> CompactionLimits:
+    """How long summaries are, and when they are due."""
+    compaction = settings.compaction
+    return CompactionLimits(
+        summary_tokens_max=compaction.summary_tokens_max,
+        effort=compaction.reasoning_effort,
+        window_share=compaction.window_share,
+    )
 
 
 def system_message(settings: Settings) -> SystemMessage:

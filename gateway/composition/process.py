@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 from gateway.composition import bounds
 from gateway.composition.foundation import Foundation, access
 from gateway.composition.replica import Replica
+from gateway.runs.summaries import Summarizer
+from gateway.services.compaction import Compaction
+from gateway.services.compactor import Compactor
+from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
 from gateway.services.generation import Reading
 from gateway.services.health import Health
@@ -19,6 +23,8 @@ from gateway.services.models import Models
 from gateway.services.parents import Parents
 from gateway.services.preparation import Preparation, Rendering, Secrets
 from gateway.services.retrieval import Retrieval
+from gateway.services.sessions import Sessions
+from gateway.services.traces import Traces
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -47,6 +53,11 @@ class Process:
     health: Health
     retrieval: Retrieval
     creation: Creation
+    preparation: Preparation
+    compaction: Compaction
+    sessions: Sessions
+    traces: Traces
+    conversations: Conversations
 
     @classmethod
     def of(cls, settings: Settings) -> Process:
@@ -63,6 +74,8 @@ class Process:
             feed=replica.feed,
             archive=replica.workplace.archive,
         )
+        compactor = _compactor(base, replica)
+        preparation = _preparation(base, models, compactor)
         return cls(
             foundation=base,
             replica=replica,
@@ -73,10 +86,23 @@ class Process:
             creation=Creation(
                 replica.workplace,
                 replica.runs,
-                preparation=_preparation(base, models),
+                preparation=preparation,
                 reading=Reading(base.database, replica.feed, retrieval),
                 key_ttl_s=settings.retention.idempotency_key_s,
                 is_cut_off=lambda: replica.keeper.is_cut_off,
+            ),
+            preparation=preparation,
+            compaction=Compaction(replica.workplace.supervisor, preparation, compactor),
+            traces=Traces(base.database),
+            conversations=Conversations(
+                base.database,
+                models=models,
+                sealer=base.sealer,
+                renderer=base.renderer,
+                items_max=settings.limits.history_items_max,
+            ),
+            sessions=Sessions(
+                connections_max=settings.websockets.connections_max, metrics=base.metrics
             ),
         )
 
@@ -122,9 +148,19 @@ class Process:
         They would keep the process from ending for as long as others generate.
         """
         self.replica.feed.close()
+        self.sessions.close()
 
 
-def _preparation(base: Foundation, models: Models) -> Preparation:
+def _compactor(base: Foundation, replica: Replica) -> Compactor:
+    return Compactor(
+        Summarizer(replica.workplace.engine, base.new_fold_for),
+        base.renderer,
+        base.sealer,
+        limits=bounds.compaction_limits(base.settings),
+    )
+
+
+def _preparation(base: Foundation, models: Models, compactor: Compactor) -> Preparation:
     settings = base.settings
     limits = settings.limits
     return Preparation(
@@ -134,7 +170,7 @@ def _preparation(base: Foundation, models: Models) -> Preparation:
             items_max=limits.history_items_max,
         ),
         models=models,
-        rendering=Rendering(base.renderer, base.threads),
+        rendering=Rendering(base.renderer, base.threads, compactor),
         limits=bounds.preparation_limits(settings),
         system_message=bounds.system_message(settings),
         secrets=Secrets(settings.cache_salt_key, base.sealer),

@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from gateway import ids
+from gateway.conversation.compaction import compaction_item
+from gateway.conversation.pairing import fits, without_orphans
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.calls import call_of
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import (
     ApplyPatchCallOutput,
     CallItem,
+    Compaction,
+    CompactionTrigger,
     ItemReference,
     Message,
     OutputItem,
@@ -29,10 +33,10 @@ from gateway.protocol.items import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from gateway.protocol.items import InputItem, Item
+    from gateway.protocol.items import InputItem, Item, PlainItem
     from gateway.sealing import Unsealed
 
 _ID_PREFIXES: Final = {
@@ -48,11 +52,8 @@ _ID_PREFIXES: Final = {
     "shell_call_output": ids.SHELL_CALL_OUTPUT_PREFIX,
     "apply_patch_call": ids.APPLY_PATCH_CALL_PREFIX,
     "apply_patch_call_output": ids.APPLY_PATCH_CALL_OUTPUT_PREFIX,
+    "compaction": ids.COMPACTION_PREFIX,
 }
-_OUTPUT_SUFFIX: Final = "_output"
-"""The kind of an output is that of its call, and this."""
-_OTHER_OUTPUTS: Final = {"function_call_output": "local_shell_call"}
-"""Codex answers its local shell as if it were a function (`LocalShellCall` in its source)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +86,37 @@ def assemble(
     """The context of one response.
 
     `stored` answers `referenced_ids(new)`. `unsealed` has what was in the `encrypted_content` of
-    new items, by index: such reasoning comes back exactly as the model said it. Raises
+    new items, by index, of every compaction among them: such reasoning comes back exactly as the
+    model said it. Raises
     `ResourceNotFound` for an id that `stored` lacks and `InvalidRequest` for a call without output
     or an output without call.
     """
+    known = {item.item_id for item in history}
+    added = take_in(new, stored=stored, unsealed=unsealed, source=response, taken=known)
     # An unfinished call of the last response must not be run, so it cannot be answered either.
-    kept = [item for item in history if not _is_cut_call(item)]
-    known = {item.item_id for item in kept}
-    intake = _Intake(new, stored=stored, unsealed=unsealed, response=response, taken=known)
-    added = [taken for item in enumerate(new) if (taken := intake.take(*item)) is not None]
+    kept = without_orphans([item for item in history if not _is_cut_call(item)], added)
     _check_pairs([*kept, *added])
     return Context((*kept, *added), inherited=len(kept))
+
+
+def take_in(
+    new: Sequence[InputItem],
+    *,
+    stored: Mapping[str, ContextItem],
+    unsealed: Mapping[int, Unsealed],
+    source: UUID,
+    taken: Collection[str],
+    param: str = "input",
+) -> list[ContextItem]:
+    """New items as they are stored and listed, beside others whose ids are `taken`.
+
+    `source` makes the ids of those that came without one. The rest is as `assemble` has it; `param`
+    is what held the items.
+    """
+    intake = _Intake(
+        new, stored=stored, unsealed=unsealed, response=source, taken=set(taken), param=param
+    )
+    return [item for each in enumerate(new) if (item := intake.take(*each)) is not None]
 
 
 def _is_hollow(item: InputItem) -> bool:
@@ -113,8 +134,8 @@ class _Intake:
     """A request's own items, one after the other, as items of its context.
 
     Ids are unique within a context, so that a list of it can be read page by page: an item whose
-    id is taken gets another, a reference to an item that is there already adds nothing. Nor does
-    sealed reasoning that is there already: its id tells that it is the same.
+    id is taken gets another, a reference to an item that is there already adds nothing. Nor do
+    sealed reasoning and summaries that are there already: their ids tell that they are the same.
     """
 
     def __init__(
@@ -125,7 +146,9 @@ class _Intake:
         unsealed: Mapping[int, Unsealed],
         response: UUID,
         taken: set[str],
+        param: str,
     ) -> None:
+        self._param = param
         self._stored = stored
         self._unsealed = unsealed
         self._response = response
@@ -134,11 +157,14 @@ class _Intake:
 
     def take(self, ordinal: int, item: InputItem) -> ContextItem | None:
         """The item at `ordinal`; None for one that adds nothing."""
+        taken: ContextItem | None = None
         if isinstance(item, ItemReference):
             taken = self._look_up(item)
+        elif isinstance(item, Compaction):
+            taken = self._summary(ordinal, item)
         elif isinstance(item, Reasoning):
             taken = self._thought(ordinal, item)
-        else:
+        elif not isinstance(item, CompactionTrigger):
             taken = self._as_context(ordinal, item)
         if taken is not None:
             self._taken.add(taken.item_id)
@@ -154,7 +180,7 @@ class _Intake:
         raise ResourceNotFound(
             f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to "
             "false. Try again with `store` set to true, or remove this item from your input.",
-            param="input",
+            param=self._param,
         )
 
     def _thought(self, ordinal: int, item: Reasoning) -> ContextItem | None:
@@ -171,10 +197,20 @@ class _Intake:
         said = (ReasoningText(text=sealed.text),)
         return replace(context, parsed=item.model_copy(update={"content": said}))
 
-    def _as_context(self, ordinal: int, item: Item) -> ContextItem:
+    def _summary(self, ordinal: int, item: Compaction) -> ContextItem | None:
+        if item.id in self._taken:
+            return None
+        item_id = self._item_id(ordinal, item)
+        return compaction_item(item_id, item.encrypted_content, self._unsealed[ordinal].text)
+
+    def _item_id(self, ordinal: int, item: Item) -> str:
+        if item.id is not None and item.id not in self._taken:
+            return item.id
+        return ids.input_item_id(_ID_PREFIXES[item.type], self._response, ordinal)
+
+    def _as_context(self, ordinal: int, item: PlainItem) -> ContextItem:
         """An item as the request brought it, with an id and a status for the listing."""
-        made_id = ids.input_item_id(_ID_PREFIXES[item.type], self._response, ordinal)
-        item_id = made_id if item.id is None or item.id in self._taken else item.id
+        item_id = self._item_id(ordinal, item)
         # A call that its provider marked as cut off, and that nobody answers, stays so.
         is_cut = isinstance(item, CallItem) and item.status == "incomplete"
         complete = not is_cut or ordinal in self._answered
@@ -219,28 +255,26 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
         call_id = item.call_id
         if _is_cut_call(item):
             continue
+        if item.kind == "compaction":
+            # What it hides is over: an output behind it could not be shown with its call.
+            _check_answered(waiting)
         if item.is_call:
             if call_id in waiting:
                 raise _unanswered(waiting[call_id], call_id)
             waiting[call_id] = item.kind
         elif item.is_output:
-            if not _fits(item.kind, waiting.get(call_id)):
+            if not fits(item.kind, waiting.get(call_id)):
                 raise InvalidRequest(
                     f"No tool call found for {_words(item.kind)} with call_id {call_id}.",
                     param="input",
                 )
             del waiting[call_id]
-    if waiting:
-        call_id, kind = next(iter(waiting.items()))
+    _check_answered(waiting)
+
+
+def _check_answered(waiting: Mapping[str | None, str]) -> None:
+    for call_id, kind in waiting.items():
         raise _unanswered(kind, call_id)
-
-
-def _fits(output: str, call: str | None) -> bool:
-    """Whether an output of one kind may answer a call of another; None: there is no call."""
-    return call is not None and call in {
-        output.removesuffix(_OUTPUT_SUFFIX),
-        _OTHER_OUTPUTS.get(output),
-    }
 
 
 def _unanswered(kind: str, call_id: str | None) -> InvalidRequest:

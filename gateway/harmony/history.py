@@ -35,6 +35,26 @@ def leading_instructions(items: Sequence[ContextItem]) -> int:
     return len(items)
 
 
+def since_compaction(items: Iterable[Placed]) -> list[Placed]:
+    """The items without what the last compaction made short.
+
+    Before it only messages of users and operators are left. Those that nobody had answered yet
+    come behind the summary, so that a question stands after what it takes to answer it:
+
+        u1, answer, call, output, answer, u2, COMPACTION, more  →  u1, COMPACTION, u2, more
+    """
+    shown = list(items)
+    compacted = (i for i in reversed(range(len(shown))) if shown[i].item.kind == "compaction")
+    last = next(compacted, None)
+    if last is None:
+        return shown
+    before = shown[:last]
+    done = (i + 1 for i in reversed(range(last)) if not before[i].item.outlives_compaction)
+    answered = next(done, 0)
+    kept = [placed for placed in before[:answered] if placed.item.outlives_compaction]
+    return [*kept, shown[last], *before[answered:], *shown[last + 1 :]]
+
+
 def without_stale_reasoning(items: Iterable[Placed]) -> list[Placed]:
     """The items without the reasoning that led to an answer already given.
 

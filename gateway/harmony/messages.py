@@ -9,6 +9,7 @@ r"""Items of the Responses API as Harmony messages.
 | reasoning | channel analysis |
 | call of any kind | channel commentary, to the function, content type `<\|constrain\|>json` |
 | output of any kind | role tool, named after the function, to the assistant |
+| compaction | none: once it is opened, the message that it stands for is in its place |
 
 Every tool is a function to the model (`protocol.callables`), so every call is one of a function.
 
@@ -27,6 +28,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE, call_of, output_text
 from gateway.protocol.items import (
     CallItem,
+    Compaction,
     InputFile,
     InputImage,
     InputText,
@@ -74,6 +76,8 @@ def harmony_message(item: Item, function: str | None = None) -> HarmonyMessage |
         return _assistant("analysis", text) if text else None
     if isinstance(item, CallItem):
         return _call(item)
+    if isinstance(item, Compaction):
+        return None
     author = Author.new(Role.TOOL, recipient(function or ""))
     output = HarmonyMessage.from_author_and_content(author, output_text(item))
     return output.with_channel("commentary").with_recipient("assistant")

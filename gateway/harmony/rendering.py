@@ -22,6 +22,7 @@ from gateway.harmony.history import (
     Placed,
     in_call_order,
     leading_instructions,
+    since_compaction,
     without_stale_reasoning,
 )
 from gateway.harmony.messages import JSON_CONTENT, harmony_message, message_text
@@ -63,9 +64,10 @@ class Renderer:
     def render(self, items: Sequence[ContextItem], options: RenderOptions) -> Prompt:
         """The prompt that continues `items`, ending with `<|start|>assistant`.
 
-        Items that carry ids are repeated id for id. Items that are not shown (stale reasoning,
-        calls that were cut off) and leading instructions, which are part of the preamble, have no
-        span. Raises `InvalidRequest` for text, names, schemas and outputs that have no rendering.
+        Items that carry ids are repeated id for id. Items that are not shown (what a compaction
+        made short, stale reasoning, calls that were cut off) and leading instructions, which are
+        part of the preamble, have no span. Raises `InvalidRequest` for text, names, schemas and
+        outputs that have no rendering.
         """
         leading = leading_instructions(items)
         ids: list[int] = []
@@ -162,4 +164,4 @@ def _instructions(items: Sequence[ContextItem]) -> list[str]:
 
 def _shown(items: Sequence[ContextItem], leading: int) -> list[Placed]:
     placed = [Placed(index, item) for index, item in enumerate(items[leading:], leading)]
-    return list(in_call_order(without_stale_reasoning(placed)))
+    return list(in_call_order(without_stale_reasoning(since_compaction(placed))))

@@ -22,9 +22,11 @@ from gateway.generation import CALL_KINDS, SegmentEnded, SegmentKind, SegmentSta
 from gateway.output.items import OpenItem, WholeItem
 from gateway.output.lifecycle import (
     CLOSING_EVENTS,
+    COMPACTION_EVENTS,
     ENVELOPES,
     ERROR_EVENT,
     ERROR_TYPES,
+    EVENT_FIELDS,
     OPENING_EVENT,
     RESPONSE_STATUSES,
     STATUS_EVENTS,
@@ -36,6 +38,7 @@ from gateway.output.lifecycle import (
 from gateway.output.logprobs import entries
 from gateway.output.summaries import summarizer
 from gateway.protocol.calls import call_fields
+from gateway.protocol.compaction import compaction_body
 from gateway.protocol.events import Event
 from gateway.protocol.responses import Outcome, response_body
 
@@ -52,7 +55,8 @@ if TYPE_CHECKING:
 class Builder:
     """One response, from `response.created` to its terminal event.
 
-    Call `start` first, or `queue` and then `start`; then `feed` in any order; then `finish` once.
+    Call `start` first, or `queue` and then `start`; then `compact`, if at all; then `feed` in any
+    order; then `finish` once.
     What is queued may also be finished, in a way that `RESPONSE_STATUSES` allows. `alive` fits in
     everywhere between. Any other order raises `ValueError`, and so do segment events in an order
     that no `TokenParser` may produce.
@@ -125,6 +129,20 @@ class Builder:
                 self._close_segment(segment, events)
         self._write(texts, spelling, events)
         return events
+
+    def compact(self, seal: str) -> list[Event]:
+        """The events of a compaction, whole: it comes before anything else."""
+        self._require_running()
+        if self.output or self._item is not None:
+            raise ValueError("a compaction is the first item, or none")
+        item_id = ids.output_item_id(ids.COMPACTION_PREFIX, self._head.uuid, 0)
+        item = compaction_body(item_id, seal)
+        self.output.append(item)
+        values = {"item_id": item_id, "output_index": 0, "item": item}
+        return [
+            self._emit(name, {field: values[field] for field in EVENT_FIELDS[name]})
+            for name in COMPACTION_EVENTS
+        ]
 
     def alive(self) -> list[Event]:
         """The status again: unlike an SSE comment it resets the timers of clients."""

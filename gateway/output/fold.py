@@ -11,7 +11,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gateway.generation import Place, RenderedItem, TokenUsage, Where
-from gateway.log import Alive, Finished, Hold, Hop, Queued, Repair, Tokens, TurnEnded, TurnStarted
+from gateway.log import (
+    Alive,
+    Compacted,
+    Finished,
+    Hold,
+    Hop,
+    Queued,
+    Repair,
+    Tokens,
+    TurnEnded,
+    TurnStarted,
+)
 from gateway.output.builder import Builder
 from gateway.output.reading import Reading, Turn
 from gateway.output.screen import Astray, Body, Screen, demands
@@ -49,10 +60,10 @@ class Fold:
 
     The first entry also brings the events that open the stream, whatever entry it is; after
     `Queued` the next one but `Alive` says that it is in progress. Applying an entry that cannot
-    stand where it stands (anything after `Finished`, `Queued` after anything, `Tokens`, `Hold`,
-    `TurnEnded`, a `Hop` to another backend or a `Repair` that voids ids outside of a turn,
-    `TurnStarted` inside of one, a `Repair` of ids that nobody said or somebody saw) raises
-    `ValueError` and changes nothing.
+    stand where it stands (anything after `Finished`, `Queued` after anything, `Compacted` twice or
+    after a turn, `Tokens`, `Hold`, `TurnEnded`, a `Hop` to another backend or a `Repair` that voids
+    ids outside of a turn, `TurnStarted` inside of one, a `Repair` of ids that nobody said or
+    somebody saw) raises `ValueError` and changes nothing.
 
     `new_parser` makes a parser that traces its text, or (False) does not. `seal` seals the content
     of a reasoning item (`gateway.sealing.Unsealed.content`), or cannot (None).
@@ -86,6 +97,8 @@ class Fold:
         """How often another replica went on."""
         self.repairs = 0
         """How often ids were taken back."""
+        self.compacted: Compacted | None = None
+        """What the log begins with, if it begins with a compaction."""
 
     @property
     def place(self) -> Place:
@@ -166,7 +179,21 @@ class Fold:
 
     @property
     def usage(self) -> TokenUsage:
-        """Token counts so far.
+        """Token counts so far, those of a compaction included."""
+        said, summary = self.said, self.compacted
+        if summary is None:
+            return said
+        return replace(
+            said,
+            input_tokens=said.input_tokens + summary.input_tokens,
+            cached_tokens=said.cached_tokens + summary.cached_tokens,
+            output_tokens=said.output_tokens + summary.output_tokens,
+            reasoning_tokens=said.reasoning_tokens + summary.reasoning_tokens,
+        )
+
+    @property
+    def said(self) -> TokenUsage:
+        """Token counts of the turns so far.
 
         The output is every id of the log. Cached tokens count only as far as a turn's input does,
         so that a turn which the gateway continued by itself cannot make them exceed the input.
@@ -191,8 +218,8 @@ class Fold:
         match entry:
             case Tokens():
                 return self._hear(entry)
-            case TurnStarted():
-                return self._begin_turn(entry)
+            case TurnStarted() | Compacted():
+                return self._begin(entry)
             case TurnEnded():
                 return self._end_turn(entry)
             case Hop() | Hold() | Repair():
@@ -225,6 +252,13 @@ class Fold:
             return self._builder.queue()
         return self._builder.alive() if self._builder.is_started else self._builder.start()
 
+    def _compact(self, entry: Compacted) -> list[Event]:
+        if self.turns or self.compacted is not None:
+            raise ValueError("a compaction that is not the first that happened")
+        self.compacted = entry
+        self._ids[0] = entry.ids
+        return self._open_stream() + self._builder.compact(entry.seal)
+
     @property
     def _screen(self) -> Screen | None:
         return self._reading.screen if self._reading else None
@@ -233,6 +267,9 @@ class Fold:
         reading = self._open_reading()
         self._usage.output_tokens += len(entry.ids)
         return self._show(reading, reading.hear(entry.ids, entry.logprobs))
+
+    def _begin(self, entry: TurnStarted | Compacted) -> list[Event]:
+        return self._begin_turn(entry) if isinstance(entry, TurnStarted) else self._compact(entry)
 
     def _begin_turn(self, entry: TurnStarted) -> list[Event]:
         if self._reading is not None:

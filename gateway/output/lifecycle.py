@@ -6,6 +6,7 @@ nothing of how a body is built. The builder walks them and cannot emit anything 
     stream   = OPENING_EVENT waiting* (running+ (running | item)*)? CLOSING_EVENTS
     item     = opening delta* closing          of one row of ENVELOPES, items never overlap
              | opening COMMAND_EVENTS* closing   of a row without delta: it is shown at once
+             | COMPACTION_EVENTS                 the first item, if it is a compaction
     waiting  = response.queued                 STATUS_EVENTS; repeated, it says: still alive
     running  = response.in_progress            the same, anywhere between two item events
 
@@ -38,6 +39,7 @@ ItemType = Literal[
     "shell_call",
     "apply_patch_call",
 ]
+"""Of the items that segments become."""
 PartType = Literal["output_text", "refusal", "reasoning_text"]
 _Status = TypeVar("_Status", bound=str)
 
@@ -94,6 +96,13 @@ COMMAND_EVENTS: Final = (
 )
 """Each command of a shell call, one after the other."""
 
+COMPACTION_EVENTS: Final = (
+    "response.output_item.added",
+    "response.compaction.compacting",
+    "response.output_item.done",
+)
+"""A compaction, which is over when it is shown."""
+
 EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "response.output_item.added": ("output_index", "item"),
     "response.content_part.added": ("item_id", "output_index", "content_index", "part"),
@@ -121,6 +130,7 @@ EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     COMMAND_EVENTS[0]: ("output_index", "command_index", "command"),
     COMMAND_EVENTS[1]: ("output_index", "command_index", "delta"),
     COMMAND_EVENTS[2]: ("output_index", "command_index", "command"),
+    COMPACTION_EVENTS[1]: ("item_id", "output_index"),
     "response.content_part.done": ("item_id", "output_index", "content_index", "part"),
     "response.output_item.done": ("output_index", "item"),
 }

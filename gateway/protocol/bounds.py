@@ -8,6 +8,8 @@ from gateway.protocol.calls import call_of, output_text
 from gateway.protocol.demands import check_format, check_name, check_tools
 from gateway.protocol.items import (
     ApplyPatchCall,
+    Compaction,
+    CompactionTrigger,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
@@ -40,21 +42,31 @@ def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
         value = document.get(name)
         if isinstance(value, list) and len(value) > maximum:
             raise array_too_long(name, len(value), maximum)
-    metadata = document.get("metadata")
-    if isinstance(metadata, dict) and len(metadata) > METADATA_PAIRS_MAX:
-        raise too_many_properties("metadata", len(metadata), METADATA_PAIRS_MAX)
+    check_metadata(document)
     text = document.get("input")
     if isinstance(text, str) and len(text) > limits.text_chars_max:
         raise string_too_long("input", len(text), limits.text_chars_max)
 
 
-def check_bounds(request: CreateResponse, limits: InputLimits) -> None:
-    """Texts, schemas, grammars and names. Raises `InvalidRequest` for the first beyond a bound."""
-    for index, item in enumerate(request.input):
-        path = f"input[{index}]"
+def check_metadata(document: dict[str, Any]) -> None:
+    """How many pairs of metadata there are. Raises `InvalidRequest`."""
+    metadata = document.get("metadata")
+    if isinstance(metadata, dict) and len(metadata) > METADATA_PAIRS_MAX:
+        raise too_many_properties("metadata", len(metadata), METADATA_PAIRS_MAX)
+
+
+def check_items(items: Iterable[InputItem], limits: InputLimits, *, param: str = "input") -> None:
+    """Texts and names of items. Raises `InvalidRequest` for the first beyond a bound."""
+    for index, item in enumerate(items):
+        path = f"{param}[{index}]"
         _check_texts(_texts(item, path), limits)
         if isinstance(item, FunctionCall | CustomToolCall):
             check_name(call_of(item).name, f"{path}.name")
+
+
+def check_bounds(request: CreateResponse, limits: InputLimits) -> None:
+    """Texts, schemas, grammars and names. Raises `InvalidRequest` for the first beyond a bound."""
+    check_items(request.input, limits)
     check_tools(request.tools, limits)
     check_format(request.text.format, limits)
     _check_texts([("instructions", request.instructions or "")], limits)
@@ -82,7 +94,7 @@ def _texts(item: InputItem, path: str) -> Iterator[tuple[str, str]]:
             yield f"{path}.action", call_of(item).arguments
         case ApplyPatchCall():
             yield f"{path}.operation", call_of(item).arguments
-        case ItemReference():
+        case ItemReference() | Compaction() | CompactionTrigger():
             pass
         case FunctionCallOutput(output=tuple(parts)) | CustomToolCallOutput(output=tuple(parts)):
             yield from _part_texts(parts, f"{path}.output")

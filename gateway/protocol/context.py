@@ -11,6 +11,7 @@ from gateway.protocol.items import Item, Phase, Role
 
 if TYPE_CHECKING:
     from array import array
+    from uuid import UUID
 
 CallKind = Literal[
     "function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"
@@ -22,10 +23,11 @@ OutputKind = Literal[
     "shell_call_output",
     "apply_patch_call_output",
 ]
-Kind = Literal["message", "reasoning"] | CallKind | OutputKind
+Kind = Literal["message", "reasoning", "compaction"] | CallKind | OutputKind
 
 _CALLS: Final = frozenset(get_args(CallKind))
 _OUTPUTS: Final = frozenset(get_args(OutputKind))
+_OUTLIVING: Final = frozenset({"user", "system", "developer"})
 _ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Annotated[Item, Field(discriminator="type")])
 
 
@@ -36,7 +38,8 @@ class ContextItem:
     `json` is the item as it is stored and listed, id and status included. `ids` are its Harmony
     ids (unsigned 32-bit), None while it was never rendered. `complete` is False for an item that
     was cut off. `call_id` and `name` are set for calls, `call_id` for their outputs, `role` and
-    `phase` for messages. The name of a call is the one that the model knows.
+    `phase` for messages. The name of a call is the one that the model knows. The `parsed` of a
+    compaction that was opened is the message that it stands for.
     """
 
     kind: Kind
@@ -60,6 +63,11 @@ class ContextItem:
         """Whether it answers a call."""
         return self.kind in _OUTPUTS
 
+    @property
+    def outlives_compaction(self) -> bool:
+        """Whether the model is shown it beside a summary of what was around it."""
+        return self.role in _OUTLIVING
+
     def item(self) -> Item:
         """The typed item; parsed from `json` when it came from the store."""
         return self.parsed or _ITEM.validate_json(self.json)
@@ -76,3 +84,11 @@ class StoredItem:
     position: int
     is_output: bool
     context: ContextItem
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationPlace:
+    """How far a conversation had come when it was read: its items below the position `end`."""
+
+    uuid: UUID
+    end: int

@@ -64,8 +64,14 @@ def echo(
         "top_p": request.top_p,
         "truncation": request.truncation,
         "user": request.user,
+        **_conversation(request),
         **_extensions(request),
     }
+
+
+def _conversation(request: CreateResponse) -> dict[str, Any]:
+    """Only for those who used one, as OpenAI does."""
+    return {"conversation": {"id": request.conversation.id}} if request.conversation else {}
 
 
 def _extensions(request: CreateResponse) -> dict[str, Any]:

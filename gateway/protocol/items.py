@@ -6,14 +6,16 @@ shorthand. `phase` is kept, and is absent (never null) when unknown.
 More is accepted than OpenAI documents, because clients replay what other servers gave them: nulls
 for absent values, text parts under the name that belongs to another role (they are kept under that
 of their own, so that what is listed is valid), a `phase` on messages that have none (dropped), and
-unknown keys (among them `caller` of a call, which has no effect).
+unknown keys (among them `caller` of a call, which has no effect), any `status`, and the videos of
+Open Responses, which are files to a model that reads only text.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 from pydantic import (
+    BeforeValidator,
     Discriminator,
     Field,
     StringConstraints,
@@ -30,6 +32,7 @@ T = TypeVar("T")
 ITEM_ID_CHARS_MAX: Final = 512
 CALL_ID_CHARS_MAX: Final = 64
 IMAGE_URL_CHARS_MAX: Final = 20_971_520
+ENCRYPTED_CHARS_MAX: Final = 10_485_760
 FILE_DATA_CHARS_MAX: Final = 33_554_432
 """OpenAI's bounds, but for the first: some servers make ids longer than its 64."""
 COUNT_MAX: Final = 2**63 - 1
@@ -46,6 +49,15 @@ Count = Annotated[int, Field(strict=False, ge=0, le=COUNT_MAX)]
 
 Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
 """A JSON array. Not strict, because JSON knows no tuples; the first mistake in it is enough."""
+
+
+def _known_status(status: object) -> object:
+    """What a client says of an item's status matters only where it is one that is known."""
+    return None if isinstance(status, str) and status not in _STATUSES else status
+
+
+_STATUSES: Final = frozenset(get_args(Status))
+AnyStatus = Annotated[Status | None, BeforeValidator(_known_status)]
 
 
 class InputText(NullableModel):
@@ -112,6 +124,15 @@ def _item_type_of(value: object) -> str | None:
     return type_of(value)
 
 
+def _readable(part: object) -> object:
+    """A raw part; a video as the file that it is."""
+    match part:
+        case {"type": "input_video", "video_url": url}:
+            return {"type": "input_file", "file_url": url}
+        case _:
+            return part
+
+
 def _shape_of(value: object) -> str | None:
     """What a tool's output is: one text, or parts."""
     if isinstance(value, str):
@@ -132,6 +153,7 @@ ToolOutputPart = Annotated[
     | Annotated[InputImage, Tag("input_image")]
     | Annotated[InputFile, Tag("input_file")],
     Discriminator(type_of),
+    BeforeValidator(_readable),
 ]
 ToolOutput = Annotated[
     Annotated[str, Tag("text")] | Annotated[Many[ToolOutputPart], Tag("parts")],
@@ -153,7 +175,7 @@ def _part_of(role: object, part: object) -> object:
         case _, "refusal" if isinstance(part.get("refusal"), str):
             return {"type": "input_text", "text": part["refusal"]}
         case _:
-            return part
+            return _readable(part)
 
 
 class Message(NullableModel):
@@ -163,7 +185,7 @@ class Message(NullableModel):
     id: ItemId | None = None
     role: Role
     content: Many[ContentPart]
-    status: Status | None = None
+    status: AnyStatus = None
     phase: Phase | None = None
 
     @model_validator(mode="before")
@@ -187,7 +209,7 @@ class Reasoning(NullableModel):
     summary: Many[SummaryText] = ()
     content: Many[ReasoningText] | None = None
     encrypted_content: str | None = None
-    status: Status | None = None
+    status: AnyStatus = None
 
 
 class FunctionCall(NullableModel):
@@ -199,7 +221,7 @@ class FunctionCall(NullableModel):
     name: str
     namespace: str | None = None
     arguments: str
-    status: Status | None = None
+    status: AnyStatus = None
 
 
 class FunctionCallOutput(NullableModel):
@@ -209,7 +231,7 @@ class FunctionCallOutput(NullableModel):
     id: ItemId | None = None
     call_id: CallId
     output: ToolOutput
-    status: Status | None = None
+    status: AnyStatus = None
 
 
 class CustomToolCall(NullableModel):
@@ -221,7 +243,7 @@ class CustomToolCall(NullableModel):
     name: str
     namespace: str | None = None
     input: str
-    status: Status | None = None
+    status: AnyStatus = None
 
 
 class CustomToolCallOutput(NullableModel):
@@ -231,7 +253,7 @@ class CustomToolCallOutput(NullableModel):
     id: ItemId | None = None
     call_id: CallId
     output: ToolOutput
-    status: Status | None = None
+    status: AnyStatus = None
 
 
 class LocalShellAction(NullableModel):
@@ -252,7 +274,7 @@ class LocalShellCall(NullableModel):
     id: ItemId | None = None
     call_id: CallId
     action: LocalShellAction
-    status: Status | None = None
+    status: AnyStatus = None
 
 
 class LocalShellCallOutput(NullableModel):
@@ -266,7 +288,7 @@ class LocalShellCallOutput(NullableModel):
     id: ItemId | None = None
     call_id: CallId
     output: str
-    status: Status | None = None
+    status: AnyStatus = None
 
     @model_validator(mode="before")
     @classmethod
@@ -295,7 +317,7 @@ class ShellCall(NullableModel):
     call_id: CallId
     action: ShellAction
     environment: dict[str, Any] | None = None
-    status: Status | None = None
+    status: AnyStatus = None
 
 
 class ShellOutcome(NullableModel):
@@ -321,7 +343,7 @@ class ShellCallOutput(NullableModel):
     call_id: CallId
     output: Many[ShellOutput]
     max_output_length: Count | None = None
-    status: Status | None = None
+    status: AnyStatus = None
 
 
 class FileOperation(NullableModel):
@@ -345,7 +367,7 @@ class ApplyPatchCall(NullableModel):
     id: ItemId | None = None
     call_id: CallId
     operation: FileOperation
-    status: Status | None = None
+    status: AnyStatus = None
 
 
 class ApplyPatchCallOutput(NullableModel):
@@ -356,6 +378,23 @@ class ApplyPatchCallOutput(NullableModel):
     call_id: CallId
     output: str | None = None
     status: Literal["completed", "failed"]
+
+
+class Compaction(NullableModel):
+    """What went before, as a summary that only this gateway can read."""
+
+    type: Literal["compaction"] = "compaction"
+    id: ItemId | None = None
+    encrypted_content: Annotated[
+        str, StringConstraints(min_length=1, max_length=ENCRYPTED_CHARS_MAX)
+    ]
+
+
+class CompactionTrigger(NullableModel):
+    """Asks for a summary of all before it, instead of an answer."""
+
+    type: Literal["compaction_trigger"] = "compaction_trigger"
+    id: ItemId | None = None
 
 
 class ItemReference(NullableModel):
@@ -375,9 +414,11 @@ OutputItem = (
     | ApplyPatchCallOutput
 )
 """What it returned."""
-Item = Message | Reasoning | CallItem | OutputItem
+PlainItem = Message | Reasoning | CallItem | OutputItem
+"""What anybody can read."""
+Item = PlainItem | Compaction
 """What a context is made of."""
-InputItem = Item | ItemReference
+InputItem = Item | ItemReference | CompactionTrigger
 """What a request may hold."""
 AnyInputItem = Annotated[
     Annotated[Message, Tag("message")]
@@ -392,6 +433,8 @@ AnyInputItem = Annotated[
     | Annotated[ShellCallOutput, Tag("shell_call_output")]
     | Annotated[ApplyPatchCall, Tag("apply_patch_call")]
     | Annotated[ApplyPatchCallOutput, Tag("apply_patch_call_output")]
+    | Annotated[Compaction, Tag("compaction")]
+    | Annotated[CompactionTrigger, Tag("compaction_trigger")]
     | Annotated[ItemReference, Tag("item_reference")],
     Discriminator(_item_type_of),
 ]

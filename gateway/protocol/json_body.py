@@ -25,13 +25,13 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(
-            f"We could not parse the JSON body of your request ({error}). Send one JSON object, "
-            "encoded as UTF-8."
+            "We could not parse the JSON body of your request. It is no valid JSON "
+            f"({error}): send one JSON object, encoded as UTF-8."
         ) from None
     if not isinstance(document, dict):
         raise InvalidRequest(
-            "We could not parse the JSON body of your request: it is not a JSON object. Send one "
-            'such as {"model": "...", "input": "..."}.'
+            "We could not parse the JSON body of your request. It is JSON, but it is not a JSON "
+            'object: send one such as {"model": "...", "input": "..."}.'
         )
     _check_shape(document, limits)
     return document

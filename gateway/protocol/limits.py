@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class InputLimits:
     """What one body may ask of the parser and of the stages after it.
 
-    `schema_depth_max` counts nested objects and arrays of a schema that binds the output.
+    `schema_depth_max` counts nested objects and arrays of a schema that binds the output. With
+    `rejects_media` new messages must not hold images or files.
     """
 
     json_depth_max: int
@@ -21,3 +22,4 @@ class InputLimits:
     grammar_bytes_max: int = 65_536
     pattern_chars_max: int = 1_024
     schema_depth_max: int = 32
+    rejects_media: bool = False

@@ -23,6 +23,7 @@ ToolChoiceMode = Literal["none", "auto", "required"]
 
 DEFAULT_EFFORT: Final[Effort] = "medium"
 COMPACT_THRESHOLD_MIN: Final = 1000
+CONVERSATION_ID_CHARS_MAX: Final = 512
 METADATA_KEY_CHARS_MAX: Final = 64
 METADATA_VALUE_CHARS_MAX: Final = 512
 METADATA_PAIRS_MAX: Final = 16
@@ -91,7 +92,7 @@ class StreamOptions(NullableModel):
 class Conversation(NullableModel):
     """A conversation by id."""
 
-    id: str
+    id: Annotated[str, Field(max_length=CONVERSATION_ID_CHARS_MAX)]
 
 
 class PromptTemplate(NullableModel):
@@ -184,6 +185,15 @@ def _shape_of(value: object) -> str | None:
             return None
 
 
+def _choice(value: object) -> object:
+    """Open Responses allows tools in a mode, too, in which none may be called."""
+    match value:
+        case {"type": "allowed_tools", "mode": "none"}:
+            return "none"
+        case _:
+            return value
+
+
 def _conversation(value: object) -> object:
     """`"conv_1"` → `{"id": "conv_1"}`."""
     return {"id": value} if isinstance(value, str) else value
@@ -194,6 +204,7 @@ AnyToolChoice = Annotated[
     | Annotated[AllowedTools, Tag("allowed")]
     | Annotated[ToolChoice, Tag("object")],
     Discriminator(_shape_of),
+    BeforeValidator(_choice),
 ]
 AnyConversation = Annotated[Conversation, BeforeValidator(_conversation)]
 Metadata = dict[

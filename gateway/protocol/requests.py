@@ -24,7 +24,7 @@ from gateway.protocol.validation import refusal_of
 if TYPE_CHECKING:
     from gateway.protocol.limits import InputLimits
 
-__all__ = ["CreateResponse", "parse_create"]
+__all__ = ["CreateResponse", "create_of", "parse_create"]
 
 IGNORED_NAMES_MAX: Final = 32
 
@@ -38,21 +38,33 @@ def parse_create(body: bytes, *, limits: InputLimits, strict: bool = False) -> C
     with `strict` they are refused, and so are images and files. Raises `InvalidRequest` with
     OpenAI's message, code and param, and nothing else for any bytes.
     """
-    document = without_nulls(parse_object(body, limits))
+    return create_of(parse_object(body, limits), limits=limits, strict=strict)
+
+
+def create_of(
+    fields: dict[str, Any], *, limits: InputLimits, strict: bool = False
+) -> CreateResponse:
+    """The same for a body that is read already (`json_body.parse_object`)."""
+    document = without_nulls(fields)
     _check_presence(document)
     ignored = tuple(name for name in document if name not in PARAMETERS)
     if strict:
         _check_known(ignored)
+    known = {name: value for name, value in document.items() if name in PARAMETERS}
+    request = checked(known, limits=limits, strict=strict)
+    return request.model_copy(update={"ignored": presentable(ignored)})
+
+
+def checked(document: dict[str, Any], *, limits: InputLimits, strict: bool) -> CreateResponse:
+    """The request of a document that has known names only. Raises `InvalidRequest`."""
     check_counts(document, limits)
     try:
-        request = CreateResponse.model_validate(
-            {name: value for name, value in document.items() if name in PARAMETERS}
-        )
+        request = CreateResponse.model_validate(document)
     except ValidationError as error:
         raise refusal_of(error) from None
     check_bounds(request, limits)
-    check_support(request, strict=strict)
-    return request.model_copy(update={"ignored": _presentable(ignored)})
+    check_support(request, strict=strict, reject_media=limits.rejects_media)
+    return request
 
 
 def _check_presence(document: dict[str, Any]) -> None:
@@ -62,7 +74,7 @@ def _check_presence(document: dict[str, Any]) -> None:
         raise missing("input")
 
 
-def _presentable(names: tuple[str, ...]) -> tuple[str, ...]:
+def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
     """Names that may stand in a response header; others are not from any client's author."""
     return tuple(name for name in names if _HEADER_SAFE.fullmatch(name))[:IGNORED_NAMES_MAX]
 

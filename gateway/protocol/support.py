@@ -12,7 +12,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.callables import named
 from gateway.protocol.choices import allowed_names, means
 from gateway.protocol.formats import JsonObjectFormat, JsonSchemaFormat
-from gateway.protocol.items import InputFile, InputImage, Message
+from gateway.protocol.items import CompactionTrigger, InputFile, InputImage, Message
 from gateway.protocol.parameters import AllowedTools, ToolChoice
 from gateway.protocol.refusals import tool_not_found, unsupported, unsupported_value, wrong_value
 from gateway.protocol.tools import HostedTool
@@ -22,35 +22,60 @@ if TYPE_CHECKING:
 
     from gateway.protocol.callables import NamedTool
     from gateway.protocol.create import CreateResponse
+    from gateway.protocol.items import InputItem
 
 
-def check_support(request: CreateResponse, *, strict: bool = False) -> None:
+def check_support(
+    request: CreateResponse, *, strict: bool = False, reject_media: bool = False
+) -> None:
     """Raises `InvalidRequest` for the first refusal. The request's shape is valid already.
 
-    With `strict`, images and files in messages are refused; otherwise the model is told in their
-    place that they are missing. So are tools that are not served here, which are dropped otherwise.
+    With `strict`, tools that are not served here are refused, which are dropped otherwise. With
+    either, so are images and files in new messages; otherwise the model is told in their place that
+    they are missing.
     """
     for check in _CHECKS:
         check(request)
     if strict:
         _check_tools(request)
-    for path, role, part in _media(request):
+    check_media(request.input, strict=strict or reject_media)
+
+
+def check_media(items: Sequence[InputItem], *, strict: bool, param: str = "input") -> None:
+    """Images and files: the assistant has none, and with `strict` nobody brings new ones.
+
+    What the model has answered already is not new: clients that keep the history themselves could
+    never go on with a conversation that has an image in it. `param` names the items. Raises
+    `InvalidRequest`.
+    """
+    spoken = (i for i in reversed(range(len(items))) if not _is_from_caller(items[i]))
+    first_new = next(spoken, -1) + 1
+    for index, path, role, part in _media(items, param):
         if role == "assistant":
             raise wrong_value(path, part.type, ("output_text", "refusal"))
-        if strict:
+        if strict and index >= first_new:
             raise unsupported(path, "This model reads text only.", value=part.type)
 
 
-def _media(request: CreateResponse) -> Iterator[tuple[str, str, InputImage | InputFile]]:
-    """The images and files in messages: the path of the type, the message's role, the part.
+def _is_from_caller(item: InputItem) -> bool:
+    return isinstance(item, CompactionTrigger) or (
+        isinstance(item, Message) and item.role != "assistant"
+    )
+
+
+def _media(
+    items: Sequence[InputItem], param: str
+) -> Iterator[tuple[int, str, str, InputImage | InputFile]]:
+    """The images and files in messages: the index of the message, the path of the type, the role,
+    the part.
 
     Those in outputs of tools are not looked at: a tool that returns one must not end a session.
     """
-    for i, item in enumerate(request.input):
+    for i, item in enumerate(items):
         if isinstance(item, Message):
             for j, part in enumerate(item.content):
                 if isinstance(part, InputImage | InputFile):
-                    yield f"input[{i}].content[{j}].type", item.role, part
+                    yield i, f"{param}[{i}].content[{j}].type", item.role, part
 
 
 def _check_context(request: CreateResponse) -> None:
@@ -60,11 +85,9 @@ def _check_context(request: CreateResponse) -> None:
             "are only providing one of them.",
             code="mutually_exclusive_parameters",
         )
-    if request.conversation:
-        raise unsupported("conversation", "Continue a response with 'previous_response_id'.")
     if request.prompt:
         raise unsupported("prompt", "Send the text of the prompt in 'instructions' and 'input'.")
-    if not request.input and request.previous_response_id is None:
+    if not (request.input or request.conversation or request.previous_response_id is not None):
         raise InvalidRequest(
             "One of \"input\" or \"previous_response_id\" or 'prompt' or 'conversation' must be "
             "provided.",
@@ -147,9 +170,20 @@ def _check_stop(request: CreateResponse) -> None:
         raise unsupported("stop", f"An answer in a format ends where its JSON does. {remedy}")
 
 
+def _check_compaction(request: CreateResponse) -> None:
+    for index, entry in enumerate(request.context_management or ()):
+        if entry.type != "compaction":
+            raise wrong_value(f"context_management[{index}].type", entry.type, ("compaction",))
+    for index, item in enumerate(request.input[:-1]):
+        if isinstance(item, CompactionTrigger):
+            raise InvalidRequest(
+                f"Invalid 'input[{index}]': a compaction_trigger must be the last input item.",
+                code="invalid_value",
+                param=f"input[{index}]",
+            )
+
+
 def _check_services(request: CreateResponse) -> None:
-    if request.context_management:
-        raise unsupported("context_management", "Set 'truncation' to 'auto' to drop old turns.")
     if request.moderation:
         raise unsupported("moderation", "Moderate the text with a service of your own.")
 
@@ -161,5 +195,6 @@ _CHECKS: Final[tuple[Callable[[CreateResponse], None], ...]] = (
     _check_tool_choice,
     _check_reasoning,
     _check_stop,
+    _check_compaction,
     _check_services,
 )

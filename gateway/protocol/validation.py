@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Location = tuple[int | str, ...]
     Translation = Callable[[str, ErrorDetails], InvalidRequest]
 
-_ITEM_TAGS: Final = frozenset(literal_values(Kind)) | {"item_reference"}
+_ITEM_TAGS: Final = frozenset(literal_values(Kind)) | {"item_reference", "compaction_trigger"}
 _PART_TAGS: Final = frozenset({"input_text", "input_image", "input_file", "output_text", "refusal"})
 _TOOL_TAGS: Final = frozenset(f"{kind}_tool" for kind in (*SERVED_TOOL_TYPES, "hosted"))
 _SHAPE_TAGS: Final[dict[int | str, frozenset[str]]] = {
@@ -57,6 +57,11 @@ _ARRAYS: Final = {
     "message.content": "one of a string or array of objects",
 }
 _MEMBER_TAGS: Final = _ITEM_TAGS | _PART_TAGS | _TOOL_TAGS
+_REMEDIES: Final = {
+    "additional_tools": "Offer them in 'tools'.",
+    "configuration_update": "Set 'reasoning' and 'text' of each request.",
+}
+"""What to do in place of items that are not served."""
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
@@ -146,7 +151,8 @@ def _unknown_tag(path: str, details: ErrorDetails) -> InvalidRequest:
     if not _is_item(details):
         return wrong_value(f"{path}.type", tag, _QUOTED.findall(context["expected_tags"]))
     if tag in ITEM_TYPES:
-        return unsupported(f"{path}.type", "Leave such items out of the input.", value=tag)
+        remedy = _REMEDIES.get(tag, "Leave such items out of the input.")
+        return unsupported(f"{path}.type", remedy, value=tag)
     return wrong_value(path, tag, _QUOTED.findall(context["expected_tags"]))
 
 
@@ -162,7 +168,7 @@ def _no_tag(path: str, details: ErrorDetails) -> InvalidRequest:
 
 
 def _is_item(details: ErrorDetails) -> bool:
-    return len(details["loc"]) == 2 and details["loc"][0] == "input"
+    return len(details["loc"]) == 2 and details["loc"][0] in {"input", "items"}
 
 
 def _unknown_member(path: str, details: ErrorDetails) -> InvalidRequest:

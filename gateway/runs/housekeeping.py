@@ -38,6 +38,7 @@ class Report:
     log_rows: int
     responses: int
     idempotency_keys: int
+    traces: int
 
 
 def _utc_today() -> date:
@@ -90,6 +91,7 @@ class Housekeeping:
             days_busy=len(dropped.busy),
             log_rows=await self._remove(retention.delete_logs),
             idempotency_keys=await self._remove(retention.delete_keys),
+            traces=await self._remove(retention.delete_traces),
             # Last, because it looks at all that younger ones still need, and may run out of time.
             responses=await self._remove(retention.delete_responses),
         )
@@ -119,6 +121,7 @@ def _tell(report: Report) -> None:
         "rows of logs": report.log_rows,
         "responses": report.responses,
         "idempotency keys": report.idempotency_keys,
+        "traces and spans": report.traces,
     }
     for kind, count in counts.items():
         if count:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway import ids
-from gateway.errors import StoreError
+from gateway.errors import RequestError, StoreError
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
@@ -30,7 +30,12 @@ class Observer:
         self._metrics.first_token(model=specification.model, seconds=seconds)
 
     def failed(self, specification: RunSpecification, error: Exception) -> None:
-        """A backend or the database kept a run from its end."""
+        """A backend or the database kept a run from its end.
+
+        What the caller has to mend is told to the caller alone.
+        """
+        if isinstance(error, RequestError):
+            return
         if isinstance(error, StoreError):
             self._metrics.store_failed(type(error).__name__)
         _log.error(

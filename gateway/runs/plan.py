@@ -18,6 +18,7 @@ import orjson
 
 from gateway.checking import Checker
 from gateway.generation import Sampling
+from gateway.log import Compacted, pack, unpack
 from gateway.protocol.responses import ResponseHead
 from gateway.protocol.rules import rules_of
 from gateway.runs.specification import RunSpecification
@@ -29,20 +30,28 @@ if TYPE_CHECKING:
     from gateway.store.responses import StoredResponse
 
 PLAN_VERSION: Final = 2
+COMPACTED_VERSION: Final = 3
+"""The version of a plan with a compaction, or of a turn of a conversation: those who know neither
+must not overlook it."""
+_VERSIONS: Final = frozenset({PLAN_VERSION, COMPACTED_VERSION})
 
 
 def plan_of(specification: RunSpecification) -> bytes:
     """The plan of a response that is accepted."""
-    return orjson.dumps(
-        {
-            "version": PLAN_VERSION,
-            "sampling": asdict(specification.sampling),
-            "cache_salt": specification.cache_salt,
-            "inputs": specification.inputs,
-            "reasoning_budget": specification.reasoning_budget,
-            "priority": specification.priority,
-        }
-    )
+    fields = {
+        "version": PLAN_VERSION,
+        "sampling": asdict(specification.sampling),
+        "cache_salt": specification.cache_salt,
+        "inputs": specification.inputs,
+        "reasoning_budget": specification.reasoning_budget,
+        "priority": specification.priority,
+    }
+    if specification.conversation is not None:
+        fields["version"] = COMPACTED_VERSION
+    if specification.compacted is not None:
+        packed = pack([specification.compacted]).hex()
+        fields |= {"version": COMPACTED_VERSION, "compacted": packed}
+    return orjson.dumps(fields)
 
 
 def request_of(head: ResponseHead) -> bytes:
@@ -59,11 +68,13 @@ def inputs_of(plan: bytes) -> int:
 
     Raises `ValueError` or `LookupError` for a plan that is damaged or of another version.
     """
-    fields = orjson.loads(plan)
-    if fields["version"] != PLAN_VERSION:
-        raise ValueError(f"plans of version {fields['version']} are not known to this release")
-    inputs: int = fields["inputs"]
+    inputs: int = _known_fields(plan)["inputs"]
     return inputs
+
+
+def compacted_of(plan: bytes) -> Compacted | None:
+    """What the log of the response begins with, if it does; raises as `inputs_of` does."""
+    return _compacted(_known_fields(plan))
 
 
 def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
@@ -73,7 +84,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
     damaged one.
     """
     plan: dict[str, Any] = orjson.loads(claimed.plan)
-    if plan["version"] != PLAN_VERSION:
+    if plan["version"] not in _VERSIONS:
         return None
     echo, binding = _request(claimed.request)
     head = ResponseHead(
@@ -102,7 +113,24 @@ def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
         durable=True,
         streamed=claimed.streamed,
         inputs=plan["inputs"],
+        compacted=_compacted(plan),
     )
+
+
+def _known_fields(plan: bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = orjson.loads(plan)
+    if fields["version"] not in _VERSIONS:
+        raise ValueError(f"plans of version {fields['version']} are not known to this release")
+    return fields
+
+
+def _compacted(fields: dict[str, Any]) -> Compacted | None:
+    if "compacted" not in fields:
+        return None
+    entries = unpack(bytes.fromhex(fields["compacted"]))
+    if len(entries) != 1 or not isinstance(entries[0], Compacted):
+        raise ValueError("a plan has something else where its compaction should be")
+    return entries[0]
 
 
 def head_of(stored: StoredResponse) -> ResponseHead:

@@ -13,7 +13,7 @@ from gateway.log import FOLD_VERSION, Queued, pack
 from gateway.protocol.calls import call_of
 from gateway.protocol.context import ContextItem, Kind, StoredItem
 from gateway.protocol.responses import Outcome, response_body
-from gateway.runs.plan import head_of, inputs_of, plan_of, request_of
+from gateway.runs.plan import compacted_of, head_of, inputs_of, plan_of, request_of
 from gateway.runs.slices import check_complete, fold_rows
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import RenderedItem
     from gateway.harmony.rendering import Renderer
-    from gateway.log import Finished
+    from gateway.log import Entry, Finished
     from gateway.output.fold import Fold
     from gateway.protocol.items import CallItem
     from gateway.protocol.responses import ResponseHead
@@ -49,6 +49,7 @@ def begun(
         root_created_at=moment(specification.root_created_at),
         request=request_of(head),
         parent=specification.parent,
+        conversation=specification.conversation,
         background=head.background,
         streamed=specification.streamed,
         owner=owner,
@@ -163,18 +164,22 @@ class Endings:
         """
         await reading.go_on(rest)
         check_complete(reading.entries, stored.next_entry)
-        fold = reading.fold
-        fold.apply(finished)
-        inputs = inputs_of(stored.plan or b"")
+        fold, plan = reading.fold, stored.plan or b""
+        ending: list[Entry] = [finished]
+        if fold.compacted is None and (compacted := compacted_of(plan)) is not None:
+            # It has not begun, and its summary was made all the same.
+            ending.insert(0, compacted)
+        for entry in ending:
+            fold.apply(entry)
         return FinishedResponse(
             uuid=stored.uuid,
             epoch=stored.epoch,
             status=finished.status,
             completed_at=moment(finished.at),
             body=orjson.dumps(fold.response()),
-            entries=_last_row(stored.next_entry, finished),
+            entries=LogRow(stored.next_entry, len(ending), pack(ending)),
             recoveries=orjson.dumps(fold.recoveries),
-            items=_items(self._outputs(fold), inputs, is_output=True),
+            items=_items(self._outputs(fold), inputs_of(plan), is_output=True),
             tokens=fold.usage,
             free_key=_said_nothing(finished, fold),
         )
@@ -214,7 +219,8 @@ def output_context(rendered: RenderedItem) -> ContextItem:
         role=item.get("role"),
         phase=item.get("phase"),
         call_id=item.get("call_id"),
-        complete=item["status"] == "completed",
+        # A compaction has no status: it is whole, or not there.
+        complete=item.get("status", "completed") == "completed",
         ids=None if rendered.ids is None else array("I", rendered.ids),
     )
     if not context.is_call:
@@ -231,7 +237,7 @@ def _last_row(next_entry: int, finished: Finished) -> LogRow:
 
 
 def _said_nothing(finished: Finished, fold: Fold) -> bool:
-    return finished.status == "failed" and not fold.usage.output_tokens
+    return finished.status == "failed" and not fold.said.output_tokens
 
 
 def moment(unix_s: int) -> datetime:

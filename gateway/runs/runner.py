@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import ClaimLost, GatewayError
 from gateway.generation import FinishReason
+from gateway.log import Finished
 from gateway.runs import outcome
 from gateway.runs.failover import HopPolicy
 from gateway.runs.journal import Pen
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.harmony.vocabulary import Vocabulary
-    from gateway.log import Finished
     from gateway.output.fold import Fold
     from gateway.runs.journal import Journal
     from gateway.runs.observer import Observer
@@ -175,6 +175,11 @@ class Run:
         """How it ended. Raises `ClaimLost`."""
         if self._cancelled is not None:
             return self._cancelled(_now())
+        compacted = self.specification.compacted
+        if compacted is not None and self._live.fold.compacted is None:
+            self._pen.append(compacted)
+        if not self.specification.sampling.max_tokens:
+            return Finished("completed", _now())
         relay = Relay(
             self.specification,
             self._pen,
@@ -214,7 +219,7 @@ class Run:
         return (self._cancelled or outcome.took_too_long)(_now())
 
     def _heard_first(self) -> None:
-        if not self._live.fold.usage.output_tokens:
+        if not self._live.fold.said.output_tokens:
             self.first_token_s = time.perf_counter() - self._requested_at
             self._engine.observer.first_token(self.specification, self.first_token_s)
 

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from gateway.checking import Checker
     from gateway.generation import Sampling
-    from gateway.protocol.context import ContextItem
+    from gateway.log import Compacted
+    from gateway.protocol.context import ContextItem, ConversationPlace
     from gateway.protocol.responses import ResponseHead
     from gateway.protocol.rules import OutputRules
     from gateway.tenancy import Principal
@@ -21,16 +22,23 @@ class RunSpecification:
     """One response to generate.
 
     `added` are the items this request brought, rendered: they are stored with the output.
-    `sampling.max_tokens` already fits into the model's context window. `root_created_at` (unix
-    seconds) is when the first response of the chain was created; it pins the date in the prompt.
+    `sampling.max_tokens` already fits into the model's context window; with 0 the model is not
+    asked. `root_created_at` (unix seconds) is when the first response of the chain was created; it
+    pins the date in the prompt.
 
     `rules` are what the request demands of the output, `checker` knows whether a body meets them.
     `reasoning_budget` is how many tokens the model may think, None: as many as it likes. `priority`
     is that of `TokenRequest`.
 
+    `compacted` is what its log begins with, if its context was compacted for it.
+
+    `inherited` are the items before `added`, where somebody goes on with the response though it is
+    not stored; otherwise None.
+
     `durable`: its log is kept in the database, so that any replica can go on with it and show it.
     `streamed`: it was asked for as a stream. `inputs` is how many items the request brought, which
-    of one that was taken over are stored already: its `added` is empty.
+    of one that was taken over are stored already: its `added` is empty. `conversation` is what it
+    is added to when it ends; of one that was taken over only its row knows.
     """
 
     principal: Principal
@@ -50,3 +58,6 @@ class RunSpecification:
     durable: bool = False
     streamed: bool = False
     inputs: int = 0
+    conversation: ConversationPlace | None = None
+    inherited: tuple[ContextItem, ...] | None = None
+    compacted: Compacted | None = None

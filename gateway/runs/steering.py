@@ -192,7 +192,7 @@ class Course:
         reasoning of more than that, with all ids that spell it.
         """
         place = fold.place
-        left = (self._reasoning_budget or 0) - fold.usage.reasoning_tokens - place.waiting
+        left = (self._reasoning_budget or 0) - fold.said.reasoning_tokens - place.waiting
         if place.kind is not None or place.where is Where.OVER:
             return max(0, left)
         return left - (_position(fold) - place.start)

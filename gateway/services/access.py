@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from gateway.store.engine import Database
     from gateway.store.tenants import OwnPolicy, PolicyChanges
+    from gateway.tenancy import Dialect
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
@@ -165,7 +166,9 @@ class Access:
         tenant, own = found
         return TenantDetail(tenant, own, own.over(self._defaults))
 
-    async def create_key(self, tenant_name: str, key_name: str) -> tuple[ApiKey, str]:
+    async def create_key(
+        self, tenant_name: str, key_name: str, *, dialect: Dialect = "openai"
+    ) -> tuple[ApiKey, str]:
         """The key and its secret, which cannot be had again.
 
         Raises `ResourceNotFound` for an unknown tenant, `InvalidRequest` for a disabled one or a
@@ -184,6 +187,7 @@ class Access:
                 name=key_name,
                 hint=secret[-_HINT_LENGTH:],
                 hash=self._hash(secret),
+                dialect=dialect,
             ),
         )
         return key, secret
@@ -284,4 +288,8 @@ def _no_tenant(name: str) -> ResourceNotFound:
 def _incorrect(secret: str) -> AuthenticationError:
     """Says nothing but what the caller sent, and of that no more than helps to recognise it."""
     shown = f"{secret[:5]}***{secret[-_HINT_LENGTH:]}" if _SHOWABLE.match(secret) else "***"
-    return AuthenticationError(f"Incorrect API key provided: {shown}.", code="invalid_api_key")
+    return AuthenticationError(
+        f"Incorrect API key provided: {shown}. Check it, or ask the operator of this server for a "
+        "new one.",
+        code="invalid_api_key",
+    )

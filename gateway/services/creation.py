@@ -13,11 +13,11 @@ What has its log in the database is durable: any replica goes on with it when th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
-from gateway.errors import KeyTaken, StoreUnavailable
+from gateway.errors import ConversationLocked, KeyTaken, StoreUnavailable
 from gateway.protocol.idempotency import reused_key
 from gateway.runs.journal import MemoryJournal
 from gateway.runs.live import LiveLog
@@ -55,6 +55,9 @@ class Order:
 
     `body_bytes` is how long it was as JSON; `requested_at` when it came, in seconds of
     `time.perf_counter`. `local` are responses that it may continue without their being stored.
+    `remembered`: if this one is not stored either, others may continue it in the same way
+    (`Generation.continued`). Without `generate` the context is checked and prepared for whoever
+    continues it, and the model says nothing.
     """
 
     principal: Principal
@@ -63,13 +66,15 @@ class Order:
     body_bytes: int
     requested_at: float
     local: Mapping[str, Parent] = field(default_factory=dict)
+    remembered: bool = False
+    generate: bool = True
 
     @property
     def is_durable(self) -> bool:
         """The response must outlive its client, and this process."""
         request, policy = self.request, self.principal.policy
         is_kept = self.key is not None or policy.on_disconnect == "continue"
-        return request.background or (request.store and is_kept)
+        return self.generate and (request.background or (request.store and is_kept))
 
 
 class Creation:
@@ -115,6 +120,11 @@ class Creation:
             except KeyTaken:
                 # Another request with it was accepted meanwhile: that one's response is ours.
                 continue
+            except ConversationLocked:
+                # So it may be here: then it is that response that holds the conversation.
+                if (repeated := await self._repeated(order)) is None:
+                    raise
+                return repeated
         raise KeyTaken
 
     async def _repeated(self, order: Order) -> Generation | None:
@@ -146,7 +156,11 @@ class Creation:
                 body_bytes=order.body_bytes,
                 durable=order.is_durable,
                 local=order.local,
+                remembered=order.remembered and not order.request.store,
             )
+            if not order.generate:
+                nothing = replace(specification.sampling, max_tokens=0)
+                specification = replace(specification, sampling=nothing)
             if order.is_durable:
                 return await self._accepted(order, specification)
             generation = self._in_memory(order, specification)

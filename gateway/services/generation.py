@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
@@ -11,6 +11,8 @@ import orjson
 from gateway import ids
 from gateway.errors import Draining
 from gateway.protocol.responses import Outcome, response_body
+from gateway.runs.records import output_context
+from gateway.services.parents import Parent
 from gateway.services.retrieval import not_found
 from gateway.store import responses as rows
 
@@ -67,6 +69,13 @@ class Generation(Protocol):
         """All events, as they come. Ends after the terminal one, unless this process drains."""
         ...
 
+    def continued(self) -> Parent | None:
+        """Once it is over: what a response begins with that continues it.
+
+        None if that is not known here, because it is stored or nobody wanted it remembered.
+        """
+        ...
+
     async def response(self) -> bytes:
         """The Response object as JSON: of a background response as it is, otherwise finished.
 
@@ -89,7 +98,7 @@ class Started(NamedTuple):
     async def produced(self) -> None:
         """Wait for the first output, or the end. Raises what made it fail before any output."""
         await self.live.produced.wait()
-        if self.failure is not None and not self.live.fold.usage.output_tokens:
+        if self.failure is not None and not self.live.fold.said.output_tokens:
             raise self.failure
 
 
@@ -136,6 +145,7 @@ class ForegroundGeneration:
     def __init__(self, specification: RunSpecification, started: Started) -> None:
         self._run, self._live = started
         self._started = started
+        self._specification = specification
         self.response_id = ids.response_id(specification.head.uuid)
         self.model = specification.model
 
@@ -161,6 +171,18 @@ class ForegroundGeneration:
     def follow(self) -> Batches:
         """All events, as they come; the last one is terminal."""
         return self._live.follow()
+
+    def continued(self) -> Parent | None:
+        """Its context and what it said, as they would come back from the database."""
+        specification = self._specification
+        if specification.inherited is None:
+            return None
+        said = (output_context(item) for item in self._live.fold.items())
+        own = tuple(replace(item, parsed=None) for item in (*specification.added, *said))
+        items = (*specification.inherited, *own)
+        # What hangs on no stored response would be lost to whoever stores what continues it.
+        unstored = own if specification.parent is not None else items
+        return Parent(specification.parent, items, specification.root_created_at, unstored=unstored)
 
     async def response(self) -> bytes:
         """The finished Response object. Raises what made it fail."""
@@ -207,6 +229,9 @@ class AcceptedGeneration:
         """All events, as soon as they are committed, wherever they are generated."""
         return self._reading.follow(self._tenant_id, self._head.uuid)
 
+    def continued(self) -> None:
+        """It is stored."""
+
     async def response(self) -> bytes:
         """A background response: that it is queued. Otherwise the finished Response object."""
         if self._started is None:
@@ -249,6 +274,9 @@ class RepeatedGeneration:
         """All events from the first on, then those to come. Call it once, for a stream."""
         assert self._batches is not None, "the request was not for a stream"
         return self._batches
+
+    def continued(self) -> None:
+        """It is stored."""
 
     async def response(self) -> bytes:
         """A background response as it is, any other once it is over, also if it failed."""

@@ -58,6 +58,8 @@ class Health:
         states = self._pool.snapshot()
         if not any(state.healthy for state in states):
             reasons.append("no backend is healthy")
+        elif not any(state.healthy and state.reached for state in states):
+            reasons.append("no backend has answered yet")
         if not self._pool.models():
             reasons.append("no backend has said yet what it serves")
         backends = [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ModelNotFound, NoUpstreamAvailable
 from gateway.protocol.parameters import DEFAULT_EFFORT
+from gateway.protocol.refusals import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 VENDOR_PREFIX = "openai/"
 """Some clients keep it in the model's name (clients.md §1.3), some servers list models with it."""
+CAPABILITIES = ("reasoning", "tools", "structured_outputs", "streaming", "background")
+"""Of every model here: they are all of one family. It reads and writes text only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,10 @@ class Model:
     reasoning_effort: Effort
 
     def body(self) -> dict[str, Any]:
-        """The model object of the API, with what clients need to size their context."""
+        """The model object of the API, with what clients need to size their context.
+
+        An output may be as long as the context leaves room for: there is no other bound.
+        """
         return {
             "id": self.id,
             "object": "model",
@@ -38,7 +44,10 @@ class Model:
             "owned_by": "harmony-gateway",
             "shutdown_date": None,
             "context_length": self.context_length,
+            "max_output_tokens": self.context_length,
             "aliases": list(self.aliases),
+            "capabilities": list(CAPABILITIES),
+            "reasoning_effort": self.reasoning_effort,
         }
 
 
@@ -72,7 +81,7 @@ class Models:
         offered = {model for state in self._pool.snapshot() for model in state.models}
         if not lengths or offered.intersection(candidates):
             raise NoUpstreamAvailable(name, "no backend has said yet what it serves")
-        raise ModelNotFound(name)
+        raise ModelNotFound(shown(name))
 
     def require_logprobs(self, model: Model) -> None:
         """Make sure that logprobs of this model can be told.

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.conversation.assembly import referenced_ids
-from gateway.errors import InvalidRequest, PreviousResponseNotFound
-from gateway.store import messages
+from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
+from gateway.protocol.conversations import unknown_conversation
+from gateway.store import messages, turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context import ContextItem, ConversationPlace
     from gateway.protocol.requests import CreateResponse
     from gateway.store.engine import Database
     from gateway.tenancy import TenantId
@@ -28,12 +29,21 @@ class Parent:
 
     `uuid` is the stored response before it, None without one. `items` are all of its context.
     `root_created_at` (unix seconds) pins the date in the prompt, so that a conversation that goes
-    on after midnight still finds its cached prefix.
+    on after midnight still finds its cached prefix. `unstored` are those at the end of `items` that
+    are kept nowhere but here: whoever stores what continues them stores them, too. `conversation`
+    is the one that it continues instead of a response, as far as that had come.
     """
 
     uuid: UUID | None
     items: Sequence[ContextItem]
     root_created_at: int
+    unstored: Sequence[ContextItem] = ()
+    conversation: ConversationPlace | None = None
+
+    @property
+    def stored(self) -> tuple[ContextItem, ...]:
+        """The items before those."""
+        return tuple(self.items[: len(self.items) - len(self.unstored)])
 
 
 class Parents:
@@ -57,8 +67,13 @@ class Parents:
 
         `local` knows responses by their public id that may be in no database; it is asked first.
         Raises `PreviousResponseNotFound`, `InvalidRequest` for one that is still generated or a
-        chain that is too long, `StoreUnavailable`.
+        chain that is too long, `ResourceNotFound` for an unknown conversation, `ConversationLocked`
+        when the response could not be added to it, `StoreUnavailable`.
         """
+        if request.conversation is not None:
+            return await self._conversation(
+                tenant_id, request.conversation.id, is_written=request.store
+            )
         previous = request.previous_response_id
         if previous is None:
             return Parent(None, (), created_at)
@@ -70,6 +85,21 @@ class Parents:
         """Stored items that the request's input only names, by id; unknown ones are absent."""
         wanted = referenced_ids(request.input)
         return await messages.find_items(self._database, tenant_id, wanted) if wanted else {}
+
+    async def _conversation(
+        self, tenant_id: TenantId, conversation_id: str, *, is_written: bool
+    ) -> Parent:
+        """`is_written`: the response will be added to it."""
+        uuid = ids.parse_conversation_id(conversation_id)
+        found = uuid and await turns.read(
+            self._database, tenant_id, uuid, items_max=self._items_max
+        )
+        if not found:
+            raise unknown_conversation(conversation_id)
+        if is_written and found.is_locked:
+            raise ConversationLocked
+        created_at = int(found.created_at.timestamp())
+        return Parent(None, found.items, created_at, conversation=found.place)
 
     async def _stored(self, tenant_id: TenantId, previous: str) -> Parent:
         uuid = ids.parse_response_id(previous)

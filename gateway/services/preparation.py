@@ -6,16 +6,17 @@ import hashlib
 import hmac
 import time
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
 
 from gateway import ids
 from gateway.checking import Checker
 from gateway.conversation.assembly import assemble
 from gateway.conversation.truncation import drop_oldest_turns
-from gateway.conversation.unsealing import unseal
+from gateway.conversation.unsealing import opened, unseal, with_last_opened
 from gateway.errors import ContextLengthExceeded
 from gateway.generation import PREAMBLE
 from gateway.harmony.rendering import RenderOptions
@@ -26,9 +27,10 @@ from gateway.protocol.rules import rules_of
 from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding
 from gateway.services import terms
+from gateway.services.compactor import SummaryPlan, is_triggered, summary_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
     from gateway.conversation.assembly import Context
@@ -38,10 +40,13 @@ if TYPE_CHECKING:
     from gateway.protocol.requests import CreateResponse
     from gateway.protocol.rules import OutputRules
     from gateway.sealing import Sealer
+    from gateway.services.compactor import Compactor, Made
     from gateway.services.models import Model, Models
     from gateway.services.parents import Parent, Parents
     from gateway.services.threads import Threads
     from gateway.tenancy import Principal, TenantId
+
+T = TypeVar("T")
 
 REPEATED_ITEM_BYTES = 100
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
@@ -71,10 +76,11 @@ class SystemMessage:
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What prompts are rendered by, and where."""
+    """What prompts are rendered by, where, and by what they are made short."""
 
     renderer: Renderer
     threads: Threads
+    compactor: Compactor
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,8 @@ class Secrets:
 class _Draft:
     """All that a specification is made from, read and looked up.
 
-    `created_at` is in unix seconds. `durable`: its log is to be kept in the database.
+    `created_at` is in unix seconds. `durable`: its log is to be kept in the database. `remembered`:
+    what it inherits is to be known afterwards. `made` is the summary that its context ends with.
     """
 
     principal: Principal
@@ -100,6 +107,8 @@ class _Draft:
     stored: Mapping[str, ContextItem]
     uuid: UUID
     created_at: int
+    remembered: bool = False
+    made: Made | None = None
 
     def size_bytes(self, body_bytes: int) -> int:
         """How much there is to compile, to assemble and to render."""
@@ -130,6 +139,7 @@ class Preparation:
         self._limits = limits
         self._system_message = system_message
         self._secrets = secrets
+        self._compactor = rendering.compactor
 
     async def prepare(
         self,
@@ -139,16 +149,59 @@ class Preparation:
         body_bytes: int,
         durable: bool,
         local: Mapping[str, Parent],
+        remembered: bool = False,
     ) -> RunSpecification:
         """The specification of a new response; `body_bytes` tells how much work that is.
 
         `durable`: any replica may have to go on with it. `local` are responses that it may continue
-        without their being stored (`Parents.of`).
+        without their being stored (`Parents.of`). `remembered`: others may continue this one in the
+        same way.
 
         Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
         nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
-        that was sealed elsewhere, a prompt that is too long), `StoreUnavailable`.
+        that was sealed elsewhere, a prompt that is too long), `StoreUnavailable`, and where the
+        context is to be compacted `UpstreamError` and `SummaryFailed`.
         """
+        draft = await self._draft(
+            principal, request, durable=durable, local=local, remembered=remembered
+        )
+        draft = await self._compacted(draft, body_bytes)
+        try:
+            return await self._in_thread(self._specify, draft, body_bytes)
+        except BaseException:
+            if draft.made is not None:
+                await self._compactor.book(draft.made)
+            raise
+
+    async def summary(
+        self, principal: Principal, request: CreateResponse, *, body_bytes: int
+    ) -> SummaryPlan:
+        """How to summarise what the request continues and brings; raises what `prepare` does."""
+        draft = await self._draft(principal, request)
+        return await self._in_thread(self._summary, draft, body_bytes)
+
+    async def count(self, principal: Principal, request: CreateResponse, *, body_bytes: int) -> int:
+        """How many tokens the prompt of the request has, also of one that is too long to be run.
+
+        Raises `RequestError` and `StoreUnavailable` as `prepare` does.
+        """
+        draft = await self._draft(principal, request)
+        return await self._in_thread(self._count, draft, body_bytes)
+
+    async def _in_thread(self, work: Callable[[_Draft], T], draft: _Draft, body_bytes: int) -> T:
+        return await self._threads.run(
+            partial(work, draft), size_bytes=draft.size_bytes(body_bytes)
+        )
+
+    async def _draft(
+        self,
+        principal: Principal,
+        request: CreateResponse,
+        *,
+        durable: bool = False,
+        local: Mapping[str, Parent] = MappingProxyType({}),
+        remembered: bool = False,
+    ) -> _Draft:
         model = self._models.get(request.model)
         if request.wants_logprobs:
             self._models.require_logprobs(model)
@@ -157,12 +210,51 @@ class Preparation:
             principal.tenant_id, request, created_at=created_at, local=local
         )
         stored = await self._parents.named_items(principal.tenant_id, request)
-        draft = _Draft(
-            principal, request, durable, model, parent, stored, ids.new_uuid(), created_at
+        return _Draft(
+            principal,
+            request,
+            durable,
+            model,
+            parent,
+            stored,
+            ids.new_uuid(),
+            created_at,
+            remembered,
         )
-        return await self._threads.run(
-            partial(self._specify, draft), size_bytes=draft.size_bytes(body_bytes)
-        )
+
+    async def _compacted(self, draft: _Draft, body_bytes: int) -> _Draft:
+        """The draft, with a summary if one is asked for or due."""
+        if not (draft.request.context_management or is_triggered(draft.request)):
+            return draft
+        plan = await self._in_thread(self._due_summary, draft, body_bytes)
+        if plan is None:
+            return draft
+        return replace(draft, made=await self._compactor.make(plan.specification))
+
+    def _due_summary(self, draft: _Draft) -> SummaryPlan | None:
+        if not is_triggered(draft.request):
+            context, rules = self._assembled(draft), rules_of(self._head(draft).echo)
+            prompt = self._render(context.items, self._options(draft, rules))
+            is_due = self._compactor.is_due(
+                draft.request, context.items, prompt, context_length=draft.model.context_length
+            )
+            if not is_due:
+                return None
+        return self._summary(draft)
+
+    def _summary(self, draft: _Draft) -> SummaryPlan:
+        request = self._compactor.request_for(draft.request)
+        asking = replace(draft, request=request, uuid=ids.new_uuid(), durable=False)
+        # The last item is the one that asks.
+        plan = SummaryPlan(self._specify(asking), self._assembled(asking).items[:-1])
+        self._compactor.check(plan, context_length=draft.model.context_length)
+        return plan
+
+    def _count(self, draft: _Draft) -> int:
+        rules = rules_of(self._head(draft).echo)
+        Checker(rules).compile()
+        prompt, _ = self._fit(draft, self._assembled(draft), self._options(draft, rules))
+        return len(prompt.ids)
 
     def _specify(self, draft: _Draft) -> RunSpecification:
         """Compile, assemble and render: no I/O, so that it can be done in a thread."""
@@ -172,8 +264,12 @@ class Preparation:
         rules = rules_of(head.echo)
         checker = Checker(rules)
         checker.compile()
-        prompt, added = self._fit(draft, self._assembled(draft), self._options(draft, rules))
+        prompt, own = self._fit(draft, self._assembled(draft), self._options(draft, rules))
+        _check_room(prompt, model)
+        added = (*parent.unstored, *own)
         sampling = terms.sampling(request, room=model.context_length - len(prompt.ids))
+        if is_triggered(request):
+            sampling = replace(sampling, max_tokens=0)
         return RunSpecification(
             principal=draft.principal,
             head=head,
@@ -184,6 +280,7 @@ class Preparation:
             cache_salt=self._cache_salt(draft.principal.tenant_id),
             store=request.store,
             parent=parent.uuid,
+            conversation=parent.conversation,
             root_created_at=parent.root_created_at,
             rules=rules,
             checker=checker,
@@ -197,6 +294,8 @@ class Preparation:
             durable=draft.durable,
             streamed=request.stream,
             inputs=len(added),
+            inherited=parent.stored if draft.remembered else None,
+            compacted=draft.made and draft.made.compacted,
         )
 
     def _head(self, draft: _Draft) -> ResponseHead:
@@ -215,16 +314,14 @@ class Preparation:
 
     def _assembled(self, draft: _Draft) -> Context:
         new = draft.request.input
+        sealer, tenant = self._secrets.sealer, draft.principal.tenant_id
         return assemble(
-            draft.parent.items,
+            with_last_opened(draft.parent.items, sealer, tenant=tenant),
             new,
-            stored=draft.stored,
-            unsealed=unseal(
-                new,
-                self._secrets.sealer,
-                tenant=draft.principal.tenant_id,
-                model=draft.model.id,
-            ),
+            stored={
+                name: opened(item, sealer, tenant=tenant) for name, item in draft.stored.items()
+            },
+            unsealed=unseal(new, sealer, tenant=tenant, model=draft.model.id),
             response=draft.uuid,
         )
 
@@ -253,6 +350,8 @@ class Preparation:
         """
         request, length = draft.request, draft.model.context_length
         items = context.items
+        if draft.made is not None:
+            items = (*items, summary_in(draft.made.compacted))
         prompt = self._render(items, options)
         added = _rendered(context, prompt)
         room = length - len(prompt.ids)
@@ -260,19 +359,23 @@ class Preparation:
         if request.truncation == "auto" and room < wanted:
             kept = drop_oldest_turns(items, _costs(prompt, len(items)), wanted - room)
             prompt = self._render([items[i] for i in kept], options)
-            room = length - len(prompt.ids)
-        if room < 1:
-            raise ContextLengthExceeded(
-                f"Your input exceeds the context window of this model: it takes {len(prompt.ids)} "
-                f"of {length} tokens, and the output needs some, too. Please adjust your input and "
-                "try again."
-            )
         return prompt, added
 
     def _cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
         digest = hmac.digest(self._secrets.cache_salt, tenant_id.bytes, hashlib.sha256)
         return digest.hex()
+
+
+def _check_room(prompt: Prompt, model: Model) -> None:
+    """Raises `ContextLengthExceeded`."""
+    length = model.context_length
+    if len(prompt.ids) >= length:
+        raise ContextLengthExceeded(
+            f"Your input exceeds the context window of this model: it takes {len(prompt.ids)} "
+            f"of {length} tokens, and the output needs some, too. Please adjust your input and "
+            "try again."
+        )
 
 
 def _rendered(context: Context, prompt: Prompt) -> tuple[ContextItem, ...]:

@@ -14,6 +14,7 @@ import orjson
 from gateway import ids
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.log import FOLD_VERSION
+from gateway.protocol.refusals import shown
 from gateway.protocol.responses import Outcome, ResponseStatus, response_body
 from gateway.runs.plan import head_of
 from gateway.store import messages
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal, TenantId
 
 ENDED: Final = {
-    "completed": "Cannot cancel a completed response.",
-    "failed": "Cannot cancel a failed response.",
-    "incomplete": "Cannot cancel a response in terminal state.",
+    "completed": "Cannot cancel a completed response. Retrieve it to see its output.",
+    "failed": "Cannot cancel a failed response. Retrieve it to see its error.",
+    "incomplete": "Cannot cancel a response in terminal state. Retrieve it to see how it ended.",
 }
-"""Why a response with this status cannot be cancelled."""
+"""Why a response with this status cannot be cancelled, and what can be done instead."""
 _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
@@ -99,7 +100,10 @@ class Retrieval:
         if stored.status == "cancelled" and stored.durable:
             return stored.body
         if not stored.background:
-            raise InvalidRequest("Cannot cancel a synchronous response.")
+            raise InvalidRequest(
+                "Cannot cancel a synchronous response. Create it with background=true to be able "
+                "to, or close the connection that it is sent over."
+            )
         raise InvalidRequest(ENDED[stored.status])
 
     async def delete(self, principal: Principal, response_id: str) -> None:
@@ -109,7 +113,9 @@ class Retrieval:
         """
         stored = await self._find(principal, response_id)
         if not stored.is_terminal:
-            raise InvalidRequest("Cannot delete an in-flight response.")
+            raise InvalidRequest(
+                "Cannot delete an in-flight response. Cancel it first, or wait until it has ended."
+            )
         if not await rows.delete(self._database, principal.tenant_id, stored.uuid):
             raise not_found(response_id)
 
@@ -184,6 +190,6 @@ def _span(seconds: int) -> str:
 
 def not_found(response_id: str) -> ResourceNotFound:
     return ResourceNotFound(
-        f"Response with id '{response_id}' not found. Responses are kept only when `store` is "
-        "true, until they are deleted or expire."
+        f"Response with id '{shown(response_id)}' not found. Responses are kept only when `store` "
+        "is true, until they are deleted or expire."
     )

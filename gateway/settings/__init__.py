@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.settings.environment import inherited
 from gateway.settings.loading import load_settings
 from gateway.settings.model import PolicyDefaults, Settings
 from gateway.settings.sections import (
@@ -38,5 +39,6 @@ __all__ = [
     "Settings",
     "Stream",
     "Upstream",
+    "inherited",
     "load_settings",
 ]

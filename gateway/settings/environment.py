@@ -8,6 +8,7 @@ are honoured because platforms set them; ours win over them.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -75,6 +76,11 @@ def lookup(name: str, environ: Mapping[str, str]) -> str | None:
         return environ[name]
     file = environ.get(name + FILE_SUFFIX)
     return Path(file).read_text(encoding="utf-8").rstrip("\r\n") if file else None
+
+
+def inherited(**changes: str) -> dict[str, str]:
+    """The environment of a program that this one becomes: ours, with changes."""
+    return {**os.environ, **changes}
 
 
 def read_environment(model: type[BaseModel], environ: Mapping[str, str]) -> Layer:

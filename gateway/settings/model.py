@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from typing_extensions import override
 
 from gateway.errors import ConfigError
+from gateway.settings.kinds import Secret
 from gateway.settings.sections import (
     Auth,
     Backend,
@@ -29,7 +30,6 @@ from gateway.settings.sections import (
     Model,
     Reasoning,
     Retention,
-    Secret,
     Server,
     Stream,
     Upstream,

@@ -6,8 +6,7 @@ gateway.example.yaml are made from them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -19,74 +18,17 @@ from pydantic import (
     SecretStr,
 )
 
-if TYPE_CHECKING:
-    from pydantic import ValidationInfo
-
-MIB = 1024 * 1024
-
-Secret = Annotated[SecretStr, Field(min_length=1)]
-Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s\x00-\x1f]+$")]
-SECRET_CHARS_MIN = 16
-
-
-def _http_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("expected a URL such as http://gpu-1:8000")
-    if parts.query or parts.fragment or parts.username:
-        raise ValueError("a backend's URL has no query, fragment or user; use api_key")
-    return url.rstrip("/").removesuffix("/v1")
-
-
-def _postgres_url(url: SecretStr) -> SecretStr:
-    scheme = url.get_secret_value().partition("://")[0]
-    if scheme not in {"postgres", "postgresql", "postgresql+asyncpg"}:
-        raise ValueError("expected a URL such as postgresql://user:password@host:5432/database")
-    return url
-
-
-def _long(secret: SecretStr) -> SecretStr:
-    if len(secret.get_secret_value()) < SECRET_CHARS_MIN:
-        raise ValueError(f"expected {SECRET_CHARS_MIN} characters or more")
-    return secret
-
-
-LongSecret = Annotated[SecretStr, AfterValidator(_long)]
-
-
-def _not_below(other: str) -> AfterValidator:
-    """Compares with a field that is declared before; for a default only with `validate_default`."""
-
-    def check(value: int, info: ValidationInfo) -> int:
-        least = info.data.get(other)
-        if least is not None and value < least:
-            raise ValueError(f"must not be less than {other}, which is {least}")
-        return value
-
-    return AfterValidator(check)
-
-
-def _at_most_half_of(other: str) -> AfterValidator:
-    """The same: there must be time for a second try."""
-
-    def check(value: float, info: ValidationInfo) -> float:
-        whole = info.data.get(other)
-        if whole is not None and value > whole / 2:
-            raise ValueError(f"must be at most half of {other}, which is {whole}")
-        return value
-
-    return AfterValidator(check)
-
-
-def _none_or_from(least: int) -> AfterValidator:
-    """0 switches off; what lies between would be hit by what is meant to be there."""
-
-    def check(value: int) -> int:
-        if 0 < value < least:
-            raise ValueError(f"expected 0, or {least} or more")
-        return value
-
-    return AfterValidator(check)
+from gateway.settings.kinds import (
+    MIB,
+    LongSecret,
+    Name,
+    Secret,
+    at_most_half_of,
+    http_url,
+    none_or_from,
+    not_below,
+    postgres_url,
+)
 
 
 class Section(BaseModel):
@@ -123,7 +65,7 @@ class Server(Section):
 class Database(Section):
     """PostgreSQL."""
 
-    url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = Field(
+    url: Annotated[SecretStr, AfterValidator(postgres_url)] | None = Field(
         None, description="postgresql://…; without one an embedded PostgreSQL is started."
     )
     pool_size_max: PositiveInt = Field(
@@ -139,7 +81,7 @@ class Database(Section):
         description="Be told by other replicas at once (LISTEN); without it the polls find out: "
         "journal.tail_poll_s and background.claim_interval_s.",
     )
-    listen_url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = Field(
+    listen_url: Annotated[SecretStr, AfterValidator(postgres_url)] | None = Field(
         None,
         description="A direct connection for LISTEN where url leads through a transaction pooler; "
         "default: url.",
@@ -184,7 +126,7 @@ class Backend(Section):
     """One inference server."""
 
     name: Name = Field(description="Its name in logs and metrics.")
-    url: Annotated[str, AfterValidator(_http_url)] = Field(description="Such as http://gpu-1:8000.")
+    url: Annotated[str, AfterValidator(http_url)] = Field(description="Such as http://gpu-1:8000.")
     api_key: Secret | None = Field(None, description="Sent as a bearer token.")
     models: tuple[Name, ...] = Field((), description="Names it serves; empty: what it lists.")
     grammars: Literal["auto", "off"] = Field(
@@ -253,6 +195,10 @@ class Limits(Section):
         20_000, description="Characters or bytes handled on the event loop; more goes to a thread."
     )
     tokenize_threads_max: PositiveInt = Field(2, description="Threads that parse and tokenise.")
+    trace_records_max: PositiveInt = Field(
+        1000, description="Traces and spans in one request to /v1/traces/ingest."
+    )
+    trace_record_bytes_max: PositiveInt = Field(1 * MIB, description="Bytes of one trace or span.")
     responses_in_flight_max: PositiveInt = Field(
         1000, description="Responses generated at once by this process; one more is answered 429."
     )
@@ -303,7 +249,7 @@ class Background(Section):
     lease_s: PositiveFloat = Field(
         10.0, description="Seconds a replica may be silent until another goes on for it."
     )
-    heartbeat_s: Annotated[PositiveFloat, _at_most_half_of("lease_s")] = Field(
+    heartbeat_s: Annotated[PositiveFloat, at_most_half_of("lease_s")] = Field(
         3.0,
         validate_default=True,
         description="Seconds between two signs of life; at most half of lease_s.",
@@ -337,7 +283,7 @@ class Journal(Section):
     run_pending_bytes_max: PositiveInt = Field(
         64 * 1024, description="Bytes one response may be ahead of the database; then it waits."
     )
-    pending_bytes_max: Annotated[PositiveInt, _not_below("run_pending_bytes_max")] = Field(
+    pending_bytes_max: Annotated[PositiveInt, not_below("run_pending_bytes_max")] = Field(
         32 * MIB,
         validate_default=True,
         description="Bytes all responses together may be ahead of the database.",
@@ -356,7 +302,7 @@ class Retention(Section):
         description="Seconds after its end that a response can be streamed again. A tenant may "
         "have its own: tenants set.",
     )
-    response_s: Annotated[PositiveInt, _not_below("log_s")] = Field(
+    response_s: Annotated[PositiveInt, not_below("log_s")] = Field(
         30 * 86_400,
         validate_default=True,
         description="Seconds after its creation that a stored response is kept, or longer while "
@@ -412,7 +358,7 @@ class Generation(Section):
     header_tokens_max: PositiveInt = Field(
         64, le=256, description="Tokens of a message's header, beyond which it is repaired."
     )
-    repeated_tokens_max: Annotated[int, _none_or_from(64)] = Field(
+    repeated_tokens_max: Annotated[int, none_or_from(64)] = Field(
         1024,
         ge=0,
         description="Tokens that may be repetitions of the 1 to 8 before them, 64 or more; then "
@@ -468,6 +414,9 @@ class Compaction(Section):
     )
     reasoning_effort: Literal["low", "medium", "high"] = Field(
         "low", description="How hard the model thinks about a summary."
+    )
+    window_share: float = Field(
+        0.8, gt=0, lt=1, description="Part of the window that is the threshold of who names none."
     )
 
 

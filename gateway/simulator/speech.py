@@ -19,6 +19,7 @@ _MULTIBYTE: Final = re.compile(r"(?i)\b(?:emoji|unicode|chinese|japanese|cjk|mul
 _TOOL_SAID: Final = re.compile(r"(?i)\bwhat (?:did|does|has) the (?:tool|function) s(?:ay|aid)\b")
 _NAME_ASKED: Final = re.compile(r"(?i)\b(?:what(?:'s| is) my name|who am i)\b")
 _LAST_ASKED: Final = re.compile(r"(?i)\bwhat (?:did|have) i (?:just )?(?:say|said|ask|asked)\b")
+_SUMMARY_ASKED: Final = re.compile(r"(?i)\b(?:write|give me) a summary of this conversation\b")
 _TURNS_ASKED: Final = re.compile(r"(?i)\bhow many (?:turns|messages|questions)\b")
 
 MULTIBYTE: Final = (
@@ -87,6 +88,8 @@ def _reply(conversation: Conversation) -> str:
     if _TOOL_SAID.search(said):
         outputs = conversation.outputs
         return f"The tool said: {outputs[-1].text}" if outputs else "No tool has said anything."
+    if _SUMMARY_ASKED.search(said):
+        return _summary(conversation)
     if _NAME_ASKED.search(said):
         name = conversation.user_name
         return f"Your name is {name}." if name else "You have not told me your name."
@@ -95,6 +98,15 @@ def _reply(conversation: Conversation) -> str:
     if _TURNS_ASKED.search(said):
         return f"This is turn {len(conversation.users)} of our conversation."
     return _small_talk(conversation)
+
+
+def _summary(conversation: Conversation) -> str:
+    asked = conversation.users[:-1]
+    said = " ".join(f"{number}. {_quote(text)}" for number, text in enumerate(asked, 1))
+    tools = "; ".join(
+        f"{output.name} said {_quote(output.text)}" for output in conversation.outputs
+    )
+    return f"Messages of the user: {said or 'none'} Tools: {tools or 'none'}."
 
 
 def _small_talk(conversation: Conversation) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import Integer, bindparam, func, update
 
 from gateway.errors import ClaimLost
-from gateway.store import events, idempotency, messages, responses, usage
+from gateway.store import events, idempotency, messages, responses, turns, usage
 from gateway.store.claims import Claim
 from gateway.store.tables import RUNNING, TERMINAL
 from gateway.store.tables import responses as table
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from gateway.store.events import LogRow
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
+
+
+ANSWERED: Final = frozenset({"completed", "incomplete"})
+"""What is added to the conversation that it continues. Anything else leaves that as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ _END: Final = (
         owner=None,
         lease_until=None,
     )
-    .returning(table.c.key_id, table.c.model, table.c.created_at)
+    .returning(table.c.key_id, table.c.model, table.c.created_at, table.c.conversation_id)
 )
 
 
@@ -155,6 +159,8 @@ async def _end(
     if entries is not None:
         await events.add(connection, claim, ended.created_at, entries)
     await messages.add(connection, claim.tenant_id, claim.uuid, finished.items)
+    if ended.conversation_id is not None and finished.status in ANSWERED:
+        await turns.append(connection, claim.tenant_id, ended.conversation_id, claim.uuid)
     if finished.tokens is not None:
         line = usage.UsageLine(
             response=claim.uuid,

@@ -56,50 +56,82 @@ class ItemPage(NamedTuple):
     has_more: bool
 
 
+_COLUMNS: Final = "kind, role, phase, item_id, call_id, name, complete, item, ids"
+
+# A chain may begin in a conversation: with its items as far as it had come then. They stand one
+# level above the first response.
 _CHAIN: Final = """
 WITH RECURSIVE chain AS (
-    SELECT id, parent_id, status, root_created_at, 0 AS depth
+    SELECT id, parent_id, conversation_id, conversation_end, status, root_created_at, 0 AS depth
     FROM responses
     WHERE tenant_id = :tenant AND id = :response
     UNION ALL
-    SELECT parent.id, parent.parent_id, parent.status, parent.root_created_at, chain.depth + 1
+    SELECT parent.id, parent.parent_id, parent.conversation_id, parent.conversation_end,
+           parent.status, parent.root_created_at, chain.depth + 1
     FROM chain
     JOIN responses AS parent ON parent.tenant_id = :tenant AND parent.id = chain.parent_id
     WHERE chain.depth < :depth_max
+), root AS (
+    SELECT depth, parent_id, conversation_id, conversation_end
+    FROM chain ORDER BY depth DESC LIMIT 1
 )"""
+_OF_RESPONSES: Final = """
+    FROM chain
+    JOIN messages AS m ON m.tenant_id = :tenant AND m.response_id = chain.id
+"""
+_OF_CONVERSATION: Final = """
+    FROM root
+    JOIN conversation_items AS c ON c.tenant_id = :tenant
+                                AND c.conversation_id = root.conversation_id
+                                AND c.position < root.conversation_end
+"""
 
-# The first row tells how far the walk came, the last row is of the response itself: a response
-# without items has a row of nulls.
+# A response without any items has a row of nulls.
 _HISTORY: Final = text(f"""{_CHAIN}
-SELECT chain.depth, chain.parent_id, chain.status, chain.root_created_at,
-       m.kind, m.role, m.phase, m.item_id, m.call_id, m.name, m.complete, m.item, m.ids
-FROM chain
-LEFT JOIN messages AS m ON m.tenant_id = :tenant AND m.response_id = chain.id
-ORDER BY chain.depth DESC, m.position
+SELECT root.depth, root.parent_id, root.conversation_id, asked.status, asked.root_created_at,
+       root.conversation_id IS NOT NULL AND one.id IS NULL AS lost_conversation,
+       i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, i.item, i.ids
+FROM root
+JOIN chain AS asked ON asked.depth = 0
+LEFT JOIN conversations AS one ON one.tenant_id = :tenant AND one.id = root.conversation_id
+LEFT JOIN (
+    SELECT chain.depth, m.position, {_COLUMNS}
+    {_OF_RESPONSES}
+    UNION ALL
+    SELECT root.depth + 1, c.position, {_COLUMNS}
+    {_OF_CONVERSATION}
+) AS i ON true
+ORDER BY i.depth DESC, i.position
 LIMIT :row_limit
 """)  # noqa: S608 - constants only
 
 # An item that clients sent again with its id is listed once, at its latest place: otherwise a page
 # that ends with it could not say where the next one begins.
 _LIST: Final = f"""{_CHAIN}, listed AS (
-    SELECT m.item_id, m.response_id, m.position,
-           row_number() OVER (ORDER BY chain.depth DESC, m.position) AS place,
-           row_number() OVER (
-               PARTITION BY m.item_id ORDER BY chain.depth, m.position DESC
-           ) = 1 AS is_latest
-    FROM chain
-    JOIN messages AS m ON m.tenant_id = :tenant AND m.response_id = chain.id
-    WHERE chain.depth > 0 OR NOT m.is_output
+    SELECT item_id, response_id, conversation_id, position,
+           row_number() OVER (ORDER BY depth DESC, position) AS place,
+           row_number() OVER (PARTITION BY item_id ORDER BY depth, position DESC) = 1 AS is_latest
+    FROM (
+        SELECT m.item_id, m.response_id, NULL AS conversation_id, m.position, chain.depth
+        {_OF_RESPONSES}
+        WHERE chain.depth > 0 OR NOT m.is_output
+        UNION ALL
+        SELECT c.item_id, NULL, c.conversation_id, c.position, root.depth + 1
+        {_OF_CONVERSATION}
+    ) AS every
 )
 SELECT EXISTS (SELECT FROM chain) AS is_known, start.place AS start, page.item
 FROM (
     SELECT (SELECT place FROM listed WHERE is_latest AND item_id = CAST(:after AS bytea)) AS place
 ) AS start
 LEFT JOIN LATERAL (
-    SELECT m.item, listed.place
+    SELECT coalesce(m.item, c.item) AS item, listed.place
     FROM listed
-    JOIN messages AS m ON m.tenant_id = :tenant AND m.response_id = listed.response_id
-                      AND m.position = listed.position
+    LEFT JOIN messages AS m ON m.tenant_id = :tenant AND m.response_id = listed.response_id
+                           AND m.position = listed.position
+    LEFT JOIN conversation_items AS c ON c.tenant_id = :tenant
+                                     AND c.conversation_id = listed.conversation_id
+                                     AND c.position = listed.position
     WHERE listed.is_latest
       AND (CAST(:after AS bytea) IS NULL OR listed.place {{beyond}} start.place)
     ORDER BY listed.place {{direction}}
@@ -112,21 +144,32 @@ _LISTS: Final = {
     "desc": text(_LIST.format(beyond="<", direction="DESC")),
 }
 
-_FIND: Final = text("""
-SELECT DISTINCT ON (item_id) kind, role, phase, item_id, call_id, name, complete, item, ids
-FROM messages
-WHERE tenant_id = :tenant AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
-ORDER BY item_id, response_id DESC, position DESC
-""")
+_FIND_IN: Final = """
+    SELECT {holder} AS holder, position, {columns}
+    FROM {table}
+    WHERE tenant_id = :tenant AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
+"""
+_FIND: Final = text(f"""
+SELECT DISTINCT ON (item_id) {_COLUMNS}
+FROM (
+    {_FIND_IN.format(holder="response_id", table="messages", columns=_COLUMNS)}
+    UNION ALL
+    {_FIND_IN.format(holder="conversation_id", table="conversation_items", columns=_COLUMNS)}
+) AS found
+ORDER BY item_id, holder DESC, position DESC
+""")  # noqa: S608 - constants only
 _ADD: Final = insert(messages)
 
 
 def row_of(stored: StoredItem) -> dict[str, Any]:
     """The columns of an item, its response's key left out."""
-    context = stored.context
+    place = {"position": stored.position, "is_output": stored.is_output}
+    return place | item_columns(stored.context)
+
+
+def item_columns(context: ContextItem) -> dict[str, Any]:
+    """The columns of an item wherever it is kept."""
     return {
-        "position": stored.position,
-        "is_output": stored.is_output,
         "kind": context.kind,
         "role": context.role,
         "phase": context.phase,
@@ -149,7 +192,8 @@ async def add(
         await connection.execute(_ADD, rows)
 
 
-def _context(row: Row[*tuple[Any, ...]]) -> ContextItem:
+def context_of(row: Row[*tuple[Any, ...]]) -> ContextItem:
+    """The inverse of `item_columns`; text and ids are as the database has them."""
     return ContextItem(
         kind=row.kind,
         item_id=unpack_text(row.item_id),
@@ -168,36 +212,43 @@ async def history(
 ) -> History | None:
     """All that a successor of this response inherits; None when it is unknown.
 
-    Raises `PreviousResponseNotFound` naming an ancestor that was deleted, and `InvalidRequest` for
-    a chain of more than `depth_max` responses or `items_max` items.
+    Raises `PreviousResponseNotFound` naming an ancestor, or the conversation in which the chain
+    began, that was deleted, and `InvalidRequest` for a chain of more than `depth_max` responses or
+    `items_max` items.
     """
     parameters = {
         "tenant": tenant_id,
         "response": uuid,
         "depth_max": depth_max,
-        # Enough for a row of nulls from each response, and one item too many.
-        "row_limit": items_max + depth_max + 2,
+        "row_limit": items_max + 1,
     }
     async with database.transaction(tenant_id) as connection:
         rows = (await connection.execute(_HISTORY, parameters)).all()
     if not rows:
         return None
-    _check_depth(rows[0], depth_max)
-    items = tuple(_context(row) for row in rows if row.kind is not None)
+    _check_root(rows[0], depth_max)
+    items = tuple(context_of(row) for row in rows if row.kind is not None)
     if len(items) > items_max:
         raise _too_long(f"more than {items_max} items")
-    return History(items=items, status=rows[-1].status, root_created_at=rows[-1].root_created_at)
+    return History(items=items, status=rows[0].status, root_created_at=rows[0].root_created_at)
 
 
-def _check_depth(oldest: Row[*tuple[Any, ...]], depth_max: int) -> None:
-    if oldest.depth >= depth_max:
+def _check_root(row: Row[*tuple[Any, ...]], depth_max: int) -> None:
+    if row.depth >= depth_max:
         raise _too_long(f"more than {depth_max} responses")
-    if oldest.parent_id is not None:
-        ancestor = ids.response_id(oldest.parent_id)
+    if row.parent_id is not None:
+        ancestor = ids.response_id(row.parent_id)
         raise PreviousResponseNotFound(
             ancestor,
             f"Previous response with id '{ancestor}' not found: the conversation that"
             " 'previous_response_id' continues goes back to it, and it was deleted.",
+        )
+    if row.lost_conversation:
+        conversation = ids.conversation_id(row.conversation_id)
+        raise PreviousResponseNotFound(
+            conversation,
+            f"Conversation with id '{conversation}' not found: the responses that"
+            " 'previous_response_id' continues began in it, and it was deleted.",
         )
 
 
@@ -242,15 +293,21 @@ async def input_items(
     return ItemPage(items=items[:limit], has_more=len(items) > limit)
 
 
+def digests(item_ids: Iterable[str]) -> list[bytes]:
+    """What the indexes by id hold."""
+    return [hashlib.sha256(pack_text(item_id)).digest() for item_id in item_ids]
+
+
 async def find_items(
     database: Database, tenant_id: TenantId, item_ids: Iterable[str]
 ) -> dict[str, ContextItem]:
-    """Stored items by id, those of the latest response where several have one; unknown: absent."""
-    digests = [hashlib.sha256(pack_text(item_id)).digest() for item_id in item_ids]
-    if not digests:
+    """Stored items by id, of responses and of conversations; unknown ones are absent.
+
+    Where several have one id it is that of the latest response or conversation.
+    """
+    parameters = {"tenant": tenant_id, "digests": digests(item_ids)}
+    if not parameters["digests"]:
         return {}
     async with database.transaction(tenant_id) as connection:
-        rows: Sequence[Row[*tuple[Any, ...]]] = (
-            await connection.execute(_FIND, {"tenant": tenant_id, "digests": digests})
-        ).all()
-    return {item.item_id: item for item in map(_context, rows)}
+        rows: Sequence[Row[*tuple[Any, ...]]] = (await connection.execute(_FIND, parameters)).all()
+    return {item.item_id: item for item in map(context_of, rows)}

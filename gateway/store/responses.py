@@ -15,7 +15,7 @@ from sqlalchemy import insert as insert_into
 
 from gateway.errors import RateLimited
 from gateway.log import FOLD_VERSION
-from gateway.store import events, idempotency, messages
+from gateway.store import events, idempotency, messages, turns
 from gateway.store.claims import Claim
 from gateway.store.events import LogRow, day_of
 from gateway.store.tables import TERMINAL, responses
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from gateway.protocol.context import StoredItem
+    from gateway.protocol.context import ConversationPlace, StoredItem
     from gateway.store.engine import Database
     from gateway.store.idempotency import IdempotencyKey
     from gateway.tenancy import TenantId
@@ -40,7 +40,8 @@ class NewResponse:
     """A response that is accepted. `request` is JSON: the echo that it is shown with.
 
     Times are aware. `root_created_at` is when the first response of its chain was created: its own
-    `created_at` without a parent, otherwise that of the parent's `History`.
+    `created_at` without a parent, otherwise that of the parent's `History`. One that continues a
+    `conversation` has no parent, and the root is when the conversation was created.
 
     With an `owner` it is claimed from the start, under epoch 1 and for `lease_s` seconds; without,
     its epoch is 0 and any process may claim it, if it is durable. For that it has `plan` (all that
@@ -58,6 +59,7 @@ class NewResponse:
     root_created_at: datetime
     request: bytes
     parent: UUID | None = None
+    conversation: ConversationPlace | None = None
     background: bool = False
     stored: bool = True
     status: str = "in_progress"
@@ -167,12 +169,16 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
     """Record that a response is accepted, with all that comes with it, or nothing.
 
     Raises `StoreConflict` when its id is taken, `KeyTaken` when its idempotency key stands for
-    another response, and `RateLimited` when too many of its tenant wait already.
+    another response, `RateLimited` when too many of its tenant wait already, and what
+    `turns.insert_writer` raises when it continues a conversation.
     """
     async with database.transaction(tenant_id) as connection:
         if new.queued_max is not None:
             await _check_queue(connection, tenant_id, new.queued_max)
-        await connection.execute(_INSERT, _row(tenant_id, new))
+        if new.conversation is None:
+            await connection.execute(_INSERT, _row(tenant_id, new))
+        else:
+            await turns.insert_writer(connection, _row(tenant_id, new))
         if new.idempotency is not None:
             await idempotency.take(connection, tenant_id, new.uuid, new.idempotency)
         await messages.add(connection, tenant_id, new.uuid, new.items)
@@ -210,6 +216,8 @@ def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
         "created_at": new.created_at,
         "root_created_at": new.root_created_at,
         "parent_id": new.parent,
+        "conversation_id": new.conversation and new.conversation.uuid,
+        "conversation_end": new.conversation and new.conversation.end,
         "request": new.request,
         "plan": new.plan,
         "prompt": new.prompt_ids,

@@ -1,4 +1,4 @@
-"""The removal of what has expired: logs, stored responses, idempotency keys.
+"""The removal of what has expired: logs, stored responses, idempotency keys, traces.
 
 Only the database's clock says what that is. Every function is one short transaction that removes a
 bounded number of rows, and nothing at all while another process is at it. Logs mostly go with their
@@ -106,18 +106,32 @@ DELETE FROM idempotency_keys k USING (
 ) AS expired
 WHERE k.tenant_id = expired.tenant_id AND k.key_hash = expired.key_hash
 """)
+_DELETE_TRACES: Final = text("""
+DELETE FROM traces t USING (
+    SELECT old.tenant_id, old.key FROM tenants CROSS JOIN LATERAL (
+        SELECT tenant_id, key FROM traces
+        WHERE tenant_id = tenants.id
+          AND received_at < now() - make_interval(secs => CAST(:traces_s AS integer))
+        LIMIT :rows_max
+    ) AS old
+    LIMIT :rows_max
+) AS expired
+WHERE t.tenant_id = expired.tenant_id AND t.key = expired.key
+""")
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
     """How long things are kept where the tenant has no policy of its own, in seconds.
 
-    A log after the end of its response; a response and an idempotency key after their creation.
+    A log after the end of its response; a response and an idempotency key after their creation; a
+    trace or a span after it came last.
     """
 
     log_s: int
     response_s: int
     idempotency_key_s: int
+    traces_s: int
 
 
 async def delete_logs(database: Database, keep: Keep, *, rows_max: int) -> int:
@@ -171,6 +185,15 @@ async def delete_keys(database: Database, keep: Keep, *, rows_max: int) -> int:
             return 0
         expired = {"idempotency_key_s": keep.idempotency_key_s, "rows_max": rows_max}
         return (await connection.execute(_DELETE_KEYS, expired)).rowcount
+
+
+async def delete_traces(database: Database, keep: Keep, *, rows_max: int) -> int:
+    """Delete up to `rows_max` traces and spans that have not come again for so long."""
+    async with database.runs_transaction() as connection:
+        if not await is_alone(connection):
+            return 0
+        expired = {"traces_s": keep.traces_s, "rows_max": rows_max}
+        return (await connection.execute(_DELETE_TRACES, expired)).rowcount
 
 
 def _gaps(days: Sequence[date]) -> list[tuple[date, date]]:

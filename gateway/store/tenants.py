@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from sqlalchemy import Row
 
     from gateway.store.engine import Database
-    from gateway.tenancy import OnDisconnect, ReasoningSummary, ServiceTierMax
+    from gateway.tenancy import Dialect, OnDisconnect, ReasoningSummary, ServiceTierMax
 
 _FIND_PRINCIPAL: Final = text("SELECT * FROM find_principal(:key_hash)")
 DEFAULT_POLICY: Final = TenantPolicy()
+DEFAULT_DIALECT: Final[Dialect] = "openai"
+"""Of a key that was made before there were others."""
 _TAKE_ROLE: Final = text("SELECT set_config('role', :role, true)")
 _KEY = (
     api_keys.c.id,
@@ -31,6 +33,7 @@ _KEY = (
     api_keys.c.hint,
     api_keys.c.created_at,
     api_keys.c.disabled_at,
+    api_keys.c.dialect,
 )
 _TENANT = (tenants.c.id, tenants.c.name, tenants.c.created_at, tenants.c.disabled_at)
 
@@ -79,6 +82,7 @@ class NewKey:
     name: str
     hint: str
     hash: bytes
+    dialect: Dialect = "openai"
 
 
 def _tenant(row: Row[*tuple[Any, ...]]) -> Tenant:
@@ -97,6 +101,7 @@ def _key(row: Row[*tuple[Any, ...]]) -> ApiKey:
         hint=row.hint,
         created_at=row.created_at,
         disabled_at=row.disabled_at,
+        dialect=row.dialect or DEFAULT_DIALECT,
     )
 
 
@@ -164,6 +169,7 @@ async def insert_key(database: Database, new: NewKey) -> ApiKey:
         name=new.name,
         hint=new.hint,
         hash=new.hash,
+        dialect=new.dialect,
         created_at=func.now(),
     )
     async with database.owner_transaction() as connection:
@@ -209,5 +215,5 @@ async def find_principal(
         row.tenant_name,
         row.key_id,
         _own_policy(row).over(defaults),
-        row.dialect or "openai",
+        row.dialect or DEFAULT_DIALECT,
     )

@@ -43,6 +43,7 @@ class Member:
         self.description: Description | None = None
         self.engine: Engine | None = None
         self.problem: str | None = None
+        self.reached = False
         self._server = server
         self._metrics = metrics
         self._clock = clock
@@ -68,6 +69,7 @@ class Member:
             name=self.backend.name,
             models=self.models(),
             healthy=self.health.healthy,
+            reached=self.reached,
             available=self.health.available(now),
             in_flight=self._in_flight,
             failures=self.health.failures,
@@ -114,6 +116,7 @@ class Member:
         broken off only once the backend counts as unreachable.
         """
         was_reachable = self.health.reachable
+        self.reached = self.reached or alive
         self.health.polled(alive=alive)
         if was_reachable and not self.health.reachable:
             self.problem = "GET /health is not answered with 200"
@@ -128,6 +131,7 @@ class Member:
     def described(self, description: Description) -> None:
         """What the backend says of itself now; what it does not say has not changed."""
         self.description = description
+        self.reached = True
         if description.engine is not None:
             self.engine = description.engine
             self._server.runs(description.engine)
@@ -141,6 +145,7 @@ class Member:
             _log.warning("silent streams are broken off", upstream=self.backend.name, count=count)
 
     def _answered(self, seconds: float) -> None:
+        self.reached = True
         self.health.answered()
         self._metrics.upstream_first_token(self.backend.name, seconds)
         self._report()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -11,28 +9,46 @@ import pytest
 
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
-from tests.conformance.checking import Checker
+from tests.conformance.checking import Checker, Document, read_specification
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from gateway.tenancy import Dialect
+    from tests.conformance.checking import Json
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
 
-SPECIFICATION = (
-    Path(__file__).parents[2].parent / "shared" / "corpus" / "openresponses-2026-04-24.openapi.json"
-)
 CONTEXT_LENGTH = 4096
 
 
+BASE_PATHS: dict[Dialect, str] = {"openai": "", "openresponses": "/openresponses"}
+
+
 @pytest.fixture(scope="session")
-def checker() -> Checker:
-    """Checks bodies and events; skips where the specification is not at hand."""
-    if not SPECIFICATION.exists():
-        pytest.skip(f"needs {SPECIFICATION.name} beside the project")
-    return Checker(json.loads(SPECIFICATION.read_text("utf-8")))
+def specification() -> Json:
+    """The OpenAPI document of Open Responses; skips where it is not at hand."""
+    return read_specification()
+
+
+@pytest.fixture
+def dialect() -> Dialect:
+    """What the client of a test is answered in; some modules take each in turn."""
+    return "openai"
+
+
+@pytest.fixture(scope="session")
+def checkers(specification: Json) -> dict[Dialect, Document]:
+    """One for each dialect."""
+    return {"openai": Checker(specification), "openresponses": Document(specification)}
+
+
+@pytest.fixture
+def checker(checkers: dict[Dialect, Document], dialect: Dialect) -> Document:
+    """Checks bodies and events."""
+    return checkers[dialect]
 
 
 @pytest.fixture(scope="session")
@@ -48,9 +64,9 @@ async def gateway(postgres: PostgresServer, template: str) -> AsyncIterator[Runn
 
 
 @pytest.fixture
-async def client(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
+async def client(gateway: RunningGateway, dialect: Dialect) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of its tenant."""
     async with httpx2.AsyncClient(
-        base_url=gateway.url, headers=gateway.headers, timeout=30
+        base_url=gateway.url + BASE_PATHS[dialect], headers=gateway.headers, timeout=30
     ) as opened:
         yield opened

@@ -12,7 +12,8 @@ from tests.fakes.stream import stream
 if TYPE_CHECKING:
     import httpx2
 
-    from tests.conformance.checking import Checker
+    from gateway.tenancy import Dialect
+    from tests.conformance.checking import Document
 
 BODY = {"model": "gpt-oss-20b", "input": "Hello there"}
 
@@ -23,7 +24,7 @@ async def events(client: httpx2.AsyncClient) -> list[dict[str, Any]]:
 
 
 async def test_a_response_without_usage_is_refused(
-    checker: Checker, events: list[dict[str, Any]]
+    checker: Document, events: list[dict[str, Any]]
 ) -> None:
     response = events[-1]["response"]
     del response["usage"]
@@ -32,7 +33,7 @@ async def test_a_response_without_usage_is_refused(
 
 
 async def test_an_item_of_no_known_type_is_refused(
-    checker: Checker, events: list[dict[str, Any]]
+    checker: Document, events: list[dict[str, Any]]
 ) -> None:
     response = events[-1]["response"]
     response["output"][0]["type"] = "thought"
@@ -41,10 +42,46 @@ async def test_an_item_of_no_known_type_is_refused(
 
 
 async def test_an_event_of_no_known_type_or_shape_is_refused(
-    checker: Checker, events: list[dict[str, Any]]
+    checker: Document, events: list[dict[str, Any]]
 ) -> None:
     with pytest.raises(ValidationError):
         checker.event({**events[0], "type": "response.started"})
     done = next(event for event in events if event["type"] == "response.output_text.done")
     with pytest.raises((AssertionError, ValidationError), match="text"):
         checker.event({**done, "text": 1})
+
+
+async def test_the_document_alone_takes_no_name_and_no_null_of_openai(
+    checkers: dict[Dialect, Document], events: list[dict[str, Any]]
+) -> None:
+    document = checkers["openresponses"]
+    thought = next(event for event in events if event["type"] == "response.reasoning_text.done")
+    with pytest.raises(AssertionError, match="reasoning_text"):
+        document.event(thought)
+    response = events[-1]["response"]
+    response["output"][-1]["phase"] = None
+    with pytest.raises(AssertionError, match="phase"):
+        document.response(response)
+
+
+async def test_an_item_without_a_status_and_a_cut_one_before_others_are_refused(
+    checker: Document, events: list[dict[str, Any]]
+) -> None:
+    response = events[-1]["response"]
+    first, *_ = response["output"]
+    with pytest.raises(AssertionError, match="not the last"):
+        checker.response({**response, "output": [{**first, "status": "incomplete"}, first]})
+    del first["status"]
+    with pytest.raises((AssertionError, KeyError)):
+        checker.items([first])
+
+
+async def test_a_stream_that_says_two_things_is_refused(
+    checker: Document, events: list[dict[str, Any]]
+) -> None:
+    checker.stream(events)
+    at = next(at for at, one in enumerate(events) if one["type"] == "response.output_text.delta")
+    with pytest.raises(AssertionError, match="output_text"):
+        checker.stream([*events[:at], {**events[at], "delta": "!"}, *events[at + 1 :]])
+    with pytest.raises(AssertionError, match="numbers"):
+        checker.stream([events[0], *events])

@@ -18,10 +18,18 @@ CASES = [(name, prompt) for name, prompts in PROMPTS.items() for prompt in promp
 RESULT = json.dumps({"ok": True, "note": "naïve 東京\n`done`"}, ensure_ascii=False)
 
 
+@pytest.mark.requirement("accept.suites")
+@pytest.mark.requirement("gpt-oss.what-it-sends")
 @pytest.mark.requirement("gpt-oss.tool-is-called")
 @pytest.mark.requirement("gpt-oss.reasoning-is-shown")
 @pytest.mark.requirement("gpt-oss.replay-ends-in-a-message")
-@pytest.mark.parametrize(("tool", "prompt"), CASES)
+@pytest.mark.parametrize(
+    ("tool", "prompt"),
+    [
+        pytest.param(*case, marks=pytest.mark.requirement(f"gpt-oss.case-{number}"))
+        for number, case in enumerate(CASES)
+    ],
+)
 async def test_a_tool_is_called_and_its_result_is_answered(
     client: httpx2.AsyncClient, tool: str, prompt: str
 ) -> None:

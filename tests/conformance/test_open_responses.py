@@ -1,4 +1,4 @@
-"""The HTTP cases of the Open Responses compliance suite, with prompts of our own."""
+"""The HTTP cases of the Open Responses compliance suite in each dialect, with our own prompts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.fakes.stream import stream
 if TYPE_CHECKING:
     import httpx2
 
-    from tests.conformance.checking import Checker, Json
+    from gateway.tenancy import Dialect
+    from tests.conformance.checking import Document, Json
 
 MODEL = "gpt-oss-20b"
 WEATHER: dict[str, Any] = {
@@ -27,6 +28,12 @@ WEATHER: dict[str, Any] = {
         "required": ["location"],
     },
 }
+
+
+@pytest.fixture(params=["openai", "openresponses"])
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    named: Dialect = request.param
+    return named
 
 
 def message(role: str, content: Any, **fields: Any) -> Json:
@@ -54,13 +61,16 @@ async def create(client: httpx2.AsyncClient, **body: Any) -> Json:
     return response
 
 
+@pytest.mark.requirement("accept.suites")
 @pytest.mark.requirement("open-responses.basic-response")
-async def test_basic_response(client: httpx2.AsyncClient, checker: Checker) -> None:
+async def test_basic_response(client: httpx2.AsyncClient, checker: Document) -> None:
     checker.completed(await create(client, input=[message("user", "Greet me in three words.")]))
 
 
+@pytest.mark.requirement("open-responses.phases")
+@pytest.mark.requirement("items.phase")
 @pytest.mark.requirement("open-responses.assistant-phase")
-async def test_assistant_phase(client: httpx2.AsyncClient, checker: Checker) -> None:
+async def test_assistant_phase(client: httpx2.AsyncClient, checker: Document) -> None:
     history = [
         message("assistant", "The saved number is what they want.", phase="commentary"),
         message("assistant", "It is four.", phase="final_answer"),
@@ -69,20 +79,22 @@ async def test_assistant_phase(client: httpx2.AsyncClient, checker: Checker) -> 
     checker.completed(await create(client, input=history))
 
 
+@pytest.mark.requirement("traps.reasoning-names")
 @pytest.mark.requirement("open-responses.streaming-response")
-async def test_streaming_response(client: httpx2.AsyncClient, checker: Checker) -> None:
+async def test_streaming_response(client: httpx2.AsyncClient, checker: Document) -> None:
     events = await stream(client, {"model": MODEL, "input": [message("user", "Count to five.")]})
     checker.completed(checker.stream(events))
 
 
 @pytest.mark.requirement("open-responses.system-prompt")
-async def test_system_prompt(client: httpx2.AsyncClient, checker: Checker) -> None:
+async def test_system_prompt(client: httpx2.AsyncClient, checker: Document) -> None:
     rules = message("system", "Speak as a pirate does, always.")
     checker.completed(await create(client, input=[rules, message("user", "Greet me.")]))
 
 
+@pytest.mark.requirement("traps.tools-echo")
 @pytest.mark.requirement("open-responses.tool-calling")
-async def test_tool_calling(client: httpx2.AsyncClient, checker: Checker) -> None:
+async def test_tool_calling(client: httpx2.AsyncClient, checker: Document) -> None:
     asked = [message("user", "How is the weather in San Francisco?")]
     response = await create(client, input=asked, tools=[WEATHER])
     checker.completed(response)
@@ -93,7 +105,7 @@ async def test_tool_calling(client: httpx2.AsyncClient, checker: Checker) -> Non
 
 
 @pytest.mark.requirement("open-responses.tool-calling-streaming")
-async def test_tool_calling_streaming(client: httpx2.AsyncClient, checker: Checker) -> None:
+async def test_tool_calling_streaming(client: httpx2.AsyncClient, checker: Document) -> None:
     asked = [message("user", "How is the weather in San Francisco?")]
     events = await stream(client, {"model": MODEL, "input": asked, "tools": [WEATHER]})
     checker.completed(checker.stream(events))
@@ -108,7 +120,7 @@ async def test_tool_calling_streaming(client: httpx2.AsyncClient, checker: Check
 
 
 @pytest.mark.requirement("open-responses.image-input")
-async def test_image_input(client: httpx2.AsyncClient, checker: Checker) -> None:
+async def test_image_input(client: httpx2.AsyncClient, checker: Document) -> None:
     parts = [
         {"type": "input_text", "text": "One sentence about this picture, please."},
         {"type": "input_image", "image_url": square_png()},
@@ -117,7 +129,7 @@ async def test_image_input(client: httpx2.AsyncClient, checker: Checker) -> None
 
 
 @pytest.mark.requirement("open-responses.multi-turn")
-async def test_multi_turn(client: httpx2.AsyncClient, checker: Checker) -> None:
+async def test_multi_turn(client: httpx2.AsyncClient, checker: Document) -> None:
     history = [
         message("user", "My name is Alice."),
         message("assistant", "A pleasure, Alice. What can I do for you?"),
@@ -141,6 +153,7 @@ async def test_media_types_and_frames(client: httpx2.AsyncClient) -> None:
     await stream(client, body)  # which fails where a frame's name is not its event's type
 
 
+@pytest.mark.requirement("harmony.analysis")
 @pytest.mark.requirement("open-responses.items-are-identified")
 async def test_every_item_has_an_id_a_type_and_a_status(client: httpx2.AsyncClient) -> None:
     text = "Give me a preamble: how is the weather in Paris?"
@@ -154,7 +167,7 @@ async def test_every_item_has_an_id_a_type_and_a_status(client: httpx2.AsyncClie
 @pytest.mark.requirement("open-responses.incomplete-item-is-last")
 @pytest.mark.parametrize("tokens", [16, 60])
 async def test_an_incomplete_item_is_the_last(
-    client: httpx2.AsyncClient, checker: Checker, tokens: int
+    client: httpx2.AsyncClient, checker: Document, tokens: int
 ) -> None:
     text = "[[sim think=30 tokens=200]] go"
     response = await create(client, input=text, max_output_tokens=tokens)
@@ -166,7 +179,7 @@ async def test_an_incomplete_item_is_the_last(
 
 
 @pytest.mark.requirement("open-responses.error-then-failed")
-async def test_a_failure_while_streaming(client: httpx2.AsyncClient, checker: Checker) -> None:
+async def test_a_failure_while_streaming(client: httpx2.AsyncClient, checker: Document) -> None:
     text = "[[sim think=none tokens=100 die_after=20]] go"
     events = await stream(client, {"model": MODEL, "input": text})
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, OpenAI
 
+from tests.fakes.client_process import Clients
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.processes import (
     gateway_process,
@@ -90,6 +91,12 @@ def gateway(replicas: tuple[GatewayProcess, GatewayProcess]) -> GatewayProcess:
 async def key(replicas_database_url: str) -> str:
     """An API key for both replicas."""
     return await new_key(gateway_settings(replicas_database_url, []), "acme")
+
+
+@pytest.fixture(scope="session")
+def clients(gateway: GatewayProcess, key: str, tmp_path_factory: pytest.TempPathFactory) -> Clients:
+    """Starts real clients of the first replica, in environments of their own."""
+    return Clients(gateway.base_url, key, tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture

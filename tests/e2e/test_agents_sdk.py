@@ -46,12 +46,14 @@ def agent(model: OpenAIResponsesModel) -> Agent[None]:
     return Agent("Helper", instructions="Be brief.", model=model, tools=[get_weather])
 
 
+@pytest.mark.client("openai-agents", "tools")
 async def test_an_agent_calls_its_tool_and_answers(agent: Agent[None]) -> None:
     result = await Runner.run(agent, "What is the weather in Paris?")
     assert "17 degrees in Paris" in result.final_output
     assert len(result.raw_responses) == 2
 
 
+@pytest.mark.client("openai-agents", "streaming")
 async def test_an_agent_streams(agent: Agent[None]) -> None:
     result = Runner.run_streamed(agent, "What is the weather in Paris?")
     kinds = [event.type async for event in result.stream_events()]
@@ -59,12 +61,14 @@ async def test_an_agent_streams(agent: Agent[None]) -> None:
     assert {"raw_response_event", "run_item_stream_event"} <= set(kinds)
 
 
+@pytest.mark.client("openai-agents", "replayed history")
 async def test_a_session_is_replayed(agent: Agent[None], session: SQLiteSession) -> None:
     await Runner.run(agent, "My name is Ada. What is the weather in Paris?", session=session)
     result = await Runner.run(agent, "What is my name?", session=session)
     assert "Ada" in result.final_output
 
 
+@pytest.mark.client("openai-agents", "stored responses")
 async def test_a_conversation_goes_on_from_its_last_response(agent: Agent[None]) -> None:
     first = await Runner.run(agent, "My name is Ada. What is the weather in Paris?")
     second = await Runner.run(
@@ -73,6 +77,7 @@ async def test_a_conversation_goes_on_from_its_last_response(agent: Agent[None])
     assert "Ada" in second.final_output
 
 
+@pytest.mark.client("openai-agents", "handoffs")
 async def test_an_agent_hands_over(agent: Agent[None], model: OpenAIResponsesModel) -> None:
     front: Agent[None] = Agent("Front", model=model, handoffs=[agent])
     result = await Runner.run(front, "Please transfer_to_helper.")

@@ -44,6 +44,7 @@ def ended(client: OpenAI, response_id: str) -> Response:
     return response
 
 
+@pytest.mark.client("openai (Python)", "background")
 def test_a_response_is_polled(client: OpenAI) -> None:
     queued = client.responses.create(model=MODEL, input=BRIEF, background=True)
     assert queued.status == "queued"
@@ -51,6 +52,7 @@ def test_a_response_is_polled(client: OpenAI) -> None:
     assert (response.status, response.output_text) == ("completed", "ok")
 
 
+@pytest.mark.client("openai (Python)", "background")
 def test_a_stream_is_resumed_where_it_broke_off(client: OpenAI) -> None:
     with client.responses.create(
         model=MODEL, input="Hello there", background=True, stream=True
@@ -66,6 +68,7 @@ def test_a_stream_is_resumed_where_it_broke_off(client: OpenAI) -> None:
     assert seen[-1].type == "response.completed"
 
 
+@pytest.mark.requirement("replay.from-the-start")
 def test_the_stream_helper_resumes_too(client: OpenAI) -> None:
     queued = client.responses.create(model=MODEL, input=BRIEF, background=True, stream=True)
     with queued as events:
@@ -88,6 +91,7 @@ def test_a_response_is_cancelled(client: OpenAI) -> None:
         client.responses.cancel(completed.id)
 
 
+@pytest.mark.client("openai (Python)", "retries")
 async def test_a_request_with_a_key_may_be_sent_twice(async_client: AsyncOpenAI) -> None:
     headers = {"Idempotency-Key": "one-order"}
     first, second = await asyncio.gather(
@@ -156,6 +160,7 @@ def frames_of(client: httpx2.Client, method: str, url: str, **request: Any) -> I
             yield from (f"{frame}\n\n" for frame in whole if not frame.startswith(":"))
 
 
+@pytest.mark.requirement("accept.resume-elsewhere")
 @pytest.mark.parametrize(
     ("lease_s", "signal"), [(1.0, "kill"), (600.0, "terminate")], ids=["killed", "told to end"]
 )

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import openai
+import pytest
 from openai.types.responses import ParsedResponseFunctionToolCall
 from pydantic import BaseModel
 
@@ -27,6 +28,7 @@ async def test_create_and_retrieve(async_client: AsyncOpenAI) -> None:
     assert stored.to_dict() == response.to_dict()
 
 
+@pytest.mark.client("openai (Python)", "streaming")
 async def test_a_stream_is_iterated_to_its_end(async_client: AsyncOpenAI) -> None:
     async with await async_client.responses.create(
         model=MODEL, input="Hello there", stream=True
@@ -35,6 +37,7 @@ async def test_a_stream_is_iterated_to_its_end(async_client: AsyncOpenAI) -> Non
     assert (seen[0].type, seen[-1].type) == ("response.created", "response.completed")
 
 
+@pytest.mark.client("openai (Python)", "streaming")
 async def test_many_streams_at_once_are_not_mixed_up(async_client: AsyncOpenAI) -> None:
     async def said(number: int) -> str:
         async with async_client.responses.stream(
@@ -46,6 +49,7 @@ async def test_many_streams_at_once_are_not_mixed_up(async_client: AsyncOpenAI) 
     assert answers == [f"answer {number}" for number in range(20)]
 
 
+@pytest.mark.client("openai (Python)", "tools")
 async def test_a_pydantic_tool_is_called_with_arguments_that_parse(
     async_client: AsyncOpenAI,
 ) -> None:

@@ -26,6 +26,7 @@ WEATHER: Any = {
 }
 
 
+@pytest.mark.client("openai (Python)", "text")
 def test_create_answers_with_text_and_reasoning(client: OpenAI) -> None:
     response = client.responses.create(model=MODEL, input="Hello there")
     assert response.status == "completed"
@@ -34,6 +35,7 @@ def test_create_answers_with_text_and_reasoning(client: OpenAI) -> None:
     assert response._request_id is not None
 
 
+@pytest.mark.client("openai (Python)", "streaming")
 def test_a_stream_is_iterated_to_its_end(client: OpenAI) -> None:
     with client.responses.create(model=MODEL, input="Hello there", stream=True) as events:
         seen = list(events)
@@ -44,6 +46,8 @@ def test_a_stream_is_iterated_to_its_end(client: OpenAI) -> None:
     assert [one.sequence_number for one in seen] == list(range(len(seen)))
 
 
+@pytest.mark.requirement("accept.sdk")
+@pytest.mark.client("openai (Python)", "streaming")
 def test_the_stream_helper_ends_with_what_is_stored(client: OpenAI) -> None:
     with client.responses.stream(model=MODEL, input="Hello there") as stream:
         snapshots = [one.snapshot for one in stream if one.type == "response.output_text.delta"]
@@ -52,11 +56,13 @@ def test_the_stream_helper_ends_with_what_is_stored(client: OpenAI) -> None:
     assert client.responses.retrieve(final.id).output_text == final.output_text
 
 
+@pytest.mark.client("openai (Python)", "stored responses")
 def test_retrieve_is_what_create_said(client: OpenAI) -> None:
     response = client.responses.create(model=MODEL, input="Hello there", metadata={"a": "b"})
     assert client.responses.retrieve(response.id).to_dict() == response.to_dict()
 
 
+@pytest.mark.client("openai (Python)", "stored responses")
 @pytest.mark.parametrize("order", ["asc", "desc"])
 def test_input_items_are_paged_in_both_orders(client: OpenAI, order: Any) -> None:
     texts = [f"text {number}" for number in range(5)]
@@ -70,6 +76,7 @@ def test_input_items_are_paged_in_both_orders(client: OpenAI, order: Any) -> Non
     assert len({item.id for item in items}) == len(texts)
 
 
+@pytest.mark.client("openai (Python)", "stored responses")
 def test_a_deleted_response_is_gone(client: OpenAI) -> None:
     response = client.responses.create(model=MODEL, input="Hello there")
     client.responses.delete(response.id)
@@ -79,12 +86,16 @@ def test_a_deleted_response_is_gone(client: OpenAI) -> None:
         client.responses.delete(response.id)
 
 
+@pytest.mark.requirement("accept.sdk")
+@pytest.mark.requirement("models.slashes")
+@pytest.mark.client("openai (Python)", "models")
 def test_models_are_listed_and_found_by_name(client: OpenAI) -> None:
     assert {model.id for model in client.models.list()} >= {MODEL}
     assert client.models.retrieve(MODEL).id == MODEL
     assert client.models.retrieve(f"openai/{MODEL}").id == MODEL
 
 
+@pytest.mark.client("openai (Python)", "stored responses")
 def test_a_chain_remembers(client: OpenAI) -> None:
     first = client.responses.create(model=MODEL, input="My name is Ada.")
     second = client.responses.create(
@@ -94,6 +105,7 @@ def test_a_chain_remembers(client: OpenAI) -> None:
     assert second.previous_response_id == first.id
 
 
+@pytest.mark.client("openai (Python)", "replayed history")
 def test_a_replayed_output_remembers_without_storage(client: OpenAI) -> None:
     context: Any = [{"role": "user", "content": "My name is Ada."}]
     first = client.responses.create(model=MODEL, input=context, store=False)
@@ -103,6 +115,7 @@ def test_a_replayed_output_remembers_without_storage(client: OpenAI) -> None:
     assert "Ada" in second.output_text
 
 
+@pytest.mark.client("openai (Python)", "tools")
 @pytest.mark.parametrize("stateful", [True, False])
 def test_a_tool_loop_ends_in_an_answer_that_quotes_the_tool(client: OpenAI, stateful: bool) -> None:
     asked: Any = [{"role": "user", "content": "What is the weather in Paris?"}]

@@ -60,6 +60,8 @@ REFUSALS: list[tuple[Callable[[OpenAI], object], type[APIStatusError], tuple[Any
 ]
 
 
+@pytest.mark.requirement("retry.classes")
+@pytest.mark.client("openai (Python)", "errors")
 @pytest.mark.parametrize(("ask", "kind", "told"), REFUSALS)
 def test_a_refusal_is_typed_and_names_its_cause(
     client: OpenAI, ask: Callable[[OpenAI], object], kind: type[APIStatusError], told: Any
@@ -73,12 +75,14 @@ def test_a_refusal_is_typed_and_names_its_cause(
     assert error.request_id == error.response.headers["x-request-id"]
 
 
+@pytest.mark.client("openai (Python)", "errors")
 def test_a_refused_stream_is_an_http_error(client: OpenAI) -> None:
     with pytest.raises(NotFoundError) as caught:
         client.responses.create(model="gpt-9", input="x", stream=True)
     assert caught.value.code == "model_not_found"
 
 
+@pytest.mark.client("openai (Python)", "errors")
 def test_a_stream_that_breaks_off_raises(client: OpenAI) -> None:
     text = "[[sim tokens=100 think=none die_after=20]] go"
     events = client.responses.create(model=MODEL, input=text, stream=True)

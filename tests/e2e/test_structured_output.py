@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import pytest
 from agents import Agent, ModelSettings, OpenAIResponsesModel, Runner, function_tool
 from openai import pydantic_function_tool
 from pydantic import BaseModel
@@ -50,12 +51,14 @@ def get_weather(location: str) -> str:
     return f"17 degrees in {location}"
 
 
+@pytest.mark.client("openai (Python)", "structured output")
 def test_parse_gives_an_object(client: OpenAI) -> None:
     response = client.responses.parse(model=MODEL, input="Describe Ada.", text_format=Person)
     assert isinstance(response.output_parsed, Person)
     assert Person.model_validate_json(response.output_text) == response.output_parsed
 
 
+@pytest.mark.client("openai (Python)", "structured output")
 def test_stream_gives_the_same_object(client: OpenAI) -> None:
     with client.responses.stream(model=MODEL, input="Describe Ada.", text_format=Person) as stream:
         kinds = [event.type for event in stream]
@@ -66,6 +69,7 @@ def test_stream_gives_the_same_object(client: OpenAI) -> None:
     assert final.output_parsed == again.output_parsed
 
 
+@pytest.mark.client("openai (Python)", "structured output")
 def test_parse_tells_a_refusal(client: OpenAI) -> None:
     response = client.responses.parse(
         model=MODEL, input="Describe Ada. [[sim drift=refusal]]", text_format=Person
@@ -88,6 +92,7 @@ def test_stream_tells_a_refusal(client: OpenAI) -> None:
     assert final.output_parsed is None
 
 
+@pytest.mark.client("openai (Python)", "tools")
 def test_a_strict_tool_is_called_with_its_arguments(client: OpenAI) -> None:
     response = client.responses.parse(
         model=MODEL,
@@ -99,6 +104,7 @@ def test_a_strict_tool_is_called_with_its_arguments(client: OpenAI) -> None:
     assert isinstance(call.parsed_arguments, GetWeather)
 
 
+@pytest.mark.client("openai (Python)", "structured output")
 async def test_the_async_client_parses(async_client: AsyncOpenAI) -> None:
     response = await async_client.responses.parse(
         model=MODEL, input="Describe Ada.", text_format=Person, store=False
@@ -106,6 +112,7 @@ async def test_the_async_client_parses(async_client: AsyncOpenAI) -> None:
     assert isinstance(response.output_parsed, Person)
 
 
+@pytest.mark.client("openai-agents", "structured output")
 async def test_an_agent_calls_a_strict_tool_and_ends_with_its_output_type(
     async_client: AsyncOpenAI,
 ) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from gateway.composition.process import Process
     from gateway.store.tenants import PolicyChanges
+    from gateway.tenancy import Dialect
 
 PEPPER = "pepper-of-the-tests-only"
 
@@ -62,7 +63,13 @@ async def running_gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
         yield RunningGateway(url, await new_key(settings, "acme"), app.state.process)
 
 
-async def new_key(settings: Settings, tenant: str, policy: PolicyChanges | None = None) -> str:
+async def new_key(
+    settings: Settings,
+    tenant: str,
+    policy: PolicyChanges | None = None,
+    *,
+    dialect: Dialect = "openai",
+) -> str:
     """A key for a tenant, which is made where there is none yet, with this policy."""
     assert settings.database.url is not None
     database = Database.connect(
@@ -77,7 +84,7 @@ async def new_key(settings: Settings, tenant: str, policy: PolicyChanges | None 
             await access.create_tenant(tenant)
         if policy is not None:
             await access.set_policy(tenant, policy)
-        _, secret = await access.create_key(tenant, "test")
+        _, secret = await access.create_key(tenant, "test", dialect=dialect)
     finally:
         await database.close()
     return secret

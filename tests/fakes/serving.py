@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from gateway.cli.websocket import PatientWebSocketProtocol
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -24,7 +26,8 @@ async def serving(app: ASGIApp) -> AsyncIterator[str]:
         log_config=None,
         lifespan="on",
         http="httptools",
-        ws="none",
+        ws=PatientWebSocketProtocol,
+        ws_per_message_deflate=False,
         timeout_graceful_shutdown=5,
     )
     config.load()

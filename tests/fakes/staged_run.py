@@ -110,6 +110,7 @@ class MemoryArchive:
         self.finished.append(finished)
 
     async def meter(self, spec: RunSpecification, finished: Finished, fold: Fold) -> None:
+        await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
         self.metered.append(finished)

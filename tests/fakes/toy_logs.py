@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.generation import FinishReason, SegmentKind, TokenLogprob
 from gateway.log import (
     Alive,
+    Compacted,
     Entry,
     Finished,
     Hold,
@@ -47,6 +48,8 @@ ENDINGS: Final = (
     Finished("cancelled", 1_795_000_009),
 )
 
+COMPACTED: Final = Compacted((1004, 1005), "sealed", 50, 20, 12, 4)
+
 _TOOL_RULES: Final = (
     ToolRule("f", SegmentKind.FUNCTION_CALL, "f"),
     ToolRule("strict", SegmentKind.FUNCTION_CALL, "strict", "ns", schema={"type": "object"}),
@@ -79,11 +82,15 @@ _RARE: Final = (
 
 
 def logs(*, background: bool = False) -> st.SearchStrategy[list[Entry]]:
-    """Whole logs: any number of turns, the last of which may be broken off, and an end.
+    """Whole logs: perhaps a compaction, any number of turns, the last of which may be broken off,
+    and an end.
 
     Drawn as flat lists of small numbers, which is many times faster than nested strategies.
     """
-    written = st.builds(_write_log, _codes(st.integers(0, _LENGTH)), st.sampled_from(ENDINGS))
+    said = st.builds(_write_log, _codes(st.integers(0, _LENGTH)), st.sampled_from(ENDINGS))
+    written = st.builds(
+        lambda log, before: [*before, *log], said, st.sampled_from([[], [COMPACTED]])
+    )
     return written.map(lambda log: [Queued(), *log]) if background else written
 
 

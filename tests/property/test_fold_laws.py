@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.log import (
     Alive,
+    Compacted,
     Entry,
     Hop,
     Queued,
@@ -22,7 +24,7 @@ from gateway.log import (
 )
 from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
-from tests.fakes.toy_logs import apply_all, logs, new_fold, steered_logs
+from tests.fakes.toy_logs import COMPACTED, apply_all, logs, new_fold, steered_logs
 
 if TYPE_CHECKING:
     from gateway.output.fold import Fold
@@ -31,12 +33,21 @@ laws = settings(deadline=None)
 Case = tuple[OutputRules, list[Entry]]
 
 
+@pytest.mark.requirement("accept.stream-laws")
+@pytest.mark.requirement("stream.numbers")
+@pytest.mark.requirement("stream.output-index")
+@pytest.mark.requirement("stream.part-indexes")
+@pytest.mark.requirement("stream.item-id")
+@pytest.mark.requirement("stream.end-has-all-items")
+@pytest.mark.requirement("status.transitions")
+@pytest.mark.requirement("usage.adds-up")
 @laws
 @given(logs())
 def test_every_log_folds_to_a_lawful_stream(log: list[Entry]) -> None:
     check_stream(apply_all(new_fold(), log))
 
 
+@pytest.mark.requirement("accept.stream-laws")
 @laws
 @given(logs(background=True))
 def test_every_log_of_what_was_queued_folds_to_a_lawful_stream(log: list[Entry]) -> None:
@@ -80,6 +91,7 @@ def test_the_fold_knows_where_the_log_stands(log: list[Entry], data: st.DataObje
     assert fold.open_turn is (fold.turns[-1] if is_open else None)
 
 
+@pytest.mark.requirement("stream.end-has-all-items")
 @laws
 @given(logs())
 def test_the_response_is_the_one_inside_the_terminal_event(log: list[Entry]) -> None:
@@ -128,17 +140,32 @@ def test_an_entry_yields_at_most_one_delta_of_a_part(log: list[Entry]) -> None:
         assert len(parts) == len(set(parts))
 
 
+@pytest.mark.requirement("usage.exact")
 @laws
 @given(logs())
 def test_output_tokens_are_the_ids_of_the_log(log: list[Entry]) -> None:
     fold = new_fold()
     apply_all(fold, log)
-    assert fold.usage.output_tokens == sum(
+    assert fold.said.output_tokens == sum(
         len(entry.ids) for entry in log if isinstance(entry, Tokens)
     )
-    assert fold.usage.input_tokens == sum(
+    assert fold.said.input_tokens == sum(
         entry.input_tokens for entry in log if isinstance(entry, TurnStarted)
     )
+
+
+@laws
+@given(logs())
+def test_a_compaction_is_the_first_item_and_counts_in_the_usage_alone(log: list[Entry]) -> None:
+    fold = new_fold()
+    apply_all(fold, log)
+    compacted = [item for item in fold.items() if item.item["type"] == "compaction"]
+    assert [item.ids for item in compacted] == [COMPACTED.ids] * (log[0] == COMPACTED)
+    assert compacted == fold.items()[: len(compacted)]
+    extra = COMPACTED if compacted else Compacted((), "")
+    for name in ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"):
+        usage, said = getattr(fold.usage, name), getattr(fold.said, name)
+        assert usage == said + getattr(extra, name)
 
 
 @laws
@@ -147,7 +174,7 @@ def test_an_item_that_is_not_complete_is_never_repeated_as_ids(log: list[Entry])
     fold = new_fold()
     apply_all(fold, log)
     for rendered in fold.items():
-        if rendered.item["status"] == "incomplete":
+        if rendered.item.get("status") == "incomplete":
             assert rendered.ids is None
 
 

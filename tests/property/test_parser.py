@@ -69,6 +69,7 @@ def _fuzz(sequences: int, seed: int) -> None:
         )
 
 
+@pytest.mark.requirement("harmony.unparsable")
 def test_no_ids_raise_and_no_marker_is_ever_text() -> None:
     _fuzz(10_000, seed=20)
 
@@ -275,6 +276,7 @@ def test_ranges_hold_the_ids_of_their_message_and_nothing_else(messages: list[_M
     assert turn.recoveries.keys() <= {Rule.NO_VISIBLE_OUTPUT, Rule.UNDECLARED_FUNCTION}
 
 
+@pytest.mark.requirement("usage.reasoning")
 @_lawful
 @given(_turns)
 def test_reasoning_tokens_are_the_ids_of_analysis_bodies(messages: list[_Message]) -> None:

@@ -10,6 +10,7 @@ from gateway.generation import FinishReason, TokenLogprob
 from gateway.log import (
     PACKING_VERSION,
     Alive,
+    Compacted,
     Entry,
     Finished,
     Hold,
@@ -42,6 +43,7 @@ _entries = st.one_of(
     _told,
     st.sampled_from([Alive(), Queued(), Hold()]),
     st.builds(Repair, _counts, _texts),
+    st.builds(Compacted, _ids, _texts, _counts, _counts, _counts, _counts),
     st.builds(Hop, st.sampled_from(["backend", "replica"]), _counts),
     st.builds(TurnEnded, st.sampled_from(FinishReason), _counts),
     st.builds(
@@ -66,6 +68,7 @@ LOG: list[Entry] = [
     TurnEnded(FinishReason.LENGTH, 128),
     TurnEnded(FinishReason.CUT),
     Finished("incomplete", 1_795_000_009, reason="max_output_tokens"),
+    Compacted((200006, 1428), "hgw1.A", 300, 128, 40, 9),
 ]
 
 
@@ -99,6 +102,7 @@ def test_the_packed_form_never_changes() -> None:
         "34018001"
         "240200"
         "a50301c98df6d706126d61785f6f75747075745f746f6b656e730000"
+        "db02ac028001280902460d030094050000686777312e41"
     )
 
 
@@ -138,7 +142,9 @@ def test_flipped_bytes_raise_value_error_or_are_a_log(data: st.DataObject) -> No
         pytest.param("011200", "ids in a log entry are cut off", id="half an id"),
         pytest.param("011300", "longer", id="an entry that is too long"),
         pytest.param("011600", "longer", id="a mark that says something"),
-        pytest.param("010b", "tag 11", id="an unknown tag"),
+        pytest.param("010c", "tag 12", id="an unknown tag"),
+        pytest.param("016b000000000200", "cut off", id="fewer ids of a summary than announced"),
+        pytest.param("016b0000000000ff", "utf-8", id="a seal that is no text"),
         pytest.param("0118ff", "cut off", id="fewer ids than were announced"),
         pytest.param("0168010400000000", "cut off", id="an id without its logprob"),
         pytest.param(

@@ -127,6 +127,8 @@ async def test_a_backend_that_breaks_off_is_noticed_by_nobody(
     assert (await client.get(f"/v1/responses/{body['id']}")).json() == body
 
 
+@pytest.mark.requirement("error-code.backend")
+@pytest.mark.requirement("stream-error.after")
 @pytest.mark.parametrize("fault", ["die_after", "abort_after", "error_after", "end_after"])
 async def test_backends_that_break_off_one_after_the_other_fail_the_response(
     client: httpx2.AsyncClient, fault: str
@@ -142,6 +144,7 @@ async def test_backends_that_break_off_one_after_the_other_fail_the_response(
     assert stored == failed
 
 
+@pytest.mark.requirement("error-code.backend")
 async def test_a_failure_without_a_stream_is_a_server_error(client: httpx2.AsyncClient) -> None:
     error = await refused(client, 502, input="[[sim die_after=5]] hello")
     assert error["type"] == "server_error"

@@ -53,6 +53,7 @@ async def test_it_is_answered_at_once_and_polled_until_it_is_over(
     assert response["usage"]["output_tokens"] == seen["sent_tokens"]
 
 
+@pytest.mark.requirement("status.queued")
 @pytest.mark.requirement("background.queued-first")
 async def test_its_stream_begins_at_once_and_says_that_it_is_queued(
     client: httpx2.AsyncClient,
@@ -100,12 +101,15 @@ async def test_what_was_no_stream_cannot_be_streamed(client: httpx2.AsyncClient)
     assert "not created with stream=true" in again.json()["error"]["message"]
 
 
+@pytest.mark.requirement("replay.unstored")
 async def test_what_is_not_stored_has_no_stream(client: httpx2.AsyncClient) -> None:
     response = await create(client, input=BRIEF, store=False)
     again = await client.get(f"/v1/responses/{response['id']}", params={"stream": "true"})
     assert again.status_code == 404
 
 
+@pytest.mark.requirement("stream.numbers-on-replay")
+@pytest.mark.requirement("resume.lossless")
 @pytest.mark.requirement("replay.byte-identical")
 async def test_it_is_resumed_after_any_event_byte_for_byte(client: httpx2.AsyncClient) -> None:
     whole = await listed(created(client, input="[[sim think=8 tokens=24]] go"))
@@ -123,6 +127,7 @@ async def test_beyond_the_end_there_is_only_the_end_mark(client: httpx2.AsyncCli
     assert await listed(resumed(client, id_in(whole), 10_000)) == [DONE]
 
 
+@pytest.mark.requirement("padding.off")
 async def test_a_stream_is_resumed_with_or_without_padding(client: httpx2.AsyncClient) -> None:
     options = {"include_obfuscation": False}
     bare = await listed(created(client, input=BRIEF, stream_options=options))
@@ -148,6 +153,7 @@ async def test_a_place_that_is_none_is_refused(
     assert answer.json()["error"]["code"] == code
 
 
+@pytest.mark.requirement("resume.log-first")
 @pytest.mark.requirement("background.survives-disconnect")
 async def test_a_client_that_leaves_changes_nothing_and_finds_it_again(
     client: httpx2.AsyncClient,
@@ -160,6 +166,7 @@ async def test_a_client_that_leaves_changes_nothing_and_finds_it_again(
     check_stream(as_events(events))
 
 
+@pytest.mark.requirement("status.in-progress")
 @pytest.mark.requirement("background.snapshot")
 @pytest.mark.requirement("cancel.running")
 @pytest.mark.requirement("cancel.twice")
@@ -230,7 +237,7 @@ async def test_what_has_ended_cannot_be_cancelled(client: httpx2.AsyncClient) ->
     ):
         answer = await cancel(client, response_id)
         assert answer.status_code == 400
-        assert answer.json()["error"]["message"] == message
+        assert answer.json()["error"]["message"].startswith(message)
 
 
 async def test_another_tenant_finds_nothing_of_it(
@@ -266,7 +273,7 @@ async def test_its_input_is_listed_while_it_runs_and_it_is_deleted_when_it_is_ov
     ]
     refusal = await client.delete(path)
     assert refusal.status_code == 400
-    assert refusal.json()["error"]["message"] == "Cannot delete an in-flight response."
+    assert refusal.json()["error"]["message"].startswith("Cannot delete an in-flight response. ")
     await cancel(client, response_id)
     assert (await client.delete(path)).json()["deleted"] is True
     assert (await client.get(path)).status_code == 404

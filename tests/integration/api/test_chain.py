@@ -27,6 +27,7 @@ async def prompt_of(backends: Backends, response: dict[str, Any]) -> list[int]:
     return prompt
 
 
+@pytest.mark.requirement("context.order")
 async def test_a_response_continues_another(client: httpx2.AsyncClient) -> None:
     first = await create(client, input="My name is Alice.")
     second = await create(client, input="What is my name?", previous_response_id=first["id"])
@@ -34,6 +35,8 @@ async def test_a_response_continues_another(client: httpx2.AsyncClient) -> None:
     assert "Alice" in texts(second)[-1]
 
 
+@pytest.mark.requirement("harmony.reasoning-is-kept")
+@pytest.mark.requirement("harmony.calls-stay")
 async def test_a_tool_loop_extends_the_prompt_id_for_id(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -51,6 +54,7 @@ async def test_a_tool_loop_extends_the_prompt_id_for_id(
     assert "65F" in texts(third)[-1]
 
 
+@pytest.mark.requirement("context.order")
 async def test_stateless_and_stateful_turns_have_the_same_prompt(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -83,6 +87,10 @@ async def test_a_stateless_tool_loop_says_the_same_in_other_ids(
     assert texts(stateful) == texts(stateless)
 
 
+@pytest.mark.requirement("context.settings-are-not-inherited")
+@pytest.mark.requirement("create.instructions.not-inherited")
+@pytest.mark.requirement("create.reasoning-effort")
+@pytest.mark.requirement("response.reasoning")
 async def test_instructions_tools_and_effort_are_not_inherited(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -109,6 +117,8 @@ async def test_instructions_tools_and_effort_are_not_inherited(
     assert second["reasoning"]["effort"] == "low"
 
 
+@pytest.mark.requirement("items.role-precedence")
+@pytest.mark.requirement("create.instructions")
 async def test_system_and_developer_messages_keep_their_order(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -145,6 +155,7 @@ async def test_parallel_calls_are_rendered_with_their_outputs_in_call_order(
     assert places == sorted(places)
 
 
+@pytest.mark.requirement("kinds.item-reference")
 async def test_a_stored_item_can_be_referred_to(
     client: httpx2.AsyncClient, stranger: httpx2.AsyncClient
 ) -> None:
@@ -159,6 +170,9 @@ async def test_a_stored_item_can_be_referred_to(
     assert error["param"] == "input"
 
 
+@pytest.mark.requirement("input-items.whole-context")
+@pytest.mark.requirement("input-items.after")
+@pytest.mark.requirement("input-items.order")
 async def test_input_items_list_the_whole_context_page_by_page(client: httpx2.AsyncClient) -> None:
     first = await create(client, input="one")
     second = await create(
@@ -184,6 +198,9 @@ async def test_input_items_list_the_whole_context_page_by_page(client: httpx2.As
     assert walked == whole["data"]
 
 
+@pytest.mark.requirement("delete.body")
+@pytest.mark.requirement("delete.afterwards")
+@pytest.mark.requirement("context.parent-not-found")
 async def test_a_deleted_response_is_gone(client: httpx2.AsyncClient) -> None:
     response = await create(client, input="secret")
     path = f"/v1/responses/{response['id']}"
@@ -195,6 +212,7 @@ async def test_a_deleted_response_is_gone(client: httpx2.AsyncClient) -> None:
     assert error["code"] == "previous_response_not_found"
 
 
+@pytest.mark.requirement("context.branches")
 async def test_a_response_may_be_continued_many_times_at_once(client: httpx2.AsyncClient) -> None:
     first = await create(client, input="My name is Carol.")
     branches = await asyncio.gather(
@@ -207,6 +225,7 @@ async def test_a_response_may_be_continued_many_times_at_once(client: httpx2.Asy
     assert all("Carol" in texts(branch)[-1] for branch in branches)
 
 
+@pytest.mark.requirement("context.ended-otherwise")
 async def test_a_cut_response_can_be_continued(client: httpx2.AsyncClient) -> None:
     first = await create(client, input="[[sim tokens=200]] go", max_output_tokens=60)
     second = await create(client, input="Go on", previous_response_id=first["id"])
@@ -219,6 +238,8 @@ async def test_a_call_that_was_cut_off_need_not_be_answered(client: httpx2.Async
     assert second["status"] == "completed"
 
 
+@pytest.mark.requirement("context.output-without-call")
+@pytest.mark.requirement("context.call-without-output")
 @pytest.mark.parametrize(
     ("items", "message"),
     [
@@ -239,6 +260,8 @@ async def test_unpaired_calls_are_refused(
     assert (error["message"], error["param"], error["code"]) == (message, "input", None)
 
 
+@pytest.mark.requirement("background.continued-when-over")
+@pytest.mark.requirement("retrieve.not-found")
 async def test_a_running_response_cannot_be_continued_or_read(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:

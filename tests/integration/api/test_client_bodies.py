@@ -1,12 +1,13 @@
-"""Bodies that real clients send, word for word strange, all of them served."""
+"""What becomes of the strange things that real clients send (all of them: `test_client_rows`)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway.harmony.vocabulary import Vocabulary
+from tests.fakes.client_rows import ROWS
 from tests.fakes.stream import texts
 from tests.integration.api.bodies import MODEL, create
 
@@ -33,49 +34,9 @@ SECOND_TURN_OF_CODEX = {
     ],
     "tools": [{"type": "function", "name": "f", "parameters": {}}],
 }
-BODIES: dict[str, dict[str, Any]] = {
-    "agents sdk": {"instructions": "", "input": [{"content": "x", "role": "user"}], "include": []},
-    "langchain js": {
-        "input": "x",
-        "text": {},
-        "tools": [{"type": "function", "name": "f", "parameters": {}, "strict": None}],
-    },
-    "llama index": {
-        "input": "x",
-        "store": False,
-        "temperature": 0.1,
-        "truncation": "disabled",
-        **dict.fromkeys(
-            ("include", "instructions", "metadata", "user", "max_output_tokens", "tools")
-        ),
-    },
-    "open webui": {"input": "x", "reasoning_effort": "low"},
-    "semantic kernel": {"input": "x", "text": {}, "tools": [], "metadata": {}, "store": True},
-    "agent framework": {"input": "x", "include": ["reasoning.encrypted_content"]},
-    "ai sdk": {
-        "input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}],
-        "tool_choice": "auto",
-        "tools": [
-            {
-                "type": "function",
-                "name": "f",
-                "strict": False,
-                "parameters": {
-                    "$schema": "http://json-schema.org/draft-07/schema#",
-                    "type": "object",
-                    "properties": {},
-                },
-            }
-        ],
-    },
-}
 
 
-@pytest.mark.parametrize("name", BODIES)
-async def test_a_clients_body_is_served(client: httpx2.AsyncClient, name: str) -> None:
-    assert (await create(client, **BODIES[name]))["status"] == "completed"
-
-
+@pytest.mark.requirement("items.easy-message")
 async def test_items_replayed_without_ids_are_all_in_the_prompt(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -86,6 +47,8 @@ async def test_items_replayed_without_ids_are_all_in_the_prompt(
     assert places == sorted(places)
 
 
+@pytest.mark.requirement("parts.input-image")
+@pytest.mark.requirement("parts.input-file")
 async def test_parts_that_a_text_model_cannot_see_are_named_to_it(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -107,8 +70,10 @@ async def test_parts_that_a_text_model_cannot_see_are_named_to_it(
     assert listed[-1]["content"][1]["image_url"] == "data:image/png;base64,AAAA"
 
 
+@pytest.mark.requirement("items.unknown-keys")
+@pytest.mark.requirement("items.output-message")
 async def test_a_response_can_be_sent_back_as_input_unchanged(client: httpx2.AsyncClient) -> None:
-    tools = BODIES["ai sdk"]["tools"]
+    tools = ROWS["AI SDK: not stored"]["tools"]
     first = await create(client, input="Use f please", tools=tools)
     call = first["output"][-1]
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "done"}

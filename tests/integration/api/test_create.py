@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
+@pytest.mark.requirement("harmony.analysis")
+@pytest.mark.requirement("harmony.final")
 async def test_a_response_thinks_and_answers(client: httpx2.AsyncClient) -> None:
     response = await create(client, input="Hello there")
     assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
@@ -29,12 +31,16 @@ async def test_a_response_thinks_and_answers(client: httpx2.AsyncClient) -> None
     Response.model_validate(response, strict=False)
 
 
+@pytest.mark.requirement("retrieve.body")
 async def test_what_is_stored_is_what_was_sent(client: httpx2.AsyncClient) -> None:
     response = await create(client, input="Hello there", metadata={"a": "b"})
     stored = await client.get(f"/v1/responses/{response['id']}")
     assert stored.json() == response
 
 
+@pytest.mark.requirement("stream.numbers")
+@pytest.mark.requirement("stream.one-end")
+@pytest.mark.requirement("events.documented")
 async def test_every_event_is_valid_and_the_last_one_is_what_is_stored(
     client: httpx2.AsyncClient,
 ) -> None:
@@ -56,6 +62,7 @@ async def test_a_stream_says_what_the_body_says(client: httpx2.AsyncClient) -> N
     assert streamed["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
 
 
+@pytest.mark.requirement("create.store")
 async def test_unstored_responses_cannot_be_found(client: httpx2.AsyncClient) -> None:
     response = await create(client, input="Hello there", store=False)
     assert response["store"] is False
@@ -68,6 +75,7 @@ async def test_unstored_responses_cannot_be_found(client: httpx2.AsyncClient) ->
     assert answer.json()["error"]["code"] == "previous_response_not_found"
 
 
+@pytest.mark.requirement("usage.exact")
 async def test_usage_counts_ids_exactly(client: httpx2.AsyncClient, backends: Backends) -> None:
     response = await create(client, input="Count my tokens, please")
     (seen,) = await backends.of_response(response["id"])
@@ -78,6 +86,7 @@ async def test_usage_counts_ids_exactly(client: httpx2.AsyncClient, backends: Ba
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
 
 
+@pytest.mark.requirement("harmony.sampling")
 async def test_sampling_is_explicit_and_the_cache_is_the_tenants(
     client: httpx2.AsyncClient, gateway: RunningGateway, settings: Settings, backends: Backends
 ) -> None:
@@ -96,6 +105,8 @@ async def test_sampling_is_explicit_and_the_cache_is_the_tenants(
     assert {200002, 200012} <= set(first["stop_token_ids"])
 
 
+@pytest.mark.requirement("status.incomplete")
+@pytest.mark.requirement("harmony.length")
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_the_length_limit_makes_a_response_incomplete(
     client: httpx2.AsyncClient, streamed: bool
@@ -132,6 +143,9 @@ async def test_aliases_and_the_vendor_prefix_name_the_same_model(
         assert (await create(client, model=name, input="x", store=False))["model"] == MODEL
 
 
+@pytest.mark.requirement("padding.default")
+@pytest.mark.requirement("padding.off")
+@pytest.mark.requirement("create.stream-options")
 async def test_padding_is_on_unless_it_is_switched_off(client: httpx2.AsyncClient) -> None:
     body = {"model": MODEL, "input": "Hello", "store": False}
     padded = await stream(client, body)
@@ -141,6 +155,7 @@ async def test_padding_is_on_unless_it_is_switched_off(client: httpx2.AsyncClien
     assert all(event["type"].endswith(".delta") for event in padded if "obfuscation" in event)
 
 
+@pytest.mark.requirement("create.unknown-parameters")
 async def test_unknown_parameters_are_named_in_a_header(client: httpx2.AsyncClient) -> None:
     answer = await client.post(
         "/v1/responses", json={"model": MODEL, "input": "x", "client_metadata": {}, "store": False}

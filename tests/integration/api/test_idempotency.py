@@ -51,6 +51,7 @@ async def usage_lines(postgres: PostgresServer, url: str, response_id: str) -> i
     return int(count)
 
 
+@pytest.mark.requirement("retry.repeats")
 @pytest.mark.requirement("idempotency.same-response")
 async def test_a_repeat_is_answered_with_the_same_response(
     client: httpx2.AsyncClient, key: dict[str, str], backends: Backends

@@ -80,6 +80,7 @@ async def test_tokens_spell_the_answer(
         assert all(set(one) == {"token", "bytes", "logprob"} for one in entry["top_logprobs"])
 
 
+@pytest.mark.requirement("parts.logprobs-are-whole")
 async def test_deltas_carry_the_tokens_of_their_text(where: Site) -> None:
     shown = await where.everywhere(input=TEXTS["words"], **INCLUDE)
     for event in shown.events:

@@ -43,6 +43,7 @@ def reasoning(shown: Shown) -> list[Json]:
     return [item for item in shown.response["output"] if item["type"] == "reasoning"]
 
 
+@pytest.mark.requirement("create.reasoning-effort")
 @pytest.mark.parametrize(
     ("effort", "told"),
     [
@@ -65,6 +66,8 @@ async def test_an_effort_that_is_none_is_refused(where: Site) -> None:
     assert (error["code"], error["param"]) == ("unsupported_value", "reasoning.effort")
 
 
+@pytest.mark.requirement("parts.summary-text")
+@pytest.mark.requirement("order.summary")
 @pytest.mark.parametrize("asked", ["auto", "concise", "detailed"])
 async def test_a_summary_is_streamed_and_in_the_body(where: Site, asked: str) -> None:
     shown = await where.everywhere(input="Think.", reasoning={"effort": "high", "summary": asked})

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
             "unsupported_parameter",
             "background",
         ),
-        ({"input": "x", "conversation": "conv_1"}, "unsupported_parameter", "conversation"),
         (
             {"input": "x", "text": {"format": {"type": "json_schema", "name": "n"}}},
             "missing_required_parameter",
@@ -50,6 +49,9 @@ async def test_an_unknown_model_is_not_found(client: httpx2.AsyncClient) -> None
     assert (await client.get("/v1/models/gpt-9")).json()["error"]["code"] == "model_not_found"
 
 
+@pytest.mark.requirement("error.context-length")
+@pytest.mark.requirement("stream-error.before")
+@pytest.mark.requirement("create.truncation")
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_prompt_that_does_not_fit_is_refused_before_any_stream(
     client: httpx2.AsyncClient, streamed: bool
@@ -58,6 +60,7 @@ async def test_a_prompt_that_does_not_fit_is_refused_before_any_stream(
     assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
 
 
+@pytest.mark.requirement("create.truncation")
 async def test_truncation_leaves_out_the_oldest_turns(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:
@@ -75,6 +78,7 @@ async def test_truncation_leaves_out_the_oldest_turns(
     assert len(items) == 3
 
 
+@pytest.mark.requirement("header.authorization")
 @pytest.mark.parametrize(
     "headers",
     [{}, {"authorization": "Bearer sk-wrong"}, {"authorization": "Basic abc"}],
@@ -120,6 +124,7 @@ async def test_nothing_of_one_tenant_is_there_for_another(
     assert (await client.get(f"/v1/responses/{response['id']}")).status_code == 200
 
 
+@pytest.mark.requirement("replay.only-background-streams")
 async def test_a_foreground_response_cannot_be_streamed_again(client: httpx2.AsyncClient) -> None:
     response = await create(client, input="x")
     answer = await client.get(f"/v1/responses/{response['id']}", params={"stream": "true"})
@@ -127,6 +132,9 @@ async def test_a_foreground_response_cannot_be_streamed_again(client: httpx2.Asy
     assert answer.json()["error"]["param"] == "stream"
 
 
+@pytest.mark.requirement("input-items.after")
+@pytest.mark.requirement("input-items.limit")
+@pytest.mark.requirement("input-items.include")
 @pytest.mark.parametrize(
     ("query", "param"),
     [
@@ -147,6 +155,7 @@ async def test_bad_listings_are_refused(
     assert answer.json()["error"]["param"] == param
 
 
+@pytest.mark.requirement("error.too-large")
 async def test_bodies_are_bounded(client: httpx2.AsyncClient) -> None:
     async def endless() -> Any:
         for _ in range(40):

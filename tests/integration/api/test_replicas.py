@@ -54,6 +54,8 @@ async def replicas(database_url: str, backends: Backends) -> AsyncIterator[Start
         yield start
 
 
+@pytest.mark.requirement("accept.resume-elsewhere")
+@pytest.mark.requirement("resume.seam")
 @pytest.mark.requirement("replicas.same-stream")
 async def test_a_stream_looks_the_same_from_every_replica(
     client: httpx2.AsyncClient, second: httpx2.AsyncClient

@@ -125,6 +125,7 @@ async def test_what_clients_send_besides_is_no_obstacle(
     assert (await create(client, input=history, **body))["status"] == "completed"
 
 
+@pytest.mark.requirement("input-items.ids")
 async def test_everything_that_is_listed_is_valid_and_accepted_again(
     client: httpx2.AsyncClient, backends: Backends
 ) -> None:

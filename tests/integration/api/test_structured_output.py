@@ -108,6 +108,7 @@ async def test_a_model_that_drifts_once_is_mended(where: Site, shape: Json, drif
     check(shown, shape)
 
 
+@pytest.mark.requirement("parts.refusal")
 async def test_a_refusal_is_a_part_of_its_own(
     where: Site, shape: Json, request: pytest.FixtureRequest
 ) -> None:

@@ -52,6 +52,19 @@ def test_a_tenant_gets_a_key_that_is_shown_once_and_can_be_disabled() -> None:
 
 
 @pytest.mark.usefixtures("environment")
+def test_a_key_has_a_dialect_and_it_is_listed() -> None:
+    printed("tenants", "create", "acme")
+    printed("keys", "create", "acme")
+    options = ("--name", "suite", "--dialect", "openresponses", "--json")
+    assert json.loads(printed("keys", "create", "acme", *options))["dialect"] == "openresponses"
+    listed = json.loads(printed("keys", "list", "--json"))
+    assert [one["dialect"] for one in listed] == ["openai", "openresponses"]
+    assert "openresponses" in printed("keys", "list")
+    unknown = CliRunner().invoke(commands, ["keys", "create", "acme", "--dialect", "klingon"])
+    assert unknown.exit_code == 2
+
+
+@pytest.mark.usefixtures("environment")
 def test_tenants_are_listed_and_disabled() -> None:
     printed("tenants", "create", "acme")
     assert "active" in printed("tenants", "list")
@@ -187,9 +200,10 @@ def test_one_round_of_maintenance_says_what_it_did() -> None:
         "log_rows": 0,
         "responses": 0,
         "idempotency_keys": 0,
+        "traces": 0,
     }
     lines = printed("db", "maintain").splitlines()
-    assert [line.split()[1] for line in lines] == ["logs", "responses", "keys"]
+    assert [line.split()[1] for line in lines] == ["logs", "responses", "keys", "traces"]
     assert "0 days made, 0 dropped, 0 rows deleted" in lines[0]
 
 

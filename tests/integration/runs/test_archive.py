@@ -342,6 +342,7 @@ async def test_a_queued_response_is_cancelled_before_it_begins(
     assert await claims.claim(database, "replica_b", TERMS, limit=9, take_over=True) == []
 
 
+@pytest.mark.requirement("cancel.wins-once")
 async def test_cancelling_does_nothing_to_what_has_ended_or_cannot_be_cancelled(
     tenant: TenantId, kept: Kept
 ) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
@@ -128,6 +129,7 @@ async def reading(
         looking.cancel()
 
 
+@pytest.mark.requirement("resume.seam")
 @settings(
     max_examples=15,
     deadline=None,
@@ -157,6 +159,7 @@ async def test_any_cut_any_position_and_any_moment_of_joining(
         assert task.result() == whole[after + 1 :]
 
 
+@pytest.mark.requirement("accept.resume-elsewhere")
 async def test_a_stream_follows_its_run_from_replica_to_replica(
     database: Database, tenant: TenantId
 ) -> None:

@@ -16,7 +16,15 @@ from gateway.store.migrate import upgrade
 from gateway.store.retention import Keep
 from gateway.store.tables import APP_ROLE, RUNS_ROLE
 from tests.conftest import new_tenant, opened
-from tests.fakes.aged import DAY, day_of, logged_ids, store_aged, store_key, stored_ids
+from tests.fakes.aged import (
+    DAY,
+    day_of,
+    logged_ids,
+    store_aged,
+    store_key,
+    store_span,
+    stored_ids,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 
-KEEP = Keep(log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400)
+KEEP = Keep(log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400)
 TODAY = datetime.now(UTC).date()
 
 
@@ -62,6 +70,8 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
         await store_aged(database, tenant, 31 * DAY)
         await store_key(database, tenant, kept, 2 * DAY)
     await store_aged(database, tenant, 4 * DAY, log_rows=3)
+    for age in (29 * DAY, *[31 * DAY] * 3):
+        await store_span(database, tenant, age)
     with structlog.testing.capture_logs() as logged:
         report = await rounds(database).round()
     assert report == Report(
@@ -71,17 +81,19 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
         log_rows=13,
         responses=5,
         idempotency_keys=5,
+        traces=3,
     )
     assert {event["rule"]: event["count"] for event in logged} == {
         "days of logs": 1,
         "rows of logs": 13,
         "responses": 5,
         "idempotency keys": 5,
+        "traces and spans": 3,
     }
     assert kept in await stored_ids(database, tenant)
     assert await logged_ids(database, tenant) == set()
     with structlog.testing.capture_logs() as logged:
-        assert await rounds(database).round() == Report(0, 0, 0, 0, 0, 0)
+        assert await rounds(database).round() == Report(0, 0, 0, 0, 0, 0, 0)
     assert logged == []
 
 
@@ -102,7 +114,7 @@ async def test_a_day_in_use_is_reported_and_goes_in_a_later_round(
     async with database.runs_transaction() as connection:
         assert await partitions.is_alone(connection)
         with structlog.testing.capture_logs() as logged:
-            assert await one.round() == Report(0, 0, 1, 0, 0, 0)
+            assert await one.round() == Report(0, 0, 1, 0, 0, 0, 0)
     assert [event["count"] for event in logged] == [1]
     assert (await one.round()).days_dropped == 1
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
+import pytest
 from sqlalchemy import text
 
 from gateway.store import claims, responses
@@ -73,6 +74,7 @@ async def test_what_is_cancelled_elsewhere_stops_here_without_a_notice(
     assert shown_text(body) == "Hel"
 
 
+@pytest.mark.requirement("cancel.wins-once")
 async def test_a_cancelled_run_that_goes_on_talking_changes_nothing(
     database: Database, tenant: TenantId
 ) -> None:

@@ -51,6 +51,7 @@ async def one(database: Database) -> Replica:
     return sweeping
 
 
+@pytest.mark.requirement("status.shutdown")
 async def test_a_foreground_response_whose_process_died_has_failed(
     database: Database, tenant: TenantId, one: Replica
 ) -> None:

@@ -125,15 +125,17 @@ async def test_unknown_and_disabled_look_the_same(access: Access) -> None:
     for error in (unknown, disabled, of_tenant):
         assert (error.code, error.param) == ("invalid_api_key", None)
         messages.add(re.sub(r": sk-..\*\*\*....\.", "", error.message))
-    assert messages == {"Incorrect API key provided"}
-    assert disabled.message == f"Incorrect API key provided: {secret[:5]}***{secret[-4:]}."
+    assert len(messages) == 1
+    shown = f"{secret[:5]}***{secret[-4:]}"
+    assert disabled.message.startswith(f"Incorrect API key provided: {shown}. Check it")
 
 
 @pytest.mark.parametrize(
     "secret", ["", "short", "sk-12345678", "sk-\x00" * 9, "\udc80" * 20, "é" * 20]
 )
 async def test_what_cannot_be_masked_is_not_shown(access: Access, secret: str) -> None:
-    assert (await refusal(access, secret)).message == "Incorrect API key provided: ***."
+    message = (await refusal(access, secret)).message
+    assert message.startswith("Incorrect API key provided: ***. ")
 
 
 async def test_a_key_is_disabled_by_id_or_by_hint(access: Access) -> None:

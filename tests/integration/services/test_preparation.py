@@ -32,6 +32,9 @@ from gateway.upstreams.transport import KeepAlive
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import CUSTOM, FUNCTION, NAMESPACE, SCHEMA, STRICT, parse
 from tests.fakes.harmony_oracle import spelled, vocabulary
+from tests.fakes.staged_run import ANSWER as SUMMARY
+from tests.fakes.staged_run import says
+from tests.fakes.summarising import SummaryDesk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,7 +69,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(database: Database, policy: TenantPolicy = PLAIN) -> AsyncIterator[Desk]:
+async def desk(
+    database: Database, policy: TenantPolicy = PLAIN, summaries: SummaryDesk | None = None
+) -> AsyncIterator[Desk]:
     backend = Backend(
         "b0", "http://127.0.0.1:9", models={MODEL: MODEL}, context_lengths={MODEL: CONTEXT_LENGTH}
     )
@@ -79,7 +84,11 @@ async def desk(database: Database, policy: TenantPolicy = PLAIN) -> AsyncIterato
         preparation = Preparation(
             parents=Parents(database, depth_max=9, items_max=99),
             models=Models(pool, aliases={"alias": MODEL}, efforts={}),
-            rendering=Rendering(Renderer(vocabulary(), SchemaLimits(depth_max=20)), threads),
+            rendering=Rendering(
+                Renderer(vocabulary(), SchemaLimits(depth_max=20)),
+                threads,
+                (summaries or SummaryDesk()).compactor(SEALER),
+            ),
             limits=PreparationLimits(answer_share=0.25),
             system_message=SystemMessage(
                 "You.", "2024-06", with_date=False, commentary_without_tools=False
@@ -228,3 +237,73 @@ async def test_a_prompt_that_leaves_no_room_is_refused(shared_database: Database
     async with desk(shared_database) as at:
         with pytest.raises(ContextLengthExceeded):
             await at.prepare(input="a " * 600)
+
+
+def told(*texts: str) -> list[dict[str, Any]]:
+    """A conversation that the user begins."""
+    return [
+        {"role": ("user", "assistant")[place % 2], "content": text}
+        for place, text in enumerate(texts)
+    ]
+
+
+TRIGGER = {"type": "compaction_trigger"}
+SHARED = [{"type": "compaction"}]
+
+
+async def test_the_threshold_is_a_share_of_the_window(shared_database: Database) -> None:
+    summaries = SummaryDesk(says(SUMMARY))
+    async with desk(shared_database, summaries=summaries) as at:
+        short = await at.prepare(input=told("hi", "word " * 100, "and?"), context_management=SHARED)
+        long = await at.prepare(input=told("hi", "word " * 300, "and?"), context_management=SHARED)
+        unmanaged = await at.prepare(input=told("hi", "word " * 300, "and?"))
+    assert (short.compacted, unmanaged.compacted) == (None, None)
+    assert long.compacted is not None
+    assert long.compacted.output_tokens > 0
+    assert "word" in spelled(unmanaged.prompt_ids)
+    assert "word" not in spelled(long.prompt_ids)
+    assert "Hello there" in spelled(long.prompt_ids)
+    assert summaries.booked == []
+
+
+async def test_what_no_compaction_would_make_shorter_is_left(shared_database: Database) -> None:
+    async with desk(shared_database) as at:
+        plain = await at.prepare(input="word " * 400, context_management=SHARED)
+    assert plain.compacted is None
+
+
+async def test_a_trigger_leaves_nothing_to_be_generated(shared_database: Database) -> None:
+    async with desk(shared_database, summaries=SummaryDesk(says(SUMMARY))) as at:
+        asked = await at.prepare(input=[*told("hi"), TRIGGER])
+    assert asked.compacted is not None
+    assert asked.sampling.max_tokens == 0
+    assert [item.kind for item in asked.added] == ["message"]
+
+
+async def test_a_summary_without_room_is_not_begun(shared_database: Database) -> None:
+    summaries = SummaryDesk(says(SUMMARY), says(SUMMARY))
+    async with desk(shared_database, summaries=summaries) as at:
+        await at.prepare(input=[*told("hi", "word " * 100, "and?"), TRIGGER])
+        asked = len(summaries.tokens.requests[0].prompt_ids)
+        words = "word " * (100 + CONTEXT_LENGTH - asked - 15)
+        with pytest.raises(ContextLengthExceeded, match="no room for its summary"):
+            await at.prepare(input=[*told("hi", words, "and?"), TRIGGER])
+        cut = await at.prepare(input=[*told("hi", words, "and?"), TRIGGER], truncation="auto")
+    assert cut.compacted is not None
+    assert "word" not in spelled(summaries.tokens.requests[1].prompt_ids)
+
+
+async def test_there_is_nothing_to_compact_in_nothing(shared_database: Database) -> None:
+    async with desk(shared_database) as at:
+        with pytest.raises(InvalidRequest, match="nothing to compact"):
+            await at.prepare(input=[TRIGGER])
+
+
+async def test_a_summary_for_what_cannot_be_prepared_is_booked(shared_database: Database) -> None:
+    summaries = SummaryDesk(says("<|channel|>final<|message|>" + "word " * 300 + "<|return|>"))
+    async with desk(shared_database, summaries=summaries) as at:
+        with pytest.raises(ContextLengthExceeded, match="exceeds the context window"):
+            await at.prepare(
+                input=told("user " * 280, "word " * 20, "and?"), context_management=SHARED
+            )
+    assert summaries.booked == ["completed"]

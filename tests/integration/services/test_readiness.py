@@ -40,3 +40,17 @@ async def test_it_is_not_ready_and_asks_to_try_again(
     assert created.status_code == 503
     assert created.json()["error"]["code"] == "server_is_overloaded"
     assert "retry-after" in created.headers
+
+
+async def test_a_configured_context_length_does_not_stand_in_for_a_backend(
+    database_url: str, unused_url: str
+) -> None:
+    models = [{"id": "m", "context_length": 1000}]
+    settings = gateway_settings(database_url, [unused_url], models=models)
+    async with (
+        running_gateway(settings) as running,
+        httpx2.AsyncClient(base_url=running.url, headers=running.headers) as client,
+    ):
+        ready = await client.get("/readyz")
+    assert ready.status_code == 503
+    assert ready.json()["reasons"] in (["no backend has answered yet"], ["no backend is healthy"])

@@ -10,7 +10,15 @@ import pytest
 from sqlalchemy import text
 
 from gateway import ids
-from gateway.store import claims, events, idempotency, responses
+from gateway.store import (
+    claims,
+    conversations,
+    events,
+    idempotency,
+    messages,
+    responses,
+    turns,
+)
 from tests.conftest import new_tenant, opened
 from tests.fakes.stored import CREATED
 
@@ -49,6 +57,22 @@ INSERT INTO idempotency_keys (tenant_id, key_hash, fingerprint, response_id, cre
 SELECT tenant_id, sha256(id::text::bytea), '', id, now() FROM responses
 """
 
+CONVERSATIONS = """
+INSERT INTO conversations (tenant_id, id, created_at, metadata)
+SELECT tenant_id, id, now(), '' FROM responses
+"""
+ITEMS = """
+INSERT INTO {table} (tenant_id, {holder}, position, kind, item_id, complete, item{columns})
+SELECT tenant_id, id, number, 'message', (id::text || number)::bytea, true, '{{}}'{values}
+FROM responses, generate_series(0, 9) AS number
+"""
+ALL_ITEMS = [
+    ITEMS.format(table="conversation_items", holder="conversation_id", columns="", values=""),
+    ITEMS.format(
+        table="messages", holder="response_id", columns=", is_output", values=", number > 4"
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Filled:
@@ -64,7 +88,8 @@ async def filled(postgres: PostgresServer, template: str) -> AsyncIterator[Fille
     async with opened(postgres.database_url(name)) as database:
         tenant = await new_tenant(database)
         await new_tenant(database)
-        for statement in [*PARTITIONS, RESPONSES, EVENTS, KEYS, "ANALYZE"]:
+        rows = [RESPONSES, EVENTS, KEYS, CONVERSATIONS, *ALL_ITEMS]
+        for statement in [*PARTITIONS, *rows, "ANALYZE"]:
             await postgres.execute(statement, database=name)
         yield Filled(database, tenant)
     await postgres.drop(name)
@@ -165,3 +190,28 @@ async def test_keys_and_queues_of_a_tenant_are_found_by_index(filled: Filled) ->
     assert "pk_idempotency_keys" in found
     found = await plan(filled, responses._COUNT_QUEUED, of_tenant | {"queued_max": 1000})
     assert "ix_responses_running" in found
+
+
+async def test_items_of_responses_and_conversations_are_found_by_index(filled: Filled) -> None:
+    of_tenant: dict[str, Any] = {"tenant": filled.tenant}
+    one = of_tenant | {"conversation": ids.new_uuid()}
+    chain = of_tenant | {"response": ids.new_uuid(), "depth_max": 1000, "row_limit": 6000}
+    page = {"after": b"item", "row_limit": 21}
+    digests = {"digests": [b"d" * 32] * 3}
+    item = {"item": b"item"}
+    statements: list[tuple[TextClause, dict[str, Any]]] = [
+        (messages._HISTORY, chain),
+        *((each, chain | page) for each in messages._LISTS.values()),
+        (messages._FIND, of_tenant | digests),
+        (turns._READ, one | {"row_limit": 6000}),
+        (turns._APPEND, one | {"response": ids.new_uuid()}),
+        (conversations._TAKEN, one | digests),
+        (conversations._FIND_ITEM, one | item),
+        (conversations._DELETE_ITEM, one | item),
+        *((each, one | page) for each in conversations._LISTS.values()),
+    ]
+    for statement, parameters in statements:
+        found = await plan(filled, statement, parameters)
+        assert no_table_is_scanned(found), found
+        wide = re.findall(r"Index Cond: \(tenant_id = [^ ]*\)$", found, re.MULTILINE)
+        assert not wide, found

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import update
 
 from gateway import ids
 from gateway.errors import StoreConflict
 from gateway.store import tenants
+from gateway.store.tables import api_keys
 from gateway.store.tenants import NewKey, OwnPolicy, PolicyChanges
 from gateway.tenancy import TenantId, TenantPolicy
 
@@ -45,6 +47,26 @@ async def test_a_key_is_found_with_every_part_of_its_tenant_s_policy(database: D
     assert found is not None
     assert found.policy == OwnPolicy(**CHANGES).over(DEFAULTS)
     assert found.policy == TenantPolicy("continue", 60, 120, 1, 2, "off", 0, "priority")
+
+
+async def test_a_key_has_the_dialect_that_it_was_made_with(database: Database) -> None:
+    tenant = TenantId(ids.new_uuid())
+    await tenants.insert_tenant(database, tenant, "acme")
+    new = NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash", "openresponses")
+    assert (await tenants.insert_key(database, new)).dialect == "openresponses"
+    found = await tenants.find_principal(database, b"hash")
+    assert found is not None
+    assert found.dialect == "openresponses"
+
+
+async def test_a_key_that_is_older_than_dialects_has_openai_s(database: Database) -> None:
+    await new_tenant(database)
+    async with database.owner_transaction() as connection:
+        await connection.execute(update(api_keys).values(dialect=None))
+    (key,) = await tenants.keys(database, None)
+    found = await tenants.find_principal(database, b"hash")
+    assert found is not None
+    assert (key.dialect, found.dialect) == ("openai", "openai")
 
 
 async def test_a_policy_that_is_taken_back_is_the_default_again(database: Database) -> None:

@@ -12,8 +12,10 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from gateway import errors
-from gateway.api.errors import ANSWERS, answer_to, error_response, routing_error_response
+from gateway.api.errors import ANSWERS, Answer, answer_to, error_response, routing_error_response
 
+LONGEST_WAIT_S = 120
+"""What asks for longer is not tried again by OpenAI's SDKs."""
 SECRET = "postgresql://gateway:hunter2@db"
 
 
@@ -39,6 +41,9 @@ def test_every_class_of_error_has_a_row_of_its_own(kind: type[errors.GatewayErro
     assert kind in ANSWERS
 
 
+@pytest.mark.requirement("error.no-409")
+@pytest.mark.requirement("error.no-422")
+@pytest.mark.requirement("retry.statuses")
 def test_no_status_is_one_that_sdks_misread() -> None:
     assert {answer.status for answer in ANSWERS.values()} <= {
         *(400, 401, 403, 404, 413, 429),
@@ -52,6 +57,16 @@ def test_the_nearest_base_class_answers_for_a_new_one() -> None:
 
     assert answer_to(Novel("x", upstream="a")) is ANSWERS[errors.UpstreamUnavailable]
     assert answer_to(ZeroDivisionError()) is ANSWERS[BaseException]
+
+
+@pytest.mark.requirement("retry.delay")
+@pytest.mark.parametrize("answer", ANSWERS.values())
+def test_what_may_be_tried_again_says_when_and_soon(answer: Answer) -> None:
+    if answer.status in {429, 503}:
+        assert answer.retry_after_s is not None
+    if answer.retry_after_s is not None:
+        assert 1 <= answer.retry_after_s <= LONGEST_WAIT_S
+        assert answer.retry
 
 
 INVALID = "invalid_request_error"
@@ -85,7 +100,8 @@ REQUESTS: list[tuple[errors.RequestError, int, dict[str, Any]]] = [
         errors.PreviousResponseNotFound("resp_1"),
         400,
         {
-            "message": "Previous response with id 'resp_1' not found.",
+            "message": "Previous response with id 'resp_1' not found. It was not stored, or has "
+            "been deleted: send the conversation so far in 'input' instead.",
             "type": INVALID,
             "param": "previous_response_id",
             "code": "previous_response_not_found",
@@ -169,6 +185,7 @@ REQUESTS: list[tuple[errors.RequestError, int, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.requirement("error.forbidden")
 @pytest.mark.parametrize(("error", "status", "envelope"), REQUESTS)
 def test_the_caller_s_mistake_is_told_as_it_is(
     error: errors.RequestError, status: int, envelope: dict[str, Any]
@@ -196,6 +213,7 @@ SERVERS: list[tuple[BaseException, int, str | None]] = [
 ]
 
 
+@pytest.mark.requirement("error.server")
 @pytest.mark.parametrize(("error", "status", "code"), SERVERS)
 def test_the_server_s_trouble_is_told_without_its_inside(
     error: BaseException, status: int, code: str | None
@@ -209,6 +227,7 @@ def test_the_server_s_trouble_is_told_without_its_inside(
     assert shown["message"].endswith(".")
 
 
+@pytest.mark.requirement("retry.should-retry")
 @pytest.mark.parametrize(
     ("error", "headers"),
     [
@@ -219,6 +238,7 @@ def test_the_server_s_trouble_is_told_without_its_inside(
         (errors.StoreUnavailable("x"), {"retry-after": "2"}),
         (errors.UpstreamRejected("x", upstream="a"), {"x-should-retry": "false"}),
         (errors.AuthenticationError("x"), {"www-authenticate": "Bearer"}),
+        (errors.PermissionDenied("x"), {"x-should-retry": "false"}),
         (errors.InvalidRequest("x"), {}),
         (errors.UpstreamFailed("x", upstream="a"), {}),
     ],
@@ -244,6 +264,7 @@ def client() -> TestClient:
     return TestClient(app)
 
 
+@pytest.mark.requirement("error.no-framework-shapes")
 def test_an_unknown_url_is_answered_with_an_envelope(client: TestClient) -> None:
     response = client.post("/v1/nothing")
     assert response.status_code == 404

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,12 +18,14 @@ def delta(number: int, text: str = "hi") -> Event:
     return Event("response.output_text.delta", number, orjson.dumps(body), delta_length=len(text))
 
 
+@pytest.mark.requirement("stream.frames")
 def test_a_frame_is_two_lines_and_a_blank_one() -> None:
     event = Event("response.created", 0, b'{"type":"response.created"}')
     expected = b'event: response.created\ndata: {"type":"response.created"}\n\n'
     assert sse.frame(event, obfuscate=True) == expected
 
 
+@pytest.mark.requirement("padding.size")
 @given(st.text(max_size=80))
 def test_padding_evens_out_the_size_of_deltas(text: str) -> None:
     framed = sse.frame(delta(1, text), obfuscate=True)
@@ -33,6 +36,7 @@ def test_padding_evens_out_the_size_of_deltas(text: str) -> None:
     assert data["delta"] == text
 
 
+@pytest.mark.requirement("padding.off")
 def test_padding_can_be_switched_off() -> None:
     assert b"obfuscation" not in sse.frame(delta(1), obfuscate=False)
 
@@ -56,6 +60,8 @@ def test_neighbours_have_different_padding(number: int) -> None:
     assert len(paddings) == 64
 
 
+@pytest.mark.requirement("stream.one-write")
+@pytest.mark.requirement("traps.whole-events")
 @given(st.lists(st.integers(0, 400), max_size=30), st.integers(1, 2000))
 def test_writes_hold_whole_frames_in_order(sizes: list[int], bytes_max: int) -> None:
     events = [delta(number, "x" * size) for number, size in enumerate(sizes)]
@@ -67,6 +73,7 @@ def test_writes_hold_whole_frames_in_order(sizes: list[int], bytes_max: int) -> 
         assert len(chunk) <= bytes_max or chunk in frames
 
 
+@pytest.mark.requirement("stream.end")
 def test_the_end_mark_follows_the_terminal_event_in_the_same_write() -> None:
     terminal = Event("response.completed", 3, b"{}")
     (chunk,) = sse.writes(

@@ -119,6 +119,7 @@ async def test_padding_is_as_asked_for() -> None:
         assert ("obfuscation" in data) is obfuscate
 
 
+@pytest.mark.requirement("stream.comments")
 async def test_silence_is_filled_with_comments_only() -> None:
     client, source = Client(), Source([[CREATED], [COMPLETED]])
     limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=0.001)

@@ -14,7 +14,6 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from gateway.cli.connection import TOO_LARGE
 from gateway.cli.serving import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.errors import StartupError
 from gateway.settings import Server as ServerSettings
@@ -196,20 +195,6 @@ async def test_an_application_that_breaks_down_takes_its_server_with_it() -> Non
             await serve()
     assert caught.value.exceptions == (failure,)
     assert not leaving.told.is_set()
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"GET / HTTP/1.1\r\nx: " + b"y" * 5000,
-        b"GET /" + b"y" * 5000,
-        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 1000,
-    ],
-)
-async def test_a_head_of_too_many_bytes_is_refused(head: bytes) -> None:
-    with listen(HOST, 0, 10) as listener:
-        async with Server(application(), listener, SETTINGS) as server:
-            assert await exchange(server, head) == TOO_LARGE
 
 
 @pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\nhost: x\r\n"])

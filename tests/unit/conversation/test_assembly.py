@@ -74,6 +74,7 @@ def test_new_items_follow_the_history_and_are_told_apart() -> None:
     assert b"two" in context.added[0].json
 
 
+@pytest.mark.requirement("context.input-gets-ids")
 def test_items_get_an_id_and_are_listed_as_completed() -> None:
     (item,) = assembled(user("hi")).items
     listed = orjson.loads(item.json)
@@ -224,6 +225,7 @@ def test_an_unknown_reference_is_not_found(item: InputItem) -> None:
     assert caught.value.param == "input"
 
 
+@pytest.mark.requirement("harmony.empty-reasoning")
 def test_reasoning_that_says_nothing_and_has_no_id_is_left_out() -> None:
     assert referenced_ids([Reasoning(), user("x", "msg_9")]) == []
     assert [item.kind for item in assembled(Reasoning(), user("x")).items] == ["message"]
@@ -283,7 +285,7 @@ def test_calls_of_every_kind_pair_up(called: InputItem, answered: InputItem, nam
 def test_an_output_must_be_of_the_kind_of_its_call(
     called: InputItem, answered: InputItem, name: str
 ) -> None:
-    wrong = PAIRS[2][1] if called.type != "custom_tool_call" else output("c")
+    wrong = PAIRS[2][1] if called.type != "custom_tool_call" else PAIRS[3][1]
     words = wrong.type.replace("_", " ")
     with pytest.raises(InvalidRequest, match=f"^No tool call found for {words} with call_id c\\.$"):
         assembled(called, wrong)
@@ -291,8 +293,10 @@ def test_an_output_must_be_of_the_kind_of_its_call(
         assembled(called, call("c"), answered)
 
 
-def test_a_local_shell_may_be_answered_like_a_function() -> None:
-    called, _, _ = PAIRS[3]
+@pytest.mark.parametrize(("called", "_answered", "_name"), PAIRS, ids=KINDS)
+def test_every_call_may_be_answered_like_one_of_a_function(
+    called: InputItem, _answered: InputItem, _name: str
+) -> None:
     assert len(assembled(called, output("c")).items) == 2
 
 

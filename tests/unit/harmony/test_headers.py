@@ -46,6 +46,7 @@ def test_trained_forms_of_a_call_need_no_rule(parts: list[Part]) -> None:
     assert route(header, _TOOLS) == Route(_CALL, "f")
 
 
+@pytest.mark.requirement("harmony.calls")
 @pytest.mark.parametrize(
     ("text", "name", "rules"),
     [
@@ -76,6 +77,7 @@ def test_recipients_are_recognised_however_they_are_spelt(
     assert {*header.rules, *target.rules} == rules
 
 
+@pytest.mark.requirement("harmony.built-ins")
 @pytest.mark.parametrize(
     ("text", "kind", "rule"),
     [

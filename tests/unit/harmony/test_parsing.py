@@ -37,6 +37,7 @@ def test_a_parser_is_what_the_runs_expect() -> None:
     assert parser.reasoning_tokens == 0
 
 
+@pytest.mark.requirement("stream.kind-is-known-first")
 def test_text_streams_as_soon_as_the_header_is_complete() -> None:
     parser = _parser()
     header, body = script_ids("<|channel|>final<|message|>"), script_ids("One two")
@@ -50,6 +51,7 @@ def test_text_streams_as_soon_as_the_header_is_complete() -> None:
     assert parser.recoveries == {}
 
 
+@pytest.mark.requirement("stream.kind-is-known-first")
 def test_a_call_is_announced_before_its_first_argument() -> None:
     parser = _parser()
 
@@ -409,6 +411,7 @@ def test_long_text_between_messages_is_never_a_header() -> None:
     assert turn.said()[1:] == [(REASONING, "", prose), (FINAL, "", "x")]
 
 
+@pytest.mark.requirement("harmony.call")
 def test_text_behind_a_call_is_dropped_even_when_a_message_follows() -> None:
     turn = parse(_CALL_F + "{}<|call|>Anything else?" + _ANSWER)
 

@@ -88,6 +88,7 @@ def test_tools_are_declared_in_the_developer_message() -> None:
     )
 
 
+@pytest.mark.requirement("items.role-precedence")
 def test_leading_instructions_join_those_of_the_request_and_later_ones_stay_in_place() -> None:
     items = [
         said("system", "B"),

@@ -29,16 +29,20 @@ def ordered(items: list[ContextItem]) -> list[int]:
     return [placed.source for placed in in_call_order(place(items))]
 
 
+@pytest.mark.requirement("harmony.reasoning-is-dropped")
+@pytest.mark.requirement("harmony.reasoning-is-kept")
 def test_reasoning_before_the_last_answer_goes_and_reasoning_after_it_stays() -> None:
     items = [user(), thought("old"), answer(), user(), thought("new"), call(), output()]
     assert kept(items) == [0, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.requirement("harmony.reasoning-is-dropped")
 def test_all_reasoning_of_an_answered_turn_goes_though_a_user_message_follows() -> None:
     items = [user(), thought(), call(), output(), thought(), answer(), user()]
     assert kept(items) == [0, 2, 3, 5, 6]
 
 
+@pytest.mark.requirement("harmony.reasoning-is-kept")
 def test_reasoning_of_an_unfinished_tool_loop_stays_though_a_user_message_follows() -> None:
     items = [user(), thought(), call(), output(), user()]
     assert kept(items) == [0, 1, 2, 3, 4]
@@ -48,6 +52,7 @@ def test_a_message_without_a_phase_is_an_answer() -> None:
     assert kept([thought(), answer(phase=None), thought()]) == [1, 2]
 
 
+@pytest.mark.requirement("harmony.calls-stay")
 def test_commentary_is_no_answer() -> None:
     assert kept([thought(), answer(phase="commentary"), call(), output()]) == [0, 1, 2, 3]
 

@@ -36,6 +36,9 @@ def started() -> Builder:
     return builder
 
 
+@pytest.mark.requirement("stream.item-envelope")
+@pytest.mark.requirement("order.message")
+@pytest.mark.requirement("order.reasoning")
 def test_an_answer_after_reasoning_is_two_items() -> None:
     builder = Builder(response_head(), NO_RULES)
     events = builder.start()
@@ -65,6 +68,7 @@ def test_an_answer_after_reasoning_is_two_items() -> None:
     ]
 
 
+@pytest.mark.requirement("order.function-call")
 def test_a_call_without_arguments_still_has_a_delta() -> None:
     builder = started()
     events = builder.feed(segment(SegmentKind.FUNCTION_CALL))
@@ -121,6 +125,7 @@ def test_a_tool_is_called_what_the_client_calls_it() -> None:
     ]
 
 
+@pytest.mark.requirement("kinds.function-call")
 def test_two_calls_have_different_call_ids() -> None:
     builder = started()
     builder.feed(segment(SegmentKind.FUNCTION_CALL, "{}") * 2)
@@ -165,6 +170,7 @@ def test_a_call_is_shown_before_its_arguments_come() -> None:
     assert [event.type for event in events] == ["response.output_item.added"]
 
 
+@pytest.mark.requirement("kinds.reasoning")
 @pytest.mark.parametrize("kind", [SegmentKind.REASONING, SegmentKind.COMMENTARY, SegmentKind.FINAL])
 def test_a_message_that_says_nothing_is_no_item(kind: SegmentKind) -> None:
     builder = started()
@@ -187,6 +193,7 @@ def test_texts_of_one_feed_are_one_delta() -> None:
     assert (orjson.loads(event.data)["delta"], event.delta_length) == ("bc", 2)
 
 
+@pytest.mark.requirement("order.truncation")
 def test_a_cut_item_ends_with_the_response() -> None:
     builder = started()
     events = builder.feed(segment(SegmentKind.FINAL, "4", end=CUT))
@@ -226,6 +233,7 @@ def test_an_item_that_never_ended_is_incomplete_when_the_response_fails() -> Non
     assert builder.response()["output"][0]["status"] == "incomplete"
 
 
+@pytest.mark.requirement("stream-error.after")
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
@@ -241,6 +249,7 @@ def test_an_error_event_has_both_shapes(code: str, kind: str) -> None:
     assert {name: body[name] for name in flat} == flat
 
 
+@pytest.mark.requirement("stream-error.cancelled")
 def test_a_cancelled_response_has_no_error_event() -> None:
     builder = started()
     (event,) = builder.finish(Outcome("cancelled"))
@@ -317,3 +326,10 @@ def test_segments_out_of_order_are_refused() -> None:
         started().feed([SegmentText("a")])
     with pytest.raises(ValueError, match="had not started"):
         started().feed([END])
+
+
+def test_a_compaction_is_the_first_item_or_none() -> None:
+    builder = started()
+    builder.feed(segment(SegmentKind.FINAL, "4"))
+    with pytest.raises(ValueError, match="the first item"):
+        builder.compact("seal")

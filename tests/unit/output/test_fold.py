@@ -27,7 +27,15 @@ from gateway.protocol.rules import OutputRules
 from gateway.sealing import Unsealed
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import NO_RULES, response_head
-from tests.fakes.toy_logs import ALLOWED, FRAMING, TOOL_RULES, apply_all, logprob_of, new_fold
+from tests.fakes.toy_logs import (
+    ALLOWED,
+    COMPACTED,
+    FRAMING,
+    TOOL_RULES,
+    apply_all,
+    logprob_of,
+    new_fold,
+)
 from tests.fakes.toy_parser import (
     BROKEN,
     CALL,
@@ -154,6 +162,7 @@ def test_ids_are_counted_from_the_start_of_their_turn() -> None:
     assert [item.ids for item in fold.items()] == [(*FRAMING.opening, CALL, A, END)] * 2
 
 
+@pytest.mark.requirement("usage.sum-of-turns")
 def test_usage_is_the_sum_of_the_turns() -> None:
     fold = new_fold()
     first: list[Entry] = [
@@ -314,6 +323,7 @@ def test_where_nothing_is_demanded_a_hold_withholds_nothing() -> None:
     assert (fold.is_held, fold.visible) == (True, True)
 
 
+@pytest.mark.requirement("order.summary")
 @pytest.mark.parametrize(("summary", "expected"), [("detailed", "aab"), ("concise", "aab")])
 def test_reasoning_has_the_summary_that_was_asked_for(
     summary: Literal["concise", "detailed"], expected: str
@@ -420,6 +430,26 @@ def test_the_id_that_reaches_into_a_stop_string_is_shown_as_far_as_its_text() ->
     part = fold.response()["output"][0]["content"][0]
     assert part["text"] == "atwo "
     assert [entry["token"] for entry in part["logprobs"]] == ["a", "two "]
+
+
+@pytest.mark.parametrize("before", [[COMPACTED], [TurnStarted(3)], [TurnStarted(3), STOP]])
+def test_a_compaction_comes_once_and_before_all_turns(before: list[Entry]) -> None:
+    fold = new_fold()
+    apply_all(fold, before)
+    usage = fold.usage
+    with pytest.raises(ValueError, match="not the first"):
+        fold.apply(COMPACTED)
+    assert fold.usage == usage
+
+
+def test_a_compaction_takes_a_response_out_of_the_queue() -> None:
+    events = apply_all(new_fold(background=True), [Queued(), COMPACTED])
+    assert [event.type for event in events] == [
+        *("response.created", "response.queued", "response.in_progress"),
+        "response.output_item.added",
+        "response.compaction.compacting",
+        "response.output_item.done",
+    ]
 
 
 def test_entries_out_of_place_are_refused_and_change_nothing() -> None:

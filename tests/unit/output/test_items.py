@@ -53,6 +53,7 @@ def test_a_text_that_is_spelled_in_part_has_no_logprobs() -> None:
     assert item.body()["content"][0]["logprobs"] == []
 
 
+@pytest.mark.requirement("order.refusal")
 def test_a_refusal_is_a_message_with_another_part() -> None:
     item = open_item(SegmentKind.REFUSAL)
     item.write("I can't.", 0)
@@ -106,6 +107,7 @@ def test_the_commands_of_a_shell_call_come_one_after_the_other() -> None:
     }
 
 
+@pytest.mark.requirement("items.phase")
 def test_a_message_has_its_phase() -> None:
     item = open_item(SegmentKind.COMMENTARY)
     item.write("I will ", 0)
@@ -122,6 +124,8 @@ def test_a_message_has_its_phase() -> None:
     }
 
 
+@pytest.mark.requirement("kinds.reasoning")
+@pytest.mark.requirement("parts.reasoning-text")
 def test_reasoning_has_its_text_and_an_empty_summary() -> None:
     item = open_item(SegmentKind.REASONING)
     item.write("Hm.", 0)
@@ -134,6 +138,7 @@ def test_reasoning_has_its_text_and_an_empty_summary() -> None:
     }
 
 
+@pytest.mark.requirement("kinds.function-call")
 def test_a_call_is_announced_with_empty_arguments() -> None:
     item = open_item(SegmentKind.FUNCTION_CALL)
     assert item.body() == {

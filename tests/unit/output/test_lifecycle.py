@@ -10,6 +10,7 @@ from gateway.generation import SegmentKind
 from gateway.output.lifecycle import (
     CLOSING_EVENTS,
     COMMAND_EVENTS,
+    COMPACTION_EVENTS,
     ENVELOPES,
     EVENT_FIELDS,
     ITEM_STATUSES,
@@ -37,10 +38,17 @@ def test_every_event_of_an_envelope_has_fields() -> None:
         for name in (*envelope.opening, envelope.delta, *envelope.closing)
         if name
     }
-    beside = {*COMMAND_EVENTS, SUMMARY_OPENING_EVENT, SUMMARY_DELTA_EVENT, *SUMMARY_CLOSING_EVENTS}
+    beside = {
+        *COMMAND_EVENTS,
+        *COMPACTION_EVENTS,
+        SUMMARY_OPENING_EVENT,
+        SUMMARY_DELTA_EVENT,
+        *SUMMARY_CLOSING_EVENTS,
+    }
     assert used | beside == set(EVENT_FIELDS)
 
 
+@pytest.mark.requirement("stream.one-end")
 def test_every_terminal_status_has_exactly_one_terminal_event_and_it_is_last() -> None:
     terminal = {status for status, following in RESPONSE_STATUSES.items() if not following}
     assert terminal == set(CLOSING_EVENTS)
@@ -53,6 +61,7 @@ def test_every_status_is_shown_by_an_event() -> None:
     assert not set(STATUS_EVENTS) & set(CLOSING_EVENTS)
 
 
+@pytest.mark.requirement("status.transitions")
 def test_a_terminal_status_is_never_left() -> None:
     statuses: list[ResponseStatus] = ["completed", "incomplete", "failed", "cancelled"]
     for status in statuses:

@@ -19,7 +19,17 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from gateway.generation import FinishReason
-from gateway.log import Alive, Entry, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted
+from gateway.log import (
+    Alive,
+    Compacted,
+    Entry,
+    Finished,
+    Hop,
+    Queued,
+    Tokens,
+    TurnEnded,
+    TurnStarted,
+)
 from gateway.output.lifecycle import ENVELOPES, EVENT_FIELDS
 from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
@@ -66,7 +76,7 @@ BEYOND_THE_SDK_MODELS: Final = {
 """Fields of parts of events that the SDK's types do not know."""
 BEYOND_OPEN_RESPONSES: Final = {
     *("custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call"),
-    *("custom_tool_call_input", "shell_call_command"),
+    *("custom_tool_call_input", "shell_call_command", "compaction"),
 }
 """Items, and what events are named after, that Open Responses leaves to each provider."""
 RENAMED_BY_OPEN_RESPONSES: Final = {
@@ -95,6 +105,7 @@ def story(ending: Finished, *, background: bool = False) -> list[Event]:
     )
     log: list[Entry] = [
         *queue,
+        Compacted((1, 2), "hgw1.seal", 30, 10, 20, 5),
         TurnStarted(20),
         _told((REASONING, *_TEXTS, END, COMMENTARY, *_TEXTS)),
         Alive(),
@@ -129,11 +140,14 @@ def test_the_story_holds_every_event_there_is(events: list[Event]) -> None:
     assert {name for name in EVENT_FIELDS if name not in stream.types()} == set()
     assert used - {""} <= set(stream.types())
     assert {item["type"] for item in stream.items} == {
-        envelope.item_type for envelope in ENVELOPES.values()
+        "compaction",
+        *(envelope.item_type for envelope in ENVELOPES.values()),
     }
     assert {item.get("phase") for item in stream.items} == {"commentary", "final_answer", None}
 
 
+@pytest.mark.requirement("events.documented")
+@pytest.mark.requirement("accept.recordings")
 def test_events_are_strictly_those_of_the_openai_sdk(events: list[Event]) -> None:
     for event in events:
         parsed = _SDK.validate_json(event.data, strict=True)
@@ -145,6 +159,7 @@ def test_events_are_strictly_those_of_the_openai_sdk(events: list[Event]) -> Non
             assert extra <= BEYOND_THE_SDK_MODELS.get(name, set()), name
 
 
+@pytest.mark.requirement("stream.end-has-all-items")
 def test_the_accumulator_of_the_openai_sdk_accepts_the_stream() -> None:
     events = story(ENDINGS[0])
     state = ResponseStreamState(input_tools=omit, text_format=omit)
@@ -167,7 +182,7 @@ def test_the_openai_client_ends_with_the_final_response() -> None:
         final = stream.get_final_response()
     assert final.output_text == "".join(PIECES) * 2
     assert final.usage is not None
-    assert final.usage.input_tokens_details.cached_tokens == 10
+    assert final.usage.input_tokens_details.cached_tokens == 20
 
 
 def test_the_openai_client_raises_for_an_error_event() -> None:
@@ -182,6 +197,7 @@ def test_the_openai_client_raises_for_an_error_event() -> None:
     assert caught.value.code == failed.code
 
 
+@pytest.mark.requirement("open-responses.union")
 def test_events_are_those_of_open_responses(
     events: list[Event], open_responses: jsonschema.Draft202012Validator
 ) -> None:
@@ -198,6 +214,7 @@ def test_events_are_those_of_open_responses(
             open_responses.validate(body)
 
 
+@pytest.mark.requirement("traps.no-nulls")
 def test_nothing_is_null_that_open_responses_wants_absent(events: list[Event]) -> None:
     absent = {"phase", "content", "encrypted_content", "logprobs", "obfuscation"}
     for event in events:

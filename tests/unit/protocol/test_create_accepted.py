@@ -66,6 +66,7 @@ def test_content_is_always_parts() -> None:
     )
 
 
+@pytest.mark.requirement("items.input-message")
 def test_text_is_kept_under_the_name_that_its_role_has() -> None:
     request = parse(
         input=[
@@ -115,6 +116,7 @@ def test_reasoning_keeps_its_text_and_what_was_encrypted() -> None:
     assert item == Reasoning(id="rs_1", content=(ReasoningText(text="Hm."),), encrypted_content="x")
 
 
+@pytest.mark.requirement("items.output-of-a-call")
 def test_a_tool_s_output_is_a_text_or_parts() -> None:
     outputs = ["ok", [{"type": "input_text", "text": "x"}], ""]
     items = parse(
@@ -147,6 +149,7 @@ def test_absent_parameters_have_openais_defaults() -> None:
     assert request.ignored == ()
 
 
+@pytest.mark.requirement("create.input.absent")
 def test_input_may_be_missing_when_a_response_is_continued() -> None:
     assert parse(input=..., previous_response_id="resp_1").input == ()
     assert parse(input="", previous_response_id="resp_1").input == ()
@@ -206,6 +209,7 @@ def test_function_names_may_have_dots_and_dashes() -> None:
     assert parse(tools=[{"type": "function", "name": name}]).tools == (FunctionTool(name=name),)
 
 
+@pytest.mark.requirement("create.tools")
 def test_tools_of_every_type_are_told_apart() -> None:
     assert [type(tool) for tool in parse(tools=TOOLS).tools] == [
         FunctionTool,
@@ -228,6 +232,7 @@ def test_a_typed_tool_is_one_too() -> None:
     assert CreateResponse(model="m", tools=tools).tools == tools
 
 
+@pytest.mark.requirement("control.hosted-tools")
 def test_hosted_tools_are_listed_as_dropped_in_their_order() -> None:
     hosted: list[dict[str, Any]] = [
         {"type": "web_search", "filters": None},
@@ -268,6 +273,7 @@ def test_the_output_of_a_local_shell_names_its_call_by_either_id(
     assert (output.id, output.call_id) == ids
 
 
+@pytest.mark.requirement("create.top-logprobs")
 def test_probabilities_are_wanted_when_they_are_included_or_counted() -> None:
     included = parse(include=["message.output_text.logprobs"])
     assert (included.wants_logprobs, included.alternatives) == (True, 0)
@@ -288,3 +294,9 @@ def test_servers_of_open_models_have_parameters_of_their_own() -> None:
     assert request.ignored == ()
     off = parse(top_k=-1, stop=[], seed=None)
     assert (off.top_k, off.stop, off.seed, off.min_p) == (None, (), None, None)
+
+
+@pytest.mark.parametrize("fields", [{}, {"input": []}, {"input": ""}, {"input": None}])
+def test_a_conversation_may_stand_for_the_input(fields: dict[str, Any]) -> None:
+    asked = parse(**{"input": ..., "conversation": "conv_1", **fields})
+    assert (asked.input, asked.conversation and asked.conversation.id) == ((), "conv_1")

@@ -67,6 +67,7 @@ LONG_TEXTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.requirement("items.limits")
 @pytest.mark.parametrize(("fields", "param"), LONG_TEXTS)
 def test_a_text_that_is_too_long_is_named(fields: dict[str, Any], param: str) -> None:
     assert refusal(**fields) == (

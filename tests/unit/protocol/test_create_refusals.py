@@ -310,6 +310,7 @@ def test_a_mistake_is_answered_in_openais_words(
     assert refusal(**fields) == (code, param, message)
 
 
+@pytest.mark.requirement("create.validation-order")
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -347,6 +348,8 @@ def test_of_two_mistakes_the_first_in_openais_order_is_reported(
     assert caught.value.param == param
 
 
+@pytest.mark.requirement("error.unknown-parameter")
+@pytest.mark.requirement("create.unknown-parameters")
 def test_an_unknown_parameter_is_refused_only_when_strict() -> None:
     body = json.dumps(body_of({"reasoning_effort": "low", "image": {}})).encode()
     assert parse_create(body, limits=LIMITS).ignored == ("reasoning_effort", "image")
@@ -356,6 +359,8 @@ def test_an_unknown_parameter_is_refused_only_when_strict() -> None:
     assert str(caught.value) == "Unknown parameter: 'reasoning_effort'."
 
 
+@pytest.mark.requirement("create.access-programs")
+@pytest.mark.requirement("create.image")
 def test_a_documented_parameter_without_effect_is_no_mistake_when_strict() -> None:
     body = json.dumps(body_of({"image": {}, "access_programs": {}})).encode()
     request = parse_create(body, limits=LIMITS, strict=True)

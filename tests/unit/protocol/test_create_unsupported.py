@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.fakes.create_bodies import CALL, CUSTOM, FUNCTION, NAMESPACE, Row, parse, refusal
+from gateway.errors import InvalidRequest
+from gateway.protocol.requests import parse_create
+from tests.fakes.create_bodies import (
+    CALL,
+    CUSTOM,
+    FUNCTION,
+    LIMITS,
+    NAMESPACE,
+    Row,
+    body_of,
+    parse,
+    refusal,
+)
 
 
 def _unsupported(fields: dict[str, Any], param: str, remedy: str, value: str = "") -> Row:
@@ -41,16 +55,6 @@ REFUSED: list[Row] = [
         "background",
         "Unsupported parameter: 'background' cannot be true when 'store' is false. Set 'store' to "
         "true, or leave 'background' out.",
-    ),
-    _unsupported(
-        {"conversation": "conv_1"},
-        "conversation",
-        "Continue a response with 'previous_response_id'.",
-    ),
-    _unsupported(
-        {"conversation": {"id": "conv_1"}, "input": ...},
-        "conversation",
-        "Continue a response with 'previous_response_id'.",
     ),
     (
         {"conversation": "conv_1", "previous_response_id": "resp_1"},
@@ -115,12 +119,31 @@ REFUSED: list[Row] = [
             "Leave such items out of the input.",
             kind,
         )
-        for kind in ("tool_search_call", "mcp_call", "compaction", "additional_tools", "program")
+        for kind in ("tool_search_call", "mcp_call", "program", "program_output")
     ),
     _unsupported(
-        {"context_management": [{"type": "compaction"}]},
-        "context_management",
-        "Set 'truncation' to 'auto' to drop old turns.",
+        {"input": [{"type": "additional_tools"}]},
+        "input[0].type",
+        "Offer them in 'tools'.",
+        "additional_tools",
+    ),
+    _unsupported(
+        {"input": [{"type": "configuration_update"}]},
+        "input[0].type",
+        "Set 'reasoning' and 'text' of each request.",
+        "configuration_update",
+    ),
+    (
+        {"context_management": [{"type": "magic"}]},
+        "invalid_value",
+        "context_management[0].type",
+        "Invalid value: 'magic'. Supported values are: 'compaction'.",
+    ),
+    (
+        {"input": [{"type": "compaction_trigger"}, {"role": "user", "content": "x"}]},
+        "invalid_value",
+        "input[0]",
+        "Invalid 'input[0]': a compaction_trigger must be the last input item.",
     ),
     _unsupported(
         {"moderation": {"model": "m"}},
@@ -136,6 +159,10 @@ REFUSED: list[Row] = [
 ]
 
 
+@pytest.mark.requirement("context.configuration-update")
+@pytest.mark.requirement("kinds.additions-of-2026")
+@pytest.mark.requirement("kinds.hosted-calls")
+@pytest.mark.requirement("choice.hosted")
 @pytest.mark.requirement("control.choice-is-checked")
 @pytest.mark.parametrize(("fields", "code", "param", "message"), REFUSED)
 def test_what_is_not_served_is_refused_and_says_what_to_do(
@@ -152,6 +179,8 @@ HOSTED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.requirement("kinds.programmatic-tools")
+@pytest.mark.requirement("control.hosted-tools")
 @pytest.mark.parametrize("tool", HOSTED, ids=lambda tool: tool["type"])
 def test_hosted_tools_are_refused_only_when_strict(tool: dict[str, Any]) -> None:
     assert parse(tools=[FUNCTION, tool]).dropped_tools == (tool["type"],)
@@ -176,6 +205,8 @@ def test_the_assistant_has_no_images_and_files(kind: str) -> None:
     )
 
 
+@pytest.mark.requirement("parts.input-image")
+@pytest.mark.requirement("parts.input-file")
 @pytest.mark.parametrize("kind", MEDIA)
 def test_images_and_files_in_messages_are_refused_only_when_strict(kind: str) -> None:
     items = [{"role": "user", "content": [{"type": kind}]}]
@@ -188,3 +219,23 @@ def test_images_and_files_in_messages_are_refused_only_when_strict(kind: str) ->
 def test_an_image_from_a_tool_never_ends_a_session() -> None:
     output = {**CALL, "type": "function_call_output", "output": [{"type": "input_image"}]}
     assert len(parse(strict=True, input=[CALL, output]).input) == 2
+
+
+def test_media_may_be_refused_alone() -> None:
+    picture = {"role": "user", "content": [{"type": "input_image", "image_url": "data:x"}]}
+    limits = replace(LIMITS, rejects_media=True)
+    with pytest.raises(InvalidRequest) as caught:
+        parse_create(json.dumps(body_of({"input": [picture]})).encode(), limits=limits)
+    assert caught.value.param == "input[0].content[0].type"
+    tools = {"tools": [FUNCTION, {"type": "web_search"}]}
+    assert parse_create(json.dumps(body_of(tools)).encode(), limits=limits).dropped_tools
+
+
+def test_what_the_model_has_answered_does_not_end_a_session() -> None:
+    picture = {"role": "user", "content": [{"type": "input_image", "image_url": "data:x"}]}
+    history = [picture, {"role": "assistant", "content": "I cannot see it."}]
+    asked = parse(strict=True, input=[*history, {"role": "user", "content": "Then read."}])
+    assert len(asked.input) == 3
+    again = [*history, picture, {"role": "user", "content": "x"}, {"type": "compaction_trigger"}]
+    _, param, _ = refusal(strict=True, input=again)
+    assert param == "input[2].content[0].type"

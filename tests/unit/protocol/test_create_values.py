@@ -25,7 +25,8 @@ VALUES: list[Row] = [
         "Invalid value: 'bogus'. Supported values are: 'message', 'reasoning', 'function_call', "
         "'function_call_output', 'custom_tool_call', 'custom_tool_call_output', "
         "'local_shell_call', 'local_shell_call_output', 'shell_call', 'shell_call_output', "
-        "'apply_patch_call', 'apply_patch_call_output', and 'item_reference'.",
+        "'apply_patch_call', 'apply_patch_call_output', 'compaction', 'compaction_trigger', and "
+        "'item_reference'.",
     ),
     (
         {"input": [{"role": "bogus", "content": "x"}]},
@@ -442,6 +443,16 @@ BOUNDS: list[Row] = [
 ]
 
 
+@pytest.mark.requirement("error.lengths")
+@pytest.mark.requirement("error.value")
+@pytest.mark.requirement("error.number-bounds")
+@pytest.mark.requirement("choice.allowed-tools-length")
+@pytest.mark.requirement("items.limits")
+@pytest.mark.requirement("create.max-output-tokens")
+@pytest.mark.requirement("create.prompt-cache-key")
+@pytest.mark.requirement("create.safety-identifier")
+@pytest.mark.requirement("create.text-format")
+@pytest.mark.requirement("error.schemas")
 @pytest.mark.parametrize(("fields", "code", "param", "message"), [*VALUES, *BOUNDS])
 def test_a_wrong_value_is_answered_in_openais_words(
     fields: dict[str, Any], code: str | None, param: str | None, message: str

@@ -122,6 +122,7 @@ def test_a_full_request_is_repeated() -> None:
     }
 
 
+@pytest.mark.requirement("create.instructions")
 def test_an_empty_instruction_stays_empty() -> None:
     assert echo(parse(instructions=""))["instructions"] == ""
 
@@ -148,6 +149,7 @@ def test_a_choice_that_is_an_object_is_repeated_as_one() -> None:
     assert echo(request)["tool_choice"] == {"type": "function", "name": "f"}
 
 
+@pytest.mark.requirement("choice.allowed-tools-mode")
 def test_a_list_of_allowed_tools_always_says_its_mode() -> None:
     assert echo(parse(**DEMANDING))["tool_choice"] == {
         "type": "allowed_tools",
@@ -187,6 +189,7 @@ def test_tools_are_repeated_but_for_those_that_are_dropped() -> None:
     ]
 
 
+@pytest.mark.requirement("response.text")
 @pytest.mark.parametrize(
     "form",
     [
@@ -221,3 +224,9 @@ def test_summaries_that_are_not_made_are_not_promised() -> None:
     request = parse(reasoning={"summary": "auto"})
     assert echo(request)["reasoning"]["summary"] == "auto"
     assert echo(request, summaries=False)["reasoning"]["summary"] is None
+
+
+@pytest.mark.parametrize("asked", ["conv_1", {"id": "conv_1"}])
+def test_a_conversation_is_shown_to_those_who_used_one(asked: Any) -> None:
+    assert echo(parse(conversation=asked))["conversation"] == {"id": "conv_1"}
+    assert "conversation" not in echo(parse())

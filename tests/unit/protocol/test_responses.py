@@ -45,6 +45,7 @@ def test_every_field_is_there_in_its_order() -> None:
     assert set(body) >= REQUIRED_BY_OPEN_RESPONSES
 
 
+@pytest.mark.requirement("response.object")
 def test_it_is_strictly_a_response_of_the_openai_sdk() -> None:
     body = response_body(response_head(), Outcome(usage=TokenUsage(5, 4, 3, 2)), [])
     parsed = Response.model_validate(body, strict=True)
@@ -70,6 +71,7 @@ def test_an_echo_that_lacks_a_field_is_refused() -> None:
         response_body(replace(response_head(), echo=echo), Outcome(), [])
 
 
+@pytest.mark.requirement("usage.adds-up")
 def test_usage_adds_up() -> None:
     assert usage_body(TokenUsage(5, 4, 3, 2)) == {
         "input_tokens": 5,

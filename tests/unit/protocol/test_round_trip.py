@@ -155,6 +155,7 @@ def _without_logprobs(item: dict[str, Any]) -> dict[str, Any]:
     return item
 
 
+@pytest.mark.requirement("items.unknown-keys")
 @pytest.mark.parametrize("item", OUTPUT, ids=lambda item: type(item).__name__)
 def test_it_is_accepted_without_id_and_status_and_with_unknown_keys(item: BaseModel) -> None:
     raw = _dumped(item, exclude_none=False)

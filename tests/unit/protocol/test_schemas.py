@@ -88,6 +88,7 @@ def test_a_schema_of_the_answer_that_cannot_bind_it_is_refused(
     )
 
 
+@pytest.mark.requirement("error.schemas")
 @pytest.mark.parametrize(("schema", "fault"), FAULTS)
 def test_so_is_that_of_a_strict_function(schema: dict[str, Any], fault: str) -> None:
     assert refusal(**function(schema)) == (

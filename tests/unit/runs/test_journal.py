@@ -58,6 +58,7 @@ async def test_what_nobody_keeps_ends_without_a_commit() -> None:
     assert journal.live.closed.is_set()
 
 
+@pytest.mark.requirement("resume.log-first")
 async def test_durable_entries_are_shown_when_they_are_committed() -> None:
     async with writing() as desk:
         journal = durable(desk, Commit())

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from gateway import ids
 from gateway.checking import Checker
 from gateway.generation import Sampling
+from gateway.log import Alive, Compacted, pack
+from gateway.protocol.context import ConversationPlace
 from gateway.protocol.rules import rules_of
-from gateway.runs.plan import PLAN_VERSION, inputs_of, plan_of, rebuild
+from gateway.runs.plan import COMPACTED_VERSION, compacted_of, inputs_of, plan_of, rebuild
 from gateway.runs.records import accepted
 from gateway.sealing import Binding
 from gateway.store.claims import Claim, ClaimedRun
@@ -107,10 +109,29 @@ def test_a_run_taken_over_has_no_policy_and_no_items_of_its_own() -> None:
 
 
 def test_a_plan_of_another_version_is_left_to_those_that_know_it() -> None:
-    plan = orjson.dumps({"version": PLAN_VERSION + 1})
+    plan = orjson.dumps({"version": COMPACTED_VERSION + 1})
     assert rebuild(claimed(durable(), plan)) is None
     with pytest.raises(ValueError, match="not known"):
         inputs_of(plan)
+
+
+def test_a_plan_with_a_compaction_is_for_those_that_know_it() -> None:
+    compacted = Compacted((1, 2), "hgw1.seal", 30, 10, 20, 5)
+    plain, spec = durable(inputs=3), durable(inputs=3, compacted=compacted)
+    assert made_of(spec) == spec
+    assert (inputs_of(plan_of(spec)), compacted_of(plan_of(spec))) == (3, compacted)
+    assert compacted_of(plan_of(plain)) is None
+    versions = [orjson.loads(plan_of(one))["version"] for one in (plain, spec)]
+    assert versions == [2, COMPACTED_VERSION]
+
+
+def test_a_turn_of_a_conversation_is_for_those_that_know_one() -> None:
+    spec = durable(inputs=3, conversation=ConversationPlace(ids.new_uuid(), 7))
+    plan = plan_of(spec)
+    assert orjson.loads(plan)["version"] == COMPACTED_VERSION
+    assert (inputs_of(plan), compacted_of(plan)) == (3, None)
+    # Whose turn it is stays in its row: that is where its end looks.
+    assert made_of(spec) == replace(spec, conversation=None)
 
 
 def test_what_a_later_release_adds_to_a_plan_is_no_obstacle() -> None:
@@ -124,11 +145,18 @@ def test_what_a_later_release_adds_to_a_plan_is_no_obstacle() -> None:
 
 
 @pytest.mark.parametrize(
-    "plan", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":2,"sampling":{}}']
+    "plan", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":2,"sampling":{}}', b'{"version":3}']
 )
 def test_a_damaged_plan_is_told_from_one_of_another_version(plan: bytes) -> None:
     with pytest.raises((ValueError, TypeError, LookupError)):
         rebuild(claimed(durable(), plan))
+
+
+def test_a_plan_holds_a_compaction_or_is_damaged() -> None:
+    spec = durable(compacted=Compacted((1,), "hgw1.seal"))
+    fields = {**orjson.loads(plan_of(spec)), "compacted": pack([Alive()]).hex()}
+    with pytest.raises(ValueError, match="something else"):
+        compacted_of(orjson.dumps(fields))
 
 
 @pytest.mark.parametrize("kind", [UUID, pgproto.UUID], ids=["ours", "the driver's"])

@@ -27,6 +27,7 @@ def take_away(desk: Desk, channel: Channel) -> None:
     desk.rows.table.rows[channel.claim.uuid].epoch += 1
 
 
+@pytest.mark.requirement("resume.log-first")
 async def test_an_entry_is_durable_before_anybody_is_told() -> None:
     async with writing() as desk:
         logs: list[int] = []

@@ -36,6 +36,7 @@ def shown(told: Told) -> list[str]:
     return [name_of(call) for call in told.calls]
 
 
+@pytest.mark.requirement("choice.is-enforced")
 @pytest.mark.parametrize("attack", [*UNSEEN, *HEADERS])
 async def test_a_named_tool_is_called_whatever_the_model_would_rather_call(
     fleet: Asker, attack: str
@@ -44,6 +45,7 @@ async def test_a_named_tool_is_called_whatever_the_model_would_rather_call(
     assert (told.response["status"], set(shown(told))) == ("completed", {"now"})
 
 
+@pytest.mark.requirement("choice.is-enforced")
 @pytest.mark.parametrize("attack", ["call:get_weather", "call:agents.spawn", "call:nothing"])
 async def test_a_tool_that_is_not_allowed_is_never_called(fleet: Asker, attack: str) -> None:
     told = await fleet.ask(wayward(f"attack={attack}"), tools=TOOLS, tool_choice=ONLY_NOW)
@@ -101,6 +103,7 @@ async def test_an_endless_thinker_that_must_call_is_made_to(fleet: Asker) -> Non
     assert told.response["usage"]["output_tokens_details"]["reasoning_tokens"] == 40
 
 
+@pytest.mark.requirement("order.truncated-call")
 async def test_a_call_that_the_limit_cuts_off_is_incomplete(fleet: Asker) -> None:
     told = await fleet.ask(
         "Go. [[sim think=none]]", tools=TOOLS, tool_choice=STRICT, max_output_tokens=16

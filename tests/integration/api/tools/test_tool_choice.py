@@ -63,6 +63,7 @@ async def test_a_call_comes_before_any_prose_where_one_is_required(fleet: Asker,
     assert told.text == ""
 
 
+@pytest.mark.requirement("control.allowed-tools")
 @pytest.mark.parametrize("mode", ["auto", "required"])
 @pytest.mark.parametrize("case", ALLOWED)
 async def test_only_what_is_allowed_is_called(fleet: Asker, case: str, mode: str) -> None:
@@ -96,6 +97,8 @@ async def test_a_named_local_shell_is_repeated_as_openais_types_know_it(fleet: A
     assert told.response["tool_choice"] == repeated
 
 
+@pytest.mark.requirement("choice.auto")
+@pytest.mark.requirement("create.tool-choice")
 async def test_by_itself_the_model_calls_what_it_likes(fleet: Asker) -> None:
     called = await fleet.ask(ASK, tools=ALL)
     assert names(called) == {"get_weather"}
@@ -105,6 +108,7 @@ async def test_by_itself_the_model_calls_what_it_likes(fleet: Asker) -> None:
     assert talked.text
 
 
+@pytest.mark.requirement("create.parallel-tool-calls")
 async def test_two_calls_of_one_turn_are_one_where_they_may_not_be_parallel(fleet: Asker) -> None:
     talk = f"{ASK} [[sim attack=twice grammar_ids=none]]"
     both = await fleet.ask(talk, tools=[WEATHER, CLOCK])
@@ -115,6 +119,7 @@ async def test_two_calls_of_one_turn_are_one_where_they_may_not_be_parallel(flee
     assert [call["id"] for call in one.announced] == [call["id"] for call in one.calls]
 
 
+@pytest.mark.requirement("control.choice-is-checked")
 @pytest.mark.parametrize(
     ("choice", "tools"),
     [

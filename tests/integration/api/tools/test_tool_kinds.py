@@ -75,6 +75,7 @@ def _call_or_ids(message: list[int]) -> Any:
     return (call[1], json.loads(call[2])) if call else message
 
 
+@pytest.mark.requirement("kinds.client-executed")
 @pytest.mark.parametrize("case", KINDS)
 async def test_the_turn_after_a_call_knows_it_with_and_without_our_memory(
     fleet: Asker, case: str
@@ -148,6 +149,7 @@ async def test_no_patch_outside_of_its_grammar_is_shown(fleet: Asker, text: str)
         assert (told.code, told.announced) == ("invalid_tool_call", [])
 
 
+@pytest.mark.requirement("order.shell-call")
 async def test_the_shell_shows_its_commands_one_by_one(fleet: Asker) -> None:
     arguments = {"commands": ["ls -l", "pwd"], "timeout_ms": 5000}
     told = await run(fleet, {"type": "shell"}, {"type": "shell"}, arguments)
@@ -157,6 +159,7 @@ async def test_the_shell_shows_its_commands_one_by_one(fleet: Asker) -> None:
     assert [event["command"] for event in shown] == arguments["commands"]
 
 
+@pytest.mark.requirement("order.nothing-between")
 @pytest.mark.parametrize(
     "operation",
     [
@@ -182,6 +185,7 @@ async def test_no_shell_runs_what_has_not_its_shape(fleet: Asker, kind: str, dri
     assert mended.code is None
 
 
+@pytest.mark.requirement("harmony.bad-arguments")
 async def test_arguments_of_a_tool_that_is_not_strict_are_passed_on(fleet: Asker) -> None:
     text = "Use now. [[sim drift=types grammar_ids=none]]"
     choice = {"type": "function", "name": "now"}

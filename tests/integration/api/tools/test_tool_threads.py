@@ -82,6 +82,7 @@ async def test_codex_calls_every_kind_of_its_tools_and_replays_it(fleet: Asker, 
     assert "done-here" in await prompt_of(fleet, second)
 
 
+@pytest.mark.requirement("kinds.programmatic-tools")
 async def test_tools_that_only_openai_runs_are_dropped_or_refused(fleet: Asker) -> None:
     body = {"model": "gpt-oss-20b", "input": "Hi", **CODEX}
     answer = await fleet.client.post("/v1/responses", json=body)
@@ -92,6 +93,7 @@ async def test_tools_that_only_openai_runs_are_dropped_or_refused(fleet: Asker) 
     assert len(kinds) == len(CODEX["tools"]) - 2
 
 
+@pytest.mark.requirement("harmony.commentary")
 async def test_a_preamble_before_a_call_is_commentary(fleet: Asker) -> None:
     told = await fleet.ask("Use now for Oslo, with a preamble.", tools=[CLOCK, WEATHER])
     kinds = [(item["type"], item.get("phase")) for item in told.response["output"]]

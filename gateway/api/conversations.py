@@ -1,0 +1,127 @@
+"""`/v1/conversations`: create, retrieve, update, delete, and the same for their items."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+from starlette.responses import Response
+
+from gateway.api.body import read_body
+from gateway.api.pages import list_body, page_query
+from gateway.api.query import check_include
+from gateway.protocol.conversations import parse_conversation, parse_items, parse_metadata
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+    from gateway.api.reading import EdgeLimits
+    from gateway.protocol.limits import InputLimits
+    from gateway.services.conversations import Conversations
+    from gateway.services.threads import Threads
+
+T = TypeVar("T")
+
+
+class ConversationEndpoints:
+    """One method a URL, because with a route for each HTTP method a 405 would name one only."""
+
+    def __init__(
+        self,
+        conversations: Conversations,
+        threads: Threads,
+        *,
+        limits: EdgeLimits,
+        input_limits: InputLimits,
+        strict: bool,
+    ) -> None:
+        self._conversations = conversations
+        self._threads = threads
+        self._limits = limits
+        self._parse_conversation = partial(parse_conversation, limits=input_limits, strict=strict)
+        self._parse_items = partial(parse_items, limits=input_limits, strict=strict)
+        self._parse_metadata = partial(parse_metadata, limits=input_limits, strict=strict)
+
+    async def create(self, request: Request) -> Response:
+        """`POST /v1/conversations`"""
+        asked = await self._read(request, self._parse_conversation)
+        created = await self._conversations.create(request.scope["principal"], asked)
+        return _json(created.body())
+
+    async def one(self, request: Request) -> Response:
+        """`/v1/conversations/{id}`"""
+        match request.method:
+            case "POST":
+                return await self.update(request)
+            case "DELETE":
+                return await self.delete(request)
+            case _:
+                return await self.retrieve(request)
+
+    async def retrieve(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}`"""
+        found = await self._conversations.get(*_named(request))
+        return _json(found.body())
+
+    async def update(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}`"""
+        asked = await self._read(request, self._parse_metadata)
+        changed = await self._conversations.set_metadata(*_named(request), asked.metadata)
+        return _json(changed.body())
+
+    async def delete(self, request: Request) -> Response:
+        """`DELETE /v1/conversations/{id}`"""
+        principal, conversation_id = _named(request)
+        await self._conversations.delete(principal, conversation_id)
+        deleted = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+        return _json(deleted)
+
+    async def items(self, request: Request) -> Response:
+        """`/v1/conversations/{id}/items`"""
+        if request.method == "POST":
+            return await self.add_items(request)
+        return await self.list_items(request)
+
+    async def add_items(self, request: Request) -> Response:
+        """`POST /v1/conversations/{id}/items`"""
+        check_include(request.query_params)
+        asked = await self._read(request, self._parse_items)
+        added = await self._conversations.add_items(*_named(request), asked.items)
+        return _json(list_body(added, has_more=False))
+
+    async def list_items(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/items`"""
+        wanted = page_query(request.query_params)
+        page = await self._conversations.list_items(*_named(request), **wanted)
+        return _json(list_body(page.items, has_more=page.has_more))
+
+    async def item(self, request: Request) -> Response:
+        """`/v1/conversations/{id}/items/{item_id}`"""
+        item_id = request.path_params["item_id"]
+        if request.method == "DELETE":
+            left = await self._conversations.delete_item(*_named(request), item_id)
+            return _json(left.body())
+        check_include(request.query_params)
+        found = await self._conversations.get_item(*_named(request), item_id)
+        return Response(found, media_type="application/json")
+
+    async def _read(self, request: Request, parse: Callable[[bytes], T]) -> T:
+        body = await read_body(
+            request.scope,
+            request.receive,
+            bytes_max=self._limits.body_bytes_max,
+            timeout_s=self._limits.body_timeout_s,
+        )
+        return await self._threads.run(partial(parse, body), size_bytes=len(body))
+
+
+def _named(request: Request) -> tuple[Any, str]:
+    """The caller, and the id of the conversation in the URL."""
+    return request.scope["principal"], request.path_params["conversation_id"]
+
+
+def _json(body: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(body), media_type="application/json")

@@ -1,0 +1,76 @@
+"""In which of two spellings a client is answered, and the answer in it.
+
+All is made and stored as OpenAI spells it. The client of a request under `/openresponses/v1`, and
+of a key that was made so, is written to as Open Responses 2026-04-24 has it
+(`protocol.open_responses`). Nothing else depends on it: either may read, resume or continue what
+was created through the other.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from gateway.api import sse
+from gateway.protocol import open_responses
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from gateway.protocol.events import Event
+    from gateway.tenancy import Dialect
+
+BASE_PATH: Final = "/openresponses"
+"""Before `/v1` and all that follows it."""
+
+
+class DialectPaths:
+    """Answers under `BASE_PATH` what is answered without it, in Open Responses."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in {"http", "websocket"}:
+            base = scope.get("root_path", "") + BASE_PATH
+            # Routes are looked up by what follows the root path; logs and errors show all of it.
+            if scope["path"].startswith(f"{base}/v1/"):
+                scope["root_path"] = base
+                scope["dialect"] = "openresponses"
+        await self._app(scope, receive, send)
+
+
+def spoken(scope: Scope) -> Dialect:
+    """The dialect of an authenticated request: that of its path, or else of its key."""
+    named: Dialect | None = scope.get("dialect")
+    return named or scope["principal"].dialect
+
+
+def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encode:
+    """How the client of a stream is shown events."""
+    if spoken(scope) == "openai":
+        return partial(sse.frame, obfuscate=obfuscate)
+    return partial(_frame, obfuscate=obfuscate)
+
+
+def body(scope: Scope, content: bytes) -> bytes:
+    """A JSON body that holds items: a Response object, a list of items, a compaction."""
+    if spoken(scope) == "openai":
+        return content
+    return orjson.dumps(open_responses.body(orjson.loads(content)))
+
+
+def data(scope: Scope, event: Event) -> bytes:
+    """One event as one JSON object; empty for one that the dialect does not have."""
+    if spoken(scope) == "openai":
+        return event.data
+    shown = open_responses.shown(event)
+    return shown.data if shown else b""
+
+
+def _frame(event: Event, *, obfuscate: bool) -> bytes:
+    """What is left out is a sign of life all the same: a comment."""
+    shown = open_responses.shown(event)
+    return sse.frame(shown, obfuscate=obfuscate) if shown else sse.COMMENT

@@ -1,0 +1,134 @@
+"""Requests of one connection in their order: one after the other on a lane, lanes side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.errors import InvalidRequest, RateLimited
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gateway.protocol.frames import ClientFrame
+
+    Lane = str | None
+    TakeTurn = Callable[[ClientFrame], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """Bounds of one connection.
+
+    It has at most `lanes_max` lanes with a name, on which `in_flight_max` requests are worked on at
+    once. Of those that wait there are at most `waiting_max`, of `waiting_bytes_max` together.
+    """
+
+    lanes_max: int
+    in_flight_max: int
+    waiting_max: int
+    waiting_bytes_max: int
+
+
+class Lanes:
+    """Takes each frame in its turn.
+
+    `quiet_since` (the loop's time) is when the last turn ended. While a lane has work it has a task
+    in `group`, which must not be left by an exception: `take_turn` raises none.
+    """
+
+    def __init__(self, group: asyncio.TaskGroup, take_turn: TakeTurn, limits: LaneLimits) -> None:
+        self._group = group
+        self._take_turn = take_turn
+        self._limits = limits
+        self._queues: dict[Lane, deque[ClientFrame]] = {}
+        self._busy: dict[Lane, asyncio.Task[None]] = {}
+        self._places = asyncio.Semaphore(limits.in_flight_max)
+        self._waiting = 0
+        self._waiting_bytes = 0
+        self._refusal: Exception | None = None
+        self._rest = asyncio.Event()
+        self._rest.set()
+        self.quiet_since = asyncio.get_running_loop().time()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nothing is worked on, and nothing waits."""
+        return self._rest.is_set()
+
+    def put(self, frame: ClientFrame) -> None:
+        """Let a frame have its turn.
+
+        Raises `InvalidRequest` for one lane too many, `RateLimited` for one request too many, and
+        what `refuse` was given.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        lane = frame.stream_id
+        self._check_room(frame)
+        self._queues.setdefault(lane, deque()).append(frame)
+        self._count(frame, 1)
+        if lane not in self._busy:
+            self._rest.clear()
+            self._busy[lane] = self._group.create_task(self._work(lane))
+
+    def refuse(self, refusal: Exception) -> list[ClientFrame]:
+        """Take nothing more, nor what waits, which is returned. What has begun goes on."""
+        self._refusal = refusal
+        dropped = [frame for queue in self._queues.values() for frame in queue]
+        for queue in self._queues.values():
+            queue.clear()
+        self._waiting = self._waiting_bytes = 0
+        return dropped
+
+    async def at_rest(self) -> None:
+        """Wait until nothing is worked on."""
+        await self._rest.wait()
+
+    def cancel(self) -> None:
+        """End what is worked on."""
+        for task in self._busy.values():
+            task.cancel()
+
+    def _check_room(self, frame: ClientFrame) -> None:
+        limits, lane = self._limits, frame.stream_id
+        if lane is not None and lane not in self._queues:
+            named = len(self._queues) - (None in self._queues)
+            if named >= limits.lanes_max:
+                raise InvalidRequest(
+                    f"This connection has {limits.lanes_max} streams already. Use one of their "
+                    "'stream_id's, or open another connection.",
+                    code="websocket_stream_limit_reached",
+                    param="stream_id",
+                )
+        is_next = lane not in self._busy and not self._places.locked()
+        size_bytes = self._waiting_bytes + len(frame.text)
+        if not is_next and (
+            self._waiting >= limits.waiting_max or size_bytes > limits.waiting_bytes_max
+        ):
+            raise RateLimited(
+                "This connection has as many requests waiting as it may. Wait until one of them "
+                "has been answered.",
+                code="rate_limit_exceeded",
+            )
+
+    async def _work(self, lane: Lane) -> None:
+        queue = self._queues[lane]
+        try:
+            while queue:
+                async with self._places:
+                    if queue:
+                        frame = queue.popleft()
+                        self._count(frame, -1)
+                        await self._take_turn(frame)
+        finally:
+            del self._busy[lane]
+            if not self._busy:
+                self.quiet_since = asyncio.get_running_loop().time()
+                self._rest.set()
+
+    def _count(self, frame: ClientFrame, sign: int) -> None:
+        self._waiting += sign
+        self._waiting_bytes += sign * len(frame.text)

@@ -1,0 +1,49 @@
+"""How bodies are read: bounded in size and time, and parsed where that holds up nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from gateway.api.body import read_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Receive, Scope
+
+    from gateway.protocol.limits import InputLimits
+    from gateway.services.threads import Threads
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeLimits:
+    """Bounds on what a client may send, and on how long a stream waits for its status."""
+
+    body_bytes_max: int
+    body_timeout_s: float
+    start_grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What all endpoints that take a body share. `strict`: as for any (`protocol.requests`)."""
+
+    threads: Threads
+    limits: EdgeLimits
+    input_limits: InputLimits
+    strict: bool
+
+    async def body(self, scope: Scope, receive: Receive) -> bytes:
+        """All of it. Raises what `read_body` raises."""
+        limits = self.limits
+        return await read_body(
+            scope, receive, bytes_max=limits.body_bytes_max, timeout_s=limits.body_timeout_s
+        )
+
+    async def parsed(self, body: bytes, parse: Callable[[bytes], T]) -> T:
+        """What `parse` makes of a body. Raises what it raises."""
+        return await self.threads.run(partial(parse, body), size_bytes=len(body))

@@ -1,0 +1,199 @@
+"""One request of a connection, from its frame to its last event.
+
+Nothing differs from `POST /v1/responses` but what it may continue: the unstored responses of its
+own connection, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gateway import telemetry
+from gateway.api import dialects, sse
+from gateway.api.body import ClientDisconnected
+from gateway.api.context import Account
+from gateway.api.errors import answer_to
+from gateway.api.frames import error_frame, event_frame
+from gateway.errors import Draining, GatewayError
+from gateway.protocol.frames import read_turn
+from gateway.services.creation import Order
+from gateway.services.sessions import Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.types import Scope
+
+    from gateway.api.lanes import LaneLimits
+    from gateway.protocol.events import Event
+    from gateway.protocol.frames import ClientFrame, Turn
+    from gateway.protocol.limits import InputLimits
+    from gateway.services.creation import Creation
+    from gateway.services.generation import Generation
+    from gateway.services.threads import Threads
+    from gateway.telemetry import Metrics
+
+    Say = Callable[[str], Awaitable[None]]
+
+OK = 200
+
+_log = telemetry.EventLog("gateway.api")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of one connection.
+
+    A client that does not read a frame within `write_timeout_s` counts as gone. `start_grace_s` is
+    how long the first event waits for output: until then a failure is an `error` frame, which
+    clients try again.
+    """
+
+    frame_bytes_max: int
+    write_timeout_s: float
+    start_grace_s: float
+    lifetime_s: float
+    idle_timeout_s: float
+    remembered_bytes_max: int
+    lanes: LaneLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Workings:
+    """What all connections share. `strict`: as for any request (`protocol.requests`)."""
+
+    creation: Creation
+    threads: Threads
+    metrics: Metrics
+    limits: ConnectionLimits
+    input_limits: InputLimits
+    strict: bool
+
+
+class Turns:
+    """Answers the requests of one connection."""
+
+    def __init__(self, workings: Workings, scope: Scope, say: Say) -> None:
+        """`say` sends one frame, and raises `ClientDisconnected`."""
+        self._at = workings
+        self._scope = scope
+        self._say = say
+        self._memory = Memory(workings.limits.remembered_bytes_max)
+        self.count = 0
+        """How many requests there were, refused ones included."""
+        self.is_left = False
+        """The client is gone: that is why turns are cancelled."""
+
+    async def take(self, frame: ClientFrame) -> None:
+        """Answer one. Raises nothing but a cancellation, which ends the generation."""
+        account = self._open_account()
+        try:
+            await self._answer(frame, account)
+        except ClientDisconnected:
+            self._note_left(account)
+        except asyncio.CancelledError:
+            if self.is_left:
+                self._note_left(account)
+            raise
+        finally:
+            account.book(self._at.metrics)
+
+    def _note_left(self, account: Account) -> None:
+        self._at.metrics.client_disconnected()
+        account.facts["reason"] = "the client left"
+
+    async def refuse(self, error: Exception, stream_id: str | None) -> None:
+        """Answer what has no turn. Raises `ClientDisconnected`."""
+        account = self._open_account()
+        try:
+            await self._fail(error, stream_id, account)
+        finally:
+            account.book(self._at.metrics)
+
+    def _open_account(self) -> Account:
+        account = Account(self._scope)
+        account.facts["connection"] = self._scope["exchange"].request_id
+        telemetry.bind(request_id=account.request_id, connection=account.facts["connection"])
+        self._at.metrics.request_started()
+        self.count += 1
+        return account
+
+    async def _fail(self, error: Exception, stream_id: str | None, account: Account) -> None:
+        account.status = answer_to(error).status
+        if not isinstance(error, GatewayError):
+            _log.error("unexpected error", path=self._scope["path"], error=error)
+        await self._say(error_frame(error, stream_id=stream_id, request_id=account.request_id))
+
+    async def _answer(self, frame: ClientFrame, account: Account) -> None:
+        try:
+            await self._generate(frame, account)
+        except ClientDisconnected:
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            self._memory.forget(frame.stream_id, frame.previous_response_id)
+            await self._fail(error, frame.stream_id, account)
+
+    async def _generate(self, frame: ClientFrame, account: Account) -> None:
+        # The key may have been disabled since the last request, or its tenant's policy changed.
+        self._scope["principal"] = await self._scope["authenticate"]()
+        read = partial(read_turn, limits=self._at.input_limits, strict=self._at.strict)
+        size_bytes = len(frame.text)
+        turn = await self._at.threads.run(partial(read, frame.text), size_bytes=size_bytes)
+        generation = await self._at.creation.create(
+            Order(
+                principal=self._scope["principal"],
+                request=turn.request,
+                key=None,
+                body_bytes=size_bytes,
+                requested_at=account.began,
+                local=self._memory,
+                remembered=True,
+                generate=turn.generate,
+            )
+        )
+        account.facts["response_id"] = generation.response_id
+        account.facts["model"] = generation.model
+        try:
+            await self._show(frame, turn, generation, account)
+        finally:
+            generation.cancel()
+            if generation.first_token_s is not None:
+                account.facts["first_token_s"] = round(generation.first_token_s, 4)
+
+    async def _show(
+        self, frame: ClientFrame, turn: Turn, generation: Generation, account: Account
+    ) -> None:
+        try:
+            async with asyncio.timeout(self._at.limits.start_grace_s):
+                await generation.produced()
+        except TimeoutError:
+            pass
+        account.status = OK
+        async with aclosing(generation.follow()) as batches:
+            async for batch in batches:
+                for event in batch:
+                    if event.is_terminal:
+                        self._settle(frame, event, generation)
+                    await self._show_event(frame, turn, event)
+                    if event.is_terminal:
+                        return
+        raise Draining
+
+    async def _show_event(self, frame: ClientFrame, turn: Turn, event: Event) -> None:
+        data = dialects.data(self._scope, event)
+        if not data:
+            return
+        if turn.obfuscated:
+            data = sse.padded(data, event)
+        await self._say(event_frame(data, frame.stream_id))
+
+    def _settle(self, frame: ClientFrame, event: Event, generation: Generation) -> None:
+        """Before the client hears of the end, so that it can go on from there at once."""
+        if event.type == "response.failed":
+            self._memory.forget(frame.stream_id, frame.previous_response_id)
+        elif (parent := generation.continued()) is not None:
+            self._memory.remember(frame.stream_id, generation.response_id, parent)

@@ -1,0 +1,246 @@
+"""`GET /v1/responses` with an upgrade: WebSocket mode (responses-api §1.12).
+
+A connection takes frames as they come and answers them on their lanes (`api.lanes`, `api.turns`).
+It ends when its client leaves, when it is old or idle, and when the process does; whatever it is,
+but for the client, what has begun is answered first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from gateway import telemetry
+from gateway.api.body import ClientDisconnected
+from gateway.api.frames import error_frame, unsteered_frame
+from gateway.api.lanes import Lanes
+from gateway.api.turns import Turns
+from gateway.errors import InvalidRequest, Leaving, PayloadTooLarge, ResourceNotFound
+from gateway.protocol.frames import STEER, read_frame, read_steer
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+    from gateway.api.context import Exchange
+    from gateway.api.turns import ConnectionLimits, Workings
+    from gateway.services.sessions import Sessions
+
+GOING_AWAY: Final = 1001
+SERVICE_RESTART: Final = 1012
+"""Close codes (RFC 6455 §7.4.1) after which OpenAI's SDK opens a new connection by itself."""
+
+_log = telemetry.EventLog("gateway.api")
+
+
+class WebSocketEndpoint:
+    """Accepts connections, and serves each until it ends."""
+
+    def __init__(self, workings: Workings, sessions: Sessions) -> None:
+        self._workings = workings
+        self._sessions = sessions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange: Exchange = scope["exchange"]
+        await receive()  # websocket.connect
+        with self._sessions.connected():
+            await send({"type": "websocket.accept"})
+            exchange.book(self._workings.metrics)
+            connection = Connection(self._workings, scope, send, self._sessions.leaving)
+            try:
+                await connection.serve(receive)
+            finally:
+                telemetry.bind(request_id=exchange.request_id)
+                _log.info(
+                    "connection closed",
+                    path=scope["path"],
+                    tenant=scope["principal"].tenant_name,
+                    seconds=round(time.perf_counter() - exchange.began, 4),
+                    count=connection.turns.count,
+                    reason=connection.reason,
+                )
+
+
+class Elsewhere:
+    """An upgrade on any other path: 404."""
+
+    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise ResourceNotFound(
+            f"Invalid URL (WebSocket {scope['path']}). WebSocket mode is at /v1/responses."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a connection ends though its client is there.
+
+    `refusal` answers what comes meanwhile; `is_told`: it is sent at the end in any case.
+    """
+
+    refusal: Exception
+    code: int
+    reason: str
+    is_told: bool = False
+
+
+def expired(lifetime_s: float) -> Ending:
+    """OpenAI's limit, in OpenAI's words."""
+    refusal = InvalidRequest(
+        f"Responses websocket connection limit reached ({lifetime_s / 60:g} minutes). Create a new "
+        "websocket connection to continue.",
+        code="websocket_connection_limit_reached",
+    )
+    return Ending(refusal, GOING_AWAY, "connection limit reached", is_told=True)
+
+
+def idle(idle_timeout_s: float) -> Ending:
+    """Nobody asks for anything."""
+    refusal = InvalidRequest(
+        f"This connection was closed after {idle_timeout_s:g} seconds without a request. Create a "
+        "new websocket connection to continue.",
+        code="websocket_connection_limit_reached",
+    )
+    return Ending(refusal, GOING_AWAY, "idle")
+
+
+class Connection:
+    """One client, from the accepted upgrade to the end. `reason` is why it ended."""
+
+    def __init__(
+        self, workings: Workings, scope: Scope, send: Send, leaving: asyncio.Event
+    ) -> None:
+        self._threads = workings.threads
+        self._limits: ConnectionLimits = workings.limits
+        self._input_limits = workings.input_limits
+        self._send = send
+        self._leaving = leaving
+        self._request_id: str = scope["exchange"].request_id
+        self._expires_at = asyncio.get_running_loop().time() + workings.limits.lifetime_s
+        self._listening = asyncio.timeout(None)
+        self._is_gone = False
+        self.turns = Turns(workings, scope, self._say)
+        self.reason = "the client left"
+
+    async def serve(self, receive: Receive) -> None:
+        """Until the end, whoever brings it. What is worked on then is cancelled."""
+        try:
+            await self._serve(receive)
+        except asyncio.CancelledError:
+            # The server ends, and its grace is over.
+            with suppress(ClientDisconnected):
+                await self._deliver({"type": "websocket.close", "code": SERVICE_RESTART})
+            raise
+
+    async def _serve(self, receive: Receive) -> None:
+        async with asyncio.TaskGroup() as group:
+            lanes = Lanes(group, self.turns.take, self._limits.lanes)
+            ending = group.create_task(self._end(lanes))
+            try:
+                async with self._listening:
+                    await self._listen(receive, lanes)
+                self.turns.is_left = True
+            except (TimeoutError, ClientDisconnected):
+                self.turns.is_left = True  # or the connection was closed from here, at rest
+            finally:
+                self._is_gone = True
+                ending.cancel()
+                lanes.cancel()
+
+    async def _listen(self, receive: Receive, lanes: Lanes) -> None:
+        while (message := await receive())["type"] != "websocket.disconnect":
+            await self._take(message, lanes)
+
+    async def _take(self, message: Message, lanes: Lanes) -> None:
+        """Answer a frame, or let it have its turn. Raises `ClientDisconnected`."""
+        stream_id = None
+        try:
+            text = self._text_of(message)
+            read = partial(read_frame, text, self._input_limits)
+            frame = await self._threads.run(read, size_bytes=len(text))
+            stream_id = frame.stream_id
+            if frame.type == STEER:
+                await self._say(unsteered_frame(read_steer(text, self._input_limits)))
+            else:
+                lanes.put(frame)
+        except ClientDisconnected:
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            await self.turns.refuse(error, stream_id)
+
+    def _text_of(self, message: Message) -> bytes:
+        text: str | None = message.get("text")
+        if text is None:
+            raise InvalidRequest(
+                "Binary frames are not accepted. Send each event as one text frame with one JSON "
+                "object."
+            )
+        encoded = text.encode()
+        if len(encoded) > self._limits.frame_bytes_max:
+            raise PayloadTooLarge(
+                f"The frame is larger than {self._limits.frame_bytes_max} bytes. Please send less "
+                "input at once; earlier turns can be left out with `previous_response_id`."
+            )
+        return encoded
+
+    async def _end(self, lanes: Lanes) -> None:
+        """Bring the end when it is time. Does not raise."""
+        ending = await self._ending(lanes)
+        self.reason = ending.reason
+        try:
+            for frame in lanes.refuse(ending.refusal):
+                await self.turns.refuse(ending.refusal, frame.stream_id)
+            await lanes.at_rest()
+            if ending.is_told:
+                await self._say(
+                    error_frame(ending.refusal, stream_id=None, request_id=self._request_id)
+                )
+            await self._deliver(
+                {"type": "websocket.close", "code": ending.code, "reason": ending.reason}
+            )
+        except ClientDisconnected:
+            pass
+        self._hang_up()
+
+    async def _ending(self, lanes: Lanes) -> Ending:
+        """Wait for what ends the connection."""
+        clock = asyncio.get_running_loop().time
+        idle_timeout_s = self._limits.idle_timeout_s
+        while True:
+            quiet_since = lanes.quiet_since if lanes.is_at_rest else clock()
+            try:
+                async with asyncio.timeout_at(min(self._expires_at, quiet_since + idle_timeout_s)):
+                    await self._leaving.wait()
+            except TimeoutError:
+                if clock() >= self._expires_at:
+                    return expired(self._limits.lifetime_s)
+                if lanes.is_at_rest and clock() >= lanes.quiet_since + idle_timeout_s:
+                    return idle(idle_timeout_s)
+            else:
+                return Ending(Leaving(), SERVICE_RESTART, "the server restarts")
+
+    async def _say(self, text: str) -> None:
+        """Send one frame. Several may be on their way: a server sends each as a whole.
+
+        Raises `ClientDisconnected`.
+        """
+        await self._deliver({"type": "websocket.send", "text": text})
+
+    async def _deliver(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_s):
+                await self._send(message)
+        except (TimeoutError, OSError, RuntimeError):
+            # It does not read, it is gone (uvicorn raises an OSError), or the server itself has
+            # closed the connection meanwhile, because a ping was not answered.
+            self.reason = "the client did not read or was gone"
+            self._hang_up()
+            raise ClientDisconnected from None
+
+    def _hang_up(self) -> None:
+        """Listen no more, which ends everything else."""
+        if not self._is_gone:
+            self._is_gone = True
+            self._listening.reschedule(asyncio.get_running_loop().time())

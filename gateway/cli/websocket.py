@@ -1,0 +1,130 @@
+"""uvicorn's WebSocket protocol, with an application that decides itself when connections end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode
+
+from gateway.cli.connection import refusal
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGISendEvent
+    from websockets.frames import Frame
+
+    from gateway.settings import Settings
+
+TOLERATED: Final = 2
+"""So many times the largest request is read of one frame, to be refused with a reason. What is
+larger still ends its connection."""
+FRAGMENTS_MAX: Final = 16_384
+"""Of one message. Without it, empty ones would cost memory and time and never be too many bytes."""
+NO_UPGRADE: Final = (
+    "This server cannot read the upgrade. It must be a GET without a body, with at most 128 "
+    "headers of at most 8 KiB each."
+)
+"""The `websockets` package's own bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBounds:
+    """A frame has at most `bytes_max`. Every `ping_interval_s` a client is asked whether it is
+    there, and has `ping_timeout_s` to answer.
+    """
+
+    bytes_max: int
+    ping_interval_s: float
+    ping_timeout_s: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> FrameBounds:
+        """Those that are configured."""
+        return cls(
+            bytes_max=TOLERATED * settings.limits.body_bytes_max,
+            ping_interval_s=settings.websockets.ping_interval_s,
+            ping_timeout_s=settings.websockets.ping_timeout_s,
+        )
+
+
+class PatientWebSocketProtocol(WebSocketsSansIOProtocol):
+    """Leaves open connections to the application when the server stops, and is short with those
+    that misuse them.
+
+    uvicorn would cut them off, in the middle of what is being answered. The application knows that
+    the server stops (`serving.Draining`), closes each connection when it is at rest, and is
+    cancelled when the grace is over.
+    """
+
+    @override
+    def shutdown(self) -> None:
+        if self.close_sent or not self.handshake_complete:
+            super().shutdown()
+
+    @override
+    async def run_asgi(self) -> None:
+        """A client that the application gave up on, because it does not read, is not waited for."""
+        await super().run_asgi()
+        if not self.writable.is_set():
+            self.transport.abort()
+
+    @override
+    def keepalive_timeout(self) -> None:
+        """A client that answers no ping reads nothing: do not wait for it to take the rest."""
+        super().keepalive_timeout()
+        self.transport.abort()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        """What is no upgrade is answered, too; uvicorn would leave it open for ever."""
+        super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self.transport.write(refusal(HTTPStatus.BAD_REQUEST, NO_UPGRADE))
+            self.transport.close()
+
+    @override
+    async def send(self, message: ASGISendEvent) -> None:
+        """A refusal over HTTP is an answer, too; uvicorn would log that there was none."""
+        await super().send(message)
+        self.handshake_complete |= self.close_sent
+
+    @override
+    def handle_ping(self) -> None:
+        """A client that does not read is sent no pong: they would pile up here."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
+
+    @override
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) < FRAGMENTS_MAX:
+            super().handle_cont(event)
+        else:
+            self._break_off(CloseCode.MESSAGE_TOO_BIG, "too many fragments")
+
+    @override
+    def send_receive_event_to_app(self) -> None:
+        """Bytes that are no text are the client's mistake; uvicorn would log one of ours."""
+        self.frames = [b"".join(self.frames)]
+        if self.curr_msg_data_type == "bytes" or _is_text(self.frames[0]):
+            super().send_receive_event_to_app()
+        else:
+            self._break_off(CloseCode.INVALID_DATA, "invalid UTF-8")
+
+    def _break_off(self, code: int, reason: str) -> None:
+        self.frames = []
+        if not self.close_sent:
+            self.conn.fail(code, reason)
+            self.handle_parser_exception()
+
+
+def _is_text(message: bytes) -> bool:
+    try:
+        message.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,159 @@
+"""What the Conversations API takes and shows (responses-api §1.10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from gateway import ids
+from gateway.errors import ResourceNotFound
+from gateway.protocol.base import WireModel
+from gateway.protocol.bounds import check_items, check_metadata
+from gateway.protocol.items import AnyInputItem, CompactionTrigger, Many
+from gateway.protocol.json_body import parse_object
+from gateway.protocol.nulls import without_nulls
+from gateway.protocol.parameters import Metadata
+from gateway.protocol.refusals import array_too_long, shown, unknown, unsupported
+from gateway.protocol.support import check_media
+from gateway.protocol.validation import refusal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from gateway.protocol.items import InputItem
+    from gateway.protocol.limits import InputLimits
+
+ADDED_ITEMS_MAX: Final = 20
+"""OpenAI's bound on the items of one request."""
+
+_TEXT_PARTS: Final = frozenset({"text", "summary_text", "reasoning_text"})
+
+Wire = TypeVar("Wire", bound=WireModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation without its items. `created_at` is aware."""
+
+    uuid: UUID
+    created_at: datetime
+    metadata: dict[str, str]
+
+    def body(self) -> dict[str, Any]:
+        """The object of the API."""
+        return {
+            "id": ids.conversation_id(self.uuid),
+            "object": "conversation",
+            "created_at": int(self.created_at.timestamp()),
+            "metadata": self.metadata,
+        }
+
+
+def _plain_parts(item: object) -> object:
+    """Parts of messages that only conversations name, under the names that responses know.
+
+    A `text` of any kind is one of its message's role, a screenshot is an image.
+    """
+    if not isinstance(item, dict) or not isinstance(item.get("content"), list):
+        return item
+    if item.get("type", "message") not in {"message", None}:
+        return item
+    return {**item, "content": [_plain_part(part) for part in item["content"]]}
+
+
+def _plain_part(part: object) -> object:
+    if not isinstance(part, dict):
+        return part
+    kind = part.get("type")
+    if kind == "computer_screenshot":
+        return {**part, "type": "input_image"}
+    # The message makes it the text of its role.
+    return {**part, "type": "input_text"} if kind in _TEXT_PARTS else part
+
+
+_Item = Annotated[AnyInputItem, BeforeValidator(_plain_parts)]
+
+
+class NewConversation(WireModel):
+    """What a conversation begins with."""
+
+    items: Many[_Item] = ()
+    metadata: Metadata = Field(default_factory=dict)
+
+
+class NewItems(WireModel):
+    """What is added to a conversation."""
+
+    items: Annotated[Many[_Item], Field(min_length=1)]
+
+
+class NewMetadata(WireModel):
+    """What stands in the place of a conversation's metadata."""
+
+    metadata: Metadata
+
+
+def parse_conversation(
+    body: bytes, *, limits: InputLimits, strict: bool = False
+) -> NewConversation:
+    """A conversation to create; an empty body asks for an empty one. Raises `InvalidRequest`.
+
+    With `strict`, unknown keys, images and files are refused.
+    """
+    asked = _read(NewConversation, parse_object(body or b"{}", limits), strict=strict)
+    _check_items(asked.items, limits, strict=strict)
+    return asked
+
+
+def parse_items(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewItems:
+    """Items to add. Raises as `parse_conversation` does."""
+    asked = _read(NewItems, parse_object(body, limits), strict=strict)
+    _check_items(asked.items, limits, strict=strict)
+    return asked
+
+
+def parse_metadata(body: bytes, *, limits: InputLimits, strict: bool = False) -> NewMetadata:
+    """Metadata to set; null sets none. Raises as `parse_conversation` does."""
+    document = parse_object(body, limits)
+    if document.get("metadata", "") is None:
+        document["metadata"] = {}
+    return _read(NewMetadata, document, strict=strict)
+
+
+def _read(model: type[Wire], raw: dict[str, Any], *, strict: bool) -> Wire:
+    document = without_nulls(raw)
+    items = document.get("items")
+    if isinstance(items, list) and len(items) > ADDED_ITEMS_MAX:
+        raise array_too_long("items", len(items), ADDED_ITEMS_MAX)
+    check_metadata(document)
+    if strict and (unknown_names := document.keys() - model.model_fields.keys()):
+        raise unknown(min(unknown_names))
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise refusal_of(error) from None
+
+
+def _check_items(items: Sequence[InputItem], limits: InputLimits, *, strict: bool) -> None:
+    check_items(items, limits, param="items")
+    for index, item in enumerate(items):
+        if isinstance(item, CompactionTrigger):
+            remedy = "Send it in the input of a response."
+            raise unsupported(f"items[{index}].type", remedy, value=item.type)
+    check_media(items, strict=strict or limits.rejects_media, param="items")
+
+
+def unknown_conversation(conversation_id: str) -> ResourceNotFound:
+    """The refusal of an id that names no conversation of the tenant."""
+    return ResourceNotFound(f"Conversation with id '{shown(conversation_id)}' not found.")
+
+
+def unknown_item(conversation_id: str, item_id: str) -> ResourceNotFound:
+    """The refusal of an id that names no item of a conversation."""
+    return ResourceNotFound(
+        f"Item with id '{shown(item_id)}' not found in conversation '{conversation_id}'."
+    )

@@ -1,0 +1,136 @@
+"""`POST /v1/traces/ingest`: what agents report of their runs, as the Agents SDK exports it.
+
+A body is `{"data": [...]}`; its objects are traces and spans (`"object"`: `trace`, `trace.span`).
+Looked at is only what they are found by. They are kept as they came, keys that nobody knows
+included: what they say is between the agent and whoever reads its traces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import orjson
+
+from gateway import ids
+from gateway.errors import InvalidRequest
+from gateway.protocol.json_body import parse_object
+from gateway.protocol.refusals import (
+    array_too_long,
+    missing,
+    string_empty,
+    string_too_long,
+    wrong_type,
+    wrong_value,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from gateway.protocol.limits import InputLimits
+
+TraceKind = Literal["trace", "span"]
+
+KINDS: Final[Mapping[str, TraceKind]] = {"trace": "trace", "trace.span": "span"}
+"""By what a record says it is."""
+TRACE_ID_CHARS_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLimits:
+    """How many traces and spans one body may hold, and the bytes of one of them."""
+
+    records_max: int
+    record_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRecord:
+    """A trace, or a span of one. `json` is all of it.
+
+    `key` (SHA-256) is the same for what is the same record: one that comes again takes the place of
+    the former. `response` is the response of this gateway that a span tells of.
+    """
+
+    kind: TraceKind
+    trace_id: str
+    record_id: str
+    json: bytes
+    response: UUID | None = None
+
+    @property
+    def key(self) -> bytes:
+        """What it is found by among the records of its tenant."""
+        return hashlib.sha256(orjson.dumps([self.kind, self.trace_id, self.record_id])).digest()
+
+
+def parse_traces(
+    body: bytes, *, input_limits: InputLimits, limits: TraceLimits
+) -> list[TraceRecord]:
+    """The records of a body, each once: of those with the same key the last. Raises
+    `InvalidRequest` for the first that is none; then nothing of the body is to be kept.
+    """
+    document = parse_object(body, input_limits)
+    if document.get("data") is None:
+        raise missing("data")
+    data = document["data"]
+    if not isinstance(data, list):
+        raise wrong_type("data", "an array of objects", data)
+    if len(data) > limits.records_max:
+        raise array_too_long("data", len(data), limits.records_max)
+    records = [_record(value, f"data[{index}]", limits) for index, value in enumerate(data)]
+    return list({record.key: record for record in records}.values())
+
+
+def _record(value: object, path: str, limits: TraceLimits) -> TraceRecord:
+    if not isinstance(value, dict):
+        raise wrong_type(path, "an object", value)
+    name = _text(value, "object", path)
+    if name not in KINDS:
+        raise wrong_value(f"{path}.object", name, tuple(KINDS))
+    kind = KINDS[name]
+    record_id = _text(value, "id", path)
+    trace_id = record_id if kind == "trace" else _text(value, "trace_id", path)
+    response = None if kind == "trace" else _response_of(value, path)
+    return TraceRecord(kind, trace_id, record_id, _json(value, path, limits), response)
+
+
+def _json(record: dict[str, Any], path: str, limits: TraceLimits) -> bytes:
+    json = orjson.dumps(record)
+    if len(json) > limits.record_bytes_max:
+        raise InvalidRequest(
+            f"Invalid '{path}': it has {len(json)} bytes. Expected at most "
+            f"{limits.record_bytes_max} bytes; shorten the texts in it.",
+            code="invalid_value",
+            param=path,
+        )
+    return json
+
+
+def _text(record: dict[str, Any], name: str, path: str) -> str:
+    """A required string of a record, such as its id."""
+    param = f"{path}.{name}"
+    match record.get(name):
+        case None:
+            raise missing(param)
+        case "":
+            raise string_empty(param)
+        case str(text) if len(text) > TRACE_ID_CHARS_MAX:
+            raise string_too_long(param, len(text), TRACE_ID_CHARS_MAX)
+        case str(text):
+            return text
+        case value:
+            raise wrong_type(param, "a string", value)
+
+
+def _response_of(span: dict[str, Any], path: str) -> UUID | None:
+    """The response that a span names, if it may be one of ours."""
+    match span.get("span_data"):
+        case {"response_id": str(response_id)}:
+            return ids.parse_response_id(response_id)
+        case dict() | None:
+            return None
+        case value:
+            raise wrong_type(f"{path}.span_data", "an object", value)

@@ -1,0 +1,189 @@
+"""Conversations: what the API means, without HTTP. Unknown and another tenant's look the same."""
+
+from __future__ import annotations
+
+from array import array
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from gateway import ids
+from gateway.conversation.assembly import referenced_ids, take_in
+from gateway.conversation.unsealing import unseal_for_any
+from gateway.errors import NoUpstreamAvailable
+from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item
+from gateway.protocol.items import Reasoning
+from gateway.store import conversations as rows
+from gateway.store import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from uuid import UUID
+
+    from gateway.harmony.rendering import Renderer
+    from gateway.protocol.context import ContextItem
+    from gateway.protocol.conversations import NewConversation
+    from gateway.protocol.items import InputItem
+    from gateway.sealing import Sealer, Unsealed
+    from gateway.services.models import Models
+    from gateway.store.engine import Database
+    from gateway.store.messages import ItemPage
+    from gateway.tenancy import Principal, TenantId
+
+PARAM = "items"
+
+
+class Conversations:
+    """The use cases of `/v1/conversations`; all raise `ResourceNotFound`, `StoreUnavailable`.
+
+    Those that change or erase items raise `ConversationLocked` while a response will be added.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        models: Models,
+        sealer: Sealer,
+        renderer: Renderer,
+        items_max: int,
+    ) -> None:
+        """A conversation may have `items_max` items."""
+        self._database = database
+        self._models = models
+        self._sealer = sealer
+        self._renderer = renderer
+        self._items_max = items_max
+
+    async def create(self, principal: Principal, asked: NewConversation) -> Conversation:
+        """A new conversation. Raises as `add_items` does."""
+        tenant_id = principal.tenant_id
+        items = await self._taken_in(tenant_id, asked.items, frozenset())
+        conversation = Conversation(ids.new_uuid(), datetime.now(UTC), asked.metadata)
+        await rows.create(self._database, tenant_id, conversation, items)
+        return conversation
+
+    async def get(self, principal: Principal, conversation_id: str) -> Conversation:
+        """The conversation, without its items."""
+        uuid = _uuid(conversation_id)
+        found = await rows.load(self._database, principal.tenant_id, uuid)
+        return _known(found, conversation_id)
+
+    async def set_metadata(
+        self, principal: Principal, conversation_id: str, metadata: dict[str, str]
+    ) -> Conversation:
+        """The conversation with other metadata, in the place of all there were."""
+        uuid = _uuid(conversation_id)
+        changed = await rows.set_metadata(self._database, principal.tenant_id, uuid, metadata)
+        return _known(changed, conversation_id)
+
+    async def delete(self, principal: Principal, conversation_id: str) -> None:
+        """Erase it with its items. Stored responses keep theirs."""
+        uuid = _uuid(conversation_id)
+        if not await rows.delete_conversation(self._database, principal.tenant_id, uuid):
+            raise unknown_conversation(conversation_id)
+
+    async def add_items(
+        self, principal: Principal, conversation_id: str, new: Sequence[InputItem]
+    ) -> list[bytes]:
+        """The items as they were added, as JSON.
+
+        An item keeps its id unless the conversation has one of that id; then it gets another. A
+        reference is replaced by a copy of the item, or by nothing where the conversation has it.
+        Raises `InvalidRequest` for reasoning that was sealed elsewhere and for items beyond the
+        bound, `NoUpstreamAvailable` while nobody knows for which model it may be sealed.
+        """
+        uuid, tenant_id = _uuid(conversation_id), principal.tenant_id
+        own = {item.id for item in new if item.id is not None}
+        taken = await rows.taken_ids(self._database, tenant_id, uuid, own)
+        items = await self._taken_in(tenant_id, new, taken)
+        is_known = await rows.add_items(
+            self._database, tenant_id, uuid, items, items_max=self._items_max
+        )
+        if not is_known:
+            raise unknown_conversation(conversation_id)
+        return [item.json for item in items]
+
+    async def list_items(
+        self,
+        principal: Principal,
+        conversation_id: str,
+        *,
+        limit: int,
+        order: Literal["asc", "desc"],
+        after: str | None,
+    ) -> ItemPage:
+        """A page of its items. Raises `InvalidRequest` for an `after` that is none of them."""
+        page = await rows.list_items(
+            self._database,
+            principal.tenant_id,
+            _uuid(conversation_id),
+            limit=limit,
+            order=order,
+            after=after,
+        )
+        if page is None:
+            raise unknown_conversation(conversation_id)
+        return page
+
+    async def get_item(self, principal: Principal, conversation_id: str, item_id: str) -> bytes:
+        """The item, as JSON."""
+        uuid = _uuid(conversation_id)
+        found = await rows.find_item(self._database, principal.tenant_id, uuid, item_id)
+        if found is None:
+            raise unknown_conversation(conversation_id)
+        if found.json is None:
+            raise unknown_item(conversation_id, item_id)
+        return found.json
+
+    async def delete_item(
+        self, principal: Principal, conversation_id: str, item_id: str
+    ) -> Conversation:
+        """The conversation, without that item."""
+        uuid = _uuid(conversation_id)
+        found = await rows.delete_item(self._database, principal.tenant_id, uuid, item_id)
+        if found is None:
+            raise unknown_conversation(conversation_id)
+        conversation, was_there = found
+        if not was_there:
+            raise unknown_item(conversation_id, item_id)
+        return conversation
+
+    async def _taken_in(
+        self, tenant_id: TenantId, new: Sequence[InputItem], taken: Collection[str]
+    ) -> list[ContextItem]:
+        """The items as they are kept, beside others whose ids are `taken`."""
+        stored = await messages.find_items(self._database, tenant_id, referenced_ids(new))
+        items = take_in(
+            new,
+            stored=stored,
+            unsealed=self._unsealed(tenant_id, new),
+            source=ids.new_uuid(),
+            taken=taken,
+            param=PARAM,
+        )
+        return [self._readable(item) for item in items]
+
+    def _unsealed(self, tenant_id: TenantId, new: Sequence[InputItem]) -> dict[int, Unsealed]:
+        models = [model.id for model in self._models.list()]
+        if not models and any(isinstance(i, Reasoning) and i.encrypted_content for i in new):
+            raise NoUpstreamAvailable("any", "no backend has said yet what it serves")
+        return unseal_for_any(new, self._sealer, tenant=tenant_id, models=models, param=PARAM)
+
+    def _readable(self, item: ContextItem) -> ContextItem:
+        """Reasoning with ids: what was sealed is opened only here, and its JSON says nothing."""
+        if item.kind != "reasoning":
+            return item
+        return item.with_ids(array("I", self._renderer.render_item(item)))
+
+
+def _uuid(conversation_id: str) -> UUID:
+    uuid = ids.parse_conversation_id(conversation_id)
+    if uuid is None:
+        raise unknown_conversation(conversation_id)
+    return uuid
+
+
+def _known(found: Conversation | None, conversation_id: str) -> Conversation:
+    if found is None:
+        raise unknown_conversation(conversation_id)
+    return found

@@ -1,0 +1,136 @@
+"""What outlives a request and not its connection: unstored responses, and connections themselves.
+
+Only a connection that stays open can be told of a response that nobody stores. So its memory is
+bounded, belongs to it alone, and is gone with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
+
+from gateway.errors import Leaving, RateLimited
+from gateway.services.parents import Parent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.protocol.context import ContextItem
+    from gateway.telemetry import Metrics
+
+ITEM_BYTES: Final = 400
+"""What an item costs beside its JSON and its ids: objects, and the places they stand in."""
+ID_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    parent: Parent
+    lane: str | None
+    size_bytes: int
+
+
+class Memory(Mapping[str, Parent]):
+    """The unstored responses of one connection, by their public ids: what continues them begins
+    with what is here.
+
+    Holds at most `bytes_max`. What was least recently used goes first, the latest response of a
+    lane after all that are not: its client has nothing else to go on from. Every response is
+    counted in full, though those of one chain share their items.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._by_id: OrderedDict[str, _Remembered] = OrderedDict()
+        self._latest: dict[str | None, str] = {}
+        self._size_bytes = 0
+
+    @override
+    def __getitem__(self, response_id: str) -> Parent:
+        """Using it makes it the most recently used."""
+        parent = self._by_id[response_id].parent
+        self._by_id.move_to_end(response_id)
+        return parent
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._by_id))
+
+    @override
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def size_bytes(self) -> int:
+        """At most so much memory is held."""
+        return self._size_bytes
+
+    def remember(self, lane: str | None, response_id: str, parent: Parent) -> None:
+        """A response of this lane is over. One that is larger than all of this is not kept."""
+        entry = _Remembered(parent, lane, sum(map(_size_bytes, parent.items)))
+        self._by_id[response_id] = entry
+        self._latest[lane] = response_id
+        self._size_bytes += entry.size_bytes
+        while self._size_bytes > self._bytes_max:
+            self._drop(self._least_wanted())
+
+    def forget(self, lane: str | None, response_id: str | None) -> None:
+        """To continue it on this lane failed. What is another lane's stays as it is."""
+        entry = self._by_id.get(response_id) if response_id is not None else None
+        if response_id is not None and entry is not None and entry.lane == lane:
+            self._drop(response_id)
+
+    def _least_wanted(self) -> str:
+        latest = set(self._latest.values())
+        others = (response_id for response_id in self._by_id if response_id not in latest)
+        return next(others, None) or next(iter(self))
+
+    def _drop(self, response_id: str) -> None:
+        entry = self._by_id.pop(response_id)
+        self._size_bytes -= entry.size_bytes
+        if self._latest.get(entry.lane) == response_id:
+            del self._latest[entry.lane]
+
+
+def _size_bytes(item: ContextItem) -> int:
+    return ITEM_BYTES + len(item.json) + ID_BYTES * len(item.ids or ())
+
+
+class Sessions:
+    """The open connections of this process: how many there are, and when they have to go."""
+
+    def __init__(self, *, connections_max: int, metrics: Metrics) -> None:
+        self._connections_max = connections_max
+        self._metrics = metrics
+        self._open = 0
+        self.leaving = asyncio.Event()
+        """The process ends: nothing new may begin, and connections close once they are at rest."""
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Counts one connection. Raises `RateLimited` for one too many, `Leaving`."""
+        if self.leaving.is_set():
+            raise Leaving
+        if self._open >= self._connections_max:
+            raise RateLimited(
+                "The server has as many open connections as it takes. Please retry in a moment, or "
+                "use POST /v1/responses.",
+                code="rate_limit_exceeded",
+            )
+        self._open += 1
+        self._metrics.connection_opened()
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._metrics.connection_closed()
+
+    def close(self) -> None:
+        """Tell all of them. May be repeated."""
+        self.leaving.set()

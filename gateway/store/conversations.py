@@ -1,0 +1,335 @@
+"""Conversations and their items, as clients make, read and erase them.
+
+What responses read of a conversation and add to it is in `turns`, where it is said, too, who may
+write when.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import orjson
+from sqlalchemy import bindparam, delete, insert, text
+
+from gateway.errors import ConversationLocked, InvalidRequest
+from gateway.protocol.conversations import Conversation
+from gateway.store.messages import ItemPage, digests, item_columns
+from gateway.store.tables import RUNNING, conversation_items, conversations
+from gateway.store.types import pack_text, unpack_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from sqlalchemy import Row
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from gateway.protocol.context import ContextItem
+    from gateway.store.engine import Database
+    from gateway.tenancy import TenantId
+
+    Order = Literal["asc", "desc"]
+
+
+class FoundItem(NamedTuple):
+    """An item of a conversation that there is, as JSON; None: it has no such item."""
+
+    json: bytes | None
+
+
+_COLUMNS: Final = "id, created_at, metadata"
+_LOAD: Final = text(f"""
+SELECT {_COLUMNS} FROM conversations WHERE tenant_id = :tenant AND id = :conversation
+""")  # noqa: S608 - constants only
+_SET_METADATA: Final = text(f"""
+UPDATE conversations SET metadata = :metadata
+WHERE tenant_id = :tenant AND id = :conversation
+RETURNING {_COLUMNS}
+""")  # noqa: S608 - constants only
+_INSERT: Final = insert(conversations)
+_INSERT_ITEMS: Final = insert(conversation_items)
+
+# Two statements: one that waits for a row sees the other rows as they were before it waited.
+_LOCK: Final = text("""
+SELECT next_position, writer FROM conversations
+WHERE tenant_id = :tenant AND id = :conversation
+FOR NO KEY UPDATE
+""")
+_STATE: Final = text("""
+SELECT
+    EXISTS (
+        SELECT FROM responses
+        WHERE tenant_id = :tenant AND id = :writer AND status = ANY(:running)
+    ) AS is_locked,
+    EXISTS (
+        SELECT FROM conversation_items
+        WHERE tenant_id = :tenant AND conversation_id = :conversation
+          AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
+    ) AS is_taken,
+    (SELECT count(*) FROM (
+        SELECT FROM conversation_items
+        WHERE tenant_id = :tenant AND conversation_id = :conversation
+        LIMIT :items_max
+    ) AS counted) AS items
+""")
+_MOVE: Final = text(f"""
+UPDATE conversations SET next_position = next_position + :count
+WHERE tenant_id = :tenant AND id = :conversation
+RETURNING {_COLUMNS}
+""")  # noqa: S608 - constants only
+_DELETE: Final = delete(conversations).where(
+    conversations.c.tenant_id == bindparam("tenant"),
+    conversations.c.id == bindparam("conversation"),
+)
+_DELETE_ITEM: Final = text("""
+DELETE FROM conversation_items
+WHERE tenant_id = :tenant AND conversation_id = :conversation
+  AND sha256(item_id) = sha256(:item)
+RETURNING true
+""")
+
+_TAKEN: Final = text("""
+SELECT item_id FROM conversation_items
+WHERE tenant_id = :tenant AND conversation_id = :conversation
+  AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
+""")
+_FIND_ITEM: Final = text("""
+SELECT found.item
+FROM conversations AS one
+LEFT JOIN conversation_items AS found
+    ON found.tenant_id = one.tenant_id AND found.conversation_id = one.id
+       AND sha256(found.item_id) = sha256(:item)
+WHERE one.tenant_id = :tenant AND one.id = :conversation
+""")
+_LIST: Final = """
+SELECT start.position AS start, page.item
+FROM conversations AS one
+LEFT JOIN LATERAL (
+    SELECT position FROM conversation_items
+    WHERE tenant_id = one.tenant_id AND conversation_id = one.id
+      AND sha256(item_id) = sha256(CAST(:after AS bytea))
+) AS start ON true
+LEFT JOIN LATERAL (
+    SELECT position, item FROM conversation_items
+    WHERE tenant_id = one.tenant_id AND conversation_id = one.id
+      AND position {beyond} coalesce(start.position, {before_all})
+    ORDER BY position {direction}
+    LIMIT :row_limit
+) AS page ON true
+WHERE one.tenant_id = :tenant AND one.id = :conversation
+ORDER BY page.position {direction}
+"""
+_LISTS: Final = {
+    "asc": text(_LIST.format(beyond=">", before_all="-1", direction="ASC")),
+    "desc": text(_LIST.format(beyond="<", before_all="9223372036854775807", direction="DESC")),
+}
+
+
+async def create(
+    database: Database,
+    tenant_id: TenantId,
+    conversation: Conversation,
+    items: Sequence[ContextItem],
+) -> None:
+    """A new conversation with its first items, whose ids differ."""
+    row = {
+        "tenant_id": tenant_id,
+        "id": conversation.uuid,
+        "created_at": conversation.created_at,
+        "metadata": orjson.dumps(conversation.metadata),
+        "next_position": len(items),
+    }
+    async with database.transaction(tenant_id) as connection:
+        await connection.execute(_INSERT, row)
+        await _insert_items(connection, tenant_id, conversation.uuid, items, start=0)
+
+
+async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> Conversation | None:
+    """The conversation; None when it is unknown, deleted, or another tenant's."""
+    async with database.transaction(tenant_id) as connection:
+        found = await connection.execute(_LOAD, _of(tenant_id, uuid))
+        return _conversation(found.one_or_none())
+
+
+async def set_metadata(
+    database: Database, tenant_id: TenantId, uuid: UUID, metadata: dict[str, str]
+) -> Conversation | None:
+    """The conversation with other metadata; None when it is unknown."""
+    parameters = _of(tenant_id, uuid) | {"metadata": orjson.dumps(metadata)}
+    async with database.transaction(tenant_id) as connection:
+        return _conversation((await connection.execute(_SET_METADATA, parameters)).one_or_none())
+
+
+async def delete_conversation(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
+    """Erase it with its items. False: unknown. Raises `ConversationLocked`."""
+    async with database.transaction(tenant_id) as connection:
+        if await _locked(connection, tenant_id, uuid) is None:
+            return False
+        await connection.execute(_DELETE, _of(tenant_id, uuid))
+    return True
+
+
+async def taken_ids(
+    database: Database, tenant_id: TenantId, uuid: UUID, item_ids: Collection[str]
+) -> frozenset[str]:
+    """Which of these ids are of items of the conversation."""
+    if not item_ids:
+        return frozenset()
+    parameters = _of(tenant_id, uuid) | {"digests": digests(item_ids)}
+    async with database.transaction(tenant_id) as connection:
+        found = await connection.scalars(_TAKEN, parameters)
+        return frozenset(map(unpack_text, found))
+
+
+async def add_items(
+    database: Database,
+    tenant_id: TenantId,
+    uuid: UUID,
+    items: Sequence[ContextItem],
+    *,
+    items_max: int,
+) -> bool:
+    """Add items behind those there are; their ids differ. False: the conversation is unknown.
+
+    Raises `ConversationLocked`, also when an id was taken meanwhile, and `InvalidRequest` when it
+    would have more than `items_max` items.
+    """
+    async with database.transaction(tenant_id) as connection:
+        state = await _locked(connection, tenant_id, uuid, items, items_max=items_max)
+        if state is None:
+            return False
+        if state.items + len(items) > items_max:
+            raise InvalidRequest(
+                f"A conversation has at most {items_max} items. Delete some of this one's, or"
+                " create a new one with the items that still matter.",
+                code="invalid_value",
+                param="items",
+            )
+        await _insert_items(connection, tenant_id, uuid, items, start=state.next_position)
+        await connection.execute(_MOVE, _of(tenant_id, uuid) | {"count": len(items)})
+    return True
+
+
+async def delete_item(
+    database: Database, tenant_id: TenantId, uuid: UUID, item_id: str
+) -> tuple[Conversation, bool] | None:
+    """Erase an item; the conversation, and whether it had one. None: the conversation is unknown.
+
+    Raises `ConversationLocked`.
+    """
+    of_it = _of(tenant_id, uuid)
+    async with database.transaction(tenant_id) as connection:
+        if await _locked(connection, tenant_id, uuid) is None:
+            return None
+        parameters = of_it | {"item": pack_text(item_id)}
+        deleted = await connection.scalar(_DELETE_ITEM, parameters)
+        # Whoever has read the item and is about to write must not be let in.
+        moved = await connection.execute(_MOVE, of_it | {"count": 1 if deleted else 0})
+        found = _conversation(moved.one())
+        assert found is not None, "it is locked, so it is there"
+        return found, bool(deleted)
+
+
+async def find_item(
+    database: Database, tenant_id: TenantId, uuid: UUID, item_id: str
+) -> FoundItem | None:
+    """An item by its id; None when the conversation is unknown."""
+    parameters = _of(tenant_id, uuid) | {"item": pack_text(item_id)}
+    async with database.transaction(tenant_id) as connection:
+        row = (await connection.execute(_FIND_ITEM, parameters)).one_or_none()
+    return None if row is None else FoundItem(row.item)
+
+
+async def list_items(
+    database: Database,
+    tenant_id: TenantId,
+    uuid: UUID,
+    *,
+    limit: int,
+    order: Order,
+    after: str | None,
+) -> ItemPage | None:
+    """A page of its items; None when it is unknown.
+
+    Raises `InvalidRequest` when `after` is not an item of it.
+    """
+    parameters = _of(tenant_id, uuid) | {
+        "after": None if after is None else pack_text(after),
+        "row_limit": limit + 1,
+    }
+    async with database.transaction(tenant_id) as connection:
+        rows = (await connection.execute(_LISTS[order], parameters)).all()
+    if not rows:
+        return None
+    if after is not None and rows[0].start is None:
+        raise InvalidRequest(
+            "'after' is not the id of an item of this list.", code="invalid_value", param="after"
+        )
+    items = [row.item for row in rows if row.item is not None]
+    return ItemPage(items=items[:limit], has_more=len(items) > limit)
+
+
+class _State(NamedTuple):
+    next_position: int
+    items: int
+
+
+async def _locked(
+    connection: AsyncConnection,
+    tenant_id: TenantId,
+    uuid: UUID,
+    new: Sequence[ContextItem] = (),
+    *,
+    items_max: int = 0,
+) -> _State | None:
+    """Keep others from writing to it until the transaction ends; None when it is unknown.
+
+    `items` are counted up to `items_max`. Raises `ConversationLocked` when a response will be
+    added to it, or one of the ids of `new` is taken.
+    """
+    of_it = _of(tenant_id, uuid)
+    found = (await connection.execute(_LOCK, of_it)).one_or_none()
+    if found is None:
+        return None
+    state = await connection.execute(
+        _STATE,
+        of_it
+        | {
+            "writer": found.writer,
+            "running": list(RUNNING),
+            "digests": digests(item.item_id for item in new),
+            "items_max": items_max,
+        },
+    )
+    is_locked, is_taken, items = state.one()
+    if is_locked or is_taken:
+        raise ConversationLocked
+    return _State(found.next_position, items)
+
+
+async def _insert_items(
+    connection: AsyncConnection,
+    tenant_id: TenantId,
+    uuid: UUID,
+    items: Sequence[ContextItem],
+    *,
+    start: int,
+) -> None:
+    if items:
+        key = {"tenant_id": tenant_id, "conversation_id": uuid}
+        rows = [
+            key | {"position": position} | item_columns(item)
+            for position, item in enumerate(items, start)
+        ]
+        await connection.execute(_INSERT_ITEMS, rows)
+
+
+def _of(tenant_id: TenantId, uuid: UUID) -> dict[str, Any]:
+    return {"tenant": tenant_id, "conversation": uuid}
+
+
+def _conversation(row: Row[tuple[UUID, datetime, bytes]] | None) -> Conversation | None:
+    if row is None:
+        return None
+    return Conversation(row.id, row.created_at, orjson.loads(row.metadata))

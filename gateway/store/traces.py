@@ -1,0 +1,85 @@
+"""Traces: what agents report of their runs, one row for each trace and each span of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import text
+
+from gateway.store.types import pack_text, unpack_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from gateway.protocol.traces import TraceKind, TraceRecord
+    from gateway.store.engine import Database
+    from gateway.tenancy import TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A trace or a span as it came; `received_at` is when it came last."""
+
+    kind: TraceKind
+    record_id: str
+    response: UUID | None
+    received_at: datetime
+    json: bytes
+
+
+_PUT: Final = text("""
+INSERT INTO traces
+    (tenant_id, key, kind, trace_id, record_id, response_id, received_at, record)
+SELECT :tenant, key, kind, trace_id, record_id, response_id, now(), record
+FROM unnest(
+    CAST(:keys AS bytea[]), CAST(:kinds AS text[]), CAST(:trace_ids AS bytea[]),
+    CAST(:record_ids AS bytea[]), CAST(:response_ids AS uuid[]), CAST(:records AS bytea[])
+) AS sent (key, kind, trace_id, record_id, response_id, record)
+ON CONFLICT (tenant_id, key) DO UPDATE
+SET response_id = excluded.response_id, received_at = excluded.received_at,
+    record = excluded.record
+""")
+_OF_TRACE: Final = text("""
+SELECT kind, record_id, response_id, received_at, record FROM traces
+WHERE tenant_id = :tenant AND sha256(trace_id) = sha256(CAST(:trace_id AS bytea))
+ORDER BY kind DESC, received_at, key
+LIMIT :rows_max
+""")
+
+
+async def put(database: Database, tenant_id: TenantId, records: Sequence[TraceRecord]) -> None:
+    """Keep these records, each in the place of the one with the same key. No key twice.
+
+    They are written in the order of their keys, so that two who write the same ones wait for each
+    other in one direction only.
+    """
+    ordered = sorted(records, key=lambda record: record.key)
+    rows = {
+        "tenant": tenant_id,
+        "keys": [record.key for record in ordered],
+        "kinds": [record.kind for record in ordered],
+        "trace_ids": [pack_text(record.trace_id) for record in ordered],
+        "record_ids": [pack_text(record.record_id) for record in ordered],
+        "response_ids": [record.response for record in ordered],
+        "records": [record.json for record in ordered],
+    }
+    async with database.transaction(tenant_id) as connection:
+        await connection.execute(_PUT, rows)
+
+
+async def read(
+    database: Database, tenant_id: TenantId, trace_id: str, *, rows_max: int
+) -> list[StoredRecord]:
+    """The records of one trace, up to `rows_max`: itself, then its spans in the order they came."""
+    wanted = {"tenant": tenant_id, "trace_id": pack_text(trace_id), "rows_max": rows_max}
+    async with database.transaction(tenant_id) as connection:
+        rows = (await connection.execute(_OF_TRACE, wanted)).all()
+    return [
+        StoredRecord(
+            row.kind, unpack_text(row.record_id), row.response_id, row.received_at, row.record
+        )
+        for row in rows
+    ]

@@ -1,0 +1,162 @@
+"""Responses that continue a conversation: what they read of it, and what they add to it.
+
+A conversation has one writer: the response that was accepted last, for as long as that one is
+running. Nobody unlocks it, so nobody can forget to. `next_position` moves with everything that is
+done to a conversation's items and with every writer that it takes: who has read the items takes the
+conversation only if it has not moved since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Interval, bindparam, text
+
+from gateway import ids
+from gateway.errors import ConversationLocked, InvalidRequest
+from gateway.protocol.context import ConversationPlace
+from gateway.protocol.conversations import unknown_conversation
+from gateway.store.messages import context_of
+from gateway.store.tables import responses
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+    from typing import Any
+    from uuid import UUID
+
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from gateway.protocol.context import ContextItem
+    from gateway.store.engine import Database
+    from gateway.tenancy import TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All of a conversation, oldest item first, and how far it had come.
+
+    `is_locked`: a response will be added to it.
+    """
+
+    place: ConversationPlace
+    items: tuple[ContextItem, ...]
+    created_at: datetime
+    is_locked: bool
+
+
+_READ: Final = text("""
+SELECT one.created_at, one.next_position, writer.id IS NOT NULL AS is_locked,
+       i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, i.item, i.ids
+FROM conversations AS one
+LEFT JOIN responses AS writer
+    ON writer.tenant_id = one.tenant_id AND writer.id = one.writer
+       AND writer.status IN ('queued', 'in_progress')
+LEFT JOIN conversation_items AS i ON i.tenant_id = one.tenant_id AND i.conversation_id = one.id
+WHERE one.tenant_id = :tenant AND one.id = :conversation
+ORDER BY i.position
+LIMIT :row_limit
+""")
+
+_GIVEN: Final = tuple(
+    column
+    for column in responses.c
+    if column.name not in {"completed_at", "body", "recoveries", "lease_until"}
+)
+_NAMES: Final = ", ".join(column.name for column in _GIVEN)
+_VALUES: Final = ", ".join(f":{column.name}" for column in _GIVEN)
+_INSERT_WRITER: Final = text(f"""
+WITH taken AS (
+    UPDATE conversations SET writer = :id, next_position = next_position + 1
+    WHERE tenant_id = :tenant_id AND id = :conversation_id AND next_position = :conversation_end
+      AND NOT EXISTS (
+          SELECT FROM responses AS running
+          WHERE running.tenant_id = conversations.tenant_id AND running.id = conversations.writer
+            AND running.status IN ('queued', 'in_progress')
+      )
+    RETURNING id
+)
+INSERT INTO responses ({_NAMES}, lease_until)
+SELECT {_VALUES}, clock_timestamp() + :lease
+FROM taken
+RETURNING id
+""").bindparams(  # noqa: S608 - constants only
+    *(bindparam(column.name, type_=column.type) for column in _GIVEN),
+    bindparam("lease", type_=Interval),
+)
+_KNOWN: Final = text("""
+SELECT true FROM conversations WHERE tenant_id = :tenant AND id = :conversation
+""")
+
+# The positions of a response's items in the conversation are those in the response, moved on.
+_APPEND: Final = text("""
+WITH said AS (
+    SELECT coalesce(max(position) + 1, 0) AS length FROM messages
+    WHERE tenant_id = :tenant AND response_id = :response
+), moved AS (
+    UPDATE conversations SET next_position = next_position + said.length
+    FROM said
+    WHERE tenant_id = :tenant AND id = :conversation AND writer = :response
+    RETURNING next_position - said.length AS start
+)
+INSERT INTO conversation_items (tenant_id, conversation_id, position, kind, role, phase, item_id,
+                                call_id, name, complete, item, ids)
+SELECT m.tenant_id, :conversation, moved.start + m.position, m.kind, m.role, m.phase, m.item_id,
+       m.call_id, m.name, m.complete, m.item, m.ids
+FROM moved, messages AS m
+WHERE m.tenant_id = :tenant AND m.response_id = :response
+""")
+
+
+async def read(
+    database: Database, tenant_id: TenantId, uuid: UUID, *, items_max: int
+) -> Contents | None:
+    """All that a response inherits that continues this conversation; None when it is unknown.
+
+    Raises `InvalidRequest` for a conversation of more than `items_max` items.
+    """
+    parameters = {"tenant": tenant_id, "conversation": uuid, "row_limit": items_max + 1}
+    async with database.transaction(tenant_id) as connection:
+        rows = (await connection.execute(_READ, parameters)).all()
+    if not rows:
+        return None
+    items = tuple(context_of(row) for row in rows if row.kind is not None)
+    if len(items) > items_max:
+        raise InvalidRequest(
+            f"The conversation has more than {items_max} items. Delete some of them, or create a"
+            " new one with the items that still matter.",
+            code="invalid_value",
+            param="conversation",
+        )
+    return Contents(
+        place=ConversationPlace(uuid, rows[0].next_position),
+        items=items,
+        created_at=rows[0].created_at,
+        is_locked=rows[0].is_locked,
+    )
+
+
+async def insert_writer(connection: AsyncConnection, row: Mapping[str, Any]) -> None:
+    """Insert a row of `responses` as the writer of its conversation, in one statement.
+
+    Raises `ConversationLocked` when another response is, or the conversation has moved on behind
+    `conversation_end`, and `ResourceNotFound` when it is unknown. Nothing is inserted then.
+    """
+    if await connection.scalar(_INSERT_WRITER, row):
+        return
+    of_it = {"tenant": row["tenant_id"], "conversation": row["conversation_id"]}
+    if await connection.scalar(_KNOWN, of_it):
+        raise ConversationLocked
+    raise unknown_conversation(ids.conversation_id(row["conversation_id"]))
+
+
+async def append(
+    connection: AsyncConnection, tenant_id: TenantId, conversation: UUID, response: UUID
+) -> None:
+    """Add the items of a response that ends to its conversation, in the transaction that ends it.
+
+    Nothing is added when it is not the writer.
+    """
+    parameters = {"tenant": tenant_id, "conversation": conversation, "response": response}
+    await connection.execute(_APPEND, parameters)

@@ -1,0 +1,216 @@
+// openai for Node.js: what its documentation shows, each in one function.
+
+import OpenAI from 'openai'
+import { zodResponsesFunction, zodTextFormat } from 'openai/helpers/zod'
+import { z } from 'zod'
+
+import { MODEL, answer } from '../answering/answering.mjs'
+
+const client = new OpenAI({ maxRetries: 0 })
+const Place = z.object({ location: z.string() })
+const weather = zodResponsesFunction({
+  name: 'get_weather',
+  description: 'Current weather.',
+  parameters: Place,
+})
+
+async function create() {
+  const response = await client.responses.create({ model: MODEL, input: 'Hello there' })
+  return { status: response.status, text: response.output_text, request: response._request_id }
+}
+
+async function stream() {
+  const events = client.responses.stream({ model: MODEL, input: 'Hello there' })
+  const numbers = []
+  let said = ''
+  for await (const event of events) {
+    numbers.push(event.sequence_number)
+    if (event.type === 'response.output_text.delta') said += event.delta
+  }
+  const final = await events.finalResponse()
+  const stored = await client.responses.retrieve(final.id)
+  return { numbers, said, final: final.output_text, stored: stored.output_text }
+}
+
+async function resume() {
+  const asked = { model: MODEL, input: 'Hello there', background: true, stream: true }
+  const seen = []
+  const queued = await client.responses.create(asked)
+  for await (const event of queued) {
+    seen.push(event)
+    if (seen.length === 6) break
+  }
+  const { id } = seen[0].response
+  const rest = await client.responses.retrieve(id, {
+    stream: true,
+    starting_after: seen.at(-1).sequence_number,
+  })
+  for await (const event of rest) seen.push(event)
+  const helper = client.responses.stream({ response_id: id, starting_after: 3 })
+  const final = await helper.finalResponse()
+  return {
+    numbers: seen.map((event) => event.sequence_number),
+    last: seen.at(-1).type,
+    final: final.output_text,
+  }
+}
+
+async function cancel() {
+  const input = '[[sim tokens_per_s=100 tokens=400 think=none]] go'
+  const queued = await client.responses.create({ model: MODEL, input, background: true })
+  const cancelled = await client.responses.cancel(queued.id)
+  return { queued: queued.status, cancelled: cancelled.status }
+}
+
+async function tools({ stateful }) {
+  const context = [{ role: 'user', content: 'What is the weather in Paris?' }]
+  const first = await client.responses.parse({
+    model: MODEL,
+    input: context,
+    tools: [weather],
+    store: stateful,
+  })
+  const call = first.output.find((item) => item.type === 'function_call')
+  const result = { type: 'function_call_output', call_id: call.call_id, output: '17 degrees' }
+  const second = await client.responses.create({
+    model: MODEL,
+    input: stateful ? [result] : [...context, ...first.output, result],
+    previous_response_id: stateful ? first.id : undefined,
+    tools: [weather],
+    store: stateful,
+  })
+  return { arguments: call.parsed_arguments, text: second.output_text }
+}
+
+async function parse() {
+  const response = await client.responses.parse({
+    model: MODEL,
+    input: 'The weather in Paris, please.',
+    text: { format: zodTextFormat(Place, 'place') },
+  })
+  return response.output_parsed
+}
+
+async function conversations() {
+  const items = [{ role: 'user', content: 'My name is Ada.' }]
+  const conversation = await client.conversations.create({ items, metadata: { a: 'b' } })
+  const response = await client.responses.create({
+    model: MODEL,
+    input: 'What is my name?',
+    conversation: conversation.id,
+  })
+  const kinds = []
+  const pages = client.conversations.items.list(conversation.id, { limit: 1, order: 'asc' })
+  for await (const item of pages) kinds.push(item.type)
+  const deleted = await client.conversations.delete(conversation.id)
+  return { text: response.output_text, kinds, deleted: deleted.deleted }
+}
+
+async function inputItems() {
+  const input = [1, 2, 3].map((number) => ({ role: 'user', content: `text ${number}` }))
+  const response = await client.responses.create({ model: MODEL, input })
+  const texts = []
+  const pages = client.responses.inputItems.list(response.id, { limit: 1, order: 'asc' })
+  for await (const item of pages) texts.push(item.content[0].text)
+  await client.responses.delete(response.id)
+  return { texts, gone: await refusal(client.responses.retrieve(response.id)) }
+}
+
+async function refusal(promise) {
+  try {
+    await promise
+  } catch (error) {
+    const { status, code, param, type, requestID } = error
+    return { kind: error.constructor.name, status, code, param, type, named: Boolean(requestID) }
+  }
+  return null
+}
+
+async function errors() {
+  const stranger = client.withOptions({ apiKey: 'gw-wrong' })
+  const hot = { model: MODEL, input: 'x', temperature: 3 }
+  return {
+    key: await refusal(stranger.models.list()),
+    model: await refusal(client.responses.create({ model: 'gpt-9', input: 'x', stream: true })),
+    value: await refusal(client.responses.create(hot)),
+  }
+}
+
+async function broken() {
+  const input = '[[sim tokens=100 think=none die_after=20]] go'
+  return await refusal(client.responses.stream({ model: MODEL, input }).finalResponse())
+}
+
+async function retried() {
+  const tries = []
+  const patient = client.withOptions({
+    maxRetries: 2,
+    fetch: async (url, init) => {
+      const reply = await fetch(url, init)
+      const { headers } = reply
+      tries.push({ status: reply.status, wait: headers.get('retry-after') })
+      return reply
+    },
+  })
+  const input = '[[sim status=429 times=1]] node tries again'
+  const response = await patient.responses.create({ model: MODEL, input })
+  return { tries, status: response.status }
+}
+
+async function models() {
+  const known = []
+  for await (const model of client.models.list()) known.push(model.id)
+  return { known, one: (await client.models.retrieve(`openai/${MODEL}`)).id }
+}
+
+async function count() {
+  const counted = await client.responses.inputTokens.count({ model: MODEL, input: 'Hello there' })
+  const response = await client.responses.create({ model: MODEL, input: 'Hello there' })
+  return { counted: counted.input_tokens, used: response.usage.input_tokens }
+}
+
+async function compact() {
+  const input = [{ role: 'user', content: 'My name is Ada.' }]
+  const compacted = await client.responses.compact({ model: MODEL, input })
+  const response = await client.responses.create({
+    model: MODEL,
+    input: [...compacted.output, { role: 'user', content: 'What is my name?' }],
+  })
+  return { kinds: compacted.output.map((item) => item.type), text: response.output_text }
+}
+
+async function chat() {
+  const messages = [{ role: 'user', content: 'Hello there' }]
+  const whole = await client.chat.completions.create({ model: MODEL, messages })
+  const streamed = client.chat.completions.stream({ model: MODEL, messages })
+  return {
+    whole: whole.choices[0].message.content,
+    streamed: await streamed.finalContent(),
+    reason: whole.choices[0].finish_reason,
+  }
+}
+
+async function chatTools() {
+  const runner = client.chat.completions.runTools({
+    model: MODEL,
+    messages: [{ role: 'user', content: 'What is the weather in Paris?' }],
+    tools: [
+      {
+        type: 'function',
+        function: {
+          name: 'get_weather',
+          description: 'Current weather.',
+          parameters: z.toJSONSchema(Place),
+          parse: JSON.parse,
+          function: ({ location }) => `17 degrees in ${location}`,
+        },
+      },
+    ],
+  })
+  return await runner.finalContent()
+}
+
+await answer({
+  create, stream, resume, cancel, tools, parse, conversations, inputItems, errors, broken, retried,
+  models, count, compact, chat, chatTools,
+})

@@ -1,0 +1,60 @@
+"""Summaries by scripted backends, and what was booked of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.harmony.rendering import Renderer
+from gateway.protocol.rules import OutputRules
+from gateway.runs.observer import Observer
+from gateway.runs.runner import Engine
+from gateway.runs.steering import Steering
+from gateway.runs.summaries import Summarizer
+from gateway.services.compactor import CompactionLimits, Compactor
+from gateway.telemetry import Metrics
+from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.staged_run import IMPATIENT, MemoryArchive, MemoryKeeper, ScriptedTokens, folds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.sealing import Sealer
+    from tests.fakes.staged_run import Step
+
+RULES = OutputRules({}, frozenset(), calls="none")
+"""Of every request for a summary."""
+LIMITS = CompactionLimits(summary_tokens_max=64, effort="low", window_share=0.5)
+
+
+class SummaryDesk:
+    """A summarizer whose backends say what they are told, call by call."""
+
+    def __init__(
+        self,
+        *turns: Sequence[Step],
+        rules: OutputRules = RULES,
+        run_time_max_s: float = 60,
+        repairs_max: int = 3,
+    ) -> None:
+        self.archive = MemoryArchive()
+        self.tokens = ScriptedTokens(turns)
+        engine = Engine(
+            tokens=self.tokens,
+            archive=self.archive,
+            keeper=MemoryKeeper(),
+            observer=Observer(Metrics()),
+            vocabulary=vocabulary(),
+            alive_interval_s=60,
+            run_time_max_s=run_time_max_s,
+            hops=IMPATIENT,
+            steering=Steering(repairs_max=repairs_max),
+        )
+        self.summarizer = Summarizer(engine, lambda head: folds(head, rules))
+
+    def compactor(self, sealer: Sealer) -> Compactor:
+        return Compactor(self.summarizer, Renderer(vocabulary()), sealer, limits=LIMITS)
+
+    @property
+    def booked(self) -> list[str]:
+        """How the summaries ended that belong to no response."""
+        return [finished.status for finished in self.archive.metered]

@@ -1,0 +1,83 @@
+"""The fuzzer at its shortest: the same generators and the same judge, a few hundred requests."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from openai.types.responses import response_create_params
+
+from tests.fakes.processes import gateway_process, reserved_port, simulator_process
+from tests.fuzz.__main__ import SETTINGS
+from tests.fuzz.campaign import Campaign, Outcome
+from tests.fuzz.documented import Maker
+from tests.fuzz.judge import finding
+from tests.fuzz.mutations import encoded, mutate
+from tests.fuzz.targets import Known, Request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REQUESTS = 600
+GOOD = {"x-request-id": "req_1", "content-type": "application/json"}
+STREAM = GOOD | {"content-type": "text/event-stream; charset=utf-8"}
+ASKED = Request("POST", "/v1/responses")
+
+
+@pytest.mark.timeout(180)
+async def test_no_request_finds_anything(tmp_path: Path, database_url: str, own_key: str) -> None:
+    with (
+        reserved_port() as port,
+        simulator_process(port) as simulator,
+        gateway_process(tmp_path, database_url, [simulator.url], **SETTINGS) as gateway,
+    ):
+        pid = gateway.child.process.pid
+        campaign = Campaign(gateway.url, own_key, pid=pid, requests=REQUESTS, seed=1)
+        outcome = await campaign.run()
+    assert not outcome.findings
+    assert {200, 400, 404} <= set(outcome.statuses)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        (500, GOOD, b"{}"),
+        (409, GOOD, b'{"error":{"message":"x","type":"t","param":null,"code":null}}'),
+        (400, GOOD, b'{"detail":"x"}'),
+        (400, GOOD, b'{"error":{"message":"","type":"t","param":null,"code":null}}'),
+        (200, GOOD, b"{"),
+        (200, {"content-type": "application/json"}, b"{}"),
+        (400, GOOD | {"content-type": "text/plain"}, b"Bad Request"),
+        (200, GOOD, b'{"a":"Traceback (most recent call last)"}'),
+        (200, STREAM, b'event: x\ndata: {"type":"x"}\n\n'),
+        (200, STREAM, b"event: x\ndata: {\n\ndata: [DONE]\n\n"),
+    ],
+)
+def test_the_judge_finds_what_is_wrong(status: int, headers: dict[str, str], body: bytes) -> None:
+    assert finding(ASKED, status, headers, body, Known())
+
+
+def test_the_judge_learns_from_what_is_right() -> None:
+    known = Known()
+    body = b'{"id":"resp_1","output":[{"id":"msg_1"}]}'
+    assert finding(ASKED, 200, GOOD, body, known) is None
+    assert finding(ASKED, 200, STREAM, b": ping\n\ndata: {}\n\ndata: [DONE]\n\n", known) is None
+    assert (list(known.responses), list(known.items)) == (["resp_1"], ["msg_1"])
+
+
+def test_memory_is_compared_once_it_is_warm() -> None:
+    outcome = Outcome(memory=[0] * 30 + [100] * 60 + [140] * 10)
+    assert outcome.growth_bytes == 40
+
+
+def test_the_same_dice_make_the_same_requests() -> None:
+    def made(seed: int) -> bytes:
+        dice = random.Random(seed)
+        kind = response_create_params.ResponseCreateParamsNonStreaming
+        document = Maker(dice).value(kind)
+        mutate(dice, document)
+        return encoded(dice, document)
+
+    assert [made(seed) for seed in range(50)] == [made(seed) for seed in range(50)]
+    assert len({made(seed) for seed in range(50)}) > 40

@@ -1,0 +1,116 @@
+"""POST /v1/responses/input_tokens: exactly what a response of the same would be billed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integration.api.bodies import ADD, MODEL, WEATHER, create
+from tests.integration.api.summaries import user
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from tests.fakes.observation import Backends
+
+Json = dict[str, Any]
+CALLED = [
+    user("Add 1 and 2"),
+    {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "3"},
+]
+SHAPE = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+SHAPES: list[Json] = [
+    {"input": "Hello there"},
+    {"input": [user("Hello"), {"role": "assistant", "content": "Hi."}, user("naïve 东京 🎉")]},
+    {"input": "Hello", "instructions": "Be brief.", "reasoning": {"effort": "high"}},
+    {"input": CALLED, "tools": [ADD, WEATHER]},
+    {"input": "Hello", "tools": [ADD], "tool_choice": "none", "parallel_tool_calls": False},
+    {"input": "Hello", "tools": [{"type": "custom", "name": "say"}, {"type": "shell"}]},
+    {
+        "input": "Hello",
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": SHAPE}},
+        "truncation": "auto",
+    },
+    {"input": [{"role": "developer", "content": "Hm."}, user("x")], "reasoning": None},
+]
+
+
+async def count(client: httpx2.AsyncClient, **body: Any) -> int:
+    answer = await client.post("/v1/responses/input_tokens", json={"model": MODEL, **body})
+    assert answer.status_code == 200, answer.text
+    counted: Json = answer.json()
+    assert counted == {"object": "response.input_tokens", "input_tokens": counted["input_tokens"]}
+    return int(counted["input_tokens"])
+
+
+@pytest.mark.requirement("count.exact")
+@pytest.mark.parametrize("body", SHAPES)
+async def test_what_is_counted_is_what_is_billed(client: httpx2.AsyncClient, body: Json) -> None:
+    response = await create(client, **body)
+    assert await count(client, **body) == response["usage"]["input_tokens"]
+
+
+@pytest.mark.requirement("count.exact")
+async def test_what_a_response_continues_is_counted(client: httpx2.AsyncClient) -> None:
+    first = await create(client, input="My name is Ada.")
+    body = {"input": "And mine?", "previous_response_id": first["id"]}
+    counted = await count(client, **body)
+    assert counted == (await create(client, **body))["usage"]["input_tokens"]
+    assert counted > first["usage"]["input_tokens"]
+
+
+async def test_a_compacted_context_is_counted_as_it_is_shown(client: httpx2.AsyncClient) -> None:
+    compacted = await create(client, input=[user("x"), {"type": "compaction_trigger"}])
+    body = {"input": [*compacted["output"], user("y")]}
+    assert await count(client, **body) == (await create(client, **body))["usage"]["input_tokens"]
+
+
+@pytest.mark.requirement("count.stores-nothing")
+async def test_counting_asks_no_model(client: httpx2.AsyncClient, backends: Backends) -> None:
+    before = len(await backends.seen())
+    await count(client, input="Hello")
+    assert len(await backends.seen()) == before
+
+
+async def test_what_is_too_long_to_be_run_is_counted(client: httpx2.AsyncClient) -> None:
+    words = "word " * 140_000
+    assert await count(client, input=words) > 131_072
+
+
+@pytest.mark.requirement("count.parameters")
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"input": "x"}, "model", "missing_required_parameter"),
+        ({"model": MODEL}, "input", "missing_required_parameter"),
+        ({"model": MODEL, "input": 1}, "input", "invalid_type"),
+        (
+            {"model": MODEL, "input": "x", "tools": [{**ADD, "name": "a b"}]},
+            "tools[0].name",
+            "invalid_value",
+        ),
+        (
+            {"model": MODEL, "previous_response_id": "resp_1"},
+            "previous_response_id",
+            "previous_response_not_found",
+        ),
+        ({"model": MODEL, "input": CALLED[2:]}, "input", None),
+    ],
+)
+async def test_mistakes_are_answered_as_those_of_a_response(
+    client: httpx2.AsyncClient, body: Json, param: str, code: str | None
+) -> None:
+    answer = await client.post("/v1/responses/input_tokens", json=body)
+    same = await client.post("/v1/responses", json=body)
+    assert (answer.status_code, answer.json()) == (same.status_code, same.json())
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
+
+
+@pytest.mark.requirement("count.parameters")
+async def test_parameters_that_do_not_count_are_named(client: httpx2.AsyncClient) -> None:
+    body = {"model": MODEL, "input": "x", "stream": True, "personality": "kind"}
+    answer = await client.post("/v1/responses/input_tokens", json=body)
+    assert answer.headers["x-ignored-parameters"] == "stream, personality"

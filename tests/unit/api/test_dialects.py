@@ -1,0 +1,112 @@
+"""Which dialect a request is answered in, and what that leaves as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import orjson
+import pytest
+
+from gateway.api import dialects, sse
+from gateway.protocol.events import Event
+from gateway.tenancy import Principal, TenantId
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from gateway.tenancy import Dialect
+
+THOUGHT = Event(
+    "response.reasoning_text.delta",
+    3,
+    b'{"type":"response.reasoning_text.delta","sequence_number":3,"delta":"a"}',
+    1,
+)
+UNKNOWN = Event("response.custom_tool_call_input.delta", 4, b"{}", 1)
+BODY = orjson.dumps(
+    {"object": "list", "data": [{"id": "r", "type": "reasoning", "encrypted_content": None}]}
+)
+
+
+def scope(named: Dialect | None = None, *, key: Dialect = "openai") -> dict[str, Any]:
+    principal = Principal(TenantId(UUID(int=1)), "acme", UUID(int=2), dialect=key)
+    return {"principal": principal, **({"dialect": named} if named else {})}
+
+
+async def routed(path: str, **fields: Any) -> Scope:
+    """The scope behind the middleware."""
+    seen: list[Scope] = []
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        seen.append(scope)
+
+    async def nothing(*_: object) -> Any: ...
+
+    await dialects.DialectPaths(app)({"type": "http", "path": path, **fields}, nothing, nothing)
+    return seen[0]
+
+
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+async def test_the_base_path_says_the_dialect_and_is_no_part_of_the_route(kind: str) -> None:
+    found = await routed("/openresponses/v1/responses", type=kind)
+    assert (found["dialect"], found["root_path"]) == ("openresponses", "/openresponses")
+    assert found["path"] == "/openresponses/v1/responses"
+
+
+async def test_a_gateway_below_a_path_of_its_own_has_the_base_path_below_that() -> None:
+    found = await routed("/llm/openresponses/v1/models", root_path="/llm")
+    assert (found["dialect"], found["root_path"]) == ("openresponses", "/llm/openresponses")
+    other = await routed("/openresponses/v1/models", root_path="/llm")
+    assert "dialect" not in other
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/responses", "/openresponses", "/openresponses/healthz", "/openresponses/v1x"]
+)
+async def test_any_other_path_says_nothing(path: str) -> None:
+    found = await routed(path)
+    assert "dialect" not in found
+    assert "root_path" not in found
+
+
+async def test_a_lifespan_passes() -> None:
+    assert await routed("", type="lifespan") == {"type": "lifespan", "path": ""}
+
+
+@pytest.mark.parametrize(
+    ("named", "key", "expected"),
+    [
+        (None, "openai", "openai"),
+        (None, "openresponses", "openresponses"),
+        ("openresponses", "openai", "openresponses"),
+    ],
+)
+def test_the_path_says_it_or_else_the_key(
+    named: Dialect | None, key: Dialect, expected: Dialect
+) -> None:
+    assert dialects.spoken(scope(named, key=key)) == expected
+
+
+def test_openai_s_dialect_is_what_there_is() -> None:
+    encode = dialects.encoder(scope(), obfuscate=True)
+    assert encode(THOUGHT) == sse.frame(THOUGHT, obfuscate=True)
+    assert dialects.body(scope(), BODY) is BODY
+    assert dialects.data(scope(), UNKNOWN) is UNKNOWN.data
+
+
+def test_the_other_dialect_has_its_names_and_the_same_padding() -> None:
+    asked = scope("openresponses")
+    name, data = dialects.encoder(asked, obfuscate=True)(THOUGHT).decode().split("\n", 1)
+    assert name == "event: response.reasoning.delta"
+    _, padding = sse.frame(THOUGHT, obfuscate=True).split(b"obfuscation")
+    assert data.encode().endswith(b"obfuscation" + padding)
+    assert orjson.loads(dialects.data(asked, THOUGHT))["type"] == "response.reasoning.delta"
+    (shown,) = orjson.loads(dialects.body(asked, BODY))["data"]
+    assert shown == {"id": "r", "type": "reasoning", "status": "completed"}
+
+
+def test_what_is_left_out_of_a_stream_is_a_comment() -> None:
+    asked = scope("openresponses")
+    assert dialects.encoder(asked, obfuscate=True)(UNKNOWN) == sse.COMMENT
+    assert dialects.data(asked, UNKNOWN) == b""

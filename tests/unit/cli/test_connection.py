@@ -1,0 +1,111 @@
+"""What the server refuses before the application sees it: bounds, envelopes, request ids."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from gateway.cli.connection import BUSY, NO_REQUEST
+from gateway.cli.serving import Server, listen
+from gateway.settings import Server as ServerSettings
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+HOST = "127.0.0.1"
+SETTINGS = ServerSettings(drain_grace_s=5, head_bytes_max=2000, keepalive_timeout_s=5)
+WAIT_S = 5.0
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "lifespan":
+        for moment in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{moment}.complete"})
+        return
+    await PlainTextResponse("hello")(scope, receive, send)
+
+
+async def answer_to(head: bytes) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """The status line, the headers and the error of what comes back until the server closes."""
+    with listen(HOST, 0, 10) as listener:
+        async with Server(application, listener, SETTINGS) as server:
+            return _parsed(await _exchange(server, head))
+
+
+async def _exchange(server: Server, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(HOST, int(server.url.rpartition(":")[2]))
+    async with asyncio.timeout(WAIT_S):
+        writer.write(request)
+        answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+def _parsed(answer: bytes) -> tuple[str, dict[str, str], dict[str, Any]]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert int(headers["content-length"]) == len(body)
+    assert headers["x-request-id"].startswith("req_")
+    assert headers["connection"] == "close"
+    return status, headers, json.loads(body)["error"]
+
+
+@pytest.mark.requirement("header.size")
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nx: " + b"y" * 5000,
+        b"GET /" + b"y" * 5000,
+        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 1000,
+    ],
+)
+async def test_a_head_of_too_many_bytes_is_refused(head: bytes) -> None:
+    status, _, error = await answer_to(head)
+    assert status == "HTTP/1.1 431 Request Header Fields Too Large"
+    assert error == {
+        "message": "The request line and headers have more than 2000 bytes. Send fewer or shorter "
+        "headers.",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "bytes_",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"HELLO\r\n\r\n",
+        b"GET / HTTP/1.1\r\nno header\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: x\r\n\r\n",
+        b"\x00" * 5000,
+    ],
+)
+async def test_what_is_no_http_is_refused_once(bytes_: bytes) -> None:
+    status, _, error = await answer_to(bytes_)
+    assert status == "HTTP/1.1 400 Bad Request"
+    assert (error["message"], error["type"]) == (NO_REQUEST, "invalid_request_error")
+
+
+async def test_a_connection_too_many_may_try_again() -> None:
+    settings = SETTINGS.model_copy(update={"connections_max": 2})
+    with listen(HOST, 0, 10) as listener:
+        async with Server(application, listener, settings) as server:
+            port = int(server.url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(GET)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            status, headers, error = _parsed(await _exchange(server, GET))
+            writer.close()
+            await writer.wait_closed()
+    assert status == "HTTP/1.1 503 Service Unavailable"
+    assert headers["retry-after"] == "1"
+    assert (error["message"], error["code"]) == (BUSY, "server_is_overloaded")
