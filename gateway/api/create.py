@@ -13,7 +13,7 @@ from gateway.api.streaming import EventStream
 from gateway.errors import InvalidRequest
 from gateway.protocol.idempotency import request_key
 from gateway.protocol.requests import parse_create
-from gateway.services.creation import Order
+from gateway.services.orders import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable

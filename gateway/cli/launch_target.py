@@ -4,6 +4,7 @@ retries on somebody else's screen.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 DEFAULT_BASE_URL: Final = "http://127.0.0.1:8000/v1"
 VENDOR_PREFIX: Final = "openai/"
 ASKING_TIMEOUT_S: Final = 10.0
+_URL: Final = re.compile(
+    r"https?://(\[[0-9a-f:.]+\]|[\w.-]+)(:\d{1,5})?(?P<path>(/[^?#\s]*)?)", re.IGNORECASE
+)
+_KEY: Final = re.compile(r"[!-~]+")
 _MAKE_KEY: Final = "An operator makes one with: harmony-gateway keys create"
 _START_ONE: Final = "Start one with: harmony-gateway demo. Or name yours with --url."
 
@@ -59,28 +64,35 @@ class Target:
 def find_target(data_dir: Path, *, url: str | None, key: str | None, model: str | None) -> Target:
     """What is not given is the demo's, if this user has one; the model is the first.
 
-    Raises `StartupError` where no gateway answers, or does not take the key, or lacks the model.
+    The demo's key is for the demo: nobody else is sent it. Raises `StartupError` where no gateway
+    answers, or does not take the key, or lacks the model.
     """
     demo = demo_environment.saved(data_dir)
-    base_url = _base_url(url or demo.get(demo_environment.BASE_URL) or DEFAULT_BASE_URL)
-    api_key = key or demo.get(demo_environment.API_KEY)
-    if not api_key:
+    demo_url = demo.get(demo_environment.BASE_URL) or DEFAULT_BASE_URL
+    base_url = _base_url(url or demo_url)
+    if not key and urlsplit(base_url).netloc == urlsplit(demo_url).netloc:
+        key = demo.get(demo_environment.API_KEY)
+    if not key:
         raise StartupError(
             "no API key is given, and there is no demo to take one from",
             remedy=f"Give one with --key or OPENAI_API_KEY. {_MAKE_KEY}",
         )
-    offered = _ask(base_url, api_key)
-    return Target(base_url, api_key, _chosen(offered, model), offered)
+    if not _KEY.fullmatch(key):
+        raise StartupError(
+            "the API key has characters that no key has", remedy="Was it copied as a whole?"
+        )
+    offered = _ask(base_url, key)
+    return Target(base_url, key, _chosen(offered, model), offered)
 
 
 def _base_url(url: str) -> str:
     """With the path that clients add theirs to, which may be left out."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    match = _URL.fullmatch(url)
+    if match is None:
         raise StartupError(
             f"{url} is no address of a gateway", remedy="Give one such as http://127.0.0.1:8000."
         )
-    return url.rstrip("/") if parts.path.strip("/") else f"{url.rstrip('/')}/v1"
+    return url.rstrip("/") if match["path"].strip("/") else f"{url.rstrip('/')}/v1"
 
 
 def _ask(base_url: str, api_key: str) -> tuple[OfferedModel, ...]:

@@ -23,6 +23,8 @@ TOLERATED: Final = 2
 larger still ends its connection."""
 FRAGMENTS_MAX: Final = 16_384
 """Of one message. Without it, empty ones would cost memory and time and never be too many bytes."""
+LINGER_S: Final = 1.0
+"""How long is read on, to no purpose, after a client broke a rule."""
 NO_UPGRADE: Final = (
     "This server cannot read the upgrade. It must be a GET without a body, with at most 128 "
     "headers of at most 8 KiB each."
@@ -117,9 +119,24 @@ class PatientWebSocketProtocol(WebSocketsSansIOProtocol):
 
     def _break_off(self, code: int, reason: str) -> None:
         self.frames = []
-        if not self.close_sent:
-            self.conn.fail(code, reason)
-            self.handle_parser_exception()
+        self.conn.fail(code, reason)
+        self.handle_parser_exception()
+
+    @override
+    def handle_parser_exception(self) -> None:
+        """Say why, and read on for a moment: what is closed at once while more comes is reset, and
+        its client never learns why.
+        """
+        if self.close_sent:
+            return
+        close = self.conn.close_sent
+        assert close is not None, "what breaks a rule is answered with a close"
+        self.queue.put_nowait(
+            {"type": "websocket.disconnect", "code": close.code, "reason": close.reason}
+        )
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.close_timer = self.loop.call_later(LINGER_S, self.transport.close)
 
 
 def _is_text(message: bytes) -> bool:

@@ -12,7 +12,7 @@ from gateway.runs.scheduler import Appetite
 from gateway.runs.steering import Steering
 from gateway.runs.writer import WriterBounds
 from gateway.services.compactor import CompactionLimits
-from gateway.services.preparation import PreparationLimits, SystemMessage
+from gateway.services.specifying import SystemMessage
 from gateway.store.claims import Terms
 from gateway.store.retention import Keep
 from gateway.upstreams.backend import Backend, Timeouts
@@ -138,11 +138,6 @@ def keep(settings: Settings) -> Keep:
         idempotency_key_s=retention.idempotency_key_s,
         traces_s=retention.traces_s,
     )
-
-
-def preparation_limits(settings: Settings) -> PreparationLimits:
-    """How long the reasoning of a budget may be."""
-    return PreparationLimits(answer_share=settings.generation.answer_share)
 
 
 def compaction_limits(settings: Settings) -> CompactionLimits:

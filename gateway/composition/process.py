@@ -21,9 +21,10 @@ from gateway.services.generation import Reading
 from gateway.services.health import Health
 from gateway.services.models import Models
 from gateway.services.parents import Parents
-from gateway.services.preparation import Preparation, Rendering, Secrets
+from gateway.services.preparation import Preparation
 from gateway.services.retrieval import Retrieval
 from gateway.services.sessions import Sessions
+from gateway.services.specifying import Secrets, Specifier
 from gateway.services.traces import Traces
 
 if TYPE_CHECKING:
@@ -170,10 +171,14 @@ def _preparation(base: Foundation, models: Models, compactor: Compactor) -> Prep
             items_max=limits.history_items_max,
         ),
         models=models,
-        rendering=Rendering(base.renderer, base.threads, compactor),
-        limits=bounds.preparation_limits(settings),
-        system_message=bounds.system_message(settings),
-        secrets=Secrets(settings.cache_salt_key, base.sealer),
+        specifier=Specifier(
+            base.renderer,
+            system_message=bounds.system_message(settings),
+            secrets=Secrets(settings.cache_salt_key, base.sealer),
+            answer_share=settings.generation.answer_share,
+        ),
+        compactor=compactor,
+        threads=base.threads,
     )
 
 

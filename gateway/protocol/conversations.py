@@ -149,11 +149,15 @@ def _check_items(items: Sequence[InputItem], limits: InputLimits, *, strict: boo
 
 def unknown_conversation(conversation_id: str) -> ResourceNotFound:
     """The refusal of an id that names no conversation of the tenant."""
-    return ResourceNotFound(f"Conversation with id '{shown(conversation_id)}' not found.")
+    return ResourceNotFound(
+        f"Conversation with id '{shown(conversation_id)}' not found. Conversations are kept until "
+        "they are deleted; create a new one with POST /v1/conversations."
+    )
 
 
 def unknown_item(conversation_id: str, item_id: str) -> ResourceNotFound:
     """The refusal of an id that names no item of a conversation."""
     return ResourceNotFound(
-        f"Item with id '{shown(item_id)}' not found in conversation '{conversation_id}'."
+        f"Item with id '{shown(item_id)}' not found in conversation '{conversation_id}'. GET "
+        f"/v1/conversations/{conversation_id}/items lists those that it has."
     )

@@ -84,6 +84,7 @@ class InputFile(NullableModel):
     file_url: str | None = None
     file_data: Annotated[str, StringConstraints(max_length=FILE_DATA_CHARS_MAX)] | None = None
     filename: str | None = None
+    detail: Literal["auto", "low", "high"] | None = None
 
 
 class OutputText(NullableModel):

@@ -40,6 +40,16 @@ def listed(values: Sequence[str], conjunction: str) -> str:
     return f"{', '.join(quoted[:-1])}, {conjunction} {quoted[-1]}"
 
 
+def unknown_place() -> InvalidRequest:
+    """The refusal of an `after` that is not the id of an item of the list."""
+    return InvalidRequest(
+        "Invalid 'after': this list has no item of that id, or has it no longer. Begin again "
+        "without 'after'.",
+        code="invalid_value",
+        param="after",
+    )
+
+
 def missing(param: str) -> InvalidRequest:
     return InvalidRequest(
         f"Missing required parameter: '{param}'.", code="missing_required_parameter", param=param

@@ -164,20 +164,31 @@ class Run:
                 self.claim = await self._engine.archive.begin(self.specification)
             except GatewayError as error:
                 self._fail(error)
-                self._close(outcome.not_stored(_now()))
+                await self._decline(outcome.not_stored(_now()))
                 return False
         if self.claim is not None:
             self._engine.keeper.hold(self.claim, self)
         self.begun.set()
         return True
 
+    async def _decline(self, finished: Finished) -> None:
+        """Show that it is not recorded. Book the summary that was made for it: nobody else will."""
+        compacted = self.specification.compacted
+        if compacted is not None:
+            self._pen.append(compacted)
+        self._close(finished)
+        self.begun.set()
+        if compacted is not None:
+            self._engine.observer.finished(self.specification, finished, self._live.fold)
+            await self._meter(finished, self._live.fold)
+
     async def _generate(self) -> Finished:
         """How it ended. Raises `ClaimLost`."""
-        if self._cancelled is not None:
-            return self._cancelled(_now())
         compacted = self.specification.compacted
         if compacted is not None and self._live.fold.compacted is None:
             self._pen.append(compacted)
+        if self._cancelled is not None:
+            return self._cancelled(_now())
         if not self.specification.sampling.max_tokens:
             return Finished("completed", _now())
         relay = Relay(

@@ -32,7 +32,7 @@ class Compaction:
     ) -> CompactedContext:
         """All messages of the user, and a compaction item that stands for everything else.
 
-        Raises what `Preparation.prepare` does, `RateLimited`, `UpstreamError`, `SummaryFailed`.
+        Raises what `Preparation.prepared` does, `RateLimited`, `UpstreamError`, `SummaryFailed`.
         """
         with self._supervisor.admitted():
             plan = await self._preparation.summary(principal, request, body_bytes=body_bytes)

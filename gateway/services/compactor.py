@@ -91,13 +91,17 @@ class Compactor:
         *,
         context_length: int,
     ) -> bool:
-        """Whether the prompt of these items is to be made short, and can be."""
+        """Whether the prompt of these items is to be made short, and can be: a summary is of no use
+        where what stays is too long all the same.
+        """
         share = int(self._limits.window_share * context_length)
         asked = [entry.compact_threshold or share for entry in request.context_management or ()]
         if not asked or len(prompt.ids) <= min(asked):
             return False
         hidden = set(droppable(items))
         saved = sum(span.end - span.start for span in prompt.spans if span.source in hidden)
+        if len(prompt.ids) - saved >= context_length and request.truncation != "auto":
+            return False
         is_repeated = any(item.kind == "compaction" for item in items)
         return saved > (min(asked) // REPEATED_SHARE if is_repeated else 0)
 

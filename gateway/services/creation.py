@@ -13,7 +13,7 @@ What has its log in the database is durable: any replica goes on with it when th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
@@ -32,49 +32,19 @@ from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from gateway.log import Finished
     from gateway.output.fold import Fold
-    from gateway.protocol.idempotency import RequestKey
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.context import ConversationPlace
     from gateway.runs.durable import DurableRuns, Workplace
     from gateway.runs.specification import RunSpecification
     from gateway.services.generation import Generation, Reading
-    from gateway.services.parents import Parent
+    from gateway.services.orders import Order
     from gateway.services.preparation import Preparation
-    from gateway.tenancy import Principal
 
 KEY_TRIES_MAX: Final = 3
 """Times a key may be taken, and be free again, while one request tries to use it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One request to create a response.
-
-    `body_bytes` is how long it was as JSON; `requested_at` when it came, in seconds of
-    `time.perf_counter`. `local` are responses that it may continue without their being stored.
-    `remembered`: if this one is not stored either, others may continue it in the same way
-    (`Generation.continued`). Without `generate` the context is checked and prepared for whoever
-    continues it, and the model says nothing.
-    """
-
-    principal: Principal
-    request: CreateResponse
-    key: RequestKey | None
-    body_bytes: int
-    requested_at: float
-    local: Mapping[str, Parent] = field(default_factory=dict)
-    remembered: bool = False
-    generate: bool = True
-
-    @property
-    def is_durable(self) -> bool:
-        """The response must outlive its client, and this process."""
-        request, policy = self.request, self.principal.policy
-        is_kept = self.key is not None or policy.on_disconnect == "continue"
-        return self.generate and (request.background or (request.store and is_kept))
 
 
 class Creation:
@@ -149,21 +119,12 @@ class Creation:
         return RepeatedGeneration(principal, stored, self._reading, batches)
 
     async def _started(self, order: Order) -> Generation:
+        check = partial(self._check, order)
         with self._at.supervisor.admitted():
-            specification = await self._preparation.prepare(
-                order.principal,
-                order.request,
-                body_bytes=order.body_bytes,
-                durable=order.is_durable,
-                local=order.local,
-                remembered=order.remembered and not order.request.store,
-            )
-            if not order.generate:
-                nothing = replace(specification.sampling, max_tokens=0)
-                specification = replace(specification, sampling=nothing)
-            if order.is_durable:
-                return await self._accepted(order, specification)
-            generation = self._in_memory(order, specification)
+            async with self._preparation.prepared(order, check) as specification:
+                if order.is_durable:
+                    return await self._accepted(order, specification)
+                generation = self._in_memory(order, specification)
         try:
             await generation.recorded()
         except BaseException:
@@ -171,11 +132,28 @@ class Creation:
             raise
         return generation
 
+    async def _check(self, order: Order, conversation: ConversationPlace | None) -> None:
+        """Raise what accepting it would, as far as that is known before tokens are spent on it."""
+        if not order.request.store:
+            return
+        principal = order.principal
+        queued_max = principal.policy.background_queued_max
+        await rows.check(
+            self._reading.database,
+            principal.tenant_id,
+            conversation=conversation,
+            idempotency=self._kept_key(order),
+            queued_max=queued_max if order.request.background else None,
+        )
+
+    def _kept_key(self, order: Order) -> IdempotencyKey | None:
+        if order.key is None:
+            return None
+        return IdempotencyKey(order.key.key_hash, order.key.fingerprint, self._key_ttl_s)
+
     async def _accepted(self, order: Order, specification: RunSpecification) -> Generation:
-        key = None
-        if order.key is not None:
-            key = IdempotencyKey(order.key.key_hash, order.key.fingerprint, self._key_ttl_s)
         is_ours = not order.request.background
+        key = self._kept_key(order)
         claim = await self._at.archive.accept(specification, key, owned=is_ours)
         started = None
         if claim is not None:

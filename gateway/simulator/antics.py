@@ -55,7 +55,9 @@ def _with_wrong_types(value: Any) -> Any:
 
 
 def tampered(body: list[int], attack: str, vocabulary: Vocabulary) -> list[int]:
-    """The body of a message with markers in it, for the attacks that put them there."""
+    """The body of a message with markers in it or with nothing, for the attacks that do that."""
+    if attack == "mute":
+        return []
     if attack == "marker_ids":
         middle = (len(body) + 1) // 2
         return [*body[:middle], *MARKER_IDS, *body[middle:]]

@@ -30,7 +30,8 @@ Attacks: `call:NAME` calls what the request may not even have; `twice` makes two
 `analysis_call` calls from the analysis channel; `markers` spells Harmony's markers in its text and
 `marker_ids` says their ids in it; `header` says nonsense in its header, `long_header` hundreds of
 ids of it; `endless` thinks and never ends; `loop:P` and `think_loop:P` repeat the same P ids (1 to
-8) in the answer or the reasoning for ever; `silent` only thinks.
+8) in the answer or the reasoning for ever; `silent` only thinks; `mute` thinks, and leaves answers
+and calls empty.
 
 Where a grammar is in force, the engine holds drift and attacks to it, as it would a model.
 
@@ -55,7 +56,7 @@ _TO_THE_END: Final = re.compile(r"(?:^|\s)(say|arguments)=(.*)\Z", re.DOTALL)
 _NUMBER_MAX: Final = 10_000_000
 DRIFTS: Final = ("prose", "types", "truncated", "extra", "refusal")
 _ATTACK: Final = re.compile(
-    r"call:[^\s:]+|twice|analysis_call|markers|marker_ids|header|long_header|endless|silent"
+    r"call:[^\s:]+|twice|analysis_call|markers|marker_ids|header|long_header|endless|silent|mute"
     r"|(?:think_)?loop:[1-8]"
 )
 

@@ -13,6 +13,7 @@ from sqlalchemy import bindparam, delete, insert, text
 
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
+from gateway.protocol.refusals import unknown_place
 from gateway.store.messages import ItemPage, digests, item_columns
 from gateway.store.tables import RUNNING, conversation_items, conversations
 from gateway.store.types import pack_text, unpack_text
@@ -263,9 +264,7 @@ async def list_items(
     if not rows:
         return None
     if after is not None and rows[0].start is None:
-        raise InvalidRequest(
-            "'after' is not the id of an item of this list.", code="invalid_value", param="after"
-        )
+        raise unknown_place()
     items = [row.item for row in rows if row.item is not None]
     return ItemPage(items=items[:limit], has_more=len(items) > limit)
 

@@ -69,6 +69,13 @@ async def find_key(
     return None if row is None else KeyUse(*row)
 
 
+async def check(connection: AsyncConnection, tenant_id: TenantId, key: IdempotencyKey) -> None:
+    """Raise `KeyTaken` when the key stands for a response, inside a transaction of the caller's."""
+    parameters = {"tenant": tenant_id, "key_hash": key.key_hash, "ttl_s": key.ttl_s}
+    if (await connection.execute(_FIND, parameters)).one_or_none() is not None:
+        raise KeyTaken
+
+
 async def take(
     connection: AsyncConnection, tenant_id: TenantId, uuid: UUID, key: IdempotencyKey
 ) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import insert, text
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context import ContextItem, StoredItem
+from gateway.protocol.refusals import unknown_place
 from gateway.store.tables import messages
 from gateway.store.types import pack_text, unpack_ids, unpack_text
 
@@ -286,9 +287,7 @@ async def input_items(
     if not rows[0].is_known:
         return None
     if after is not None and rows[0].start is None:
-        raise InvalidRequest(
-            "'after' is not the id of an item of this list.", code="invalid_value", param="after"
-        )
+        raise unknown_place()
     items = [row.item for row in rows if row.item is not None]
     return ItemPage(items=items[:limit], has_more=len(items) > limit)
 

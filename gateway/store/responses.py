@@ -15,7 +15,8 @@ from sqlalchemy import insert as insert_into
 
 from gateway.errors import RateLimited
 from gateway.log import FOLD_VERSION
-from gateway.store import events, idempotency, messages, turns
+from gateway.store import events, messages, turns
+from gateway.store import idempotency as keys
 from gateway.store.claims import Claim
 from gateway.store.events import LogRow, day_of
 from gateway.store.tables import TERMINAL, responses
@@ -180,11 +181,29 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
         else:
             await turns.insert_writer(connection, _row(tenant_id, new))
         if new.idempotency is not None:
-            await idempotency.take(connection, tenant_id, new.uuid, new.idempotency)
+            await keys.take(connection, tenant_id, new.uuid, new.idempotency)
         await messages.add(connection, tenant_id, new.uuid, new.items)
         if new.entries is not None:
             claim = Claim(tenant_id, new.uuid, _epoch(new))
             await events.add(connection, claim, new.created_at, LogRow(0, *new.entries))
+
+
+async def check(
+    database: Database,
+    tenant_id: TenantId,
+    *,
+    conversation: ConversationPlace | None,
+    idempotency: IdempotencyKey | None,
+    queued_max: int | None,
+) -> None:
+    """Raise what `insert` would raise now for a response with these; nothing is written."""
+    async with database.transaction(tenant_id) as connection:
+        if queued_max is not None:
+            await _check_queue(connection, tenant_id, queued_max)
+        if conversation is not None:
+            await turns.check(connection, tenant_id, conversation)
+        if idempotency is not None:
+            await keys.check(connection, tenant_id, idempotency)
 
 
 async def _check_queue(connection: AsyncConnection, tenant_id: TenantId, queued_max: int) -> None:

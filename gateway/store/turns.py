@@ -85,8 +85,14 @@ RETURNING id
     *(bindparam(column.name, type_=column.type) for column in _GIVEN),
     bindparam("lease", type_=Interval),
 )
-_KNOWN: Final = text("""
-SELECT true FROM conversations WHERE tenant_id = :tenant AND id = :conversation
+_STATE: Final = text("""
+SELECT next_position, EXISTS (
+    SELECT FROM responses AS running
+    WHERE running.tenant_id = conversations.tenant_id AND running.id = conversations.writer
+      AND running.status IN ('queued', 'in_progress')
+) AS is_locked
+FROM conversations
+WHERE tenant_id = :tenant AND id = :conversation
 """)
 
 # The positions of a response's items in the conversation are those in the response, moved on.
@@ -145,10 +151,20 @@ async def insert_writer(connection: AsyncConnection, row: Mapping[str, Any]) -> 
     """
     if await connection.scalar(_INSERT_WRITER, row):
         return
-    of_it = {"tenant": row["tenant_id"], "conversation": row["conversation_id"]}
-    if await connection.scalar(_KNOWN, of_it):
+    place = ConversationPlace(row["conversation_id"], row["conversation_end"])
+    await check(connection, row["tenant_id"], place)
+    # It has become free since it was not.
+    raise ConversationLocked
+
+
+async def check(connection: AsyncConnection, tenant_id: TenantId, place: ConversationPlace) -> None:
+    """Raise what `insert_writer` would raise now for a response that begins there."""
+    of_it = {"tenant": tenant_id, "conversation": place.uuid}
+    found = (await connection.execute(_STATE, of_it)).one_or_none()
+    if found is None:
+        raise unknown_conversation(ids.conversation_id(place.uuid))
+    if found.is_locked or found.next_position != place.end:
         raise ConversationLocked
-    raise unknown_conversation(ids.conversation_id(row["conversation_id"]))
 
 
 async def append(

@@ -12,7 +12,17 @@ import secrets
 import sys
 from typing import TYPE_CHECKING, Final, cast
 
-from tests.chaos import backends, disconnects, drain, outage, races, replicas, resume, schemas
+from tests.chaos import (
+    backends,
+    conversations,
+    disconnects,
+    drain,
+    outage,
+    races,
+    replicas,
+    resume,
+    schemas,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -29,6 +39,8 @@ SCENARIOS: Final[Mapping[str, Callable[[Form, int], Coroutine[None, None, Report
     "disconnects": disconnects.run,
     "drain": drain.run,
     "schemas": schemas.run,
+    "conversations": conversations.run,
+    "unlocked": conversations.run_unlocked,
 }
 
 

@@ -19,7 +19,7 @@ from gateway import ids
 from gateway.harmony.framing import OPENING
 from gateway.harmony.parsing import Parser
 from gateway.harmony.vocabulary import END, RETURN
-from gateway.log import Repair, Tokens, unpack
+from gateway.log import Compacted, Repair, Tokens, unpack
 from gateway.output.fold import Fold, Framing
 from gateway.protocol.responses import ResponseHead
 from gateway.protocol.rules import rules_of
@@ -272,6 +272,7 @@ def _booked(evidence: Evidence) -> Iterator[str]:
         log = entries_of(record)
         said = sum(len(entry.ids) for entry in log if isinstance(entry, Tokens))
         said -= sum(entry.voided for entry in log if isinstance(entry, Repair))
+        said += sum(entry.output_tokens for entry in log if isinstance(entry, Compacted))
         if record.usage[0].output_tokens != said:
             yield f"{record.usage[0].output_tokens} output tokens are booked, the log has {said}"
 

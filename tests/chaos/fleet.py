@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
 PRODUCT: Final = "gateway"
-START_TIMEOUT_S: Final = 30.0
+START_TIMEOUT_S: Final = 60.0
 STEP_S: Final = 0.02
 _ROOT: Final = Path(__file__).parents[2]
 
@@ -138,11 +138,14 @@ class Replica(Member):
 
 
 class SimulatedBackend(Member):
-    """A simulated backend."""
+    """A simulated backend. What it is asked is kept in the file `journal`, if it has one."""
 
-    def __init__(self, name: str, port: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, port: int, options: Mapping[str, Any], journal: Path | None = None
+    ) -> None:
         super().__init__(name, port)
         self._options = {"name": name, **options}
+        self.journal = journal
 
     @property
     def asked(self) -> RunningSimulator:
@@ -151,7 +154,8 @@ class SimulatedBackend(Member):
 
     @override
     def _launch(self) -> Child:
-        arguments = [str(self.port), json.dumps(self._options)]
+        journal = [] if self.journal is None else [str(self.journal)]
+        arguments = [str(self.port), json.dumps(self._options), *journal]
         return Child(arguments, {"PYTHONPATH": str(_ROOT)}, module="tests.chaos.backend")
 
     @override
@@ -191,7 +195,10 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What a fleet is made of. `sections` are put over `SECTIONS`, key by key."""
+    """What a fleet is made of. `sections` are put over `SECTIONS`, key by key.
+
+    `journals`: whatever backends are asked is kept.
+    """
 
     replicas: int = 1
     backends: int = 1
@@ -199,6 +206,7 @@ class Build:
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     backend_options: Mapping[str, Any] = field(default_factory=dict)
     own_backend_options: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    journals: bool = False
 
     def options_of(self, backend: int) -> dict[str, Any]:
         """Of one backend: those of all, and over them its own."""
@@ -215,7 +223,12 @@ async def fleet(build: Build) -> AsyncIterator[Fleet]:
             stack.enter_context(reserved_port()) for _ in range(1 + build.replicas + build.backends)
         ]
         backends = [
-            SimulatedBackend(f"b{number}", ports.pop(), build.options_of(number))
+            SimulatedBackend(
+                f"b{number}",
+                ports.pop(),
+                build.options_of(number),
+                folder / f"b{number}.journal" if build.journals else None,
+            )
             for number in range(build.backends)
         ]
         database = ChaosPostgres(folder / "postgres", ports.pop())

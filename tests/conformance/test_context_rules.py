@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx2
 import pytest
 
+from tests.conformance.asking import BREAKS_OFF, FUNCTION, UNKNOWN, created, refused, user
 from tests.fakes.gateway import new_key
 from tests.fakes.stream import texts
 
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
 requirement = pytest.mark.requirement
 
-MODEL = "gpt-oss-20b"
-UNKNOWN = "resp_" + "0" * 32
-FUNCTION: Json = {"type": "function", "name": "f"}
 CALL: Json = {"type": "function_call", "call_id": "call_X", "name": "f", "arguments": "{}"}
 OUTPUT: Json = {"type": "function_call_output", "call_id": "call_X", "output": "1"}
 
@@ -35,32 +33,12 @@ async def stranger(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]
         yield opened
 
 
-async def created(client: httpx2.AsyncClient, said: Any, /, **fields: Any) -> Json:
-    answer = await client.post("/v1/responses", json={"model": MODEL, "input": said, **fields})
-    assert answer.status_code == 200, answer.text
-    response: Json = answer.json()
-    return response
-
-
-async def refused(
-    client: httpx2.AsyncClient, said: Any, /, status: int = 400, **fields: Any
-) -> Json:
-    answer = await client.post("/v1/responses", json={"model": MODEL, "input": said, **fields})
-    assert answer.status_code == status, answer.text
-    error: Json = answer.json()["error"]
-    return error
-
-
 async def ended(client: httpx2.AsyncClient, response: Json) -> Json:
     """A background response once it is over."""
     while response["status"] in {"queued", "in_progress"}:
         response = (await client.get(f"/v1/responses/{response['id']}")).json()
         await asyncio.sleep(0)
     return response
-
-
-def user(text: str) -> Json:
-    return {"role": "user", "content": text}
 
 
 @requirement("context.order")
@@ -140,7 +118,7 @@ async def test_what_was_cancelled_is_continued_once_it_is_over(client: httpx2.As
 @pytest.mark.parametrize(
     ("said", "fields", "status"),
     [
-        ("[[sim think=none tokens=99 die_after=20]] x", {}, "failed"),
+        (BREAKS_OFF, {}, "failed"),
         ("[[sim tokens=99]]", {"max_output_tokens": 50}, "incomplete"),
     ],
 )
@@ -208,7 +186,7 @@ async def test_an_output_answers_the_call_of_the_response_before(
 async def test_an_item_that_is_known_by_its_id_alone_is_a_404(
     client: httpx2.AsyncClient, item: Json
 ) -> None:
-    error = await refused(client, [item, user("x")], 404)
+    error = await refused(client, [item, user("x")], status=404)
     assert (error["param"], error["code"]) == ("input", None)
     assert error["message"] == (
         "Item with id 'rs_X' not found. Items are not persisted when `store` is set to false. Try "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.conformance.asking import MODEL, post
 
 if TYPE_CHECKING:
     import httpx2
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
 
 requirement = pytest.mark.requirement
 
-MODEL = "gpt-oss-20b"
 SCHEMA: Json = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
 INCLUDES = [
     "file_search_call.results",
@@ -25,12 +26,6 @@ INCLUDES = [
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
-
-
-async def post(client: httpx2.AsyncClient, **fields: Any) -> httpx2.Response:
-    return await client.post(
-        "/v1/responses", json={"model": MODEL, "input": "[[sim think=2 say=ok]]", **fields}
-    )
 
 
 @pytest.mark.parametrize(

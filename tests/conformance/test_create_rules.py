@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conformance.asking import BRIEF, FUNCTION, MODEL, created, listed, refused
 from tests.fakes.stream import stream, texts
 
 if TYPE_CHECKING:
@@ -15,28 +16,19 @@ if TYPE_CHECKING:
 
 requirement = pytest.mark.requirement
 
-MODEL = "gpt-oss-20b"
-FUNCTION: Json = {"type": "function", "name": "f"}
 TWO_CALLS = "[[sim call=f attack=twice]]"
-
-
-async def post(client: httpx2.AsyncClient, **fields: Any) -> httpx2.Response:
-    return await client.post(
-        "/v1/responses", json={"model": MODEL, "input": "[[sim think=2 say=ok]]", **fields}
-    )
 
 
 @requirement("create.input")
 async def test_a_text_is_one_user_message(client: httpx2.AsyncClient) -> None:
-    response = (await post(client, input="My name is Ada.")).json()
-    listed = (await client.get(f"/v1/responses/{response['id']}/input_items")).json()["data"]
-    (only,) = listed
+    response = await created(client, "My name is Ada.")
+    (only,) = await listed(client, response)
     assert (only["role"], only["content"]) == (
         "user",
         [{"type": "input_text", "text": "My name is Ada."}],
     )
     items = [{"role": "user", "content": "My name is Ada."}, {"role": "user", "content": "And I?"}]
-    assert "Ada" in texts((await post(client, input=items)).json())[-1]
+    assert "Ada" in texts(await created(client, items))[-1]
 
 
 @requirement("create.stream")
@@ -46,7 +38,7 @@ async def test_a_text_is_one_user_message(client: httpx2.AsyncClient) -> None:
 async def test_the_body_says_whether_there_is_a_stream(
     client: httpx2.AsyncClient, accept: str, streamed: bool
 ) -> None:
-    body = {"model": MODEL, "input": "[[sim think=2 say=ok]]", "stream": streamed}
+    body = {"model": MODEL, "input": BRIEF, "stream": streamed}
     answer = await client.post("/v1/responses", json=body, headers={"accept": accept})
     kind = "text/event-stream" if streamed else "application/json"
     assert answer.headers["content-type"].startswith(kind)
@@ -54,7 +46,7 @@ async def test_the_body_says_whether_there_is_a_stream(
 
 @requirement("create.max-output-tokens")
 async def test_reasoning_counts_towards_the_bound(client: httpx2.AsyncClient) -> None:
-    response = (await post(client, input="[[sim think=100]] x", max_output_tokens=16)).json()
+    response = await created(client, "[[sim think=100]] x", max_output_tokens=16)
     assert response["status"] == "incomplete"
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
     assert response["usage"]["output_tokens"] <= 16
@@ -64,20 +56,20 @@ async def test_reasoning_counts_towards_the_bound(client: httpx2.AsyncClient) ->
 @requirement("create.max-tool-calls")
 async def test_calls_of_functions_are_not_bounded(client: httpx2.AsyncClient) -> None:
     asked = {"input": TWO_CALLS, "tools": [FUNCTION], "max_tool_calls": 1}
-    response = (await post(client, **asked)).json()
+    response = await created(client, **asked)
     assert [item["type"] for item in response["output"]].count("function_call") == 2
 
 
 @requirement("create.parallel-tool-calls")
 async def test_without_parallel_calls_there_is_one(client: httpx2.AsyncClient) -> None:
     asked = {"input": TWO_CALLS, "tools": [FUNCTION], "parallel_tool_calls": False}
-    response = (await post(client, **asked)).json()
+    response = await created(client, **asked)
     assert [item["type"] for item in response["output"]].count("function_call") == 1
 
 
 @requirement("create.top-logprobs")
 async def test_alternatives_are_shown_without_an_include(client: httpx2.AsyncClient) -> None:
-    response = (await post(client, top_logprobs=2)).json()
+    response = await created(client, top_logprobs=2)
     (part,) = response["output"][-1]["content"]
     assert {len(entry["top_logprobs"]) for entry in part["logprobs"]} == {2}
 
@@ -104,13 +96,13 @@ async def test_padding_is_as_the_options_say(client: httpx2.AsyncClient, padded:
 async def test_of_two_mistakes_the_first_is_reported(
     client: httpx2.AsyncClient, fields: Json, param: str
 ) -> None:
-    assert (await post(client, **fields)).json()["error"]["param"] == param
+    assert (await refused(client, **fields))["param"] == param
 
 
 @requirement("http.ids")
 async def test_ids_have_the_prefix_of_their_kind(client: httpx2.AsyncClient) -> None:
     asked = {"input": "Give me a preamble and use f", "tools": [FUNCTION]}
-    response = (await post(client, **asked)).json()
+    response = await created(client, **asked)
     prefixes = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}
     assert response["id"].startswith("resp_")
     for item in response["output"]:

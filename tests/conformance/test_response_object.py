@@ -10,6 +10,7 @@ import pytest
 from openai.types.responses import ResponseError
 
 from gateway.runs.outcome import UNRULY
+from tests.conformance.asking import BREAKS_OFF, BRIEF, ENDLESS, FUNCTION, MODEL, created, path_of
 from tests.fakes.stream import parse_stream, stream
 
 if TYPE_CHECKING:
@@ -20,11 +21,7 @@ if TYPE_CHECKING:
 
 requirement = pytest.mark.requirement
 
-MODEL = "gpt-oss-20b"
-BRIEF = "[[sim think=2 say=ok]] go"
-ENDLESS = "[[sim tokens_per_s=100 tokens=100000 think=none]] go"
 STATUSES = {"queued", "in_progress", "completed", "failed", "incomplete", "cancelled"}
-FUNCTION: Json = {"type": "function", "name": "f"}
 ASKED: Json = {
     "instructions": "Be brief.",
     "max_output_tokens": 3000,
@@ -48,14 +45,11 @@ async def stages(gateway: RunningGateway) -> dict[str, Json]:
     ) as client:
         events = await stream(client, {"model": MODEL, "input": BRIEF})
         first, full = [
-            await created(client, input=BRIEF, **fields)
-            for fields in ({}, {"tools": [FUNCTION]} | ASKED)
+            await created(client, BRIEF, **fields) for fields in ({}, {"tools": [FUNCTION]} | ASKED)
         ]
-        broken = await stream(
-            client, {"model": MODEL, "input": "[[sim think=none tokens=100 die_after=20]] go"}
-        )
-        running = await created(client, input=ENDLESS, background=True)
-        path = f"/v1/responses/{running['id']}"
+        broken = await stream(client, {"model": MODEL, "input": BREAKS_OFF})
+        running = await created(client, ENDLESS, background=True)
+        path = path_of(running)
         seen = running
         while seen["status"] == "queued":
             seen = (await client.get(path)).json()
@@ -65,21 +59,14 @@ async def stages(gateway: RunningGateway) -> dict[str, Json]:
             "streamed": events[-1]["response"],
             "completed": first,
             "full": full,
-            "continued": await created(client, input=BRIEF, previous_response_id=first["id"]),
-            "unstored": await created(client, input=BRIEF, store=False),
-            "incomplete": await created(client, input="[[sim tokens=99]] x", max_output_tokens=50),
+            "continued": await created(client, BRIEF, previous_response_id=first["id"]),
+            "unstored": await created(client, BRIEF, store=False),
+            "incomplete": await created(client, "[[sim tokens=99]] x", max_output_tokens=50),
             "failed": broken[-1]["response"],
             "queued": running,
             "running": seen,
             "cancelled": (await client.post(f"{path}/cancel")).json(),
         }
-
-
-async def created(client: httpx2.AsyncClient, **fields: Any) -> Json:
-    answer = await client.post("/v1/responses", json={"model": MODEL, **fields})
-    assert answer.status_code == 200, answer.text
-    response: Json = answer.json()
-    return response
 
 
 def text_or_null(value: object) -> bool:
@@ -314,8 +301,8 @@ def test_usage_has_all_its_details(stages: dict[str, Json]) -> None:
 
 @requirement("usage.reasoning")
 async def test_reasoning_is_counted_apart(client: httpx2.AsyncClient) -> None:
-    thought = await created(client, input="[[sim think=40 say=ok]] x")
-    silent = await created(client, input="[[sim think=none say=ok]] x")
+    thought = await created(client, "[[sim think=40 say=ok]] x")
+    silent = await created(client, "[[sim think=none say=ok]] x")
     counted = [
         one["usage"]["output_tokens_details"]["reasoning_tokens"] for one in (thought, silent)
     ]
@@ -324,7 +311,7 @@ async def test_reasoning_is_counted_apart(client: httpx2.AsyncClient) -> None:
 
 @requirement("status.ends-on-calls")
 async def test_a_response_that_ends_with_a_call_is_completed(client: httpx2.AsyncClient) -> None:
-    called = await created(client, input="[[sim call=f]]", tools=[FUNCTION])
+    called = await created(client, "[[sim call=f]]", tools=[FUNCTION])
     assert (called["status"], called["output"][-1]["type"]) == ("completed", "function_call")
 
 
@@ -332,14 +319,14 @@ async def test_a_response_that_ends_with_a_call_is_completed(client: httpx2.Asyn
 async def test_a_conversation_is_shown_to_who_used_it(client: httpx2.AsyncClient) -> None:
     conversation = (await client.post("/v1/conversations", json={})).json()["id"]
     for used in (conversation, {"id": conversation}):
-        response = await created(client, input=BRIEF, conversation=used)
+        response = await created(client, BRIEF, conversation=used)
         assert response["conversation"] == {"id": conversation}
 
 
 @requirement("response.model")
 async def test_the_model_has_its_own_name(client: httpx2.AsyncClient) -> None:
-    response = await client.post("/v1/responses", json={"model": f"openai/{MODEL}", "input": BRIEF})
-    assert response.json()["model"] == MODEL
+    response = await created(client, model=f"openai/{MODEL}")
+    assert response["model"] == MODEL
 
 
 @requirement("error-code.documented")

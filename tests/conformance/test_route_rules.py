@@ -6,6 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conformance.asking import (
+    BREAKS_OFF,
+    BRIEF,
+    ENDLESS,
+    MODEL,
+    UNKNOWN,
+    created,
+    listed,
+    path_of,
+)
 from tests.fakes.stream import stream
 
 if TYPE_CHECKING:
@@ -14,22 +24,6 @@ if TYPE_CHECKING:
     from tests.conformance.checking import Json
 
 requirement = pytest.mark.requirement
-
-MODEL = "gpt-oss-20b"
-BRIEF = "[[sim think=2 say=ok]] go"
-ENDLESS = "[[sim tokens_per_s=100 tokens=100000 think=none]] go"
-UNKNOWN = "resp_" + "0" * 32
-
-
-async def created(client: httpx2.AsyncClient, said: Any = BRIEF, /, **fields: Any) -> Json:
-    answer = await client.post("/v1/responses", json={"model": MODEL, "input": said, **fields})
-    assert answer.status_code == 200, answer.text
-    response: Json = answer.json()
-    return response
-
-
-def path_of(response: Json) -> str:
-    return f"/v1/responses/{response['id']}"
 
 
 @requirement("retrieve.body")
@@ -84,7 +78,7 @@ async def test_a_running_response_is_cancelled_and_then_deleted(client: httpx2.A
     ("said", "fields", "message"),
     [
         (BRIEF, {}, "Cannot cancel a completed response."),
-        ("[[sim think=none tokens=99 die_after=20]]", {}, "Cannot cancel a failed response."),
+        (BREAKS_OFF, {}, "Cannot cancel a failed response."),
         (
             "[[sim tokens=99]]",
             {"max_output_tokens": 50},
@@ -143,9 +137,9 @@ async def test_items_are_paged(client: httpx2.AsyncClient) -> None:
 async def test_instructions_are_no_item(client: httpx2.AsyncClient) -> None:
     first = await created(client, "one", instructions="Be brief.")
     second = await created(client, "two", instructions="Be long.", previous_response_id=first["id"])
-    listed = (await client.get(f"{path_of(second)}/input_items?order=asc")).json()["data"]
-    assert [item["type"] for item in listed] == ["message", "reasoning", "message", "message"]
-    assert "Be " not in str([item["content"] for item in listed if item.get("role") == "user"])
+    items = await listed(client, second)
+    assert [item["type"] for item in items] == ["message", "reasoning", "message", "message"]
+    assert "Be " not in str([item["content"] for item in items if item.get("role") == "user"])
 
 
 @requirement("replay.only-background-streams")

@@ -8,6 +8,7 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from tests.conformance.asking import BREAKS_OFF, FUNCTION, MODEL
 from tests.conformance.checking import TERMINAL
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.stream import as_events, stream
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 requirement = pytest.mark.requirement
 
-MODEL = "gpt-oss-20b"
-FUNCTION: Json = {"type": "function", "name": "f"}
 NOTE: Json = {"type": "custom", "name": "note", "description": "Keeps a text."}
 HOSTED: list[Json] = [
     {"type": "web_search"},
@@ -276,7 +275,7 @@ async def test_what_is_refused_is_no_stream(client: httpx2.AsyncClient, fields: 
 
 @requirement("stream-error.after")
 async def test_a_failure_has_both_shapes(client: httpx2.AsyncClient) -> None:
-    *_, error, failed = await events_of(client, "[[sim think=none tokens=99 die_after=20]]")
+    *_, error, failed = await events_of(client, BREAKS_OFF)
     assert (error["type"], failed["type"]) == ("error", "response.failed")
     assert set(error["error"]) == {"type", "code", "message", "param"}
     assert {name: error[name] for name in ("code", "message", "param")} == {

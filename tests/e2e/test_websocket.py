@@ -131,6 +131,7 @@ async def test_a_server_whose_grace_is_over_does_not_wait(
             gateway.child.terminate()
             assert (await peer.closed())[0] == 1012
         assert await asyncio.to_thread(gateway.child.exit_code) == 0
+        assert "Exception in ASGI application" not in gateway.child.output
     simulator.until_request(lambda row: row["max_tokens"] == 7001 and row["aborted"])
 
 

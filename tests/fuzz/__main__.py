@@ -4,9 +4,9 @@
 
 Bodies are made from the types of OpenAI's client, then damaged: values of other types, nesting,
 huge numbers, lone surrogates, NUL, keys twice, bytes that are no JSON. Some clients are rough with
-the transport. Every answer must be documented and have an end, and memory must not grow. An
-embedded PostgreSQL, a simulated backend and the gateway are processes of their own on the loopback
-interface. Exits with 1 when anything is found.
+the transport, some send their bodies as frames of a WebSocket. Every answer must be documented and
+have an end, and memory must not grow. An embedded PostgreSQL, a simulated backend and the gateway
+are processes of their own on the loopback interface. Exits with 1 when anything is found.
 """
 
 from __future__ import annotations
@@ -83,10 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def report(outcome: Outcome, seconds: float) -> str:
     """What an operator wants to know of a campaign."""
     statuses = ", ".join(f"{status}: {count}" for status, count in sorted(outcome.statuses.items()))
+    closes = ", ".join(f"{code}: {count}" for code, count in sorted(outcome.closes.items()))
     rough = ", ".join(f"{kind}: {count}" for kind, count in sorted(outcome.rough.items()))
     mib = 2**20
     lines = [
         f"{sum(outcome.statuses.values())} answers in {seconds:.0f} s: {statuses}",
+        f"connections by close code: {closes}",
         f"rough clients: {rough}",
         f"memory: {min(outcome.memory) // mib} to {max(outcome.memory) // mib} MiB, "
         f"grown by {outcome.growth_bytes / mib:.1f} MiB since it was warm",

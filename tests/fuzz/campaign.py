@@ -15,6 +15,7 @@ import psutil
 
 from tests.fuzz.judge import finding
 from tests.fuzz.rough import Rough
+from tests.fuzz.sockets import Sockets
 from tests.fuzz.targets import Asker, Known
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 24
 ANSWER_WAIT_S: Final = 60.0
 ROUGH_SHARE: Final = 0.004
+SOCKET_SHARE: Final = 0.03
 WARM_SHARE: Final = 0.3
 """The part of the requests after which memory must not grow any more."""
 SAMPLES: Final = 200
@@ -31,9 +33,12 @@ FINDINGS_MAX: Final = 40
 
 @dataclass
 class Outcome:
-    """What came of it. `memory` are samples of the gateway's resident bytes, evenly spread."""
+    """What came of it: of requests by status, of connections by close code. `memory` are samples of
+    the gateway's resident bytes, evenly spread.
+    """
 
     statuses: Counter[int] = field(default_factory=Counter)
+    closes: Counter[int] = field(default_factory=Counter)
     rough: Counter[str] = field(default_factory=Counter)
     findings: Counter[str] = field(default_factory=Counter)
     memory: list[int] = field(default_factory=list)
@@ -60,6 +65,7 @@ class Campaign:
         self._known = Known()
         parts = urlsplit(url)
         self._rough = Rough(str(parts.hostname), parts.port or 80, key)
+        self._sockets = Sockets(url, key)
         self.outcome = Outcome()
 
     async def run(self) -> Outcome:
@@ -79,7 +85,8 @@ class Campaign:
                 dice = random.Random(self._seed * AT_ONCE + number)
                 group.create_task(self._ask(client, dice))
         self.outcome.rough.update(self._rough.counts)
-        self.outcome.findings.update(self._rough.findings)
+        self.outcome.closes = self._sockets.closes
+        self.outcome.findings.update((*self._rough.findings, *self._sockets.findings))
         return self.outcome
 
     async def _ask(self, client: httpx2.AsyncClient, dice: random.Random) -> None:
@@ -88,8 +95,11 @@ class Campaign:
             self._asked += 1
             if self._asked % max(1, self._requests // SAMPLES) == 0:
                 self.outcome.memory.append(self._process.memory_info().rss)
-            if dice.random() < ROUGH_SHARE:
+            kind = dice.random()
+            if kind < ROUGH_SHARE:
                 await self._rough.visit(dice)
+            elif kind < ROUGH_SHARE + SOCKET_SHARE:
+                await self._sockets.visit(dice, asker)
             else:
                 await self._one(client, asker.request())
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from openai.types.responses import response_create_params
@@ -14,6 +15,7 @@ from tests.fuzz.campaign import Campaign, Outcome
 from tests.fuzz.documented import Maker
 from tests.fuzz.judge import finding
 from tests.fuzz.mutations import encoded, mutate
+from tests.fuzz.sockets import CLOSES, fault_of
 from tests.fuzz.targets import Known, Request
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ async def test_no_request_finds_anything(tmp_path: Path, database_url: str, own_
         outcome = await campaign.run()
     assert not outcome.findings
     assert {200, 400, 404} <= set(outcome.statuses)
+    assert 1000 in outcome.closes
 
 
 @pytest.mark.parametrize(
@@ -64,6 +67,41 @@ def test_the_judge_learns_from_what_is_right() -> None:
     assert finding(ASKED, 200, GOOD, body, known) is None
     assert finding(ASKED, 200, STREAM, b": ping\n\ndata: {}\n\ndata: [DONE]\n\n", known) is None
     assert (list(known.responses), list(known.items)) == (["resp_1"], ["msg_1"])
+
+
+ERROR = {"code": "c", "type": "t", "message": "m", "headers": {"x-request-id": "req_1"}}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"type": "error", "status": 500, "error": ERROR},
+        {"type": "error", "status": 400, "error": ERROR | {"code": None}},
+        {"type": "error", "status": 400, "error": ERROR | {"headers": {"x-request-id": ""}}},
+        {"type": "response.steer.failed", "steer": {}},
+        {"type": "response.nonsense", "sequence_number": 0},
+        {"type": "response.created", "sequence_number": 1},
+        {"type": "response.in_progress", "sequence_number": 0, "stream_id": "a"},
+        {"type": "response.created", "sequence_number": 0, "x": "Traceback (most recent"},
+    ],
+)
+def test_the_judge_finds_what_is_wrong_with_a_frame(frame: dict[str, Any]) -> None:
+    assert fault_of(json.dumps(frame), {"a": 0})
+    assert fault_of(json.dumps(frame).encode(), {})
+
+
+def test_the_judge_follows_each_lane() -> None:
+    lanes: dict[str | None, int] = {}
+    frames = [
+        {"type": "response.created", "sequence_number": 0},
+        {"type": "response.created", "sequence_number": 0, "stream_id": "a"},
+        {"type": "error", "status": 400, "error": ERROR},
+        {"type": "response.steer.failed", "steer": {"input": "x"}},
+        {"type": "response.completed", "sequence_number": 1, "stream_id": "a"},
+    ]
+    assert [fault_of(json.dumps(frame), lanes) for frame in frames] == [None] * 5
+    assert lanes == {None: 0}
+    assert not CLOSES & {1006, 1011}
 
 
 def test_memory_is_compared_once_it_is_warm() -> None:

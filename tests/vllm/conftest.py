@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 VARIABLE = "TEST_VLLM_URL"
 TIMEOUT_S = 120.0
 WAIT_S = 20.0
+SUMMARY_TOKENS_MAX = 200
 STEP_S = 0.05
 _RUNNING = re.compile(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", re.MULTILINE)
+_CACHED = re.compile(r"^vllm:prefix_cache_hits_total\{.*\} (\S+)$", re.MULTILINE)
+_BLOCK = re.compile(r'^vllm:cache_config_info\{.*[,{]block_size="(\d+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,27 @@ class Vllm:
         """Wait until it has something to do; raises TimeoutError."""
         await self._until(busy=True)
 
+    async def cached_tokens(self) -> int:
+        """How many tokens of prompts it has found in its prefix cache so far, of all requests."""
+        return int(sum(map(float, _CACHED.findall(await self._metrics()))))
+
+    async def block_tokens(self) -> int:
+        """How many tokens it caches together."""
+        found = _BLOCK.search(await self._metrics())
+        assert found is not None
+        return int(found[1])
+
     async def _until(self, *, busy: bool) -> None:
-        async with asyncio.timeout(WAIT_S), httpx2.AsyncClient(trust_env=False) as client:
-            while bool(await self._in_flight(client)) is not busy:  # noqa: ASYNC110 - not ours
+        async with asyncio.timeout(WAIT_S):
+            while bool(await self._in_flight()) is not busy:  # noqa: ASYNC110 - not ours
                 await asyncio.sleep(STEP_S)
 
-    async def _in_flight(self, client: httpx2.AsyncClient) -> float:
-        metrics = (await client.get(f"{self.url}/metrics")).text
-        return sum(float(value) for value in _RUNNING.findall(metrics))
+    async def _in_flight(self) -> float:
+        return sum(map(float, _RUNNING.findall(await self._metrics())))
+
+    async def _metrics(self) -> str:
+        async with httpx2.AsyncClient(trust_env=False) as client:
+            return (await client.get(f"{self.url}/metrics")).text
 
 
 @pytest.fixture(scope="session")
@@ -135,15 +151,23 @@ async def blunt_client(blunt_gateway: RunningGateway) -> AsyncIterator[httpx2.As
         yield opened
 
 
-@pytest.fixture
-async def recorded_client(
+@pytest.fixture(scope="session")
+async def recorded_gateway(
     recorder: Recorder, database_url_of_all: str
-) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of a gateway whose backend is the recorder."""
+) -> AsyncIterator[RunningGateway]:
+    """Its backend is the recorder; its summaries are short."""
     async with serving(recorder) as url:
-        settings = gateway_settings(database_url_of_all, [url])
-        async with running_gateway(settings) as running, _client_of(running) as opened:
-            yield opened
+        short = {"summary_tokens_max": SUMMARY_TOKENS_MAX}
+        settings = gateway_settings(database_url_of_all, [url], compaction=short)
+        async with running_gateway(settings) as running:
+            yield running
+
+
+@pytest.fixture
+async def recorded_client(recorded_gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a gateway whose backend is the recorder."""
+    async with _client_of(recorded_gateway) as opened:
+        yield opened
 
 
 def _client_of(gateway: RunningGateway) -> httpx2.AsyncClient:

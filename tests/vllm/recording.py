@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Exchange:
-    """One completion."""
+    """One completion. `cached`: tokens of the prompt that were, if the server tells."""
 
     prompt: list[int]
     output: list[int] = field(default_factory=list)
+    cached: int | None = None
 
 
 class Recorder:
@@ -33,28 +34,37 @@ class Recorder:
             return
         body = await _body(receive)
         headers = {"content-type": "application/json"} if body else {}
-        async with self._client.stream(
-            scope["method"], scope["path"], content=body, headers=headers
-        ) as answer:
-            kept = [(b"content-type", answer.headers.get("content-type", "").encode())]
-            status = answer.status_code
-            await send({"type": "http.response.start", "status": status, "headers": kept})
-            received = b""
-            async for chunk in answer.aiter_bytes():
-                received += chunk
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            if scope["path"] == "/v1/completions":
-                self._note(body, received)
-            await send({"type": "http.response.body", "body": b""})
+        exchange = None
+        if scope["path"] == "/v1/completions":
+            exchange = Exchange(orjson.loads(body)["prompt"])
+            self.exchanges.append(exchange)
+        received = b""
+        try:
+            async with self._client.stream(
+                scope["method"], scope["path"], content=body, headers=headers
+            ) as answer:
+                kept = [(b"content-type", answer.headers.get("content-type", "").encode())]
+                status = answer.status_code
+                await send({"type": "http.response.start", "status": status, "headers": kept})
+                async for chunk in answer.aiter_bytes():
+                    received += chunk
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        finally:
+            if exchange is not None:
+                _note(exchange, received)
+        await send({"type": "http.response.body", "body": b""})
 
-    def _note(self, body: bytes, received: bytes) -> None:
-        exchange = Exchange(orjson.loads(body)["prompt"])
-        for line in received.splitlines():
-            data = line.removeprefix(b"data: ")
-            if data.startswith(b"{"):
-                for choice in orjson.loads(data)["choices"]:
-                    exchange.output += choice.get("token_ids") or []
-        self.exchanges.append(exchange)
+
+def _note(exchange: Exchange, received: bytes) -> None:
+    """What came back, which may have been cut off anywhere."""
+    for line in received.split(b"\n")[:-1]:
+        data = line.removeprefix(b"data: ")
+        if data.startswith(b"{"):
+            event = orjson.loads(data)
+            for choice in event.get("choices", ()):
+                exchange.output += choice.get("token_ids") or []
+            told = (event.get("usage") or {}).get("prompt_tokens_details") or {}
+            exchange.cached = told.get("cached_tokens", exchange.cached)
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

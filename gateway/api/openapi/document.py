@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway import __version__
+from gateway.api.dialects import BASE_PATH
 from gateway.api.openapi.operations import OPERATIONS, TAGS
 from gateway.api.openapi.packaged import REFERENCE, Json
 from gateway.api.openapi.schemas import schemas
@@ -17,6 +18,10 @@ from gateway.api.openapi.schemas import schemas
 if TYPE_CHECKING:
     from gateway.api.openapi.operations import Operation, Parameter
 
+SERVERS: Final[list[Json]] = [
+    {"url": "/", "description": "As OpenAI spells it."},
+    {"url": BASE_PATH, "description": "As Open Responses does; what needs no key is not there."},
+]
 _ERROR: Final[Json] = {
     "type": "object",
     "required": ["error"],
@@ -86,10 +91,7 @@ def document() -> Json:
             "description": "The OpenAI Responses API in front of a fleet of gpt-oss servers. "
             "Only what is served is listed here.",
         },
-        "servers": [
-            {"url": "/", "description": "As OpenAI spells it."},
-            {"url": "/openresponses", "description": "As Open Responses does."},
-        ],
+        "servers": SERVERS,
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "security": [{"key": []}],
         "paths": paths,
@@ -110,7 +112,7 @@ def _operation(operation: Operation) -> Json:
         "operationId": operation.id,
         "tags": [operation.tag],
         "summary": operation.summary,
-        "responses": {"200": _answer(operation)},
+        "responses": {str(status): _answer(operation) for status in operation.statuses},
     }
     if operation.description:
         described["description"] = operation.description
@@ -124,6 +126,7 @@ def _operation(operation: Operation) -> Json:
         described["responses"]["default"] = {"description": "An error.", "content": refused}
     else:
         described["security"] = []
+        described["servers"] = [SERVERS[0]]
     return described
 
 

@@ -33,7 +33,7 @@ class Operation:
 
     `body` and `answer` name a schema of `schemas`; None: there is none. `events` is the schema of
     the data of a stream, where `stream` can ask for one. `media` is what an answer is that is no
-    JSON.
+    JSON. `statuses` are those of an answer that is no refusal; all are answered alike.
     """
 
     method: Literal["get", "post", "delete"]
@@ -47,6 +47,7 @@ class Operation:
     answer: str | None = None
     events: str | None = None
     media: str = "application/json"
+    statuses: tuple[int, ...] = (200,)
     needs_key: bool = True
 
 
@@ -293,6 +294,7 @@ OPERATIONS: Final = (
         "Keep traces and spans",
         "As the Agents SDK exports them.",
         body="IngestTraces",
+        statuses=(204,),
     ),
     Operation(
         "get",
@@ -310,6 +312,7 @@ OPERATIONS: Final = (
         "Operation",
         "Whether requests can be served, and why not",
         answer="Object",
+        statuses=(200, 503),
         needs_key=False,
     ),
     Operation(

@@ -116,6 +116,7 @@ def schemas() -> Json:
         target = schema.get("$ref", "").removeprefix(REFERENCE)
         made[name] = made[target] if target else schema
     _extend(made["CreateResponse"])
+    _admit_messages(made["CompactedResponse"])
     _leave_out(made)
     _merge(made)
     return _renamed({name: made[name] for name in sorted(_reached(made, TYPES))})
@@ -130,6 +131,13 @@ def _extend(create: Json) -> None:
     properties["stream"] = {"type": "boolean", "default": False}
     for name in properties.keys() - UNSERVED_PROPERTIES:
         properties[name]["description"] = PARAMETERS[name]
+
+
+def _admit_messages(compacted: Json) -> None:
+    """The user's messages stay in what is compacted; OpenAI's type lacks them."""
+    members = compacted["properties"]["output"]["items"]
+    message = {"$ref": f"{REFERENCE}ResponseInputMessageItem"}
+    compacted["properties"]["output"]["items"] = {"anyOf": [members, message]}
 
 
 def _leave_out(made: Json) -> None:

@@ -5,6 +5,7 @@ A stream that fails after its start ends with an `error` in the place of a chunk
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -17,11 +18,12 @@ from gateway.protocol.chat.bodies import (
     text_choice,
     usage_of,
 )
-from gateway.protocol.chat.pieces import CALL_KINDS, CALL_TEXTS, failure_of
+from gateway.protocol.chat.pieces import CALL_KINDS, CALL_TEXTS, FIELDS, failure_of
 from gateway.protocol.chat.steps import Called, Ended, Opened, Said, Steps
 
 if TYPE_CHECKING:
     from gateway.protocol.chat.bodies import ChatForm
+    from gateway.protocol.chat.pieces import Field
     from gateway.protocol.chat.steps import Written
     from gateway.protocol.events import Event
 
@@ -38,6 +40,7 @@ class ChatChunks:
         self._form = form
         self._steps = Steps()
         self._frame = _Frame(CHAT_CHUNK, include_usage=include_usage)
+        self._texts: dict[Field, _TextChunk] = {}
         self._is_silent = True
 
     def of(self, event: Event) -> list[bytes]:
@@ -49,6 +52,7 @@ class ChatChunks:
                 return []
             case Opened(response):
                 self._frame.name(response, service_tier=response["service_tier"])
+                self._texts = {one: self._frame.text(_choice({one: ""}), one) for one in FIELDS}
                 delta = {"role": "assistant", "content": None, "refusal": None}
                 return [self._frame.chunk(_choice(delta))]
             case Called(position, item):
@@ -60,10 +64,10 @@ class ChatChunks:
 
     def _say(self, said: Said) -> bytes:
         self._is_silent = self._is_silent and said.field == "reasoning_content"
-        logprobs = None
         if self._form.logprobs and said.field == "content":
             logprobs = {"content": said.logprobs or None, "refusal": None}
-        return self._frame.chunk(_choice({said.field: said.text}, logprobs=logprobs))
+            return self._frame.chunk(_choice({"content": said.text}, logprobs=logprobs))
+        return self._texts[said.field].of(said.text)
 
     def _call(self, position: int, call: Json) -> list[bytes]:
         """A call, or more of one. The deprecated form knows only one."""
@@ -94,19 +98,32 @@ class CompletionChunks:
     def __init__(self, *, include_usage: bool) -> None:
         self._steps = Steps()
         self._frame = _Frame(TEXT_CHUNK, include_usage=include_usage)
+        self._text = _TextChunk(b"", b"")
 
     def of(self, event: Event) -> list[bytes]:
         """The chunks that show the next event, encoded: none, one or several (`answers`)."""
         match self._steps.of(event):
             case Said(field="content", text=text):
-                return [self._frame.chunk(text_choice(text, None))]
+                return [self._text.of(text)]
             case Opened(response):
                 self._frame.name(response)
+                self._text = self._frame.text(text_choice("", None), "text")
             case Ended(response):
                 return self._frame.last(text_choice("", stop_reason(response)), response)
             case _:
                 pass
         return []
+
+
+@dataclass(frozen=True, slots=True)
+class _TextChunk:
+    """A chunk that was encoded once, except for its text: there is one for each token."""
+
+    before: bytes
+    behind: bytes
+
+    def of(self, text: str) -> bytes:
+        return self.before + orjson.dumps(text) + self.behind
 
 
 class _Frame:
@@ -127,6 +144,11 @@ class _Frame:
     def chunk(self, choice: Json) -> bytes:
         """One with its choice."""
         return self._head + orjson.dumps(choice) + self._tail
+
+    def text(self, choice: Json, field: str) -> _TextChunk:
+        """Those with this choice and any text, which is empty in its `field`."""
+        before, name, behind = self.chunk(choice).rpartition(b'"%b":""' % field.encode())
+        return _TextChunk(before + name.removesuffix(b'""'), behind)
 
     def last(self, choice: Json, response: Json) -> list[bytes]:
         """The end of a stream: why it ended, and perhaps the usage; or the error that ended it."""

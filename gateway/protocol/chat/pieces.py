@@ -14,7 +14,7 @@ blank line.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from gateway.protocol.chat.places import in_chat_words
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 Field = Literal["content", "refusal", "reasoning_content"]
+FIELDS: Final[tuple[Field, ...]] = get_args(Field)
 
 SEPARATOR: Final = "\n\n"
 CALL_TEXTS: Final = {"function_call": "arguments", "custom_tool_call": "input"}

@@ -56,7 +56,7 @@ _RULES = rules(
     (
         "items.limits",
         "Limits",
-        "Texts, ids of calls and names of functions are bounded; what is larger is too large a body.",
+        "Texts, ids of calls and names of functions are bounded; media with the whole body.",
     ),
 )
 _PARTS = rules(

@@ -151,6 +151,20 @@ async def test_every_summary_is_billed_once(
     assert sorted(await booked(postgres, shared_database_url, "summarised")) == sorted(expected)
 
 
+async def test_a_model_that_writes_no_summary_is_a_failure_of_the_server(
+    client: httpx2.AsyncClient, backends: Backends
+) -> None:
+    history = [user("My name is Ada."), {"role": "assistant", "content": "Hello."}]
+    async with misbehaving(backends, "attack=mute grammar_ids=none"):
+        error = await refused(client, 502, model=MODEL, input=history)
+        within = await client.post(
+            "/v1/responses",
+            json={"model": MODEL, "input": [*history, {"type": "compaction_trigger"}]},
+        )
+    assert "The model wrote no summary" in error["message"]
+    assert (within.status_code, within.json()["error"]) == (502, error)
+
+
 @pytest.mark.requirement("compact.parameters")
 @pytest.mark.parametrize(
     ("body", "param", "code"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
+from gateway.protocol.conversations import unknown_conversation
 from tests.integration.api.bodies import create
 
 if TYPE_CHECKING:
@@ -255,7 +256,7 @@ async def test_unknown_and_another_tenants_look_the_same(
             answer = await stranger.request(method, url, json=body)
             assert answer.status_code == 404, (method, url)
             assert answer.json()["error"] == {
-                "message": f"Conversation with id '{conversation_id}' not found.",
+                "message": str(unknown_conversation(conversation_id)),
                 "type": "invalid_request_error",
                 "param": None,
                 "code": None,

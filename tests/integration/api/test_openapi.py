@@ -5,11 +5,15 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 
+from tests.fakes.chat_streams import chunks_of
 from tests.fakes.stream import parse_stream
 from tests.integration.api.bodies import MODEL
 
 if TYPE_CHECKING:
     import httpx2
+
+
+HELLO = {"type": "message", "role": "user", "content": "Hello"}
 
 
 async def document(client: httpx2.AsyncClient) -> dict[str, Any]:
@@ -67,3 +71,43 @@ async def test_events_are_as_documented(client: httpx2.AsyncClient) -> None:
     check = validator(made, "ResponseStreamEvent")
     for event in parse_stream(answer.text):
         check.validate(event)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "name"),
+    [
+        ("/v1/chat/completions", {"messages": [HELLO]}, "ChatCompletion"),
+        ("/v1/completions", {"prompt": "Hello"}, "Completion"),
+        ("/v1/responses/input_tokens", {"input": "Hello"}, "InputTokens"),
+        ("/v1/responses/compact", {"input": "Hello"}, "CompactedResponse"),
+        ("/v1/conversations", {"items": [HELLO]}, "Conversation"),
+    ],
+)
+async def test_other_answers_are_as_documented(
+    client: httpx2.AsyncClient, path: str, asked: dict[str, Any], name: str
+) -> None:
+    made = await document(client)
+    body = asked if name == "Conversation" else {"model": MODEL, **asked}
+    answer = await client.post(path, json=body)
+    assert answer.status_code == 200
+    validator(made, name).validate(answer.json())
+
+
+async def test_chunks_are_as_documented(client: httpx2.AsyncClient) -> None:
+    made = await document(client)
+    asked = {"model": MODEL, "messages": [HELLO], "stream": True}
+    answer = await client.post("/v1/chat/completions", json=asked)
+    check = validator(made, "ChatCompletionChunk")
+    for chunk in chunks_of(answer.text):
+        check.validate(chunk)
+
+
+async def test_what_needs_no_key_is_under_one_base_path_only(client: httpx2.AsyncClient) -> None:
+    made = await document(client)
+    for path, methods in made["paths"].items():
+        for operation in methods.values():
+            if operation.get("security") == []:
+                (server,) = operation["servers"]
+                assert (await client.get(path)).status_code == 200
+                assert server["url"] == "/"
+                assert (await client.get(f"/openresponses{path}")).status_code == 404

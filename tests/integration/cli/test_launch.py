@@ -241,7 +241,34 @@ async def test_where_nobody_answers_the_demo_is_offered(data_dir: Path) -> None:
     assert "harmony-gateway demo" in error.remedy
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://127.0.0.1", "http://", "nonsense"])
+@pytest.mark.parametrize("key", ["sk-é", "sk-a\nb", "sk a"])
+async def test_what_is_no_key_is_not_sent(data_dir: Path, key: str) -> None:
+    error = await refused(data_dir, url="http://127.0.0.1:1", key=key)
+    assert "characters that no key has" in str(error)
+
+
+async def test_the_key_of_the_demo_is_for_the_demo_alone(
+    gateway: RunningGateway, data_dir: Path
+) -> None:
+    remember(data_dir, f"{gateway.url}/v1", gateway.key)
+    assert (await found(data_dir, url=f"{gateway.url}/openresponses/v1")).api_key == gateway.key
+    error = await refused(data_dir, url="http://127.0.0.1:1")
+    assert "no API key is given" in str(error)
+
+
+NO_ADDRESSES = [
+    "127.0.0.1:8000",
+    "ftp://127.0.0.1",
+    "http://",
+    "nonsense",
+    "http://[::1",
+    "http://user:password@127.0.0.1:8000",
+    "http://127.0.0.1:8000/v1?model=x",
+    "http://127.0.0.1:8000/v1#top",
+]
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES)
 async def test_what_is_no_address_is_told(data_dir: Path, url: str) -> None:
     assert url in str(await refused(data_dir, url=url, key="sk-any"))
 

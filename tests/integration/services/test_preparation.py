@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway import ids
-from gateway.errors import ContextLengthExceeded, InvalidRequest
+from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidRequest, KeyTaken
 from gateway.harmony.rendering import Renderer, SchemaLimits
 from gateway.harmony.vocabulary import STOP_IDS
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.models import Models
+from gateway.services.orders import Order
 from gateway.services.parents import Parents
-from gateway.services.preparation import (
-    Preparation,
-    PreparationLimits,
-    Rendering,
-    Secrets,
-    SystemMessage,
-)
+from gateway.services.preparation import Preparation
+from gateway.services.specifying import Secrets, Specifier, SystemMessage
 from gateway.services.threads import Threads
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantPolicy
@@ -39,7 +36,9 @@ from tests.fakes.summarising import SummaryDesk
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from gateway.protocol.context import ConversationPlace
     from gateway.runs.specification import RunSpecification
+    from gateway.services.preparation import Check
     from gateway.store.engine import Database
 
 MODEL, CONTEXT_LENGTH = "gpt-oss-20b", 600
@@ -54,6 +53,11 @@ for _ in range(21):
     NESTED = {"type": "object", "properties": {"a": NESTED}}
 
 
+async def passing(conversation: ConversationPlace | None) -> None:
+    """Whatever is prepared would be accepted."""
+    assert conversation is None
+
+
 class Desk:
     """Prepares requests of one tenant."""
 
@@ -62,10 +66,18 @@ class Desk:
         self.principal = principal
 
     async def prepare(self, **body: Any) -> RunSpecification:
+        async with self.prepared(**body) as specification:
+            return specification
+
+    @asynccontextmanager
+    async def prepared(
+        self, *, generate: bool = True, check: Check = passing, **body: Any
+    ) -> AsyncIterator[RunSpecification]:
+        """For as long as it takes to have it accepted."""
         request = parse(**{"model": MODEL, "input": "hi", **body})
-        return await self._preparation.prepare(
-            self.principal, request, body_bytes=0, durable=False, local={}
-        )
+        order = Order(self.principal, request, None, 0, 0.0, generate=generate)
+        async with self._preparation.prepared(order, check) as specification:
+            yield specification
 
 
 @asynccontextmanager
@@ -84,16 +96,16 @@ async def desk(
         preparation = Preparation(
             parents=Parents(database, depth_max=9, items_max=99),
             models=Models(pool, aliases={"alias": MODEL}, efforts={}),
-            rendering=Rendering(
+            specifier=Specifier(
                 Renderer(vocabulary(), SchemaLimits(depth_max=20)),
-                threads,
-                (summaries or SummaryDesk()).compactor(SEALER),
+                system_message=SystemMessage(
+                    "You.", "2024-06", with_date=False, commentary_without_tools=False
+                ),
+                secrets=Secrets(b"salt", SEALER),
+                answer_share=0.25,
             ),
-            limits=PreparationLimits(answer_share=0.25),
-            system_message=SystemMessage(
-                "You.", "2024-06", with_date=False, commentary_without_tools=False
-            ),
-            secrets=Secrets(b"salt", SEALER),
+            compactor=(summaries or SummaryDesk()).compactor(SEALER),
+            threads=threads,
         )
         yield Desk(preparation, principal)
     await pool.close()
@@ -307,3 +319,65 @@ async def test_a_summary_for_what_cannot_be_prepared_is_booked(shared_database: 
                 input=told("user " * 280, "word " * 20, "and?"), context_management=SHARED
             )
     assert summaries.booked == ["completed"]
+
+
+@pytest.mark.parametrize(
+    "error", [ConversationLocked(), KeyTaken(), asyncio.CancelledError()], ids=repr
+)
+async def test_a_summary_for_what_is_not_accepted_is_booked(
+    shared_database: Database, error: BaseException
+) -> None:
+    summaries = SummaryDesk(says(SUMMARY))
+    async with desk(shared_database, summaries=summaries) as at:
+        with pytest.raises(type(error)):
+            async with at.prepared(input=[*told("hi"), TRIGGER]):
+                raise error
+    assert summaries.booked == ["completed"]
+
+
+async def test_for_what_would_not_be_accepted_no_summary_is_made(
+    shared_database: Database,
+) -> None:
+    async def refuse(conversation: ConversationPlace | None) -> None:
+        raise ConversationLocked
+
+    summaries = SummaryDesk(says(SUMMARY))
+    async with desk(shared_database, summaries=summaries) as at:
+        with pytest.raises(ConversationLocked):
+            async with at.prepared(input=[*told("hi"), TRIGGER], check=refuse):
+                pass
+    assert summaries.tokens.requests == []
+
+
+async def test_what_is_not_to_be_generated_is_not_summarised(shared_database: Database) -> None:
+    summaries = SummaryDesk(says(SUMMARY))
+    long = told("hi", "word " * 300, "and?")
+    async with desk(shared_database, summaries=summaries) as at:
+        managed = await at.prepare(input=long, context_management=SHARED, generate=False)
+        triggered = await at.prepare(input=[*long, TRIGGER], generate=False)
+    assert summaries.tokens.requests == []
+    for specification in (managed, triggered):
+        assert specification.compacted is None
+        assert specification.sampling.max_tokens == 0
+        assert len(specification.added) == 3
+
+
+async def test_a_summary_that_would_be_in_vain_is_not_made(shared_database: Database) -> None:
+    """What users said stays, and is too long alone."""
+    summaries = SummaryDesk(says(SUMMARY))
+    words = told("user " * CONTEXT_LENGTH, "word " * 20, "and?")
+    async with desk(shared_database, summaries=summaries) as at:
+        with pytest.raises(ContextLengthExceeded, match="exceeds the context window"):
+            await at.prepare(input=words, context_management=SHARED)
+    assert summaries.tokens.requests == []
+
+
+async def test_a_trigger_asks_for_no_room_for_an_answer(shared_database: Database) -> None:
+    """With `truncation: auto` what users said is left out of the summary, and stays in the list."""
+    summaries = SummaryDesk(says(SUMMARY))
+    words = told("user " * 520, "Hm.", "and?")
+    async with desk(shared_database, summaries=summaries) as at:
+        asked = await at.prepare(input=[*words, TRIGGER], truncation="auto")
+        assert asked.compacted is not None
+    assert len(asked.added) == 3
+    assert summaries.booked == []

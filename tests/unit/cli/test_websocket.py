@@ -139,7 +139,6 @@ async def test_a_refusal_and_text_that_is_none_are_no_errors_of_the_server(
         await wire.upgrade()
         wire.send(Opcode.TEXT, b"\xc3", fin=False)
         wire.send(Opcode.CONT, b"(")
-        wire.send(Opcode.CONT, b"late")
         assert await wire.hear() == (Opcode.CLOSE, (1007).to_bytes(2, "big") + b"invalid UTF-8")
         assert await wire.rest() == b""
     assert caplog.records == []
@@ -167,6 +166,18 @@ async def test_a_message_has_so_many_fragments_and_no_more() -> None:
         assert await wire.hear() == (Opcode.TEXT, b"xy")
         opcode, data = await wire.hear()
         assert (opcode, int.from_bytes(data[:2], "big")) == (Opcode.CLOSE, 1009)
+
+
+async def test_who_breaks_a_rule_and_goes_on_is_told_why() -> None:
+    async with connected() as wire:
+        await wire.upgrade()
+        wire.send(Opcode.TEXT, b"\xff")
+        for _ in range(3):
+            wire.send(Opcode.TEXT, b"x" * 2**20)
+        wire.send(Opcode.TEXT, b"y" * 2**24)
+        opcode, data = await wire.hear()
+        assert (opcode, int.from_bytes(data[:2], "big")) == (Opcode.CLOSE, 1007)
+        assert await wire.rest() == b""
 
 
 async def test_who_does_not_read_is_sent_no_pongs() -> None:

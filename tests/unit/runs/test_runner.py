@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
 from typing_extensions import override
 
-from gateway.errors import ClaimLost, NoUpstreamAvailable, StoreUnavailable, UpstreamRejected
+from gateway.errors import (
+    ClaimLost,
+    ConversationLocked,
+    NoUpstreamAvailable,
+    StoreUnavailable,
+    UpstreamRejected,
+)
 from gateway.harmony.framing import FINAL_HEADER, OPENING
-from gateway.log import Queued
+from gateway.log import Compacted, Queued
 from gateway.runs import outcome
 from gateway.runs.live import LiveLog
 from gateway.runs.turn import Relay
@@ -175,6 +181,34 @@ async def test_what_cannot_be_recorded_costs_no_token() -> None:
     assert stage.run.begun.is_set()
     assert stage.live.failure is refusal
     assert events[-1].type == "response.failed"
+
+
+SUMMARY = Compacted((1, 2), "seal", input_tokens=30, output_tokens=20)
+
+
+async def test_a_summary_for_what_cannot_be_recorded_is_booked() -> None:
+    refusal = ConversationLocked()
+    stage = Stage(
+        ScriptedTokens([says(ANSWER)]),
+        MemoryArchive(refusal=refusal),
+        replace(specification(), compacted=SUMMARY),
+    )
+    await stage.play()
+    assert [finished.status for finished in stage.archive.metered] == ["failed"]
+    assert (stage.live.fold.usage.input_tokens, stage.live.fold.usage.output_tokens) == (30, 20)
+    assert stage.live.failure is refusal
+
+
+async def test_a_summary_for_a_client_that_has_left_is_billed_with_its_response() -> None:
+    stage = Stage(
+        ScriptedTokens([says(ANSWER)]), spec=replace(specification(), compacted=SUMMARY)
+    )
+    stage.run.cancel()
+    await stage.play()
+    assert not stage.tokens.requests
+    assert [finished.status for finished in stage.archive.finished] == ["cancelled"]
+    assert stage.live.fold.usage.output_tokens == 20
+    assert stage.archive.metered == []
 
 
 async def test_a_client_that_leaves_while_the_response_is_recorded_leaves_no_open_row() -> None:

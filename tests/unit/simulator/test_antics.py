@@ -166,6 +166,12 @@ def test_a_silent_turn_only_thinks() -> None:
     assert _attack("silent")[-1] == RETURN
 
 
+def test_a_mute_turn_answers_with_nothing() -> None:
+    thought, message = _said("mute").messages
+    assert thought.text
+    assert message.text == ""
+
+
 def test_antics_that_are_over_leave_nothing_behind() -> None:
     text = "Weather in Rome [[sim attack=twice drift=prose times=1]]"
     prompt = prompt_of(developer(WEATHER, TIME), user(text))

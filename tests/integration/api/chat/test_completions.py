@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.sse import COMMENT
 from tests.fakes.chat_streams import chunks_of
 from tests.integration.api.chat.bodies import MODEL
 
@@ -42,14 +41,6 @@ async def test_a_bound_cuts_it_off(client: httpx2.AsyncClient) -> None:
     completion = await completed(client, prompt, max_tokens=20)
     assert completion["choices"][0]["finish_reason"] == "length"
     assert completion["usage"]["completion_tokens"] == 20
-
-
-async def test_long_thoughts_show_that_there_is_life(client: httpx2.AsyncClient) -> None:
-    prompt = "[[sim think=400 ids_per_event=1 tokens_per_s=4000]] Go"
-    body = {"model": MODEL, "prompt": prompt, "stream": True}
-    answer = await client.post("/v1/completions", json=body)
-    assert answer.content.count(COMMENT) >= 2
-    assert "".join(chunk["choices"][0]["text"] for chunk in chunks_of(answer.text))
 
 
 async def test_what_is_not_text_is_refused(client: httpx2.AsyncClient) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.integration.api.bodies import MODEL, create
+from tests.integration.api.errors.rows import Row, assert_row
 
 if TYPE_CHECKING:
     import httpx2
@@ -17,15 +18,6 @@ MISSING = (
     f"Response with id '{UNKNOWN}' not found. Responses are kept only when `store` is true, until "
     "they are deleted or expire."
 )
-
-
-class Row(NamedTuple):
-    """What is answered: all of the envelope but its type, which is always the same."""
-
-    status: int
-    code: str | None
-    param: str | None
-    message: str
 
 
 def _unsupported(param: str, remedy: str, value: str = "") -> Row:
@@ -346,112 +338,6 @@ async def test_what_is_not_there_is_answered_with_its_row(
     assert_row(await client.request(method, path), row)
 
 
-QUERIES: list[tuple[str, Row]] = [
-    *(
-        (
-            f"?{name}={text}",
-            Row(
-                400,
-                "invalid_value",
-                name,
-                f"Invalid value: '{text}'. Supported values are: 'true' and 'false'.",
-            ),
-        )
-        for name, text in (("stream", "1"), ("stream", "True"), ("include_obfuscation", "0"))
-    ),
-    (
-        "?stream=true&starting_after=-1",
-        Row(
-            400,
-            "integer_below_min_value",
-            "starting_after",
-            "Invalid 'starting_after': integer below minimum value. Expected a value >= 0, but got "
-            "-1 instead.",
-        ),
-    ),
-    (
-        "?stream=true&starting_after=last",
-        Row(
-            400,
-            "invalid_type",
-            "starting_after",
-            "Invalid type for 'starting_after': expected an integer, but got 'last' instead.",
-        ),
-    ),
-    (
-        "/input_items?limit=0",
-        Row(
-            400,
-            "integer_below_min_value",
-            "limit",
-            "Invalid 'limit': integer below minimum value. Expected a value >= 1, but got 0 "
-            "instead.",
-        ),
-    ),
-    (
-        "/input_items?limit=101",
-        Row(
-            400,
-            "integer_above_max_value",
-            "limit",
-            "Invalid 'limit': integer above maximum value. Expected a value <= 100, but got 101 "
-            "instead.",
-        ),
-    ),
-    (
-        "/input_items?order=up",
-        Row(
-            400,
-            "invalid_value",
-            "order",
-            "Invalid value: 'up'. Supported values are: 'asc' and 'desc'.",
-        ),
-    ),
-]
-
-
-@pytest.mark.parametrize(("query", "row"), QUERIES)
-async def test_what_a_query_gets_wrong_is_answered_with_its_row(
-    client: httpx2.AsyncClient, query: str, row: Row
-) -> None:
-    response = await create(client, input="x")
-    assert_row(await client.get(f"/v1/responses/{response['id']}{query}"), row)
-
-
-@pytest.mark.requirement("http.arrays-in-queries")
-@pytest.mark.requirement("http.beta-is-ignored")
-@pytest.mark.parametrize(
-    "query",
-    [
-        "include[]=reasoning.encrypted_content&include[]=message.output_text.logprobs",
-        "include%5B%5D=reasoning.encrypted_content",
-        "include=reasoning.encrypted_content&include=message.output_text.logprobs",
-        "stream=false&include_obfuscation=true",
-        "starting_after=nowhere",
-        "beta=true",
-    ],
-)
-async def test_queries_in_every_form_that_clients_use_are_served(
-    client: httpx2.AsyncClient, query: str
-) -> None:
-    response = await create(client, input="x")
-    for path in ("", "/input_items"):
-        answer = await client.get(f"/v1/responses/{response['id']}{path}?{query}")
-        assert answer.status_code == 200, answer.text
-
-
-@pytest.mark.parametrize("name", ["include", "include[]"])
-async def test_an_unknown_include_is_named_by_its_place(
-    client: httpx2.AsyncClient, name: str
-) -> None:
-    response = await create(client, input="x")
-    query = f"{name}=reasoning.encrypted_content&{name}=bogus"
-    answer = await client.get(f"/v1/responses/{response['id']}?{query}")
-    error = answer.json()["error"]
-    assert (error["code"], error["param"]) == ("invalid_value", "include[1]")
-    assert error["message"].endswith("and 'message.output_text.logprobs'.")
-
-
 @pytest.mark.requirement("create.input.length")
 async def test_a_text_beyond_the_bound_is_refused_with_its_length(
     client: httpx2.AsyncClient,
@@ -532,17 +418,3 @@ async def test_what_a_message_repeats_of_the_request_is_short(client: httpx2.Asy
         answer = await client.get(path)
         assert answer.status_code == 404
         assert len(answer.content) < 600
-
-
-def assert_row(answer: httpx2.Response, row: Row) -> None:
-    """The envelope has these four keys and no more."""
-    assert answer.status_code == row.status
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.json() == {
-        "error": {
-            "message": row.message,
-            "type": "invalid_request_error",
-            "param": row.param,
-            "code": row.code,
-        }
-    }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import Draft202012Validator
 from openai.types.responses.responses_server_event import ResponseWsError
 
+from tests.conformance.checking import SPECIFICATION
 from tests.fakes.gateway import running_gateway
 from tests.fakes.websocket import MODEL, Peer, connected
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from tests.fakes.gateway import RunningGateway
 
-DOCUMENT = Path("/work/shared/corpus/openresponses-2026-04-24.openapi.json")
 ASK = {"type": "response.create", "model": MODEL, "input": "Hello", "store": False}
 
 
@@ -108,8 +107,8 @@ def check(frame: dict[str, Any]) -> None:
     assert isinstance(frame["error"]["message"], str)
     assert frame["error"]["headers"]["x-request-id"].startswith("req_")
     ResponseWsError.model_validate(frame, strict=True)
-    if DOCUMENT.exists():
-        schemas = json.loads(DOCUMENT.read_text())["components"]["schemas"]
+    if SPECIFICATION.exists():
+        schemas = json.loads(SPECIFICATION.read_text())["components"]["schemas"]
         Draft202012Validator(schemas["WebSocketErrorEvent"]).validate(frame)
 
 

@@ -1,0 +1,286 @@
+"""Drafts → specifications: compile, assemble, render. No I/O: all of it can be done in a thread."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from array import array
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from gateway.checking import Checker
+from gateway.conversation.assembly import assemble
+from gateway.conversation.truncation import drop_oldest_turns
+from gateway.conversation.unsealing import opened, unseal, with_last_opened
+from gateway.errors import ContextLengthExceeded
+from gateway.generation import PREAMBLE
+from gateway.harmony.rendering import RenderOptions
+from gateway.protocol.callables import declared, named
+from gateway.protocol.echo import echo
+from gateway.protocol.responses import ResponseHead
+from gateway.protocol.rules import rules_of
+from gateway.runs.specification import RunSpecification
+from gateway.sealing import Binding
+from gateway.services import terms
+from gateway.services.compactor import is_triggered, summary_in
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from gateway.conversation.assembly import Context
+    from gateway.generation import Prompt
+    from gateway.harmony.rendering import Renderer
+    from gateway.log import Compacted
+    from gateway.protocol.context import ContextItem
+    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.rules import OutputRules
+    from gateway.sealing import Sealer
+    from gateway.services.models import Model
+    from gateway.services.parents import Parent
+    from gateway.tenancy import Principal, TenantId
+
+REPEATED_ITEM_BYTES = 100
+"""An item that has ids costs about as much as so many bytes that have to be tokenised."""
+COMPILED_BYTES = 1 << 20
+"""A schema or a grammar, however small, may take as long to compile as so many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMessage:
+    """What the operator decides of every prompt's system message."""
+
+    identity: str
+    knowledge_cutoff: str
+    with_date: bool
+    commentary_without_tools: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """`cache_salt` keeps tenants' cached prefixes apart, `sealer` opens their reasoning."""
+
+    cache_salt: bytes
+    sealer: Sealer
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """All that a specification is made from, read and looked up.
+
+    `body_bytes` is how long the request was as JSON, `created_at` is in unix seconds. `durable`:
+    its log is to be kept in the database. `remembered`: what it inherits is to be known afterwards.
+    `silent`: the model is not asked. `compacted` is the summary that its context ends with.
+    """
+
+    principal: Principal
+    request: CreateResponse
+    body_bytes: int
+    model: Model
+    parent: Parent
+    stored: Mapping[str, ContextItem]
+    uuid: UUID
+    created_at: int
+    durable: bool = False
+    remembered: bool = False
+    silent: bool = False
+    compacted: Compacted | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """How much there is to compile, to assemble and to render."""
+        looked_up = (*self.parent.items, *self.stored.values())
+        size_bytes = self.body_bytes + sum(
+            REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in looked_up
+        )
+        return size_bytes + (COMPILED_BYTES if terms.is_compiled(self.request) else 0)
+
+    @property
+    def is_mute(self) -> bool:
+        """The model says nothing."""
+        return self.silent or is_triggered(self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A draft, assembled and rendered: the `prompt` of `items` has nothing left out.
+
+    `items` are those of the context and, behind them, the summary that it ends with.
+    """
+
+    head: ResponseHead
+    rules: OutputRules
+    checker: Checker
+    context: Context
+    items: tuple[ContextItem, ...]
+    options: RenderOptions
+    prompt: Prompt
+
+
+class Specifier:
+    """Makes specifications. Its methods raise `RequestError` for what the caller has to mend."""
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        *,
+        system_message: SystemMessage,
+        secrets: Secrets,
+        answer_share: float,
+    ) -> None:
+        """`answer_share` is the part of the output that a reasoning budget leaves to the answer."""
+        self._render = renderer.render
+        self._system_message = system_message
+        self._secrets = secrets
+        self._answer_share = answer_share
+
+    def write(self, draft: Draft) -> Written:
+        """The whole prompt. A schema or a grammar that cannot be checked is refused here, too."""
+        head = self._head(draft)
+        rules = rules_of(head.echo)
+        checker = Checker(rules)
+        checker.compile()
+        context, options = self._assembled(draft), self._options(draft, rules)
+        items = context.items
+        if draft.compacted is not None:
+            items = (*items, summary_in(draft.compacted))
+        prompt = self._render(items, options)
+        return Written(head, rules, checker, context, items, options, prompt)
+
+    def count(self, draft: Draft) -> int:
+        """How many tokens the prompt has, also one that is too long to be run."""
+        return len(self._fitting(draft, self.write(draft)).ids)
+
+    def specify(self, draft: Draft, written: Written | None = None) -> RunSpecification:
+        """The specification; `written` is what `write` made of the same draft before."""
+        written = written or self.write(draft)
+        request, model, parent = draft.request, draft.model, draft.parent
+        policy = draft.principal.policy
+        prompt = self._fitting(draft, written)
+        if not draft.is_mute:
+            _check_room(prompt, model)
+        added = (*parent.unstored, *_rendered(written.context, written.prompt))
+        sampling = terms.sampling(request, room=model.context_length - len(prompt.ids))
+        if draft.is_mute:
+            sampling = replace(sampling, max_tokens=0)
+        return RunSpecification(
+            principal=draft.principal,
+            head=written.head,
+            model=model.id,
+            prompt_ids=prompt.ids,
+            added=added,
+            sampling=sampling,
+            cache_salt=self._cache_salt(draft.principal.tenant_id),
+            store=request.store,
+            parent=parent.uuid,
+            conversation=parent.conversation,
+            root_created_at=parent.root_created_at,
+            rules=written.rules,
+            checker=written.checker,
+            reasoning_budget=terms.reasoning_budget(
+                request,
+                policy,
+                max_tokens=sampling.max_tokens,
+                answer_share=self._answer_share,
+            ),
+            priority=terms.PRIORITIES[terms.service_tier(request, policy)],
+            durable=draft.durable,
+            streamed=request.stream,
+            inputs=len(added),
+            inherited=parent.stored if draft.remembered else None,
+            compacted=draft.compacted,
+        )
+
+    def _head(self, draft: Draft) -> ResponseHead:
+        request, model, principal = draft.request, draft.model, draft.principal
+        binding = None
+        if request.wants_encrypted_reasoning:
+            binding = Binding(principal.tenant_id, model.id, self._secrets.sealer.key_id)
+        repeated = echo(
+            request,
+            model=model.id,
+            default_effort=model.reasoning_effort,
+            service_tier=terms.service_tier(request, principal.policy),
+            summaries=principal.policy.reasoning_summary != "off",
+        )
+        return ResponseHead(draft.uuid, draft.created_at, request.background, repeated, binding)
+
+    def _assembled(self, draft: Draft) -> Context:
+        new = draft.request.input
+        sealer, tenant = self._secrets.sealer, draft.principal.tenant_id
+        return assemble(
+            with_last_opened(draft.parent.items, sealer, tenant=tenant),
+            new,
+            stored={
+                name: opened(item, sealer, tenant=tenant) for name, item in draft.stored.items()
+            },
+            unsealed=unseal(new, sealer, tenant=tenant, model=draft.model.id),
+            response=draft.uuid,
+        )
+
+    def _options(self, draft: Draft, rules: OutputRules) -> RenderOptions:
+        request, system = draft.request, self._system_message
+        date = datetime.fromtimestamp(draft.parent.root_created_at, UTC).date().isoformat()
+        tools = request.offered_tools
+        return RenderOptions(
+            instructions=request.instructions,
+            tools=declared(tools),
+            tool_paths=tuple(f"tools{tool.path}" for tool in named(tools)),
+            effort=request.effort_or(draft.model.reasoning_effort),
+            current_date=date if system.with_date else None,
+            model_identity=system.identity,
+            knowledge_cutoff=system.knowledge_cutoff,
+            commentary_without_tools=system.commentary_without_tools,
+            answer=rules.answer,
+        )
+
+    def _fitting(self, draft: Draft, written: Written) -> Prompt:
+        """With `truncation: auto` the oldest turns make room for the prompt and for the output
+        asked for.
+        """
+        request, length, prompt = draft.request, draft.model.context_length, written.prompt
+        room = length - len(prompt.ids)
+        wanted = min(request.max_output_tokens or 1, length // 2)
+        if request.truncation != "auto" or room >= wanted:
+            return prompt
+        items = written.items
+        kept = drop_oldest_turns(items, _costs(prompt, len(items)), wanted - room)
+        return self._render([items[i] for i in kept], written.options)
+
+    def _cache_salt(self, tenant_id: TenantId) -> str:
+        """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
+        digest = hmac.digest(self._secrets.cache_salt, tenant_id.bytes, hashlib.sha256)
+        return digest.hex()
+
+
+def _check_room(prompt: Prompt, model: Model) -> None:
+    """Raises `ContextLengthExceeded`."""
+    length = model.context_length
+    if len(prompt.ids) >= length:
+        raise ContextLengthExceeded(
+            f"Your input exceeds the context window of this model: it takes {len(prompt.ids)} "
+            f"of {length} tokens, and the output needs some, too. Please adjust your input and "
+            "try again."
+        )
+
+
+def _rendered(context: Context, prompt: Prompt) -> tuple[ContextItem, ...]:
+    """The items that the request brought, with the ids that they have in the whole prompt."""
+    shown = {
+        span.source: array("I", prompt.ids[span.start : span.end])
+        for span in prompt.spans
+        if span.source >= context.inherited
+    }
+    return tuple(
+        item.with_ids(shown[index]) if index in shown else item
+        for index, item in enumerate(context.added, context.inherited)
+    )
+
+
+def _costs(prompt: Prompt, count: int) -> list[int]:
+    costs = [0] * count
+    for span in prompt.spans:
+        if span.source != PREAMBLE:
+            costs[span.source] += span.end - span.start
+    return costs

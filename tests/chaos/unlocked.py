@@ -1,0 +1,45 @@
+"""The gateway with the lock of conversations torn out: a test build that shows what it is for.
+
+Whoever asks for a conversation takes it, whoever has it and whatever was done to it since it was
+read. All else is the product: `python -m tests.chaos.unlocked` is `python -m gateway`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import TextClause, text
+
+from gateway.__main__ import main
+from gateway.store import turns
+
+CONDITIONS: Final = (
+    (
+        "_INSERT_WRITER",
+        """ AND next_position = :conversation_end
+      AND NOT EXISTS (
+          SELECT FROM responses AS running
+          WHERE running.tenant_id = conversations.tenant_id AND running.id = conversations.writer
+            AND running.status IN ('queued', 'in_progress')
+      )
+""",
+        "",
+    ),
+    ("_READ", "writer.id IS NOT NULL AS is_locked", "false AS is_locked"),
+)
+"""Of which statement what is replaced by what."""
+
+
+def tear_out() -> None:
+    """Replace the product's own. Raises `AssertionError` when it is worded otherwise now."""
+    for name, condition, other in CONDITIONS:
+        statement: TextClause = getattr(turns, name)
+        assert condition in statement.text, f"{name} has no {condition}"
+        loose = text(statement.text.replace(condition, other))
+        kept = [one for key, one in statement._bindparams.items() if f":{key}" in loose.text]
+        setattr(turns, name, loose.bindparams(*kept))
+
+
+if __name__ == "__main__":
+    tear_out()
+    main()

@@ -1,0 +1,174 @@
+"""Sessions of many turns: a real server's prefix cache finds again what was said before."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.fakes.event_grammar import check_stream
+from tests.fakes.stream import as_events
+from tests.fakes.websocket import Peer, connected
+from tests.vllm.asking import ENDED_WELL, LONG_ASKED, WEATHER, WEATHER_ASKED, create
+from tests.vllm.turns import Session, check_cache, check_prompts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    import httpx2
+
+    from tests.fakes.gateway import RunningGateway
+    from tests.vllm.conftest import Vllm
+    from tests.vllm.recording import Recorder
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+
+Json = dict[str, Any]
+
+TURNS = 10
+TURNS_OF_A_CONNECTION = 20
+SAID = ("Hello there", "naïve 東京 🎉?", WEATHER_ASKED, "And then?", LONG_ASKED)
+BODY: Json = {"tools": [WEATHER], "max_output_tokens": 120}
+LANES = 4
+
+
+@pytest.fixture
+async def peer(recorded_gateway: RunningGateway) -> AsyncIterator[Peer]:
+    async with connected(recorded_gateway.url, recorded_gateway.key) as opened:
+        yield opened
+
+
+async def over(peer: Peer, items: Sequence[Json], **fields: Any) -> Json:
+    """A response that is not stored, as the events of its turn say it."""
+    stream = check_stream(as_events(await peer.answer(input=list(items), **fields)))
+    assert stream.response["status"] in ENDED_WELL, stream.response
+    return stream.response
+
+
+async def test_a_connection_extends_the_prompt_of_what_nobody_stores(
+    peer: Peer, vllm: Vllm, recorder: Recorder
+) -> None:
+    previous: Json = {}
+
+    async def say(items: Sequence[Json], **fields: Any) -> Json:
+        response = await over(peer, items, model=vllm.model, **previous, **fields)
+        previous["previous_response_id"] = response["id"]
+        return response
+
+    session = Session(say, vllm, recorder)
+    for number in range(TURNS_OF_A_CONNECTION):
+        text = SAID[number % len(SAID)]
+        await session.turn(text, temperature=number % 2, seed=number, **BODY)
+    assert check_prompts(session.turns)
+    await check_cache(session.turns, vllm)
+
+
+async def test_a_connection_is_warmed_up_by_a_turn_without_a_response(
+    peer: Peer, vllm: Vllm, recorder: Recorder
+) -> None:
+    before = len(recorder.exchanges)
+    asked = {"model": vllm.model, "temperature": 0, **BODY}
+    items = [{"role": "user", "content": "My name is Ada."}]
+    warm = await over(peer, items, generate=False, **asked)
+    assert (warm["status"], warm["output"]) == ("completed", [])
+    assert len(recorder.exchanges) == before
+    response = await over(peer, [], previous_response_id=warm["id"], **asked)
+    again = await over(peer, items, **asked)
+    first, *_, last = recorder.exchanges[before:]
+    assert first.prompt == last.prompt
+    assert response["usage"]["input_tokens"] == again["usage"]["input_tokens"]
+
+
+async def test_lanes_are_answered_at_once_and_each_in_its_order(peer: Peer, model: str) -> None:
+    names = [f"lane-{number}" for number in range(LANES)]
+    for text in ("Hello there", LONG_ASKED):
+        for name in names:
+            await peer.ask(text, model=model, max_output_tokens=40, stream_id=name)
+    heard: dict[str, list[Json]] = {name: [] for name in names}
+    ends = 0
+    while ends < 2 * LANES:
+        frame = await peer.hear()
+        heard[frame.pop("stream_id")].append(frame)
+        ends += frame["type"] in {f"response.{status}" for status in ENDED_WELL}
+    for frames in heard.values():
+        second = next(i for i, one in enumerate(frames) if i and one["sequence_number"] == 0)
+        for turn in (frames[:second], frames[second:]):
+            check_stream(as_events(turn))
+
+
+async def test_a_client_that_leaves_a_connection_frees_the_server(
+    gateway: RunningGateway, vllm: Vllm
+) -> None:
+    await vllm.until_idle()
+    async with connected(gateway.url, gateway.key) as peer:
+        await peer.ask("long " * 3000, model=vllm.model, temperature=0)
+        await vllm.until_busy()
+    await vllm.until_idle()
+
+
+async def test_a_conversation_extends_its_prompt(
+    recorded_client: httpx2.AsyncClient, vllm: Vllm, recorder: Recorder
+) -> None:
+    begun = await recorded_client.post("/v1/conversations", json={})
+    conversation = begun.json()["id"]
+
+    async def say(items: Sequence[Json], **fields: Any) -> Json:
+        asked = {"model": vllm.model, "input": list(items), "conversation": conversation}
+        return await create(recorded_client, **asked, **fields)
+
+    session = Session(say, vllm, recorder)
+    for number in range(TURNS):
+        await session.turn(SAID[number % len(SAID)], temperature=1, seed=number, **BODY)
+    assert check_prompts(session.turns)
+    await check_cache(session.turns, vllm)
+
+    kept: list[Json] = []
+    page: Json = {"has_more": True}
+    while page["has_more"]:
+        params = {"order": "asc", "limit": 7, **({"after": page["last_id"]} if kept else {})}
+        path = f"/v1/conversations/{conversation}/items"
+        page = (await recorded_client.get(path, params=params)).json()
+        kept += page["data"]
+    said = [item for turn in session.turns for one in turn.responses for item in one["output"]]
+    assert [item for item in kept if item in said] == said
+    asked = sum(len(one.responses) for one in session.turns)
+    assert len(kept) >= len(said) + asked
+
+
+async def test_a_conversation_that_is_being_added_to_is_locked(
+    client: httpx2.AsyncClient, vllm: Vllm
+) -> None:
+    await vllm.until_idle()
+    conversation = (await client.post("/v1/conversations", json={})).json()["id"]
+    endless = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 5000}
+    schema = {"type": "object", "properties": {"all": endless}, "required": ["all"]}
+    asked = {"type": "json_schema", "name": "all", "schema": schema}
+    body = {"model": vllm.model, "input": "Hello", "conversation": conversation}
+    writing = asyncio.create_task(
+        client.post("/v1/responses", json={**body, "text": {"format": asked}})
+    )
+    await vllm.until_busy()
+    refused = await client.post("/v1/responses", json=body)
+    assert refused.json()["error"]["code"] == "conversation_locked"
+    writing.cancel()
+    await asyncio.wait([writing])
+    await vllm.until_idle()
+
+
+async def test_a_chain_extends_its_prompt(
+    recorded_client: httpx2.AsyncClient, vllm: Vllm, recorder: Recorder
+) -> None:
+    previous: Json = {}
+
+    async def say(items: Sequence[Json], **fields: Any) -> Json:
+        asked = {"model": vllm.model, "input": list(items), **previous}
+        response = await create(recorded_client, **asked, **fields)
+        previous["previous_response_id"] = response["id"]
+        return response
+
+    session = Session(say, vllm, recorder)
+    for number in range(TURNS):
+        await session.turn(SAID[number % len(SAID)], temperature=1, seed=number, **BODY)
+    assert check_prompts(session.turns)
+    await check_cache(session.turns, vllm)

@@ -1,0 +1,125 @@
+"""Long sessions, and what holds of the prompts that they become, whatever the model says.
+
+Within a turn of the user a prompt goes on, id for id, behind what the model was given and said.
+From one turn to the next it goes on behind what the model was given: once there is an answer,
+nothing is shown again of the thoughts that led to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tests.vllm.asking import WEATHER_ASKED, calls_of, result_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.vllm.conftest import Vllm
+    from tests.vllm.recording import Exchange, Recorder
+
+Json = dict[str, Any]
+
+CALLS_MAX = 8
+HEADER_IDS = 2
+"""A prompt ends with `<|start|>assistant`; where a turn was cut, nothing may be left behind it."""
+PADDING = "Listen well, as there is a lot to say about this and none of it is short. " * 3
+"""So that every turn adds to a prompt, however little the model says."""
+
+MUST_CALL: Json = {"tool_choice": "required", "reasoning": {"max_tokens": 30}}
+"""A prompt does not tell of it, so that it is the same as if the model had called by itself."""
+
+
+class Say(Protocol):
+    """Sends items behind those before, however that is done; the response."""
+
+    async def __call__(self, items: Sequence[Json], **fields: Any) -> Json: ...
+
+
+@dataclass
+class Turn:
+    """What a user said, until the model called nothing any more; one response for each call."""
+
+    responses: list[Json] = field(default_factory=list)
+    exchanges: list[list[Exchange]] = field(default_factory=list)
+    cached: int = 0
+
+    @property
+    def prompt(self) -> list[int]:
+        """What the model was given first."""
+        return self.exchanges[0][0].prompt
+
+    @property
+    def is_completed(self) -> bool:
+        """It ended with an answer."""
+        return bool(self.responses[-1]["status"] == "completed")
+
+
+class Session:
+    """Notes what becomes of each turn. Nobody else may use the server meanwhile."""
+
+    def __init__(self, say: Say, vllm: Vllm, recorder: Recorder) -> None:
+        self._say = say
+        self._vllm = vllm
+        self._recorder = recorder
+        self.turns: list[Turn] = []
+
+    async def turn(self, text: str, **fields: Any) -> Turn:
+        """One turn of the user, whose calls are answered; what is to be called is."""
+        turn = Turn()
+        self.turns.append(turn)
+        must = MUST_CALL if text == WEATHER_ASKED else {}
+        asked = [{"role": "user", "content": PADDING + text}]
+        await self._take(turn, asked, {**fields, **must})
+        while calls := calls_of(turn.responses[-1]):
+            assert len(turn.responses) < CALLS_MAX, "calls without an end"
+            await self._take(turn, [result_of(call) for call in calls], fields)
+        return turn
+
+    async def _take(self, turn: Turn, items: list[Json], fields: Json) -> None:
+        before, cached = len(self._recorder.exchanges), await self._vllm.cached_tokens()
+        response = await self._say(items, **fields)
+        exchanges = self._recorder.exchanges[before:]
+        found = await self._vllm.cached_tokens() - cached
+        if all(exchange.cached is not None for exchange in exchanges):  # and none was cut off
+            assert sum(exchange.cached or 0 for exchange in exchanges) == found
+        turn.responses.append(response)
+        turn.exchanges.append(exchanges)
+        turn.cached += found
+
+
+def check_prompts(turns: Sequence[Turn]) -> int:
+    """Fails unless each prompt goes on behind the one before; how many did within a turn."""
+    behind: list[int] = []
+    loops = 0
+    is_settled = True
+    for turn in turns:
+        assert turn.prompt[: len(behind)] == behind
+        if is_settled:
+            behind = turn.prompt[:-HEADER_IDS]
+        is_settled = turn.is_completed
+        for (*_, said), (asked, *_) in zip(turn.exchanges, turn.exchanges[1:], strict=False):
+            known = said.prompt + said.output
+            assert asked.prompt[: len(known)] == known
+            loops += 1
+    return loops
+
+
+async def check_cache(turns: Sequence[Turn], vllm: Vllm) -> None:
+    """Fails unless the server found every prompt that another goes on behind, and more each time.
+
+    It keeps whole blocks only. Where a model sees through a window, as gpt-oss does in every other
+    layer, it need not keep those of what was generated.
+    """
+    block = await vllm.block_tokens()
+    prompts: list[list[int]] = []
+    for turn in turns:
+        expected = 0
+        for prompt in (one.prompt for exchanges in turn.exchanges for one in exchanges):
+            begun = [len(one) for one in prompts if one == prompt[: len(one)]]
+            known = min(max(begun, default=0), len(prompt) - 1)  # the last token is computed
+            expected += known // block * block
+            prompts.append(prompt)
+        assert turn.cached >= expected
+    third, last = turns[len(turns) // 3], turns[-1]
+    assert 0 < third.cached < last.cached
