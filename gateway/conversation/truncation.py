@@ -19,24 +19,29 @@ if TYPE_CHECKING:
 
 
 def drop_oldest_turns(
-    items: Sequence[ContextItem], costs: Sequence[int], excess_tokens: int
+    items: Sequence[ContextItem],
+    costs: Sequence[int],
+    excess_tokens: int,
+    *,
+    wanted_tokens: int = 0,
 ) -> list[int]:
     """Indexes of the items that stay when at least `excess_tokens` have to go.
 
-    `costs[i]` is how many prompt tokens item `i` takes. Raises `ContextLengthExceeded` when the
-    last turn alone is too long: it is what the request is about.
+    Turns go until `wanted_tokens` are gone, too, or only the last one is left. `costs[i]` is how
+    many prompt tokens item `i` takes. Raises `ContextLengthExceeded` when the last turn alone is
+    too long: it is what the request is about.
     """
     first = _first_after_instructions(items)
     starts = _turn_starts(items, first)
     if not starts or starts[0] != first:
         starts.insert(0, first)
-    dropped = first
+    dropped, gone = first, 0
     for start, end in pairwise(starts):
-        if excess_tokens <= 0:
+        if gone >= max(excess_tokens, wanted_tokens):
             break
-        excess_tokens -= sum(costs[start:end])
+        gone += sum(costs[start:end])
         dropped = end
-    if excess_tokens > 0:
+    if gone < excess_tokens:
         raise ContextLengthExceeded(
             "Your input exceeds the context window of this model even after its older turns were "
             "left out. Please shorten the last message."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, get_type_hints
 
 from openai.types.responses import input_token_count_params, response_compact_params
@@ -33,7 +33,9 @@ def _subset_of(params: type) -> Subset:
     return Subset(documented & PARAMETERS, documented)
 
 
-COUNTING: Final = _subset_of(input_token_count_params.InputTokenCountParams)
+_COUNTED = _subset_of(input_token_count_params.InputTokenCountParams)
+# With `truncation: auto` the prompt depends on how much room the answer wants.
+COUNTING: Final = replace(_COUNTED, served=_COUNTED.served | {"max_output_tokens"})
 """`POST /v1/responses/input_tokens`"""
 COMPACTION: Final = _subset_of(response_compact_params.ResponseCompactParams)
 """`POST /v1/responses/compact`"""

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 REPEATED_ITEM_BYTES = 100
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
+ANSWER_SHARE = 16
+"""Where a request does not say how long its answer may be, old turns make room for the window's
+length divided by this."""
 COMPILED_BYTES = 1 << 20
 """A schema or a grammar, however small, may take as long to compile as so many bytes."""
 
@@ -236,16 +239,16 @@ class Specifier:
         )
 
     def _fitting(self, draft: Draft, written: Written) -> Prompt:
-        """With `truncation: auto` the oldest turns make room for the prompt and for the output
-        asked for.
-        """
+        """With `truncation: auto` the oldest turns make room for the prompt and for an answer."""
         request, length, prompt = draft.request, draft.model.context_length, written.prompt
         room = length - len(prompt.ids)
-        wanted = min(request.max_output_tokens or 1, length // 2)
+        wanted = min(request.max_output_tokens or length // ANSWER_SHARE, length // 2)
         if request.truncation != "auto" or room >= wanted:
             return prompt
         items = written.items
-        kept = drop_oldest_turns(items, _costs(prompt, len(items)), wanted - room)
+        kept = drop_oldest_turns(
+            items, _costs(prompt, len(items)), 1 - room, wanted_tokens=wanted - room
+        )
         return self._render([items[i] for i in kept], written.options)
 
     def _cache_salt(self, tenant_id: TenantId) -> str:

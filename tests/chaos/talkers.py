@@ -187,7 +187,7 @@ class Talker:
         connection = Connection(self._clients.anywhere())
         headers = {} if turn.key is None else {"idempotency-key": turn.key}
         await self._clients.stream(create(body, headers), connection, stop=stop)
-        return connection
+        return _whole(connection)
 
     def _noted(self, telling: Telling, connection: Connection) -> Telling:
         """With this connection; another response begins where a key was free again."""
@@ -217,12 +217,12 @@ class Talker:
         path = f"/v1/responses/{transcript.response_id}"
         if turn.twist == "cancel":
             await asyncio.sleep(self._rng.uniform(0, 1))
-            await self._clients.call("POST", f"{path}/cancel")
+            await self._call("POST", f"{path}/cancel")
         if turn.streamed:
             await self._clients.follow(transcript)
             return end_in(transcript.connections[-1])
         while self._clients.left_s:
-            answer = await self._clients.call("GET", path)
+            answer = await self._call("GET", path)
             if answer.status not in (200, *_DOWN):
                 self._heard.odd.append(answer)
                 return None
@@ -234,7 +234,7 @@ class Talker:
     async def _list(self, conversation: str, behind: str | None = None) -> Sequence[Item]:
         """The last items; none when there is no answer."""
         path = f"/v1/conversations/{conversation}/items?order=desc&limit={LISTED}"
-        answer = await self._clients.call("GET", path)
+        answer = await self._call("GET", path)
         if answer.status != 200:
             self._expect(answer, *_DOWN)
             return ()
@@ -247,7 +247,7 @@ class Talker:
         texts = [f"note {self._new_name()}" for _ in range(self._rng.randint(1, ADDED_MAX))]
         items = [{"role": "user", "content": text} for text in texts]
         path = f"/v1/conversations/{conversation}/items"
-        answer = await self._clients.call("POST", path, {"items": items})
+        answer = await self._call("POST", path, {"items": items})
         if answer.status == 200:
             added = tuple(str(item["id"]) for item in json_body(answer)["data"])
             self._heard.deeds.append(Deed("added", conversation, added))
@@ -260,11 +260,14 @@ class Talker:
             return
         item_id = str(self._rng.choice(items)["id"])
         path = f"/v1/conversations/{conversation}/items/{item_id}"
-        answer = await self._clients.call("DELETE", path)
+        answer = await self._call("DELETE", path)
         if answer.status == 200:
             self._heard.deeds.append(Deed("erased", conversation, (item_id,)))
         elif _code(answer) != LOCKED:
             self._expect(answer, *_DOWN, 404)  # somebody else erased it first
+
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Connection:
+        return _whole(await self._clients.call(method, path, body))
 
     def _expect(self, answer: Connection, *statuses: int) -> None:
         if answer.status not in statuses:
@@ -312,6 +315,13 @@ async def seconds_until_free(talker: Talker, conversation: str) -> float:
     began = time.monotonic()
     telling = await talker.take(turn)
     return time.monotonic() - began if telling.told is not None else float("inf")
+
+
+def _whole(connection: Connection) -> Connection:
+    """An answer that broke off, which is none."""
+    if len(connection.body) < int(connection.headers.get("content-length", "0")):
+        connection.status, connection.body = 0, b""
+    return connection
 
 
 def _code(connection: Connection) -> str | None:

@@ -148,7 +148,7 @@ def _gap(notes: list[Note]) -> None:
 
 
 def _never_ended(notes: list[Note]) -> None:
-    del notes[7:]
+    del notes[8:]
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,8 @@ def _step(
                 f"{ids.response_id(ended.response)} is {ended.status}, has {len(expected)} items,"
                 f" and {len(added)} were added",
             )
+        if ended.response in course.ended:
+            yield "once", f"{ids.response_id(ended.response)} ended again"
         course.ended[ended.response] = len(course.states) - 1
         course.statuses[ended.response] = ended.status or ""
         if course.writer == ended.response and course.since is not None:

@@ -45,6 +45,13 @@ SEARCH: dict[str, Any] = {
         "required": ["query"],
     },
 }
+_MANY = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 5000}
+_ALL = {"type": "object", "properties": {"all": _MANY}, "required": ["all"]}
+ENDLESS: dict[str, Any] = {
+    "input": "Hello",
+    "text": {"format": {"type": "json_schema", "name": "all", "schema": _ALL}},
+}
+"""Takes long to answer, where it may not be refused."""
 _MARK = "<|"
 
 

@@ -18,7 +18,14 @@ from tests.integration.api.following import (
     resumed,
     taken,
 )
-from tests.vllm.asking import ENDED_WELL, LONG_ASKED, OUTPUT_TOKENS_MAX, WEATHER, WEATHER_ASKED
+from tests.vllm.asking import (
+    ENDED_WELL,
+    ENDLESS,
+    LONG_ASKED,
+    OUTPUT_TOKENS_MAX,
+    WEATHER,
+    WEATHER_ASKED,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -70,14 +77,11 @@ async def test_one_without_a_stream_is_waited_for(client: httpx2.AsyncClient, mo
 
 
 async def test_one_that_is_cancelled_frees_the_server(
-    client: httpx2.AsyncClient, vllm: Vllm
+    blunt_client: httpx2.AsyncClient, vllm: Vllm
 ) -> None:
+    client = blunt_client
     await vllm.until_idle()
-    endless = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 5000}
-    schema = {"type": "object", "properties": {"all": endless}, "required": ["all"]}
-    asked = {"format": {"type": "json_schema", "name": "all", "schema": schema}}
-    begun = await taken(created(client, model=vllm.model, input="Hello", text=asked), is_delta)
-    await vllm.until_busy()
+    begun = await taken(created(client, model=vllm.model, **ENDLESS), is_delta)
     cancelled = await client.post(f"/v1/responses/{id_in(begun)}/cancel")
     assert cancelled.json()["status"] == "cancelled"
     await vllm.until_idle()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +9,8 @@ import pytest
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.stream import as_events
 from tests.fakes.websocket import Peer, connected
-from tests.vllm.asking import ENDED_WELL, LONG_ASKED, WEATHER, WEATHER_ASKED, create
+from tests.integration.api.following import created, id_in, is_delta, taken
+from tests.vllm.asking import ENDED_WELL, ENDLESS, LONG_ASKED, WEATHER, WEATHER_ASKED, create
 from tests.vllm.turns import Session, check_cache, check_prompts
 
 if TYPE_CHECKING:
@@ -137,23 +137,17 @@ async def test_a_conversation_extends_its_prompt(
 
 
 async def test_a_conversation_that_is_being_added_to_is_locked(
-    client: httpx2.AsyncClient, vllm: Vllm
+    blunt_client: httpx2.AsyncClient, vllm: Vllm
 ) -> None:
-    await vllm.until_idle()
+    client = blunt_client
     conversation = (await client.post("/v1/conversations", json={})).json()["id"]
-    endless = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 5000}
-    schema = {"type": "object", "properties": {"all": endless}, "required": ["all"]}
-    asked = {"type": "json_schema", "name": "all", "schema": schema}
-    body = {"model": vllm.model, "input": "Hello", "conversation": conversation}
-    writing = asyncio.create_task(
-        client.post("/v1/responses", json={**body, "text": {"format": asked}})
-    )
-    await vllm.until_busy()
-    refused = await client.post("/v1/responses", json=body)
+    more = {"model": vllm.model, "conversation": conversation}
+    begun = await taken(created(client, **ENDLESS, **more), is_delta)
+    refused = await client.post("/v1/responses", json={"input": "Hello", **more})
     assert refused.json()["error"]["code"] == "conversation_locked"
-    writing.cancel()
-    await asyncio.wait([writing])
+    await client.post(f"/v1/responses/{id_in(begun)}/cancel")
     await vllm.until_idle()
+    assert (await create(client, input="Hello", **more))["status"] in ENDED_WELL
 
 
 async def test_a_chain_extends_its_prompt(

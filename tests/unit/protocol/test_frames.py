@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
@@ -141,6 +141,7 @@ def test_a_steer_is_read_back() -> None:
         read_steer(b'{"type":"response.steer","previous_response_id":"x"}', LIMITS)
 
 
+@settings(deadline=None)
 @given(
     st.binary(max_size=40)
     | st.dictionaries(

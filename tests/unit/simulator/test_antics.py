@@ -167,9 +167,9 @@ def test_a_silent_turn_only_thinks() -> None:
 
 
 def test_a_mute_turn_answers_with_nothing() -> None:
-    thought, message = _said("mute").messages
-    assert thought.text
-    assert message.text == ""
+    ids = _attack("mute")
+    assert ids[-2] == MESSAGE
+    assert END in ids[ids.index(MESSAGE) + 2 : -2]
 
 
 def test_antics_that_are_over_leave_nothing_behind() -> None:
