@@ -15,7 +15,6 @@ from gateway.api.conversations import ConversationEndpoints
 from gateway.api.create import create_endpoint
 from gateway.api.dialects import DialectPaths
 from gateway.api.errors import routing_error_response
-from gateway.api.lanes import LaneLimits
 from gateway.api.openapi.endpoints import OpenApiEndpoints
 from gateway.api.reading import EdgeLimits, Reading
 from gateway.api.responses import ResponseEndpoints
@@ -24,8 +23,9 @@ from gateway.api.streaming import StreamLimits
 from gateway.api.subsets import compaction_endpoint, counting_endpoint
 from gateway.api.system import SystemEndpoints
 from gateway.api.traces import TracesEndpoint
-from gateway.api.turns import ConnectionLimits, Workings
-from gateway.api.websocket import WebSocketEndpoint
+from gateway.api.websocket.endpoint import WebSocketEndpoint
+from gateway.api.websocket.lanes import LaneLimits
+from gateway.api.websocket.turns import ConnectionLimits, Workings
 from gateway.composition.process import Process
 from gateway.protocol.limits import InputLimits
 from gateway.protocol.traces import TraceLimits

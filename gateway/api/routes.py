@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from gateway.api.websocket import Elsewhere
+from gateway.api.websocket.endpoint import Elsewhere
 
 if TYPE_CHECKING:
     from gateway.api.conversations import ConversationEndpoints
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.api.subsets import SubsetEndpoint
     from gateway.api.system import SystemEndpoints
     from gateway.api.traces import TracesEndpoint
-    from gateway.api.websocket import WebSocketEndpoint
+    from gateway.api.websocket.endpoint import WebSocketEndpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from gateway.api.websocket import expired
+from gateway.api.websocket.endpoint import expired
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key, running_gateway
 from tests.fakes.stream import as_events

@@ -1,6 +1,6 @@
 """`GET /v1/responses` with an upgrade: WebSocket mode (responses-api §1.12).
 
-A connection takes frames as they come and answers them on their lanes (`api.lanes`, `api.turns`).
+A connection takes frames as they come and answers them on their lanes (`lanes`, `turns`).
 It ends when its client leaves, when it is old or idle, and when the process does; whatever it is,
 but for the client, what has begun is answered first.
 """
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from gateway import telemetry
 from gateway.api.body import ClientDisconnected
-from gateway.api.frames import error_frame, unsteered_frame
-from gateway.api.lanes import Lanes
-from gateway.api.turns import Turns
+from gateway.api.websocket.frames import error_frame, unsteered_frame
+from gateway.api.websocket.lanes import Lanes
+from gateway.api.websocket.turns import Turns
 from gateway.errors import InvalidRequest, Leaving, PayloadTooLarge, ResourceNotFound
 from gateway.protocol.frames import STEER, read_frame, read_steer
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from gateway.api.context import Exchange
-    from gateway.api.turns import ConnectionLimits, Workings
+    from gateway.api.websocket.turns import ConnectionLimits, Workings
     from gateway.services.sessions import Sessions
 
 GOING_AWAY: Final = 1001

@@ -17,7 +17,7 @@ from gateway.api import dialects, sse
 from gateway.api.body import ClientDisconnected
 from gateway.api.context import Account
 from gateway.api.errors import answer_to
-from gateway.api.frames import error_frame, event_frame
+from gateway.api.websocket.frames import error_frame, event_frame
 from gateway.errors import Draining, GatewayError
 from gateway.protocol.frames import read_turn
 from gateway.services.orders import Order
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope
 
-    from gateway.api.lanes import LaneLimits
+    from gateway.api.websocket.lanes import LaneLimits
     from gateway.protocol.events import Event
     from gateway.protocol.frames import ClientFrame, Turn
     from gateway.protocol.limits import InputLimits

@@ -1,0 +1,1 @@
+"""WebSocket mode: one connection, the turns on its lanes, and their frames."""
