@@ -61,39 +61,17 @@ def create_app(settings: Settings) -> Starlette:
 
 
 def _endpoints(process: Process, settings: Settings) -> Endpoints:
+    creation, reading = process.creation, _reading(process, settings)
+    streams = _stream_limits(settings)
     return Endpoints(
-        create=create_endpoint(
-            process.creation,
-            _reading(process, settings),
-            stream_limits=_stream_limits(settings),
-        ),
-        count=counting_endpoint(process.preparation, _reading(process, settings)),
-        compact=compaction_endpoint(process.compaction, _reading(process, settings)),
-        responses=ResponseEndpoints(process.retrieval, _stream_limits(settings)),
-        conversations=ConversationEndpoints(
-            process.conversations,
-            process.foundation.threads,
-            limits=_edge_limits(settings),
-            input_limits=_input_limits(settings),
-            strict=settings.input.strict,
-        ),
-        chat=chat_endpoint(
-            process.creation,
-            _reading(process, settings),
-            stream_limits=_stream_limits(settings),
-        ),
-        completions=completion_endpoint(
-            process.creation,
-            _reading(process, settings),
-            stream_limits=_stream_limits(settings),
-        ),
-        traces=TracesEndpoint(
-            process.traces,
-            process.foundation.threads,
-            limits=_edge_limits(settings),
-            input_limits=_input_limits(settings),
-            trace_limits=_trace_limits(settings),
-        ),
+        create=create_endpoint(creation, reading, stream_limits=streams),
+        count=counting_endpoint(process.preparation, reading),
+        compact=compaction_endpoint(process.compaction, reading),
+        responses=ResponseEndpoints(process.retrieval, streams),
+        conversations=ConversationEndpoints(process.conversations, reading),
+        chat=chat_endpoint(creation, reading, stream_limits=streams),
+        completions=completion_endpoint(creation, reading, stream_limits=streams),
+        traces=TracesEndpoint(process.traces, reading, _trace_limits(settings)),
         websocket=WebSocketEndpoint(_workings(process, settings), process.sessions),
         system=SystemEndpoints(process.models, process.health),
         openapi=OpenApiEndpoints(),

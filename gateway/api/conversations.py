@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 from starlette.responses import Response
 
-from gateway.api.body import read_body
 from gateway.api.pages import list_body, page_query
 from gateway.api.query import check_include
 from gateway.protocol.conversations import parse_conversation, parse_items, parse_metadata
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from gateway.api.reading import EdgeLimits
-    from gateway.protocol.limits import InputLimits
+    from gateway.api.reading import Reading
     from gateway.services.conversations import Conversations
-    from gateway.services.threads import Threads
 
 T = TypeVar("T")
 
@@ -29,21 +26,13 @@ T = TypeVar("T")
 class ConversationEndpoints:
     """One method a URL, because with a route for each HTTP method a 405 would name one only."""
 
-    def __init__(
-        self,
-        conversations: Conversations,
-        threads: Threads,
-        *,
-        limits: EdgeLimits,
-        input_limits: InputLimits,
-        strict: bool,
-    ) -> None:
+    def __init__(self, conversations: Conversations, reading: Reading) -> None:
+        limits, strict = reading.input_limits, reading.strict
         self._conversations = conversations
-        self._threads = threads
-        self._limits = limits
-        self._parse_conversation = partial(parse_conversation, limits=input_limits, strict=strict)
-        self._parse_items = partial(parse_items, limits=input_limits, strict=strict)
-        self._parse_metadata = partial(parse_metadata, limits=input_limits, strict=strict)
+        self._reading = reading
+        self._parse_conversation = partial(parse_conversation, limits=limits, strict=strict)
+        self._parse_items = partial(parse_items, limits=limits, strict=strict)
+        self._parse_metadata = partial(parse_metadata, limits=limits, strict=strict)
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`"""
@@ -109,13 +98,8 @@ class ConversationEndpoints:
         return Response(found, media_type="application/json")
 
     async def _read(self, request: Request, parse: Callable[[bytes], T]) -> T:
-        body = await read_body(
-            request.scope,
-            request.receive,
-            bytes_max=self._limits.body_bytes_max,
-            timeout_s=self._limits.body_timeout_s,
-        )
-        return await self._threads.run(partial(parse, body), size_bytes=len(body))
+        body = await self._reading.body(request.scope, request.receive)
+        return await self._reading.parsed(body, parse)
 
 
 def _named(request: Request) -> tuple[Any, str]:

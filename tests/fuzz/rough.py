@@ -32,19 +32,19 @@ class Rough:
         self.counts[kind] = self.counts.get(kind, 0) + 1
         reader, writer = await asyncio.open_connection(self._host, self._port)
         try:
-            with suppress(ConnectionError):
+            with suppress(OSError):
                 await getattr(self, f"_{kind}")(writer, dice)
             if kind != "left":
                 await self._end(kind, reader)
         finally:
             writer.close()
-            with suppress(ConnectionError):
+            with suppress(OSError):
                 await writer.wait_closed()
 
     async def _end(self, kind: str, reader: asyncio.StreamReader) -> None:
         try:
             async with asyncio.timeout(ANSWER_WAIT_S):
-                with suppress(ConnectionError):
+                with suppress(OSError):
                     answer = await reader.read()
                     if answer.split(b" ")[1:2] and answer.split(b" ")[1][:1] == b"5":
                         self.findings.append(f"{kind}: {answer[:200]!r}")
