@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from gateway.store.engine import Database
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("untimed", settings(), deadline=None)
+settings.load_profile("untimed")
 
 # Imported where used: most tests need no database, and should not wait for its libraries.
 

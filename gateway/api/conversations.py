@@ -36,8 +36,9 @@ class ConversationEndpoints:
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`"""
-        asked = await self._read(request, self._parse_conversation)
-        created = await self._conversations.create(request.scope["principal"], asked)
+        asked, size_bytes = await self._read(request, self._parse_conversation)
+        principal = request.scope["principal"]
+        created = await self._conversations.create(principal, asked, body_bytes=size_bytes)
         return _json(created.body())
 
     async def one(self, request: Request) -> Response:
@@ -57,7 +58,7 @@ class ConversationEndpoints:
 
     async def update(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`"""
-        asked = await self._read(request, self._parse_metadata)
+        asked, _ = await self._read(request, self._parse_metadata)
         changed = await self._conversations.set_metadata(*_named(request), asked.metadata)
         return _json(changed.body())
 
@@ -77,8 +78,10 @@ class ConversationEndpoints:
     async def add_items(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`"""
         check_include(request.query_params)
-        asked = await self._read(request, self._parse_items)
-        added = await self._conversations.add_items(*_named(request), asked.items)
+        asked, size_bytes = await self._read(request, self._parse_items)
+        added = await self._conversations.add_items(
+            *_named(request), asked.items, body_bytes=size_bytes
+        )
         return _json(list_body(added, has_more=False))
 
     async def list_items(self, request: Request) -> Response:
@@ -97,9 +100,10 @@ class ConversationEndpoints:
         found = await self._conversations.get_item(*_named(request), item_id)
         return Response(found, media_type="application/json")
 
-    async def _read(self, request: Request, parse: Callable[[bytes], T]) -> T:
+    async def _read(self, request: Request, parse: Callable[[bytes], T]) -> tuple[T, int]:
+        """What the body asks for, and how long the body is."""
         body = await self._reading.body(request.scope, request.receive)
-        return await self._reading.parsed(body, parse)
+        return await self._reading.parsed(body, parse), len(body)
 
 
 def _named(request: Request) -> tuple[Any, str]:

@@ -100,6 +100,7 @@ class Process:
                 models=models,
                 sealer=base.sealer,
                 renderer=base.renderer,
+                threads=base.threads,
                 items_max=settings.limits.history_items_max,
             ),
             sessions=Sessions(

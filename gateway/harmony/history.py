@@ -42,6 +42,8 @@ def since_compaction(items: Iterable[Placed]) -> list[Placed]:
     come behind the summary, so that a question stands after what it takes to answer it:
 
         u1, answer, call, output, answer, u2, COMPACTION, more  →  u1, COMPACTION, u2, more
+
+    Where nothing is left out, whoever made it short has done so, and their order is the right one.
     """
     shown = list(items)
     compacted = (i for i in reversed(range(len(shown))) if shown[i].item.kind == "compaction")
@@ -50,7 +52,7 @@ def since_compaction(items: Iterable[Placed]) -> list[Placed]:
         return shown
     before = shown[:last]
     done = (i + 1 for i in reversed(range(last)) if not before[i].item.outlives_compaction)
-    answered = next(done, 0)
+    answered = next(done, last)
     kept = [placed for placed in before[:answered] if placed.item.outlives_compaction]
     return [*kept, shown[last], *before[answered:], *shown[last + 1 :]]
 

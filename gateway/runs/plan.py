@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from gateway.store.responses import StoredResponse
 
 PLAN_VERSION: Final = 2
-COMPACTED_VERSION: Final = 3
-"""The version of a plan with a compaction, or of a turn of a conversation: those who know neither
-must not overlook it."""
-_VERSIONS: Final = frozenset({PLAN_VERSION, COMPACTED_VERSION})
+EXTENDED_VERSION: Final = 3
+"""The version of a plan with a compaction, or of a turn of a conversation: a release that knows
+neither leaves the response alone."""
+_VERSIONS: Final = frozenset({PLAN_VERSION, EXTENDED_VERSION})
 
 
 def plan_of(specification: RunSpecification) -> bytes:
@@ -47,10 +47,10 @@ def plan_of(specification: RunSpecification) -> bytes:
         "priority": specification.priority,
     }
     if specification.conversation is not None:
-        fields["version"] = COMPACTED_VERSION
+        fields["version"] = EXTENDED_VERSION
     if specification.compacted is not None:
         packed = pack([specification.compacted]).hex()
-        fields |= {"version": COMPACTED_VERSION, "compacted": packed}
+        fields |= {"version": EXTENDED_VERSION, "compacted": packed}
     return orjson.dumps(fields)
 
 

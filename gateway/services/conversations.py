@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gateway.protocol.items import InputItem
     from gateway.sealing import Sealer, Unsealed
     from gateway.services.models import Models
+    from gateway.services.threads import Threads
     from gateway.store.engine import Database
     from gateway.store.messages import ItemPage
     from gateway.tenancy import Principal, TenantId
@@ -45,6 +46,7 @@ class Conversations:
         models: Models,
         sealer: Sealer,
         renderer: Renderer,
+        threads: Threads,
         items_max: int,
     ) -> None:
         """A conversation may have `items_max` items."""
@@ -52,12 +54,15 @@ class Conversations:
         self._models = models
         self._sealer = sealer
         self._renderer = renderer
+        self._threads = threads
         self._items_max = items_max
 
-    async def create(self, principal: Principal, asked: NewConversation) -> Conversation:
+    async def create(
+        self, principal: Principal, asked: NewConversation, *, body_bytes: int
+    ) -> Conversation:
         """A new conversation. Raises as `add_items` does."""
         tenant_id = principal.tenant_id
-        items = await self._taken_in(tenant_id, asked.items, frozenset())
+        items = await self._taken_in(tenant_id, asked.items, body_bytes=body_bytes)
         conversation = Conversation(ids.new_uuid(), datetime.now(UTC), asked.metadata)
         await rows.create(self._database, tenant_id, conversation, items)
         return conversation
@@ -83,9 +88,14 @@ class Conversations:
             raise unknown_conversation(conversation_id)
 
     async def add_items(
-        self, principal: Principal, conversation_id: str, new: Sequence[InputItem]
+        self,
+        principal: Principal,
+        conversation_id: str,
+        new: Sequence[InputItem],
+        *,
+        body_bytes: int,
     ) -> list[bytes]:
-        """The items as they were added, as JSON.
+        """The items as they were added, as JSON; `body_bytes` is how long they were as that.
 
         An item keeps its id unless the conversation has one of that id; then it gets another. A
         reference is replaced by a copy of the item, or by nothing where the conversation has it.
@@ -95,7 +105,7 @@ class Conversations:
         uuid, tenant_id = _uuid(conversation_id), principal.tenant_id
         own = {item.id for item in new if item.id is not None}
         taken = await rows.taken_ids(self._database, tenant_id, uuid, own)
-        items = await self._taken_in(tenant_id, new, taken)
+        items = await self._taken_in(tenant_id, new, taken, body_bytes=body_bytes)
         is_known = await rows.add_items(
             self._database, tenant_id, uuid, items, items_max=self._items_max
         )
@@ -149,19 +159,28 @@ class Conversations:
         return conversation
 
     async def _taken_in(
-        self, tenant_id: TenantId, new: Sequence[InputItem], taken: Collection[str]
+        self,
+        tenant_id: TenantId,
+        new: Sequence[InputItem],
+        taken: Collection[str] = (),
+        *,
+        body_bytes: int,
     ) -> list[ContextItem]:
         """The items as they are kept, beside others whose ids are `taken`."""
         stored = await messages.find_items(self._database, tenant_id, referenced_ids(new))
-        items = take_in(
-            new,
-            stored=stored,
-            unsealed=self._unsealed(tenant_id, new),
-            source=ids.new_uuid(),
-            taken=taken,
-            param=PARAM,
-        )
-        return [self._readable(item) for item in items]
+
+        def kept() -> list[ContextItem]:
+            items = take_in(
+                new,
+                stored=stored,
+                unsealed=self._unsealed(tenant_id, new),
+                source=ids.new_uuid(),
+                taken=taken,
+                param=PARAM,
+            )
+            return [self._readable(item) for item in items]
+
+        return await self._threads.run(kept, size_bytes=body_bytes)
 
     def _unsealed(self, tenant_id: TenantId, new: Sequence[InputItem]) -> dict[int, Unsealed]:
         models = [model.id for model in self._models.list()]

@@ -13,8 +13,7 @@ from sqlalchemy import bindparam, delete, insert, text
 
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
-from gateway.protocol.refusals import unknown_place
-from gateway.store.messages import ItemPage, digests, item_columns
+from gateway.store.messages import ItemPage, digests, item_columns, page_of
 from gateway.store.tables import RUNNING, conversation_items, conversations
 from gateway.store.types import pack_text, unpack_text
 
@@ -263,10 +262,7 @@ async def list_items(
         rows = (await connection.execute(_LISTS[order], parameters)).all()
     if not rows:
         return None
-    if after is not None and rows[0].start is None:
-        raise unknown_place()
-    items = [row.item for row in rows if row.item is not None]
-    return ItemPage(items=items[:limit], has_more=len(items) > limit)
+    return page_of(rows, limit=limit, after=after)
 
 
 class _State(NamedTuple):

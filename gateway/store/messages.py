@@ -286,6 +286,14 @@ async def input_items(
         rows = (await connection.execute(_LISTS[order], parameters)).all()
     if not rows[0].is_known:
         return None
+    return page_of(rows, limit=limit, after=after)
+
+
+def page_of(rows: Sequence[Row[*tuple[Any, ...]]], *, limit: int, after: str | None) -> ItemPage:
+    """The page of up to `limit` + 1 rows: each an item, and where the one with the id `after` is.
+
+    Raises `InvalidRequest` when that is none of the list.
+    """
     if after is not None and rows[0].start is None:
         raise unknown_place()
     items = [row.item for row in rows if row.item is not None]

@@ -66,15 +66,16 @@ _GIVEN: Final = tuple(
 )
 _NAMES: Final = ", ".join(column.name for column in _GIVEN)
 _VALUES: Final = ", ".join(f":{column.name}" for column in _GIVEN)
+_IS_LOCKED: Final = """EXISTS (
+    SELECT FROM responses AS running
+    WHERE running.tenant_id = conversations.tenant_id AND running.id = conversations.writer
+      AND running.status IN ('queued', 'in_progress')
+)"""
 _INSERT_WRITER: Final = text(f"""
 WITH taken AS (
     UPDATE conversations SET writer = :id, next_position = next_position + 1
     WHERE tenant_id = :tenant_id AND id = :conversation_id AND next_position = :conversation_end
-      AND NOT EXISTS (
-          SELECT FROM responses AS running
-          WHERE running.tenant_id = conversations.tenant_id AND running.id = conversations.writer
-            AND running.status IN ('queued', 'in_progress')
-      )
+      AND NOT {_IS_LOCKED}
     RETURNING id
 )
 INSERT INTO responses ({_NAMES}, lease_until)
@@ -85,15 +86,11 @@ RETURNING id
     *(bindparam(column.name, type_=column.type) for column in _GIVEN),
     bindparam("lease", type_=Interval),
 )
-_STATE: Final = text("""
-SELECT next_position, EXISTS (
-    SELECT FROM responses AS running
-    WHERE running.tenant_id = conversations.tenant_id AND running.id = conversations.writer
-      AND running.status IN ('queued', 'in_progress')
-) AS is_locked
+_STATE: Final = text(f"""
+SELECT next_position, {_IS_LOCKED} AS is_locked
 FROM conversations
 WHERE tenant_id = :tenant AND id = :conversation
-""")
+""")  # noqa: S608 - constants only
 
 # The positions of a response's items in the conversation are those in the response, moved on.
 _APPEND: Final = text("""

@@ -7,6 +7,7 @@ could not be believed when it finds nothing.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
@@ -34,13 +35,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tests.chaos.database import ChaosPostgres
-    from tests.chaos.fleet import Fleet
+    from tests.chaos.fleet import Fleet, Replica
     from tests.chaos.readers import Clients
     from tests.chaos.report import Form
 
 _OF_WHAT_WAS_SAID: Final = ("body", "booked")
 FREE_MAX_S: Final = LEASE_S + 10.0
 """When nobody dies any more, what was left behind has ended after its lease or has been said."""
+UNLOCKED_SETTLE_S: Final = 2.0
+STARTS_MAX: Final = 10
+START_PAUSE_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ _BRIEF: Final = {"background": {"lease_s": 1.0, "heartbeat_s": 0.3}}
 SIZES: Final[Mapping[Form, Size]] = {
     "full": Size(
         Build(replicas=3, backends=2, journals=True),
-        conversations=8,
+        conversations=10,
         talkers=16,
         sessions=4,
         span_s=90,
@@ -82,7 +86,7 @@ SIZES: Final[Mapping[Form, Size]] = {
         conversations=3,
         talkers=8,
         sessions=2,
-        span_s=4,
+        span_s=3,
         words=10,
         tokens_per_s=60,
         terms=Terms(blows_per_member=1, peace_s=(0.8, 1.6), down_s=(0.5, 1.2)),
@@ -110,6 +114,33 @@ UNLOCKED_SIZES: Final[Mapping[Form, Size]] = {
         terms=Terms(blows_per_member=0, peace_s=(0.0, 0.0), down_s=(0.0, 0.0)),
     ),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Supervised:
+    """A replica as a service manager keeps it: started again when it found no database."""
+
+    replica: Replica
+
+    def start(self) -> None:
+        for _ in range(STARTS_MAX - 1):
+            try:
+                self.replica.start()
+            except AssertionError:
+                self.replica.kill()
+                time.sleep(START_PAUSE_S)
+            else:
+                return
+        self.replica.start()
+
+    def kill(self) -> None:
+        self.replica.kill()
+
+    def freeze(self) -> None:
+        self.replica.freeze()
+
+    def thaw(self) -> None:
+        self.replica.thaw()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +173,9 @@ async def _trial(report: Report, size: Size) -> None:
         clients = clients_of(running, report.seed, size.span_s + 2 * SETTLE_S)
         conversations = [await new_conversation(clients) for _ in range(size.conversations)]
         seen = Seen(Heard(), Sessions())
+        supervised = [Supervised(replica) for replica in running.replicas]
         async with (
-            unleashed(lanes[: size.build.replicas], running.replicas) as replicas,
+            unleashed(lanes[: size.build.replicas], supervised) as replicas,
             unleashed(lanes[size.build.replicas :], running.backends) as backends,
         ):
             over = asyncio.Event()
@@ -159,7 +191,8 @@ async def _trial(report: Report, size: Size) -> None:
         }
         if not report.must_fail:
             await _settle(report, clients, conversations, seen.heard)
-        await census.until_all_ended(running.database.url, SETTLE_S)
+        settle_s = UNLOCKED_SETTLE_S if report.must_fail else SETTLE_S
+        await census.until_all_ended(running.database.url, settle_s)
         await _judge(report, running, clients, conversations, seen)
 
 
@@ -259,5 +292,6 @@ async def _judge(
         "session_turns": seen.sessions.turns,
         "recoveries": seen.sessions.recoveries,
     }
-    held_s = [seconds for course in replayed.courses.values() for seconds in course.held_s]
-    report.seconds("held", held_s)
+    held_s = {uuid: s for course in replayed.courses.values() for uuid, s in course.held_s.items()}
+    report.seconds("held", list(held_s.values()))
+    report.seconds("abandoned", [held_s[uuid] for uuid in abandoned & held_s.keys()])

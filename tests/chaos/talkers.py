@@ -31,6 +31,7 @@ SHORT_TOKENS: Final = (16, 40)
 """Where a response of so many tokens is cut off: between its thoughts and the end."""
 LISTED: Final = 20
 ADDED_MAX: Final = 3
+TRIES_MAX: Final = 15
 LOCKED: Final = "conversation_locked"
 _DOWN: Final = (0, 429, 503)
 
@@ -124,9 +125,9 @@ class Talker:
             while not over.is_set():
                 conversation = self._rng.choice(conversations)
                 deed = self._rng.random()
-                if deed < 0.1:
+                if deed < 0.15:
                     await self._add(conversation)
-                elif deed < 0.2:
+                elif deed < 0.3:
                     await self._erase(conversation)
                 else:
                     turn = self.new_turn(conversation, words=words, tokens_per_s=tokens_per_s)
@@ -247,7 +248,7 @@ class Talker:
         texts = [f"note {self._new_name()}" for _ in range(self._rng.randint(1, ADDED_MAX))]
         items = [{"role": "user", "content": text} for text in texts]
         path = f"/v1/conversations/{conversation}/items"
-        answer = await self._call("POST", path, {"items": items})
+        answer = await self._insist("POST", path, {"items": items})
         if answer.status == 200:
             added = tuple(str(item["id"]) for item in json_body(answer)["data"])
             self._heard.deeds.append(Deed("added", conversation, added))
@@ -260,11 +261,23 @@ class Talker:
             return
         item_id = str(self._rng.choice(items)["id"])
         path = f"/v1/conversations/{conversation}/items/{item_id}"
-        answer = await self._call("DELETE", path)
+        answer = await self._insist("DELETE", path)
         if answer.status == 200:
             self._heard.deeds.append(Deed("erased", conversation, (item_id,)))
         elif _code(answer) != LOCKED:
             self._expect(answer, *_DOWN, 404)  # somebody else erased it first
+
+    async def _insist(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> Connection:
+        """Try again for a while when the conversation is locked."""
+        for _ in range(TRIES_MAX - 1):
+            answer = await self._call(method, path, body)
+            if _code(answer) != LOCKED:
+                return answer
+            self._heard.locked += 1
+            await asyncio.sleep(self._rng.uniform(PAUSE_S, 3 * PAUSE_S))
+        return await self._call(method, path, body)
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Connection:
         return _whole(await self._clients.call(method, path, body))

@@ -33,14 +33,15 @@ ADDED_STATUSES: Final = ("completed", "incomplete")
 class Course:
     """A conversation. `states` are the items after every change of them, oldest first.
 
-    `taken` and `ended` name the state in which a response took it and that in which it left it.
+    `taken` and `ended` name the state in which a response took it and that in which it left it,
+    `held_s` for how long it had it.
     """
 
     states: list[tuple[Item, ...]] = field(default_factory=lambda: [()])
     taken: dict[UUID, int] = field(default_factory=dict)
     ended: dict[UUID, int] = field(default_factory=dict)
     statuses: dict[UUID, str] = field(default_factory=dict)
-    held_s: list[float] = field(default_factory=list)
+    held_s: dict[UUID, float] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
     writer: UUID | None = None
     since: datetime | None = None
@@ -144,7 +145,7 @@ def _step(
         course.ended[ended.response] = len(course.states) - 1
         course.statuses[ended.response] = ended.status or ""
         if course.writer == ended.response and course.since is not None:
-            course.held_s.append((ended.at - course.since).total_seconds())
+            course.held_s[ended.response] = (ended.at - course.since).total_seconds()
             course.writer = None
 
 

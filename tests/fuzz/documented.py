@@ -42,7 +42,6 @@ WORDS: Final = (
         "call_1",
     ),
     *(
-        "[[sim think=2 say=ok]] go",
         "gpt-oss-20b",
         "<|start|>assistant",
         "2026-01-01",

@@ -34,7 +34,7 @@ END: Final = {
     "stream_id": LAST,
     "model": MODEL,
     "store": False,
-    "input": "[[sim think=3 say=ok]] go",
+    "input": "go",
 }
 FIELDS: Final[dict[str, tuple[Any, ...]]] = {
     "type": (*("response.create",) * 30, "response.steer", "response.cancel", *ODD),
@@ -66,7 +66,10 @@ class Sockets:
         try:
             async with (
                 asyncio.timeout(ANSWER_WAIT_S),
-                connect(self._address, additional_headers=self._headers, proxy=None) as connection,
+                # With a bound on its queue this client may stop reading, and never go on to close.
+                connect(
+                    self._address, additional_headers=self._headers, proxy=None, max_queue=None
+                ) as connection,
             ):
                 with suppress(ConnectionClosed):
                     await self._talk(connection, dice, asker, lanes)

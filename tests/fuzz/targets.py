@@ -209,7 +209,7 @@ class Asker:
         if dice.random() < MODEL_SHARE:
             document["model"] = MODEL
         if dice.random() < TEXT_SHARE:
-            words = "[[sim think=3 say=ok]] go"
+            words = "go"
             document[text] = [{"role": "user", "content": words}] if text == "messages" else words
         if dice.random() < 0.4:
             document["stream"] = dice.random() < 0.7

@@ -27,8 +27,8 @@ SESSION: Final = (
     "read-only",
 )
 """The commands of a small model are not to be trusted."""
-SAID_BY_THE_GATEWAY: Final = ("Codex ran out of room in the model's context window",)
-"""The only ways for a session to fail: a small window is soon full."""
+NO_ROOM: Final = "Codex ran out of room in the model's context window"
+"""The only way to fail: the window of a small model is soon full."""
 
 
 @pytest.mark.parametrize("websockets", [False, True], ids=["http", "websocket"])
@@ -42,7 +42,6 @@ async def test_a_session_of_codex_meets_no_protocol_error(
     command = (program("codex", BINARY), *profile.command[1:], *SESSION)
     codex = CodingAgent(command, tmp_path, environment)
     ended = await asyncio.to_thread(codex.run, "Say hello. Call no tool.")
-    errors = [line for line in ended.stderr.splitlines() if "ERROR" in line]
-    print(ended.stdout, ended.stderr)
-    assert ended.returncode == 0 or any(said in ended.stderr for said in SAID_BY_THE_GATEWAY)
-    assert errors == [] or ended.returncode
+    is_full = NO_ROOM in ended.stderr
+    assert ended.returncode == 0 or is_full, ended.stderr
+    assert "ERROR" not in ended.stderr or is_full, ended.stderr

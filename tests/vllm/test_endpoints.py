@@ -29,7 +29,9 @@ pytestmark = pytest.mark.vllm
 Json = dict[str, Any]
 
 REQUESTS = 300
-AT_ONCE = 24
+AT_ONCE = 16
+OUTPUT_TOKENS_MAX = 120
+"""Calls and JSON that are none are asked for again, up to their full length each time."""
 CONNECTIONS = 8
 GIVEN_UP = {"required_tool_not_called", "invalid_tool_call", "invalid_structured_output"}
 """What is said of a model that does not do what it must."""
@@ -49,7 +51,11 @@ class Visitor:
     def __init__(self, client: httpx2.AsyncClient, peers: asyncio.Queue[Peer], model: str) -> None:
         self._client = client
         self._peers = peers
-        self._asked: Json = {"model": model, "temperature": 1}
+        self._asked: Json = {
+            "model": model,
+            "temperature": 1,
+            "max_output_tokens": OUTPUT_TOKENS_MAX,
+        }
 
     async def visit(self, number: int) -> None:
         """The request of this number: each endpoint in turn, each with all shapes in turn."""
@@ -79,7 +85,8 @@ class Visitor:
             assert said.error["code"] in GIVEN_UP, said.error
 
     async def _complete(self, turn: int) -> None:
-        body = {"prompt": LONG_ASKED, "max_tokens": 200, **self._asked}
+        tokens = {"max_tokens": OUTPUT_TOKENS_MAX}
+        body = {"model": self._asked["model"], "temperature": 1, "prompt": LONG_ASKED, **tokens}
         more = USAGE if turn % 2 else {}
         answer = await self._client.post("/v1/completions", json={**body, **more})
         assert answer.status_code == 200, answer.text

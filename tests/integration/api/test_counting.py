@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.integration.api.bodies import ADD, MODEL, WEATHER, create
 from tests.integration.api.summaries import user
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from tests.fakes.observation import Backends
 
 Json = dict[str, Any]
+TRIGGER = {"type": "compaction_trigger"}
 CALLED = [
     user("Add 1 and 2"),
     {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"},
@@ -65,6 +68,76 @@ async def test_a_compacted_context_is_counted_as_it_is_shown(client: httpx2.Asyn
     compacted = await create(client, input=[user("x"), {"type": "compaction_trigger"}])
     body = {"input": [*compacted["output"], user("y")]}
     assert await count(client, **body) == (await create(client, **body))["usage"]["input_tokens"]
+
+
+CALL = {"type": "custom_tool_call", "call_id": "d", "name": "say", "input": "naïve 🎉"}
+TURNS: list[list[Json]] = [
+    [user("Hello")],
+    [{"role": "developer", "content": "Mind your manners."}, user("東京 <|end|> \u0000")],
+    [user("x"), {"role": "assistant", "content": "y", "phase": "commentary"}],
+    CALLED,
+    [user("Say it"), CALL, {"type": "custom_tool_call_output", "call_id": "d", "output": "ok"}],
+    [user("[[sim tokens=40]] word " * 20)],
+]
+TOOLS: list[Json] = [ADD, WEATHER, {"type": "custom", "name": "say"}, {"type": "apply_patch"}]
+OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "instructions": st.sampled_from(["", "Be brief.", "# Instructions\n\n* none"]),
+    "tools": st.lists(st.sampled_from(TOOLS), max_size=3, unique_by=str),
+    "tool_choice": st.sampled_from(["auto", "none"]),
+    "parallel_tool_calls": st.booleans(),
+    "reasoning": st.sampled_from([{"effort": "low"}, {"effort": "high", "summary": "auto"}, {}]),
+    "text": st.sampled_from(
+        [
+            {"format": {"type": "json_schema", "name": "n", "schema": SHAPE}},
+            {"format": {"type": "json_object"}},
+            {"verbosity": "low"},
+        ]
+    ),
+    "truncation": st.sampled_from(["auto", "disabled"]),
+    "max_output_tokens": st.integers(16, 64),
+}
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[str, list[Json], Json]:
+    """What is continued, of how many turns each of so many items; then what is asked."""
+    way = draw(st.sampled_from(["nothing", "chain", "conversation"]))
+    earlier = draw(st.lists(st.sampled_from(TURNS), min_size=1, max_size=3))
+    names = draw(st.sets(st.sampled_from(sorted(OPTIONS))))
+    compacted = draw(st.booleans())
+    asked: Json = {name: draw(OPTIONS[name]) for name in sorted(names)}
+    asked["input"] = draw(st.sampled_from(TURNS))
+    turns: list[Json] = [{"input": items} for items in earlier]
+    if compacted:
+        turns.append({"input": [user("Well?"), TRIGGER]})
+    return way, turns, asked
+
+
+@pytest.mark.requirement("count.exact")
+@given(drawn=requests())
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+async def test_whatever_is_asked_is_billed_as_it_is_counted(
+    client: httpx2.AsyncClient, drawn: tuple[str, list[Json], Json]
+) -> None:
+    """Behind nothing, a chain or a conversation, compacted or not, with any of the parameters."""
+    way, turns, asked = drawn
+    if way == "conversation":
+        made = await client.post("/v1/conversations", json={"items": [user("My name is Ada.")]})
+        asked = {**asked, "conversation": made.json()["id"]}
+    said: list[Json] = []
+    for turn in turns:
+        asking = {**turn, "conversation": asked.get("conversation")}
+        asking["previous_response_id"] = asked.get("previous_response_id")
+        response = await create(client, **asking)
+        if way == "chain":
+            asked = {**asked, "previous_response_id": response["id"]}
+        said += [item for item in turn["input"] if item != TRIGGER] + response["output"]
+    if way == "nothing":
+        asked = {**asked, "input": said + asked["input"]}
+    counted = await count(client, **asked)
+    assert counted == (await create(client, **asked))["usage"]["input_tokens"]
 
 
 @pytest.mark.requirement("count.stores-nothing")

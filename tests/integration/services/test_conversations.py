@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,6 +15,7 @@ from gateway.protocol.conversations import NewConversation, parse_items
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.conversations import Conversations
 from gateway.services.models import Models
+from gateway.services.threads import Threads
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal
 from gateway.upstreams.backend import Backend
@@ -49,9 +50,9 @@ class Desk:
 
     async def added(self, *items: Any) -> list[Any]:
         """Context items of a conversation that has been given these."""
-        made = await self.conversations.create(self.principal, NewConversation())
+        made = await self.conversations.create(self.principal, NewConversation(), body_bytes=0)
         named = ids.conversation_id(made.uuid)
-        await self.conversations.add_items(self.principal, named, read(*items))
+        await self.conversations.add_items(self.principal, named, read(*items), body_bytes=0)
         return list((await contents(self.database, self.principal.tenant_id, made.uuid)).items)
 
     def thought(self, said: Unsealed, model: str) -> dict[str, Any]:
@@ -74,14 +75,17 @@ async def desk(database: Database, *models: str) -> AsyncIterator[Desk]:
         keep_alive=KeepAlive(connections_max=1, expiry_s=1), limits=ConnectionLimits()
     )
     pool = Pool([backend], client, stop_ids=(), policy=PoolPolicy(), metrics=Metrics())
-    conversations = Conversations(
-        database,
-        models=Models(pool, aliases={}, efforts={}),
-        sealer=SEALER,
-        renderer=Renderer(vocabulary()),
-        items_max=3,
-    )
-    yield Desk(database, conversations, await new_tenant(database))
+    # Whatever is heavy is done in a thread.
+    with closing(Threads(threads_max=1, inline_bytes_max=-1)) as threads:
+        conversations = Conversations(
+            database,
+            models=Models(pool, aliases={}, efforts={}),
+            sealer=SEALER,
+            renderer=Renderer(vocabulary()),
+            threads=threads,
+            items_max=3,
+        )
+        yield Desk(database, conversations, await new_tenant(database))
     await pool.close()
 
 
@@ -129,6 +133,6 @@ async def test_an_unknown_conversation_is_not_found(shared_database: Database) -
     async with desk(shared_database) as at:
         for named in ("conv_nonsense", ids.conversation_id(ids.new_uuid())):
             with pytest.raises(ResourceNotFound):
-                await at.conversations.add_items(at.principal, named, hello)
+                await at.conversations.add_items(at.principal, named, hello, body_bytes=0)
             with pytest.raises(ResourceNotFound):
                 await at.conversations.delete_item(at.principal, named, "msg_1")

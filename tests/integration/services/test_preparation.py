@@ -236,6 +236,17 @@ async def test_sealed_reasoning_is_in_the_prompt_as_the_model_said_it(
     assert all(item.ids for item in left_out.added)
 
 
+async def test_truncation_leaves_room_for_an_answer(shared_database: Database) -> None:
+    turns = [QUESTION, ANSWER] * 200
+    async with desk(shared_database) as at:
+        cut = await at.prepare(truncation="auto", input=[*turns, QUESTION])
+        asked = await at.prepare(truncation="auto", input=[*turns, QUESTION], max_output_tokens=200)
+        last = await at.prepare(truncation="auto", input="a " * 540, max_output_tokens=200)
+    assert cut.sampling.max_tokens >= CONTEXT_LENGTH // 16
+    assert asked.sampling.max_tokens == 200
+    assert 0 < last.sampling.max_tokens < CONTEXT_LENGTH // 16
+
+
 async def test_reasoning_that_was_sealed_for_others_is_refused(shared_database: Database) -> None:
     seal = SEALER.seal(Binding(ids.new_uuid(), MODEL, "k"), Unsealed(ids=SAID).content)
     async with desk(shared_database) as at:

@@ -8,7 +8,9 @@ import pytest
 from sqlalchemy import delete, insert, select, text, update
 
 from gateway import ids
-from gateway.errors import ClaimLost, StoreError
+from gateway.errors import ClaimLost, ResourceNotFound, StoreError
+from gateway.protocol.context import ConversationPlace
+from gateway.protocol.conversations import Conversation
 from gateway.store import (
     claims,
     endings,
@@ -17,8 +19,10 @@ from gateway.store import (
     messages,
     responses,
     tenants,
+    turns,
     usage,
 )
+from gateway.store import conversations as conversation_rows
 from gateway.store.engine import Database
 from gateway.store.idempotency import IdempotencyKey
 from gateway.store.tables import (
@@ -83,7 +87,59 @@ async def continue_from(database: Database, intruder: TenantId, uuid: UUID) -> l
     return [] if page.items == [item("in-child").json] else ["a foreign item"]
 
 
+async def check_acceptance(database: Database, intruder: TenantId, uuid: UUID) -> None:
+    """Neither the foreign key nor the foreign conversation is in the way, or there."""
+    key = IdempotencyKey(uuid.bytes, b"print", 600)
+    await responses.check(database, intruder, conversation=None, idempotency=key, queued_max=1)
+    with pytest.raises(ResourceNotFound):
+        await responses.check(
+            database,
+            intruder,
+            conversation=ConversationPlace(uuid, 1),
+            idempotency=None,
+            queued_max=None,
+        )
+
+
 ATTACKS: dict[str, tuple[Attack, Any]] = {
+    "conversations.create": (
+        lambda db, who, uuid: conversation_rows.create(
+            db, who, Conversation(uuid, CREATED, {}), [item("held")]
+        ),
+        None,
+    ),
+    "conversations.load": (conversation_rows.load, None),
+    "conversations.set_metadata": (
+        lambda db, who, uuid: conversation_rows.set_metadata(db, who, uuid, {"planted": ""}),
+        None,
+    ),
+    "conversations.delete_conversation": (conversation_rows.delete_conversation, False),
+    "conversations.taken_ids": (
+        lambda db, who, uuid: conversation_rows.taken_ids(db, who, uuid, ["held"]),
+        frozenset(),
+    ),
+    "conversations.add_items": (
+        lambda db, who, uuid: conversation_rows.add_items(
+            db, who, uuid, [item("planted")], items_max=9
+        ),
+        False,
+    ),
+    "conversations.delete_item": (
+        lambda db, who, uuid: conversation_rows.delete_item(db, who, uuid, "held"),
+        None,
+    ),
+    "conversations.find_item": (
+        lambda db, who, uuid: conversation_rows.find_item(db, who, uuid, "held"),
+        None,
+    ),
+    "conversations.list_items": (
+        lambda db, who, uuid: conversation_rows.list_items(
+            db, who, uuid, limit=9, order="asc", after="held"
+        ),
+        None,
+    ),
+    "turns.read": (lambda db, who, uuid: turns.read(db, who, uuid, items_max=9), None),
+    "responses.check": (check_acceptance, None),
     "responses.load": (responses.load, None),
     "responses.delete": (responses.delete, False),
     "endings.finish": (write_over, None),
@@ -123,7 +179,10 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
 def test_every_store_function_of_a_tenant_is_attacked() -> None:
     found = {
         f"{module.__name__.rpartition('.')[2]}.{name}"
-        for module in (endings, events, idempotency, messages, responses, usage)
+        for module in (
+            *(conversation_rows, endings, events, idempotency),
+            *(messages, responses, turns, usage),
+        )
         for name, function in inspect.getmembers(module, inspect.iscoroutinefunction)
         if function.__module__ == module.__name__
         and list(inspect.signature(function).parameters)[:2] == ["database", "tenant_id"]
@@ -148,6 +207,9 @@ async def test_a_foreign_response_is_as_good_as_unknown(
     running = durable_response(owner="owner")
     key = IdempotencyKey(running.uuid.bytes, b"print", 600)
     await responses.insert(database, tenant, replace(running, idempotency=key))
+    for target in (uuid, running.uuid):
+        made = Conversation(target, CREATED, {})
+        await conversation_rows.create(database, tenant, made, [item("held")])
     before = await everything_of(database, tenant)
     attack, nothing = ATTACKS[name]
     for target in (uuid, running.uuid):

@@ -31,6 +31,14 @@ def test_the_oldest_turns_go_first_and_instructions_stay() -> None:
     assert drop_oldest_turns(items, [9, 1, 1, 1, 1, 1, 1, 1], 2) == [0, 3, 4, 5, 6, 7]
 
 
+def test_turns_go_for_what_is_wanted_as_far_as_there_are_any() -> None:
+    items = [USER, ANSWER, USER, USER]
+    assert drop_oldest_turns(items, [1, 1, 1, 9], 0, wanted_tokens=2) == [2, 3]
+    assert drop_oldest_turns(items, [1, 1, 1, 9], 0, wanted_tokens=99) == [3]
+    with pytest.raises(ContextLengthExceeded):
+        drop_oldest_turns(items, [1, 1, 1, 9], 4, wanted_tokens=2)
+
+
 def test_what_stands_before_the_first_user_message_is_a_turn_of_its_own() -> None:
     assert drop_oldest_turns([ANSWER, USER], [4, 4], 1) == [1]
 

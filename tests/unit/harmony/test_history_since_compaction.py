@@ -27,10 +27,10 @@ ITEMS = {
         ("uarcou", [0, 1, 2, 3, 4, 5]),
         ("uacoC", [0, 4]),
         ("uaudC", [0, 4, 2, 3]),
-        ("udC", [2, 0, 1]),
+        ("udC", [0, 1, 2]),
         ("CuCua", [2, 1, 3, 4]),
         ("uaCuauC", [0, 3, 6, 5]),
-        ("uCra", [1, 0, 2, 3]),
+        ("uCra", [0, 1, 2, 3]),
     ],
 )
 def test_a_question_stands_behind_the_summary(items: str, shown: list[int]) -> None:

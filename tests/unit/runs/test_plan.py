@@ -19,7 +19,7 @@ from gateway.generation import Sampling
 from gateway.log import Alive, Compacted, pack
 from gateway.protocol.context import ConversationPlace
 from gateway.protocol.rules import rules_of
-from gateway.runs.plan import COMPACTED_VERSION, compacted_of, inputs_of, plan_of, rebuild
+from gateway.runs.plan import EXTENDED_VERSION, compacted_of, inputs_of, plan_of, rebuild
 from gateway.runs.records import accepted
 from gateway.sealing import Binding
 from gateway.store.claims import Claim, ClaimedRun
@@ -109,7 +109,7 @@ def test_a_run_taken_over_has_no_policy_and_no_items_of_its_own() -> None:
 
 
 def test_a_plan_of_another_version_is_left_to_those_that_know_it() -> None:
-    plan = orjson.dumps({"version": COMPACTED_VERSION + 1})
+    plan = orjson.dumps({"version": EXTENDED_VERSION + 1})
     assert rebuild(claimed(durable(), plan)) is None
     with pytest.raises(ValueError, match="not known"):
         inputs_of(plan)
@@ -122,13 +122,13 @@ def test_a_plan_with_a_compaction_is_for_those_that_know_it() -> None:
     assert (inputs_of(plan_of(spec)), compacted_of(plan_of(spec))) == (3, compacted)
     assert compacted_of(plan_of(plain)) is None
     versions = [orjson.loads(plan_of(one))["version"] for one in (plain, spec)]
-    assert versions == [2, COMPACTED_VERSION]
+    assert versions == [2, EXTENDED_VERSION]
 
 
 def test_a_turn_of_a_conversation_is_for_those_that_know_one() -> None:
     spec = durable(inputs=3, conversation=ConversationPlace(ids.new_uuid(), 7))
     plan = plan_of(spec)
-    assert orjson.loads(plan)["version"] == COMPACTED_VERSION
+    assert orjson.loads(plan)["version"] == EXTENDED_VERSION
     assert (inputs_of(plan), compacted_of(plan)) == (3, None)
     # Whose turn it is stays in its row: that is where its end looks.
     assert made_of(spec) == replace(spec, conversation=None)

@@ -200,15 +200,22 @@ async def test_a_summary_for_what_cannot_be_recorded_is_booked() -> None:
 
 
 async def test_a_summary_for_a_client_that_has_left_is_billed_with_its_response() -> None:
-    stage = Stage(
-        ScriptedTokens([says(ANSWER)]), spec=replace(specification(), compacted=SUMMARY)
-    )
+    stage = Stage(ScriptedTokens([says(ANSWER)]), spec=replace(specification(), compacted=SUMMARY))
     stage.run.cancel()
     await stage.play()
     assert not stage.tokens.requests
     assert [finished.status for finished in stage.archive.finished] == ["cancelled"]
     assert stage.live.fold.usage.output_tokens == 20
     assert stage.archive.metered == []
+
+
+async def test_a_summary_alone_is_no_turn_without_output() -> None:
+    spec = specification()
+    mute = replace(spec.sampling, max_tokens=0)
+    stage = Stage(ScriptedTokens([]), spec=replace(spec, compacted=SUMMARY, sampling=mute))
+    await stage.play()
+    assert [finished.status for finished in stage.archive.finished] == ["completed"]
+    assert b"empty_output_total 0.0" in stage.metrics.exposition()
 
 
 async def test_a_client_that_leaves_while_the_response_is_recorded_leaves_no_open_row() -> None:

@@ -14,6 +14,7 @@ from tests.fakes.stream import as_events, texts
 from tests.fakes.websocket import Peer, connected
 from tests.integration.api.bodies import WEATHER, create
 from tests.integration.api.following import listed, resumed
+from tests.integration.api.summaries import summary_requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -154,6 +155,26 @@ async def test_a_warm_up_is_checked_like_any_request(peer: Peer) -> None:
     output = {"type": "function_call_output", "call_id": "call_none", "output": "1"}
     frame = await peer.refusal(generate=False, input=[output])
     assert frame["error"]["param"] == "input"
+
+
+async def test_a_warm_up_is_not_summarised_and_what_continues_it_is(
+    peer: Peer, backends: Backends
+) -> None:
+    story = [{**USER, "content": "hi"}, {"role": "assistant", "content": "word " * 1200}]
+    managed = [{"type": "compaction", "compact_threshold": 1000}]
+    before = len(await summary_requests(backends))
+    warm = await peer.response(generate=False, store=False, input=story, context_management=managed)
+    assert warm["output"] == []
+    assert len(await summary_requests(backends)) == before
+    answer = await peer.response(
+        "Go on", previous_response_id=warm["id"], store=False, context_management=managed
+    )
+    assert answer["output"][0]["type"] == "compaction"
+    again = await peer.response(
+        "And?", previous_response_id=answer["id"], store=False, context_management=managed
+    )
+    assert again["output"][0]["type"] == "reasoning"
+    assert len(await summary_requests(backends)) == before + 1
 
 
 async def test_a_tool_loop_extends_its_prompt_id_for_id(peer: Peer, backends: Backends) -> None:
