@@ -32,10 +32,13 @@ $(BIN)/python:
 		echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); 3.11 or newer is needed, as in: make PYTHON=python3.12 test" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
 
-# Lock files are complete, so pip need not look for dependencies, which is most of its time.
+# Lock files are complete, so pip need not look for dependencies, which is most of its time. The
+# path file lets `-m gateway`, which the demo shows, work in any folder.
 $(RUNNABLE): requirements-demo.lock | $(BIN)/python
 	@echo "installing what the gateway needs into .venv, once …"
 	@$(PIP) --no-deps --require-hashes -r requirements-demo.lock
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | { \
+		read -r folder; echo "$(CURDIR)" > "$$folder/harmony-gateway-checkout.pth"; }
 	@touch $@
 
 $(READY): requirements-dev.lock pyproject.toml | $(BIN)/python
