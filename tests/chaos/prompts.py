@@ -76,14 +76,14 @@ def shown_for(items: Sequence[Mapping[str, Any]]) -> Shown:
     """What a prompt must show of a context whose last item is a message of the user.
 
     Before the last compaction only messages of the user stay. Its summary follows those that had
-    been answered.
+    been answered, and all of them where nothing else was there.
     """
     last = max((at for at, item in enumerate(items) if item["type"] == "compaction"), default=None)
     if last is None:
         return tuple(map(_message, filter(_is_message, items)))
     before = items[:last]
     done = [at + 1 for at, item in enumerate(before) if item.get("role") != "user"]
-    answered = done[-1] if done else 0
+    answered = done[-1] if done else last
     kept = [item for item in before[:answered] if item.get("role") == "user"]
     behind = [*before[answered:], *filter(_is_message, items[last + 1 :])]
     return (*map(_message, kept), SUMMARY, *map(_message, behind))

@@ -13,16 +13,15 @@ from sqlalchemy import TextClause, text
 from gateway.__main__ import main
 from gateway.store import turns
 
+LOCK: Final = """EXISTS (
+    SELECT FROM responses AS running
+    WHERE running.tenant_id = conversations.tenant_id AND running.id = conversations.writer
+      AND running.status IN ('queued', 'in_progress')
+)"""
 CONDITIONS: Final = (
     (
         "_INSERT_WRITER",
-        """ AND next_position = :conversation_end
-      AND NOT EXISTS (
-          SELECT FROM responses AS running
-          WHERE running.tenant_id = conversations.tenant_id AND running.id = conversations.writer
-            AND running.status IN ('queued', 'in_progress')
-      )
-""",
+        f" AND next_position = :conversation_end\n      AND NOT {LOCK}",
         "",
     ),
     ("_READ", "writer.id IS NOT NULL AS is_locked", "false AS is_locked"),
