@@ -99,4 +99,4 @@ def test_ci_is_a_script_that_bash_can_read() -> None:
     assert script.stat().st_mode & 0o111
     subprocess.run(["bash", "-n", str(script)], check=True)
     steps = re.findall(r"^.*\bmake (.+)$", script.read_text(encoding="utf-8"), re.MULTILINE)
-    assert steps[-3:] == ["lint", "test", "coverage-report"]
+    assert steps[-3:] == ["lint", "test", "core-coverage-report"]
