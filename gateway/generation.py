@@ -119,6 +119,23 @@ class TokenChunk:
     upstream: str = field(default="", compare=False)
 
 
+class Listener(Protocol):
+    """Who hears a generation as it comes.
+
+    `hear` is called in the read that brought the ids, so it must not block; one that says False has
+    heard enough, and the generation is broken off. After it the listener may be full: then nothing
+    is read until there is `room`. What any of these raises ends the generation, too, and comes out
+    of whoever generates.
+    """
+
+    @property
+    def is_full(self) -> bool: ...
+
+    def hear(self, chunk: TokenChunk) -> bool: ...
+
+    async def room(self) -> None: ...
+
+
 class Upstream(Protocol):
     """One inference server.
 
