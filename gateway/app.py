@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.exceptions import ExceptionMiddleware
+from typing_extensions import override
 
 from gateway.api.auth import Authentication
 from gateway.api.chat import chat_endpoint, completion_endpoint
@@ -18,7 +20,7 @@ from gateway.api.errors import routing_error_response
 from gateway.api.openapi.endpoints import OpenApiEndpoints
 from gateway.api.reading import EdgeLimits, Reading
 from gateway.api.responses import ResponseEndpoints
-from gateway.api.routes import Endpoints, routes
+from gateway.api.routes import Endpoints, ShortWay, routes
 from gateway.api.streaming import StreamLimits
 from gateway.api.subsets import compaction_endpoint, counting_endpoint
 from gateway.api.system import SystemEndpoints
@@ -31,33 +33,54 @@ from gateway.protocol.limits import InputLimits
 from gateway.protocol.traces import TraceLimits
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from gateway.settings import Settings
 
 COMMENT_INTERVAL_S = 15.0
 """Half of what impatient proxies wait for a byte."""
 
 
-def create_app(settings: Settings) -> Starlette:
+class Gateway(Starlette):
+    """Starlette with a short way to the routes that nearly all requests take."""
+
+    def __init__(self, process: Process, endpoints: Endpoints) -> None:
+        """`state.process` is what it serves."""
+        self._short_way = ShortWay(endpoints)
+        super().__init__(
+            routes=routes(endpoints),
+            middleware=[
+                Middleware(RequestContext, metrics=process.foundation.metrics),
+                Middleware(DialectPaths),
+                Middleware(Authentication, access=process.access),
+            ],
+            exception_handlers={HTTPException: routing_error_response},
+            lifespan=lambda _: process.running(),
+        )
+        self.state.process = process
+        # A redirect would name the scheme and the host that this process sees behind its proxy.
+        self.router.redirect_slashes = False
+
+    @override
+    def build_middleware_stack(self) -> ASGIApp:
+        """Without Starlette's outermost frame, which would have a part in every write of a stream:
+        `RequestContext` is there to answer what nobody has caught.
+        """
+        routed = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
+        app: ASGIApp = self._short_way.before(routed)
+        for middleware in reversed(self.user_middleware):
+            app = middleware.cls(app, *middleware.args, **middleware.kwargs)
+        return app
+
+
+def create_app(settings: Settings) -> Gateway:
     """The gateway as an ASGI application; `state.process` is what it serves.
 
     `settings` must hold the database's URL and the key pepper. Raises `StartupError` when they
     are missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
     """
     process = Process.of(settings)
-    app = Starlette(
-        routes=routes(_endpoints(process, settings)),
-        middleware=[
-            Middleware(RequestContext, metrics=process.foundation.metrics),
-            Middleware(DialectPaths),
-            Middleware(Authentication, access=process.access),
-        ],
-        exception_handlers={HTTPException: routing_error_response},
-        lifespan=lambda _: process.running(),
-    )
-    app.state.process = process
-    # A redirect would name the scheme and the host that this process sees behind its proxy.
-    app.router.redirect_slashes = False
-    return app
+    return Gateway(process, _endpoints(process, settings))
 
 
 def _endpoints(process: Process, settings: Settings) -> Endpoints:

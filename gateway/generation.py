@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.values import value
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
@@ -91,7 +93,7 @@ class TokenRequest:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TokenLogprob:
     """How likely an id was, as a natural logarithm, and the likeliest ids in its place, best first.
 
@@ -102,7 +104,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TokenChunk:
     """What one read from a backend brought: any number of ids, and at the end why it ended.
 
@@ -197,7 +199,7 @@ class SegmentStarted:
     form: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SegmentText:
     """More text of the open segment; never empty, never half a character, never a marker.
 
@@ -237,7 +239,7 @@ class Where(Enum):
     OVER = "over"  # nothing counts any more
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Place:
     """Where a turn stands. Positions count ids from the first one fed to the parser.
 

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from gateway.generation import FinishReason, TokenLogprob
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 FOLD_VERSION = 2
 """Raised by a release that folds an existing log to other events."""
 PACKING_VERSION: Final = 1
-"""The first byte of what `pack` returns."""
+VERSION_BYTE: Final = bytes([PACKING_VERSION])
+"""What `pack` returns begins with it."""
 
 Status = Literal["completed", "incomplete", "failed", "cancelled"]
 _T = TypeVar("_T")
@@ -59,7 +61,7 @@ class TurnStarted:
     prefill: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Tokens:
     """Ids as the model said them, in order; `logprobs`, if asked for, has one for each.
 
@@ -178,6 +180,9 @@ _FINISH_REASONS: Final = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.C
 _HOP_REASONS: Final[tuple[Literal["backend", "replica"], ...]] = ("backend", "replica")
 _STATUSES: Final[tuple[Status, ...]] = ("completed", "incomplete", "failed", "cancelled")
 _ID_BYTES: Final = 4
+_ONE_ID: Final = struct.Struct("<BI")
+_ONE_ID_HEAD: Final = _ID_BYTES << _TAG_BITS | _TOKENS
+"""The byte before the id of a `Tokens` with one: nothing else begins with it."""
 _LOGPROB: Final = struct.Struct("<fB")
 _ALTERNATIVE: Final = struct.Struct("<If")
 _NUMBER_BITS_MAX: Final = 63
@@ -185,11 +190,18 @@ _NUMBER_BITS_MAX: Final = 63
 
 def pack(entries: Iterable[Entry]) -> bytes:
     """Entries as bytes. Raises `ValueError` for a number or an id that has no packed form."""
-    packed = bytearray([PACKING_VERSION])
-    for entry in entries:
-        tag, body = _pack_entry(entry)
-        packed += _pack_number(len(body) << _TAG_BITS | tag) + body
-    return bytes(packed)
+    return VERSION_BYTE + b"".join(map(packed_entry, entries))
+
+
+def packed_entry(entry: Entry) -> bytes:
+    """One entry as it stands behind the version byte. Raises as `pack` does."""
+    if isinstance(entry, Tokens) and len(entry.ids) == 1 and not entry.logprobs:
+        try:
+            return _ONE_ID.pack(_ONE_ID_HEAD, entry.ids[0])
+        except struct.error as error:
+            raise ValueError(f"an id cannot be packed: {error}") from error
+    tag, body = _pack_entry(entry)
+    return _pack_number(len(body) << _TAG_BITS | tag) + body
 
 
 def unpack(packed: bytes) -> list[Entry]:
@@ -199,27 +211,45 @@ def unpack(packed: bytes) -> list[Entry]:
 
 def unpacked(packed: bytes) -> Iterator[Entry]:
     """The same one by one, each unpacked when it is asked for."""
-    if packed[:1] != bytes([PACKING_VERSION]):
+    if packed[:1] != VERSION_BYTE:
         raise ValueError("not a packed log of a version that is known here")
-    reader = _Reader(packed[1:])
+    reader = _Reader(packed, 1)
     while not reader.is_at_end:
+        for token in reader.single_ids():
+            yield Tokens((token,))
+        if reader.is_at_end:
+            return
         head = reader.number()
         body = reader.take(head >> _TAG_BITS)
         tag = head & (1 << _TAG_BITS) - 1
-        # Nearly all entries are these, and they need no reader.
+        # Most others are these, and they need no reader of their own.
         yield Tokens(_unpack_ids(body)) if tag == _TOKENS else _unpack_entry(tag, _Reader(body))
 
 
 class _Reader:
     """Reads values off the front of bytes. Raises `ValueError` where they end too early."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, position: int = 0) -> None:
         self._content = content
-        self._position = 0
+        self._position = position
 
     @property
     def is_at_end(self) -> bool:
         return self._position == len(self._content)
+
+    def single_ids(self) -> Iterator[int]:
+        """The ids of all `Tokens` with one id that come next, in one pass: a paced stream has
+        little else.
+        """
+        content, start = self._content, self._position
+        if content[start] != _ONE_ID_HEAD:
+            return
+        whole = (len(content) - start) // _ONE_ID.size * _ONE_ID.size
+        for head, token in _ONE_ID.iter_unpack(memoryview(content)[start : start + whole]):
+            if head != _ONE_ID_HEAD:
+                return
+            self._position += _ONE_ID.size
+            yield token
 
     def take(self, length: int) -> bytes:
         start, self._position = self._position, self._position + length

@@ -14,7 +14,7 @@ from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, embedded_database, provisioned
 from gateway.composition.foundation import housekeeping
 from gateway.settings import load_settings
-from gateway.store.migrate import head_revision, upgrade
+from gateway.store.tables import REVISION
 
 if TYPE_CHECKING:
     from gateway.runs.housekeeping import Report
@@ -33,10 +33,12 @@ def upgrade_schema(config: Config = None) -> None:
     """
     settings = load_settings(config)
     run(_upgrade(settings))
-    terminal.step(terminal.OK, "schema", f"at {head_revision()}")
+    terminal.step(terminal.OK, "schema", f"at {REVISION}")
 
 
 async def _upgrade(settings: Settings) -> None:
+    from gateway.store.migrate import upgrade
+
     if settings.database.url is None:
         with embedded_database(settings.data_dir) as url:
             await upgrade(url)
@@ -48,7 +50,7 @@ async def _upgrade(settings: Settings) -> None:
 def current(config: Config = None) -> None:
     """Show the database's revision and the one this release needs. Exit code 1: they differ."""
     settings = load_settings(config)
-    found, needed = run(_revision(settings)), head_revision()
+    found, needed = run(_revision(settings)), REVISION
     terminal.out.print(f"database {found or 'never migrated'}, needed {needed}")
     if found != needed:
         raise typer.Exit(1)

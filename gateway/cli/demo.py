@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from openai import AsyncOpenAI, DefaultAsyncHttpxClient, OpenAIError
 
 from gateway import __version__
 from gateway.app import create_app
@@ -28,9 +27,8 @@ from gateway.composition.foundation import access
 from gateway.errors import AuthenticationError, StartupError
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
-from gateway.store.migrate import head_revision, upgrade
+from gateway.store.tables import REVISION
 from gateway.telemetry import configure_logging
 
 if TYPE_CHECKING:
@@ -67,6 +65,8 @@ def demo(
 
 
 async def _demo(port: int | None, *, once: bool) -> None:
+    from gateway.simulator.app import create_simulator
+
     started = time.perf_counter()
     terminal.out.print(f"Harmony Gateway {__version__}: the Responses API for gpt-oss\n")
     with _listen(port) as listener, listen(HOST, 0, BACKLOG) as backend_listener:
@@ -125,13 +125,15 @@ def _settings(backend_url: str, models: tuple[str, ...]) -> Settings:
 
 async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
     """Start and migrate the embedded PostgreSQL; it is stopped with `stack`."""
+    from gateway.store.migrate import upgrade
+
     started = time.perf_counter()
     url = stack.enter_context(embedded_database(settings.data_dir))
     now = time.perf_counter()
     terminal.step(terminal.OK, "postgres", f"embedded, in {settings.data_dir}", now - started)
     await upgrade(url)
     seconds = time.perf_counter() - now
-    terminal.step(terminal.OK, "schema", f"at {head_revision()}", seconds)
+    terminal.step(terminal.OK, "schema", f"at {REVISION}", seconds)
     return settings.with_database_url(url).with_pepper(load_pepper(settings.data_dir))
 
 
@@ -158,6 +160,8 @@ async def _works(accounts: Access, key: str) -> bool:
 
 async def _answer(base_url: str, key: str, model: str) -> None:
     """One request through the gateway, with OpenAI's client, as anybody would send it."""
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient, OpenAIError
+
     started = time.perf_counter()
     http_client = DefaultAsyncHttpxClient(trust_env=False)  # no proxy on the way to ourselves
     async with AsyncOpenAI(base_url=base_url, api_key=key, http_client=http_client) as client:

@@ -20,7 +20,7 @@ from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
 from gateway.harmony.vocabulary import STOP_IDS, Vocabulary
 from gateway.settings import load_settings
-from gateway.store.migrate import head_revision
+from gateway.store.tables import REVISION
 from gateway.tenancy import TenantId
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.client import build_client
@@ -114,7 +114,7 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
     looking_at = "database"
     try:
         async with provisioned(settings) as complete, connected(complete) as database:
-            detail = f"{kind}, schema at {head_revision()}"
+            detail = f"{kind}, schema at {REVISION}"
             findings.append(Finding(looking_at, ok=True, detail=detail))
             looking_at = "isolation"
             async with database.transaction(NOBODY):

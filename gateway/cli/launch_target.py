@@ -9,15 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from openai import (
-    APIConnectionError,
-    APIStatusError,
-    AuthenticationError,
-    OpenAI,
-    OpenAIError,
-    PermissionDeniedError,
-)
-
 from gateway.cli import demo_environment
 from gateway.errors import StartupError
 
@@ -96,6 +87,15 @@ def _base_url(url: str) -> str:
 
 
 def _ask(base_url: str, api_key: str) -> tuple[OfferedModel, ...]:
+    from openai import (
+        APIConnectionError,
+        APIStatusError,
+        AuthenticationError,
+        OpenAI,
+        OpenAIError,
+        PermissionDeniedError,
+    )
+
     try:
         with OpenAI(
             base_url=base_url, api_key=api_key, max_retries=0, timeout=ASKING_TIMEOUT_S

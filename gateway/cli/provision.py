@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from gateway.composition.foundation import access, connect
 from gateway.errors import StartupError
 from gateway.store.embedded import EmbeddedPostgres
-from gateway.store.migrate import upgrade
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -31,6 +30,8 @@ async def provisioned(settings: Settings) -> AsyncIterator[Settings]:
     Raises `StartupError` and `StoreUnavailable`.
     """
     if settings.database.url is None:
+        from gateway.store.migrate import upgrade
+
         with embedded_database(settings.data_dir) as url:
             await upgrade(url)
             pepper = load_pepper(settings.data_dir)

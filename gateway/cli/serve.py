@@ -14,7 +14,6 @@ from gateway.cli.websocket import FrameBounds
 from gateway.errors import ConfigError
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
-from gateway.simulator.app import create_simulator
 from gateway.simulator.options import Engine, SimulatorOptions
 from gateway.telemetry import EventLog, configure_logging
 
@@ -84,6 +83,8 @@ def simulate(  # noqa: PLR0913 - each is an option
     There is no model in it: what it answers is written in a script. It is for trying the gateway,
     for tests and for load.
     """
+    from gateway.simulator.app import create_simulator
+
     configure_logging("info", "auto")
     chosen: dict[str, Any] = {"models": tuple(model)} if model else {}
     if engine_version is not None:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from openai.types.responses import ResponseIncludable
-from openai.types.responses.service_tier import ServiceTier
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from gateway.protocol.base import WireModel
+from gateway.protocol.documented import Includable, ServiceTier
 from gateway.protocol.items import AnyInputItem, Many
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
@@ -94,7 +93,7 @@ class CreateResponse(WireModel):
     previous_response_id: Annotated[str, Field(max_length=RESPONSE_ID_CHARS_MAX)] | None = None
     prompt: PromptTemplate | None = None
     moderation: Moderation | None = None
-    include: Many[ResponseIncludable] = ()
+    include: Many[Includable] = ()
     tools: Many[AnyTool] = ()
     tool_choice: AnyToolChoice = "auto"
     metadata: Metadata = Field(default_factory=dict)
@@ -126,7 +125,7 @@ class CreateResponse(WireModel):
     truncation: Literal["auto", "disabled"] = "disabled"
     instructions: str | None = None
     store: bool = True
-    service_tier: ServiceTier = None
+    service_tier: ServiceTier | None = None
     top_logprobs: int = Field(0, ge=0, le=TOP_LOGPROBS_MAX)
     context_management: Many[ContextManagement] | None = Field(None, min_length=1)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from gateway.values import value
 
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Event:
     """`data` is the whole JSON object on one line, `type` and `sequence_number` in it.
 

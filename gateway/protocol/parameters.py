@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from openai.types.shared import ReasoningEffort
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from gateway.protocol import documented
 from gateway.protocol.documented import EFFORTS, TOOL_CHOICE_TYPES, TOOL_TYPES
 from gateway.protocol.formats import AnyFormat
 from gateway.protocol.items import Many
@@ -47,7 +47,7 @@ def _known_effort(effort: object) -> object:
     return effort
 
 
-RequestedEffort = Annotated[ReasoningEffort, BeforeValidator(_known_effort)]
+RequestedEffort = Annotated[documented.Effort | None, BeforeValidator(_known_effort)]
 
 
 class ReasoningOptions(NullableModel):

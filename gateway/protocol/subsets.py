@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, get_type_hints
-
-from openai.types.responses import input_token_count_params, response_compact_params
+from typing import TYPE_CHECKING, Final
 
 from gateway.protocol.create import PARAMETERS, CreateResponse
+from gateway.protocol.documented import COMPACT_PARAMETERS, COUNT_PARAMETERS
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.nulls import without_nulls
 from gateway.protocol.refusals import missing, unknown
@@ -27,17 +26,16 @@ class Subset:
     documented: frozenset[str]
 
 
-def _subset_of(params: type) -> Subset:
-    """Read from OpenAI's SDK; only `image` and `personality` are no parameters of a response."""
-    documented = frozenset(get_type_hints(params))
+def _subset_of(documented: frozenset[str]) -> Subset:
+    """Only `image` and `personality` are no parameters of a response."""
     return Subset(documented & PARAMETERS, documented)
 
 
-_COUNTED = _subset_of(input_token_count_params.InputTokenCountParams)
+_COUNTED = _subset_of(COUNT_PARAMETERS)
 # With `truncation: auto` the prompt depends on how much room the answer wants.
 COUNTING: Final = replace(_COUNTED, served=_COUNTED.served | {"max_output_tokens"})
 """`POST /v1/responses/input_tokens`"""
-COMPACTION: Final = _subset_of(response_compact_params.ResponseCompactParams)
+COMPACTION: Final = _subset_of(COMPACT_PARAMETERS)
 """`POST /v1/responses/compact`"""
 
 

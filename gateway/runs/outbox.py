@@ -14,9 +14,9 @@ second one is refused, but the head has moved by exactly its length, which means
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from gateway.log import PACKING_VERSION, pack
+from gateway.log import VERSION_BYTE, packed_entry
 from gateway.store.events import Parcel
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from gateway.log import Entry
     from gateway.store.claims import Claim, Head
-
-_VERSION: Final = bytes([PACKING_VERSION])
 
 
 class Fate(Enum):
@@ -62,7 +60,7 @@ class Outbox:
 
     def put(self, entry: Entry) -> int:
         """Add an entry to what waits; its length in bytes. Raises `ValueError` as `pack` does."""
-        packed = pack((entry,))[len(_VERSION) :]
+        packed = packed_entry(entry)
         self._waiting += packed
         self.end += 1
         self.pending_bytes += len(packed)
@@ -71,7 +69,7 @@ class Outbox:
     def take(self) -> Parcel:
         """All that waits, as the parcel that is under way now. Only when none is."""
         assert self.parcel is None, "a parcel is under way"
-        entries = _VERSION + bytes(self._waiting)
+        entries = VERSION_BYTE + bytes(self._waiting)
         self._waiting.clear()
         count = self.end - self.next_entry
         self.parcel = Parcel(self._claim, self._day, self.next_entry, count, entries)
@@ -81,7 +79,7 @@ class Outbox:
         """What was under way is in the log; how many bytes that frees."""
         parcel, self.parcel = self._under_way(), None
         self._is_refused = False
-        freed_bytes = len(parcel.entries) - len(_VERSION)
+        freed_bytes = len(parcel.entries) - len(VERSION_BYTE)
         self.pending_bytes -= freed_bytes
         self.next_entry += parcel.count
         return freed_bytes

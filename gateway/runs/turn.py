@@ -8,8 +8,8 @@ backend that fails is decided in `failover`, and about a model that does not do 
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import (
@@ -19,12 +19,13 @@ from gateway.errors import (
     UpstreamFailed,
     UpstreamLost,
 )
-from gateway.generation import FinishReason, TokenRequest, Where
+from gateway.generation import FinishReason, TokenRequest
 from gateway.harmony.framing import thread_ids
 from gateway.harmony.grammar import GrammarOptions, languages_of, turn_constraint
-from gateway.harmony.vocabulary import FIRST_SPECIAL, STOP_IDS
-from gateway.log import Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
+from gateway.harmony.vocabulary import STOP_IDS
+from gateway.log import Hold, Hop, Repair, TurnEnded, TurnStarted
 from gateway.runs.failover import Failover
+from gateway.runs.hearing import Hearing
 from gateway.runs.inspection import Inspection
 from gateway.runs.steering import (
     BEGUN_ANEW,
@@ -38,10 +39,10 @@ from gateway.runs.steering import (
 from gateway.upstreams.problems import GrammarFailed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gateway.constraint import Constraint, Node
-    from gateway.generation import Sampling, TokenChunk
+    from gateway.generation import Listener, Sampling, TokenChunk
     from gateway.harmony.vocabulary import Vocabulary
     from gateway.output.fold import Fold, Turn
     from gateway.protocol.rules import TextGrammar
@@ -55,18 +56,20 @@ if TYPE_CHECKING:
 class TokenSource(Protocol):
     """Where tokens come from: the pool of backends.
 
-    `avoid` names backends to use only if no other is left, `attempts_max` how many may be tried
-    (None: as many as the pool tries for a new request). Raises `UpstreamError`: `UpstreamFailed`
-    after the first chunk, any other before it.
+    `generate` returns when the generation has ended, or the listener has heard enough. `avoid`
+    names backends to use only if no other is left, `attempts_max` how many may be tried (None: as
+    many as the pool tries for a new request). Raises `UpstreamError`: `UpstreamFailed` after the
+    first chunk, any other before it; and what the listener raises.
     """
 
-    def stream(
+    async def generate(
         self,
         request: TokenRequest,
+        listener: Listener,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
-    ) -> AsyncGenerator[TokenChunk, None]: ...
+    ) -> None: ...
 
 
 class Surroundings(Protocol):
@@ -120,7 +123,6 @@ class Relay:
         self._attempts = 0
         self._is_announced = False
         self._is_resent = False
-        self._at_header = True
         self._upstream = ""
         self._cached_tokens = 0
         self._languages: Mapping[TextGrammar, Node] = {}
@@ -192,7 +194,6 @@ class Relay:
     async def _hear_out(self, turn: Turn) -> Ending:
         """Have a turn said to its end."""
         self._failover.begin()
-        self._at_header = True
         while (ending := self._unsaid_ending(turn)) is None:
             try:
                 return await self._attempt(turn)
@@ -278,31 +279,32 @@ class Relay:
         if self._is_resent and not self._is_unbound:
             self._begin_anew(turn)
         request = self._request(turn)
-        chunks = self._engine.tokens.stream(
-            request, avoid=self._failover.left, attempts_max=1 if self._is_resent else None
-        )
         resent = len(request.prompt_ids) if self._is_resent else 0
-        is_taken, finish = False, None
+        hearing = Hearing(
+            self._pen,
+            self._course,
+            meet=partial(self._meet, resent),
+            first_token=self._heard_first,
+        )
         try:
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    if not is_taken:
-                        self._taken(resent)
-                        self._meet(chunk)
-                        is_taken = True
-                    if (ending := self._hear(chunk)) is not None:
-                        return ending
-                    finish = chunk.finish
-                    if self._pen.is_ahead:
-                        await self._pen.catch_up()
+            await self._engine.tokens.generate(
+                request,
+                hearing,
+                avoid=self._failover.left,
+                attempts_max=1 if self._is_resent else None,
+            )
         except UpstreamLost:
             self._taken(resent)
             raise
         except ModelNotFound as error:
             raise NoUpstreamAvailable(self._spec.model, "no backend lists it now") from error
-        if finish is None:
+        finally:
+            self._cached_tokens = hearing.cached_tokens or self._cached_tokens
+        if hearing.ending is not None:
+            return hearing.ending
+        if hearing.finish is None:
             raise UpstreamFailed("the generation has no end", upstream=self._upstream)
-        return Ending(finish)
+        return Ending(hearing.finish)
 
     def _begin_anew(self, turn: Turn) -> None:
         """Take back a message that another backend does better to begin again."""
@@ -316,8 +318,9 @@ class Relay:
             self._hop(Hop("backend", resent))
         self._is_announced = False
 
-    def _meet(self, first: TokenChunk) -> None:
+    def _meet(self, resent: int, first: TokenChunk) -> None:
         """A backend sends its first chunk: it tells whether it holds the model to the rules."""
+        self._taken(resent)
         self._upstream = first.upstream
         if not self._course.has_checks:
             return
@@ -325,36 +328,10 @@ class Relay:
         if not first.constrained and not self._fold.is_held:
             self._pen.append(Hold())
 
-    def _hear(self, chunk: TokenChunk) -> Ending | None:
-        """Write what a chunk brings, up to where the gateway ends the turn, if it does."""
-        if chunk.cached_tokens:
-            self._cached_tokens = chunk.cached_tokens
-        if chunk.ids and self._first_token is not None:
+    def _heard_first(self) -> None:
+        if self._first_token is not None:
             self._first_token()
             self._first_token = None
-        ids, fold, course = chunk.ids, self._fold, self._course
-        if not self._at_header and ids and course.passes(fold, ids):
-            self._pen.append(Tokens(tuple(ids), tuple(chunk.logprobs or ())))
-            return None
-        at = 0
-        while at < len(ids):
-            count = course.stretch(fold, ids[at:] if at else ids)
-            if not count:
-                return course.out_of_budget(fold)
-            logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
-            self._pen.append(Tokens(tuple(ids[at : at + count]), logprobs))
-            if (ending := self._look(fold, ids[at])) is not None:
-                return ending
-            at += count
-        return None
-
-    def _look(self, fold: Fold, token: int) -> Ending | None:
-        """After a marker, or text that begins with `token`: what is to be done, if anything."""
-        at_header = self._at_header or token >= FIRST_SPECIAL
-        ending = self._course.look(fold, at_header=at_header)
-        if at_header:
-            self._at_header = fold.place.where is not Where.BODY
-        return ending
 
     def _hop(self, hop: Hop) -> None:
         self._pen.append(hop)

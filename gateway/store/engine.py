@@ -17,7 +17,7 @@ from sqlalchemy import event, exc, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.store.dsn import driver_url
-from gateway.store.migrate import head_revision
+from gateway.store.tables import REVISION
 from gateway.store.tables import APP_ROLE, RUNS_ROLE
 from gateway.store.translation import DRIVER_ERRORS, translate
 
@@ -103,7 +103,7 @@ class Database:
 
     async def revision_is_current(self) -> bool:
         """Is the schema the one this release was written for?"""
-        return await self.revision() == head_revision()
+        return await self.revision() == REVISION
 
     @asynccontextmanager
     async def transaction(self, tenant_id: TenantId) -> AsyncIterator[AsyncConnection]:

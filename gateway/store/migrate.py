@@ -1,17 +1,15 @@
-"""The schema's revisions: where they are, which is the newest, and how to get there.
+"""The schema's revisions: where they are, and how to get to the newest.
 
 The lock is one of a session: migrate over a direct connection, not through a transaction pooler.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from alembic import command
 from alembic.config import Config
-from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import NullPool, text
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -43,19 +41,8 @@ def alembic_config(connection: Connection | None = None) -> Config:
     return config
 
 
-@cache
-def head_revision() -> str:
-    """The revision that this release needs."""
-    head = ScriptDirectory.from_config(alembic_config()).get_current_head()
-    if head is None:
-        raise StartupError(
-            f"no migrations in {migrations_folder()}", remedy="Reinstall the package."
-        )
-    return head
-
-
 async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 10.0) -> None:
-    """Bring the database at `url` to `head_revision`, creating what is missing.
+    """Bring the database at `url` to `tables.REVISION`, creating what is missing.
 
     Any number of processes may call it at once: one works, the others wait up to `wait_s` for it.
     Within a process it runs once at a time, because Alembic's environment is global.

@@ -40,6 +40,9 @@ sees no item, no body and no key."""
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
+REVISION: Final = "f27a90c3d5b8"
+"""The newest revision of the schema (`migrations`), which these tables describe."""
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",

@@ -25,7 +25,7 @@ from gateway.upstreams.server import InferenceServer
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 
-    from gateway.generation import TokenChunk, TokenRequest
+    from gateway.generation import Listener, TokenChunk, TokenRequest
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
@@ -187,6 +187,23 @@ class Pool:
             else:
                 return
         raise NoUpstreamAvailable(request.model, "; ".join(reasons))
+
+    async def generate(
+        self,
+        request: TokenRequest,
+        listener: Listener,
+        *,
+        avoid: Collection[str] = (),
+        attempts_max: int | None = None,
+    ) -> None:
+        """The same, heard by `listener` as it comes. What the listener raises comes out, too."""
+        chunks = self.stream(request, avoid=avoid, attempts_max=attempts_max)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                if not listener.hear(chunk):
+                    return
+                if listener.is_full:
+                    await listener.room()
 
     def _attempts(
         self, request: TokenRequest, avoid: Collection[str], attempts_max: int

@@ -10,8 +10,8 @@ from alembic.script import ScriptDirectory
 
 from gateway.errors import StartupError
 from gateway.store import migrate as store_migrate
-from gateway.store.migrate import alembic_config, head_revision, migrations_folder, run_locked
-from gateway.store.tables import metadata
+from gateway.store.migrate import alembic_config, migrations_folder, run_locked
+from gateway.store.tables import REVISION, metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,11 +74,11 @@ def test_an_installed_package_brings_its_migrations(
     shutil.copytree(migrations_folder(), tmp_path / "_migrations")
     monkeypatch.setattr(store_migrate, "_PACKAGE", tmp_path)
     assert migrations_folder() == tmp_path / "_migrations"
-    assert revisions()[-1] == head_revision()
+    assert revisions()[-1] == REVISION
 
 
 def test_there_is_one_line_of_revisions() -> None:
-    assert script_directory().get_heads() == [head_revision()]
+    assert script_directory().get_heads() == [REVISION]
 
 
 async def test_every_revision_can_be_undone_and_done_again(

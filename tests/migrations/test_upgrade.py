@@ -14,8 +14,8 @@ from gateway import ids
 from gateway.errors import StartupError, StoreError, StoreUnavailable
 from gateway.store import claims, responses, tenants
 from gateway.store.engine import Database
-from gateway.store.migrate import alembic_config, head_revision, run_locked, upgrade
-from gateway.store.tables import APP_ROLE, RUNS_ROLE
+from gateway.store.migrate import alembic_config, run_locked, upgrade
+from gateway.store.tables import APP_ROLE, REVISION, RUNS_ROLE
 from gateway.tenancy import TenantId
 from tests.conftest import opened
 from tests.fakes.stored import TERMS, durable_response, store_turn
@@ -53,7 +53,7 @@ async def test_four_processes_may_upgrade_at_once(
         _, complaint = await process.communicate()
         assert (process.returncode, complaint) == (0, b"")
     rows = await postgres.fetch("SELECT version_num FROM alembic_version", url=empty_database_url)
-    assert [row["version_num"] for row in rows] == [head_revision()]
+    assert [row["version_num"] for row in rows] == [REVISION]
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ is everything that OpenAI does not know.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final
 
-from openai.types.chat import completion_create_params
 from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest
@@ -28,6 +27,7 @@ from gateway.protocol.chat.parameters import ChatRequest
 from gateway.protocol.chat.places import Places
 from gateway.protocol.chat.respelling import SHARED, Respelled, respelled, shared
 from gateway.protocol.create import LOGPROBS
+from gateway.protocol.documented import CHAT_PARAMETERS as DOCUMENTED
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.nulls import without_nulls
 from gateway.protocol.refusals import missing, unknown, unsupported
@@ -38,11 +38,6 @@ if TYPE_CHECKING:
     from gateway.protocol.limits import InputLimits
 
     Json = dict[str, Any]
-
-DOCUMENTED: Final = frozenset(
-    get_type_hints(completion_create_params.CompletionCreateParamsBase)
-) | {"stream"}
-
 
 CHAT_PARAMETERS: Final = frozenset(ChatRequest.model_fields) | SHARED
 

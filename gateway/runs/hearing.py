@@ -1,0 +1,120 @@
+"""One attempt at a turn: what a backend says goes into the log, up to where the turn is to end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.generation import Where
+from gateway.harmony.vocabulary import FIRST_SPECIAL
+from gateway.log import Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.generation import FinishReason, TokenChunk
+    from gateway.runs.journal import Pen
+    from gateway.runs.steering import Course, Ending
+
+
+class Hearing:
+    """The listener of one generation (`gateway.generation.Listener`).
+
+    `meet` is called with the first chunk, before any of it is written, and `first_token` when the
+    first id comes. What is written raises `ClaimLost` once the log is another's.
+    """
+
+    __slots__ = (
+        "_append",
+        "_at_header",
+        "_course",
+        "_fold",
+        "_heard_none",
+        "_is_met",
+        "_meet",
+        "_pen",
+        "_first_token",
+        "cached_tokens",
+        "ending",
+        "finish",
+    )
+
+    def __init__(
+        self,
+        pen: Pen,
+        course: Course,
+        *,
+        meet: Callable[[TokenChunk], None],
+        first_token: Callable[[], None],
+    ) -> None:
+        self.ending: Ending | None = None
+        """How the gateway ends the turn; None while it lets the backend speak."""
+        self.finish: FinishReason | None = None
+        """How the backend ended it."""
+        self.cached_tokens = 0
+        """How many ids of the prompt the backend had read before."""
+        self._pen = pen
+        self._append = pen.append
+        # Nobody folds the log again while its run still writes.
+        self._fold = pen.live.fold
+        self._course = course
+        self._meet = meet
+        self._first_token = first_token
+        self._is_met = False
+        self._heard_none = True
+        self._at_header = True
+
+    @property
+    def is_full(self) -> bool:
+        """The log is too far ahead of the database."""
+        return self._pen.is_ahead
+
+    async def room(self) -> None:
+        """Wait until the database has caught up. Raises `ClaimLost`."""
+        await self._pen.catch_up()
+
+    def hear(self, chunk: TokenChunk) -> bool:
+        """Write what a chunk brings; False once the gateway ends the turn."""
+        if self._heard_none:
+            self._begin(chunk)
+        if chunk.cached_tokens:
+            self.cached_tokens = chunk.cached_tokens
+        self.finish = chunk.finish
+        ids = chunk.ids
+        if not ids:
+            return True
+        if not self._at_header and self._course.passes(self._fold, ids):
+            self._append(Tokens(tuple(ids), tuple(chunk.logprobs or ())))
+            return True
+        self.ending = self._write(chunk)
+        return self.ending is None
+
+    def _begin(self, chunk: TokenChunk) -> None:
+        if not self._is_met:
+            self._is_met = True
+            self._meet(chunk)
+        if chunk.ids:
+            self._heard_none = False
+            self._first_token()
+
+    def _write(self, chunk: TokenChunk) -> Ending | None:
+        """Piece by piece, with a look at the turn after each; returns how it ends, if it does."""
+        ids, fold, course = chunk.ids, self._fold, self._course
+        at = 0
+        while at < len(ids):
+            count = course.stretch(fold, ids[at:] if at else ids)
+            if not count:
+                return course.out_of_budget(fold)
+            logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
+            self._append(Tokens(tuple(ids[at : at + count]), logprobs))
+            if (ending := self._look(ids[at])) is not None:
+                return ending
+            at += count
+        return None
+
+    def _look(self, token: int) -> Ending | None:
+        """After a marker, or text that begins with `token`: what is to be done, if anything."""
+        at_header = self._at_header or token >= FIRST_SPECIAL
+        ending = self._course.look(self._fold, at_header=at_header)
+        if at_header:
+            self._at_header = self._fold.place.where is not Where.BODY
+        return ending
