@@ -21,7 +21,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 	--omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund --no-update-notifier
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-e2e check lint coverage core-coverage-report coverage-report bench chaos fuzz openapi fmt test-vllm nightly lock clean
+.PHONY: help demo test test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -101,8 +101,11 @@ core-coverage-report: $(READY) ## what the last run covered of the core; fails b
 coverage-report: core-coverage-report ## the same, and of all; fails below 95 %
 	$(BIN)/coverage report --fail-under=95
 
-bench: $(READY) ## tokens per core and time to first token, beside the bare backend
-	$(BIN)/python -m tests.load.bench
+bench: $(READY) ## CPU per token, times and memory, beside nginx and others; needs a C compiler; ONLY=a,b
+	$(BIN)/python -m tests.load.bench --save $(if $(ONLY),--only $(ONLY))
+
+bench-quick: $(READY) ## the same in two minutes, less exact
+	$(BIN)/python -m tests.load.bench --quick $(if $(ONLY),--only $(ONLY))
 
 chaos: $(READY) ## kill and freeze backends, replicas and PostgreSQL under load; SCENARIO=all SEED=…
 	$(BIN)/python -m tests.chaos $(or $(SCENARIO),all) --form full $(if $(SEED),--seed $(SEED))

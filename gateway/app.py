@@ -46,7 +46,7 @@ class Gateway(Starlette):
 
     def __init__(self, process: Process, endpoints: Endpoints) -> None:
         """`state.process` is what it serves."""
-        self._short_way = ShortWay(endpoints)
+        self._endpoints = endpoints
         super().__init__(
             routes=routes(endpoints),
             middleware=[
@@ -67,7 +67,7 @@ class Gateway(Starlette):
         `RequestContext` is there to answer what nobody has caught.
         """
         routed = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
-        app: ASGIApp = self._short_way.before(routed)
+        app: ASGIApp = ShortWay(routed, self._endpoints)
         for middleware in reversed(self.user_middleware):
             app = middleware.cls(app, *middleware.args, **middleware.kwargs)
         return app

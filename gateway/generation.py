@@ -69,8 +69,10 @@ class Sampling:
         A backend that goes on starts its random numbers anew: with the same seed it would draw
         those again that the first ids were drawn with, so the seed is derived from the place.
         """
+        if not generated:
+            return self
         seed = self.seed
-        if seed is not None and generated:
+        if seed is not None:
             digest = hashlib.sha256(b"%d %d" % (seed, generated)).digest()
             seed = int.from_bytes(digest[:8], "big") >> 1
         return replace(self, max_tokens=self.max_tokens - generated, seed=seed)
@@ -267,8 +269,10 @@ class TokenParser(Protocol):
     recoveries: dict[str, int]
     """How often each recovery rule fired, by name."""
 
-    reasoning_tokens: int
-    """Ids inside the bodies of reasoning segments so far."""
+    @property
+    def reasoning_tokens(self) -> int:
+        """Ids inside the bodies of reasoning segments so far."""
+        ...
 
     @property
     def place(self) -> Place:
@@ -300,6 +304,17 @@ class TokenUsage:
     reasoning_tokens: int = 0
     recomputed_tokens: int = 0
     voided_tokens: int = 0
+
+    def copy(self) -> TokenUsage:
+        """The same counts."""
+        return TokenUsage(
+            self.input_tokens,
+            self.cached_tokens,
+            self.output_tokens,
+            self.reasoning_tokens,
+            self.recomputed_tokens,
+            self.voided_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,10 +262,13 @@ class _Reader:
 
     def number(self) -> int:
         number = 0
-        for shift in range(0, _NUMBER_BITS_MAX, 7):
-            byte = self.take(1)[0]
+        for position, shift in enumerate(range(0, _NUMBER_BITS_MAX, 7), self._position):
+            if position == len(self._content):
+                raise ValueError("a log entry is cut off")
+            byte = self._content[position]
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
+                self._position = position + 1
                 return number
         raise ValueError("a number in a log entry is too large")
 

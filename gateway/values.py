@@ -7,15 +7,14 @@ from typing import TypeVar
 
 from typing_extensions import dataclass_transform
 
-_Class = TypeVar("_Class", bound=type)
+_T = TypeVar("_T")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def value(cls: _Class) -> _Class:
+def value(cls: type[_T]) -> type[_T]:
     """A slotted dataclass, equal and hashed by its fields, that nobody may change.
 
-    The type checker is told that it is frozen, and nothing guards it at run time: the guard makes
-    a dataclass set each field through a call, which takes four times as long as all the rest.
+    The type checker is told that it is frozen, and nothing guards it at run time: with the guard
+    each field is set through a call, and making the value takes four times as long.
     """
-    made: _Class = dataclass(slots=True, unsafe_hash=True)(cls)
-    return made
+    return dataclass(slots=True, unsafe_hash=True)(cls)

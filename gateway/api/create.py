@@ -121,7 +121,7 @@ class CreateEndpoint:
             pass
         stream = EventStream(send, self._stream_limits, asked.encoder(scope))
         await stream.write(
-            generation.follow(),
+            generation.play,
             headers=_headers(asked, generation),
             comments=generation.is_durable,
         )

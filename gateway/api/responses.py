@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
@@ -12,6 +13,7 @@ from gateway.api.connection import while_connected
 from gateway.api.pages import list_body, page_query
 from gateway.api.query import boolean, check_include, integer
 from gateway.api.streaming import EventStream
+from gateway.protocol.events import play_batches
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -59,7 +61,9 @@ class ResponseEndpoints:
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             encode = dialects.encoder(scope, obfuscate=obfuscate)
             stream = EventStream(send, self._limits, encode)
-            await while_connected(receive, stream.write(batches, comments=True))
+            await while_connected(
+                receive, stream.write(partial(play_batches, batches), comments=True)
+            )
 
         return answer
 

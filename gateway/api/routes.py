@@ -78,22 +78,19 @@ class ShortWay:
     The same places are in `routes`, for every other spelling of a request for them.
     """
 
-    def __init__(self, endpoints: Endpoints) -> None:
+    def __init__(self, app: ASGIApp, endpoints: Endpoints) -> None:
+        """`app` is left whatever is not known here."""
+        self._app = app
         self._apps: dict[str, ASGIApp] = {
             "/v1/responses": endpoints.create,
             "/v1/chat/completions": endpoints.chat,
             "/v1/completions": endpoints.completions,
         }
 
-    def before(self, otherwise: ASGIApp) -> ASGIApp:
-        """An application that leaves to another what it does not know."""
-        apps = self._apps
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            is_post = scope["type"] == "http" and scope["method"] == "POST"
-            # Below a root path it is the rest of the path that counts: the router knows how.
-            is_plain = is_post and not scope.get("root_path")
-            known = apps.get(scope["path"]) if is_plain else None
-            await (known or otherwise)(scope, receive, send)
-
-        return app
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        # Below a root path it is the rest of the path that counts: the router knows how.
+        is_plain = scope["type"] == "http" and not scope.get("root_path")
+        if is_plain and scope["method"] == "POST":
+            app = self._apps.get(scope["path"], app)
+        await app(scope, receive, send)

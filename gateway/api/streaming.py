@@ -7,20 +7,21 @@ socket and the events of one list: whatever makes the events waits with it or le
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Self
 
 from gateway.api import sse
 from gateway.api.body import ClientDisconnected
+from gateway.api.writing import Later, begin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import Awaitable, Iterable, Iterator
 
     from starlette.types import Send
 
     from gateway.api.sse import Encode
-    from gateway.protocol.events import Event
+    from gateway.protocol.events import Event, Play
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,79 +38,147 @@ class StreamLimits:
 
 
 class EventStream:
-    """One answer of server-sent events."""
+    """One answer of server-sent events.
+
+    What is shown is written in the same call: events that are made in one turn of the loop leave
+    in one system call, and the request's task sleeps until there is an end, or a client to wait
+    for.
+    """
 
     def __init__(self, send: Send, limits: StreamLimits, encode: Encode) -> None:
         """`encode` is how the client is shown events."""
         self._send = send
         self._limits = limits
         self._encode = encode
-        self._written_at = asyncio.get_running_loop().time()
+        self._clock = asyncio.get_running_loop().time
+        self._written_at = self._clock()
 
     async def write(
-        self,
-        batches: AsyncGenerator[list[Event], None],
-        *,
-        headers: Iterable[tuple[bytes, bytes]] = (),
-        comments: bool,
+        self, play: Play, *, headers: Iterable[tuple[bytes, bytes]] = (), comments: bool
     ) -> None:
         """Status 200, the events as they come, and the end.
 
         The end mark follows the terminal event, or an empty list, which says that it was there
         before; a stream that ends otherwise was cut off, and its client may resume it. `comments`
         into silence are for streams whose silence may be that of another replica; a run says by
-        itself that it is alive. Finalises `batches` whatever happens. Raises `ClientDisconnected`.
+        itself that it is alive. Raises `ClientDisconnected`.
         """
-        async with aclosing(batches):
-            start = {"type": "http.response.start", "status": 200}
-            await self._send(start | {"headers": [*sse.HEADERS, *headers]})
-            if comments:
-                await self._write_with_comments(batches)
-            else:
-                await self._write_events(batches)
-            await self._send({"type": "http.response.body", "body": b""})
+        await self._send(
+            {"type": "http.response.start", "status": 200, "headers": [*sse.HEADERS, *headers]}
+        )
+        if comments:
+            await self._play_with_comments(play)
+        else:
+            await play(self._show)
+        await self._send({"type": "http.response.body", "body": b""})
 
-    async def _write_with_comments(self, batches: AsyncGenerator[list[Event], None]) -> None:
+    async def _play_with_comments(self, play: Play) -> None:
         failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
-            reading = asyncio.timeout(None)
-            commenting = group.create_task(self._comment(reading))
-            try:
-                async with reading:
-                    await self._write_events(batches)
-            except Exception as error:  # noqa: BLE001 - raised again below, outside of the group
-                failure = error
-            commenting.cancel()
-        if reading.expired():
+            playing = asyncio.timeout(None)
+            with _Comments(self, group, playing):
+                try:
+                    async with playing:
+                        await play(self._show)
+                except Exception as error:  # noqa: BLE001 - raised again, outside of the group
+                    failure = error
+        if playing.expired():
             raise ClientDisconnected
         if failure is not None:
             raise failure
 
-    async def _write_events(self, batches: AsyncGenerator[list[Event], None]) -> None:
+    def _show(self, events: list[Event]) -> Awaitable[None] | None:
+        if len(events) == 1 and not events[0].is_terminal:
+            frames = self._encode(events[0])
+            return self._write(frames) if frames else None
         bytes_max = self._limits.write_bytes_max
-        async for events in batches:
-            if not events:
-                await self._write(sse.DONE)
-            for chunk in sse.writes(events, self._encode, bytes_max=bytes_max):
-                await self._write(chunk)
+        chunks = sse.writes(events, self._encode, bytes_max=bytes_max) if events else [sse.DONE]
+        return self._write_all(iter(chunks))
 
-    async def _comment(self, reading: asyncio.Timeout) -> None:
-        """Comment on silence; let `reading` expire when the client takes none of it."""
-        clock = asyncio.get_running_loop().time
-        try:
-            while True:
-                await asyncio.sleep(self._written_at + self._limits.comment_interval_s - clock())
-                if clock() - self._written_at >= self._limits.comment_interval_s:
-                    await self._write(sse.COMMENT)
-        except ClientDisconnected:
-            reading.reschedule(clock())
+    def _write_all(self, chunks: Iterator[bytes]) -> Awaitable[None] | None:
+        for chunk in chunks:
+            rest = self._write(chunk)
+            if rest is not None:
+                return Later(partial(self._catch_up, rest, chunks))
+        return None
 
-    async def _write(self, chunk: bytes) -> None:
-        clock = asyncio.get_running_loop().time
-        self._written_at = clock()
+    async def _catch_up(self, rest: Awaitable[None], chunks: Iterator[bytes]) -> None:
+        await rest
+        for chunk in chunks:
+            if (left := self._write(chunk)) is not None:
+                await left
+
+    def _write(self, chunk: bytes) -> Awaitable[None] | None:
+        self._written_at = self._clock()
+        rest = begin(self._send({"type": "http.response.body", "body": chunk, "more_body": True}))
+        return None if rest is None else Later(partial(self._wait, rest))
+
+    async def _wait(self, rest: Awaitable[None]) -> None:
         try:
             async with asyncio.timeout(self._limits.write_timeout_s):
-                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await rest
         except TimeoutError:
             raise ClientDisconnected from None
-        self._written_at = clock()
+        self._written_at = self._clock()
+
+    async def comment(self) -> None:
+        """Write one. Raises `ClientDisconnected`."""
+        rest = self._write(sse.COMMENT)
+        if rest is not None:
+            await rest
+
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds nothing was written."""
+        return self._clock() - self._written_at
+
+    @property
+    def comment_interval_s(self) -> float:
+        """After so many there is to be a comment."""
+        return self._limits.comment_interval_s
+
+
+class _Comments:
+    """While entered, comments on silence, in a task of `group` each time.
+
+    Its timer is not moved by what is written: when it fires, it is set again for what is left of
+    the silence. Lets `playing` expire when the client takes nothing of a comment.
+    """
+
+    def __init__(
+        self, stream: EventStream, group: asyncio.TaskGroup, playing: asyncio.Timeout
+    ) -> None:
+        self._stream = stream
+        self._group = group
+        self._playing = playing
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._commenting: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._schedule(self._stream.comment_interval_s)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._commenting is not None:
+            self._commenting.cancel()
+
+    def _schedule(self, delay_s: float) -> None:
+        self._timer = self._loop.call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        interval_s = self._stream.comment_interval_s
+        left_s = interval_s - self._stream.silent_s
+        if left_s <= 0:
+            if self._commenting is None or self._commenting.done():
+                self._commenting = self._group.create_task(self._comment())
+            left_s = interval_s
+        self._schedule(left_s)
+
+    async def _comment(self) -> None:
+        try:
+            await self._stream.comment()
+        except ClientDisconnected:
+            self._playing.reschedule(self._loop.time())

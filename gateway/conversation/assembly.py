@@ -158,7 +158,9 @@ class _Intake:
     def take(self, ordinal: int, item: InputItem) -> ContextItem | None:
         """The item at `ordinal`; None for one that adds nothing."""
         taken: ContextItem | None = None
-        if isinstance(item, ItemReference):
+        if isinstance(item, Message):
+            taken = self._message(ordinal, item)
+        elif isinstance(item, ItemReference):
             taken = self._look_up(item)
         elif isinstance(item, Compaction):
             taken = self._summary(ordinal, item)
@@ -208,6 +210,18 @@ class _Intake:
             return item.id
         return ids.input_item_id(_ID_PREFIXES[item.type], self._response, ordinal)
 
+    def _message(self, ordinal: int, item: Message) -> ContextItem:
+        """As `_as_context` has it; most items are one."""
+        item_id = self._item_id(ordinal, item)
+        return ContextItem(
+            kind="message",
+            item_id=item_id,
+            json=_body(item, item_id, "completed"),
+            role=item.role,
+            phase=item.phase,
+            parsed=item,
+        )
+
     def _as_context(self, ordinal: int, item: PlainItem) -> ContextItem:
         """An item as the request brought it, with an id and a status for the listing."""
         item_id = self._item_id(ordinal, item)
@@ -217,14 +231,10 @@ class _Intake:
         status = "completed" if complete else "incomplete"
         if isinstance(item, ApplyPatchCallOutput):
             status = item.status
-        body = item.model_dump(mode="python", exclude_none=True)
-        body |= {"id": item_id, "status": status}
         return ContextItem(
             kind=item.type,
             item_id=item_id,
-            json=orjson.dumps(body),
-            role=item.role if isinstance(item, Message) else None,
-            phase=item.phase if isinstance(item, Message) else None,
+            json=_body(item, item_id, status),
             call_id=item.call_id if isinstance(item, CallItem | OutputItem) else None,
             name=call_of(item).name if isinstance(item, CallItem) else None,
             complete=complete,
@@ -232,11 +242,19 @@ class _Intake:
         )
 
 
+def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
+    """What is stored and listed."""
+    body = item.model_dump(exclude_none=True)
+    return orjson.dumps(body | {"id": item_id, "status": status})
+
+
 def _answered_calls(items: Iterable[InputItem]) -> set[int]:
     """Indexes of the calls that have an output: the next one of their `call_id`."""
     waiting: dict[str, int] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):
+        if isinstance(item, Message):
+            continue
         if isinstance(item, CallItem):
             waiting[item.call_id] = index
         elif isinstance(item, OutputItem) and item.call_id in waiting:
@@ -253,7 +271,7 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
     waiting: dict[str | None, str] = {}
     for item in items:
         call_id = item.call_id
-        if _is_cut_call(item):
+        if item.kind == "message" or _is_cut_call(item):
             continue
         if item.kind == "compaction":
             # What it hides is over: an output behind it could not be shown with its call.

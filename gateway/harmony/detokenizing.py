@@ -10,22 +10,32 @@ if TYPE_CHECKING:
 
     from gateway.harmony.vocabulary import Vocabulary
 
-_Decoder = codecs.getincrementaldecoder("utf-8")
+# What the standard library's incremental decoder calls; its own Python around that costs more.
+_decode = codecs.utf_8_decode
 
 
 class Detokenizer:
     """The text of one message's ids. Tokens may end in the middle of a UTF-8 sequence."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._piece = vocabulary.piece
-        self._decoder = _Decoder("replace")
+        self._piece = vocabulary.pieces.__getitem__
+        self._rest = b""
         self._text = ""
         self._spelling = b""
         self._tokens: tuple[int, ...] = ()
 
     def feed(self, ids: Sequence[int]) -> str:
         """What has become readable; bytes of an unfinished character wait for the next call."""
-        return self._decoder.decode(b"".join(map(self._piece, ids)))
+        return self._readable(b"".join(map(self._piece, ids)))
+
+    def read(self, ids: Sequence[int]) -> str | None:
+        """The same, unless some id is no text, or there is none: then None, and nothing was read."""
+        if len(ids) == 1:
+            spelling = self._piece(ids[0])
+        else:
+            pieces = list(map(self._piece, ids))
+            spelling = b"".join(pieces) if all(pieces) else b""
+        return self._readable(spelling) if spelling else None
 
     def trace(self, ids: Sequence[int], position: int) -> tuple[str, tuple[int, ...]]:
         """The same, and the positions of the ids that spell it; the first id is at `position`.
@@ -38,10 +48,10 @@ class Detokenizer:
         is_exact = True
         for at, token in enumerate(ids, position):
             piece = self._piece(token)
-            self._text += self._decoder.decode(piece)
+            self._text += self._readable(piece)
             self._spelling += piece
             self._tokens += (at,)
-            if not self._decoder.getstate()[0]:
+            if not self._rest:
                 is_exact = is_exact and self._text.encode() == self._spelling
                 texts.append(self._text)
                 tokens += self._tokens
@@ -50,6 +60,18 @@ class Detokenizer:
 
     def flush(self) -> str:
         """The message is over: an unfinished character becomes one U+FFFD. Ready for the next."""
-        text = self._text + self._decoder.decode(b"", final=True)
-        self._text, self._spelling, self._tokens = "", b"", ()
+        text = self._text + self._rest.decode("utf-8", "replace")
+        self._text, self._spelling, self._tokens, self._rest = "", b"", (), b""
+        return text
+
+    def _readable(self, spelling: bytes) -> str:
+        """The whole characters of what waits and these bytes; the rest of them waits."""
+        if not self._rest:
+            try:
+                return spelling.decode()
+            except UnicodeDecodeError:
+                pass
+        spelling = self._rest + spelling
+        text, size = _decode(spelling, "replace")
+        self._rest = spelling[size:]
         return text

@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from gateway.harmony.headers import Header, Route
     from gateway.harmony.vocabulary import Vocabulary
 
+    _Act = Callable[["Parser", Sequence[int]], None]
+    _Steps = Sequence[Sequence[tuple[_Act, State]]]
+
 HEADER_IDS_MAX: Final = 256
 """Room for a tool's name of 128 characters, a content type, and some stammering."""
+_BODY: Final = State.BODY
 _WHERE: Final = {
     State.HEADER: Where.HEADER,
     State.BODY: Where.BODY,
@@ -65,6 +69,15 @@ class _Orphan:
     ids: list[int] = field(default_factory=list)
 
 
+def _by_number(actions: Mapping[Action, _Act]) -> _Steps:
+    """The table with its actions, by the numbers of states and classes of ids, which begin with 1.
+
+    Members of an enumeration are slow keys: their hash is that of their name, made in Python.
+    """
+    rows = ([TABLE[state][token] for token in Token] for state in State)
+    return [[(actions[action], after) for action, after in row] for row in rows]
+
+
 class Parser:
     """Ids of one turn to segments (`gateway.generation.TokenParser`). One object for each turn.
 
@@ -88,7 +101,6 @@ class Parser:
         preambles: bool = True,
     ) -> None:
         self.recoveries: dict[str, int] = {}
-        self.reasoning_tokens = 0
         self._vocabulary = vocabulary
         self._trace = trace
         self._tools = tools
@@ -102,6 +114,11 @@ class Parser:
         self._draft = Draft(start=0, kind=None)
         self._orphan = _Orphan(start=0, after_call=False)
         self._finished = False
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """See above."""
+        return self._writer.reasoning_tokens
 
     @property
     def visible(self) -> bool:
@@ -127,6 +144,16 @@ class Parser:
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
         """Take the next ids, any number of them."""
+        if self._state is _BODY and not self._trace:
+            # Nearly every read is text and nothing else: it takes a few calls however long it is.
+            text = self._detokenizer.read(ids)
+            if text is not None:
+                self._position += len(ids)
+                return self._writer.flow(self._draft, text, len(ids))
+        return self._feed_runs(ids)
+
+    def _feed_runs(self, ids: Sequence[int]) -> list[SegmentEvent]:
+        """One step for each special id, and for each run of text between them."""
         begin = 0
         for at in [at for at, token in enumerate(ids) if not 0 <= token < FIRST_SPECIAL]:
             if begin < at:
@@ -135,7 +162,7 @@ class Parser:
             begin = at + 1
         if begin < len(ids):
             self._step(Token.TEXT, ids[begin:] if begin else ids)
-        return self._take()
+        return self._writer.take()
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
         """The turn is over (None: it was broken off). Ids fed after this are ignored."""
@@ -154,17 +181,13 @@ class Parser:
         self._writer.conclude(is_cut=is_cut)
         if reason is not None and not is_cut and not self.visible:
             count(self.recoveries, (Rule.NO_VISIBLE_OUTPUT,))
-        return self._take()
-
-    def _take(self) -> list[SegmentEvent]:
-        self.reasoning_tokens = self._writer.reasoning_tokens
         return self._writer.take()
 
     def _step(self, token: Token, run: Sequence[int]) -> None:
         """One entry of the table. `run` is one special id, or text ids one after the other."""
         end = self._position + len(run)
-        action, self._state = TABLE[self._state][token]
-        self._ACTIONS[action](self, run)
+        act, self._state = self._STEPS[self._state - 1][token - 1]
+        act(self, run)
         self._position = end
         if self._state is State.OVER:
             self._writer.conclude()
@@ -410,24 +433,26 @@ class Parser:
     def _ignore(self, run: Sequence[int]) -> None:
         count(self.recoveries, (Rule.AFTER_TURN_END,), len(run))
 
-    _ACTIONS: ClassVar[Mapping[Action, Callable[[Parser, Sequence[int]], None]]] = {
-        Action.EXTEND_HEADER: _extend_header,
-        Action.MARK_HEADER: _mark_header,
-        Action.RESTART_HEADER: _restart_header,
-        Action.TRAP: _trap,
-        Action.BEGIN_BODY: _begin_body,
-        Action.WRITE: _write,
-        Action.DROP_MARKER: _drop_marker,
-        Action.CLOSE: _close,
-        Action.CLOSE_AND_OPEN: _close_and_open,
-        Action.HOLD: _hold,
-        Action.SETTLE: _settle,
-        Action.OPEN: _open,
-        Action.IMPLY_HEADER: _imply_header,
-        Action.IMPLY_BODY: _imply_body,
-        Action.DROP_VOID: _drop_void,
-        Action.IGNORE: _ignore,
-    }
+    _STEPS: ClassVar[_Steps] = _by_number(
+        {
+            Action.EXTEND_HEADER: _extend_header,
+            Action.MARK_HEADER: _mark_header,
+            Action.RESTART_HEADER: _restart_header,
+            Action.TRAP: _trap,
+            Action.BEGIN_BODY: _begin_body,
+            Action.WRITE: _write,
+            Action.DROP_MARKER: _drop_marker,
+            Action.CLOSE: _close,
+            Action.CLOSE_AND_OPEN: _close_and_open,
+            Action.HOLD: _hold,
+            Action.SETTLE: _settle,
+            Action.OPEN: _open,
+            Action.IMPLY_HEADER: _imply_header,
+            Action.IMPLY_BODY: _imply_body,
+            Action.DROP_VOID: _drop_void,
+            Action.IGNORE: _ignore,
+        }
+    )
 
 
 def _form(parts: Sequence[Part], header: Header, target: Route) -> int:

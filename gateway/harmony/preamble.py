@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import orjson
 from openai_harmony import (
@@ -41,7 +41,8 @@ class RenderOptions:
     tools the commentary channel is only offered when `commentary_without_tools` is set: models
     that see it may call functions that do not exist. `tool_paths` are where the request declares
     the tools, as in `tools[0].tools[1]`, for errors that name one; by default `tools[i]`. `answer`
-    is the format that the model is told to answer in.
+    is the format that the model is told to answer in. `scope` is whose prompt it is: what is kept
+    of it is used for prompts of that scope alone, and nothing is kept without one.
     """
 
     instructions: str | None
@@ -53,6 +54,31 @@ class RenderOptions:
     commentary_without_tools: bool
     answer: AnswerFormat | None = None
     tool_paths: tuple[str, ...] = ()
+    scope: bytes = b""
+
+
+class SystemFacts(NamedTuple):
+    """All that the system message says: of what a request holds, no more than its effort."""
+
+    model_identity: str
+    effort: Literal["low", "medium", "high"]
+    current_date: str | None
+    knowledge_cutoff: str | None
+    has_functions: bool
+    has_commentary: bool
+
+    @classmethod
+    def of(cls, options: RenderOptions) -> SystemFacts:
+        """Those of one request."""
+        has_functions = bool(options.tools)
+        return cls(
+            options.model_identity,
+            options.effort,
+            options.current_date,
+            options.knowledge_cutoff,
+            has_functions,
+            has_functions or options.commentary_without_tools,
+        )
 
 
 def preamble(
@@ -62,9 +88,9 @@ def preamble(
 
     Raises `InvalidRequest` for a function's name or schema that cannot be written.
     """
-    text = _developer_text(options, _instructions(options, leading), limits)
+    text = developer_text(options, leading, limits)
     developer = [HarmonyMessage.from_role_and_content(Role.DEVELOPER, text)] if text else []
-    return [_system_message(options), *developer]
+    return [system_message(SystemFacts.of(options)), *developer]
 
 
 def reference_preamble(
@@ -87,21 +113,22 @@ def reference_preamble(
         formats = "\n\n".join(["", *_format_sections(options.answer)])
         contents.append(TextContent(text=formats))
     developer = HarmonyMessage.from_role_and_contents(Role.DEVELOPER, contents)
-    return [_system_message(options), developer]
+    return [system_message(SystemFacts.of(options)), developer]
 
 
 def _instructions(options: RenderOptions, leading: Sequence[str]) -> str:
     return "\n\n".join(text for text in (options.instructions, *leading) if text)
 
 
-def _system_message(options: RenderOptions) -> HarmonyMessage:
-    has_commentary = bool(options.tools) or options.commentary_without_tools
-    channels = ["analysis", "commentary", "final"] if has_commentary else ["analysis", "final"]
+def system_message(facts: SystemFacts) -> HarmonyMessage:
+    """The first message of every prompt."""
+    commentary = ["commentary"] if facts.has_commentary else []
+    channels = ["analysis", *commentary, "final"]
     content = SystemContent(
-        model_identity=options.model_identity,
-        reasoning_effort=ReasoningEffort[options.effort.upper()],
-        conversation_start_date=options.current_date,
-        knowledge_cutoff=options.knowledge_cutoff,
+        model_identity=facts.model_identity,
+        reasoning_effort=ReasoningEffort[facts.effort.upper()],
+        conversation_start_date=facts.current_date,
+        knowledge_cutoff=facts.knowledge_cutoff,
         channel_config=ChannelConfig.require_channels(channels),
     )
     return HarmonyMessage.from_role_and_content(Role.SYSTEM, content)
@@ -130,13 +157,13 @@ def instructions_text(content: DeveloperContent) -> str:
     return f"# Instructions\n\n{content.instructions}"
 
 
-def _developer_text(options: RenderOptions, instructions: str, limits: SchemaLimits) -> str:
-    """The body of the first developer message, as openai-harmony 0.0.8 writes it.
+def developer_text(options: RenderOptions, leading: Sequence[str], limits: SchemaLimits) -> str:
+    """The body of the first developer message, as openai-harmony 0.0.8 writes it; empty for none.
 
-    The last section is in the form that OpenAI's guide to Harmony shows.
+    The last section is in the form that OpenAI's guide to Harmony shows. Raises as `preamble` does.
     """
     sections = []
-    if instructions:
+    if instructions := _instructions(options, leading):
         sections += ["# Instructions", instructions]
     if options.tools:
         sections += ["# Tools", "\n".join(_function_lines(options, limits))]

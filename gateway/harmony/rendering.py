@@ -10,8 +10,11 @@ repeated in that form (`forms`), so that the prompt is the one it went on from.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
 
+import orjson
 from openai_harmony import DeveloperContent, Role, SystemContent
 
 from gateway.generation import PREAMBLE, Prompt, Span
@@ -28,11 +31,14 @@ from gateway.harmony.history import (
 from gateway.harmony.messages import JSON_CONTENT, harmony_message, message_text
 from gateway.harmony.preamble import (
     RenderOptions,
+    SystemFacts,
+    developer_text,
     instructions_text,
-    preamble,
     reference_preamble,
+    system_message,
     system_text,
 )
+from gateway.harmony.repeated import RepeatedTexts
 from gateway.harmony.schema import SchemaLimits
 from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 from gateway.ids import call_form, message_form
@@ -48,18 +54,34 @@ if TYPE_CHECKING:
     from gateway.protocol.context import ContextItem
     from gateway.protocol.items import Item
 
+SYSTEM_MESSAGES_MAX: Final = 64
+"""Whose ids are kept. There is one for each effort, date, and whether there are tools."""
+
 __all__ = ["RenderOptions", "Renderer", "SchemaLimits", "prompt_messages"]
 
 
 class Renderer:
-    """Renders contexts and single items. Immutable and shared by all threads.
+    """Renders contexts and single items. Shared by all threads.
 
-    Nothing is cached: what a text costs must not depend on what another tenant sent before.
+    What a text costs must not depend on what another tenant sent before. So only system messages
+    are kept for everyone, in which there is no text of a request; declarations of tools, which
+    agents repeat in every request, are kept for those of the same scope (`RenderOptions.scope`).
     """
 
-    def __init__(self, vocabulary: Vocabulary, schema_limits: SchemaLimits | None = None) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        schema_limits: SchemaLimits | None = None,
+        *,
+        repeated_ids_max: int = 1 << 20,
+    ) -> None:
+        """`repeated_ids_max` bounds the ids of declarations that are kept, of four bytes each."""
         self._encode = vocabulary.encode
         self._schema_limits = schema_limits or SchemaLimits()
+        self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
+        self._repeated = RepeatedTexts(ids_max=repeated_ids_max)
+        self._user = (START, *vocabulary.encode(Role.USER.value), MESSAGE)
+        self._developer = (START, *vocabulary.encode(Role.DEVELOPER.value), MESSAGE)
 
     def render(self, items: Sequence[ContextItem], options: RenderOptions) -> Prompt:
         """The prompt that continues `items`, ending with `<|start|>assistant`.
@@ -70,9 +92,10 @@ class Renderer:
         outputs that have no rendering.
         """
         leading = leading_instructions(items)
-        ids: list[int] = []
-        for message in preamble(options, _instructions(items[:leading]), self._schema_limits):
-            ids += self.message_ids(message, has_functions=bool(options.tools))
+        ids = [
+            *self._system_ids(SystemFacts.of(options)),
+            *self._developer_ids(options, _instructions(items[:leading])),
+        ]
         spans = [Span(PREAMBLE, 0, len(ids))]
         for placed in _shown(items, leading):
             start = len(ids)
@@ -90,6 +113,8 @@ class Renderer:
         if item.ids is not None:
             return item.ids
         typed = item.item()
+        if isinstance(typed, Message) and typed.role == "user":
+            return [*self._user, *self._encode(message_text(typed)), END]
         message = harmony_message(typed, function)
         return [] if message is None else self.message_ids(message, form=_form(typed))
 
@@ -110,6 +135,24 @@ class Renderer:
         is_call = author.role is Role.ASSISTANT and message.recipient is not None
         ids.append(CALL if is_call else END)
         return ids
+
+    def _new_system_ids(self, facts: SystemFacts) -> Sequence[int]:
+        return self.message_ids(system_message(facts), has_functions=facts.has_functions)
+
+    def _developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
+        """The ids of the first developer message; empty without one."""
+        if not (options.tools and options.scope):
+            return self._new_developer_ids(options, leading)
+        digest = _declaration_digest(options, leading)
+        ids = self._repeated.get(digest)
+        if ids is None:
+            ids = self._new_developer_ids(options, leading)
+            self._repeated.put(digest, ids)
+        return ids
+
+    def _new_developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> list[int]:
+        text = developer_text(options, leading, self._schema_limits)
+        return [*self._developer, *self._encode(text), END] if text else []
 
     def _header(self, message: HarmonyMessage) -> list[int]:
         """What stands behind the author, as openai-harmony writes it."""
@@ -162,6 +205,17 @@ def _instructions(items: Sequence[ContextItem]) -> list[str]:
     return [message_text(item) for item in typed if isinstance(item, Message)]
 
 
+def _declaration_digest(options: RenderOptions, leading: Sequence[str]) -> bytes:
+    """Of all that the first developer message depends on, and whose it is. Nobody can make two
+    messages with the same one.
+    """
+    tools = [(tool.name, tool.description, tool.parameters) for tool in options.tools]
+    content = orjson.dumps((options.instructions, leading, tools, options.answer))
+    return sha256(options.scope + content).digest()
+
+
 def _shown(items: Sequence[ContextItem], leading: int) -> list[Placed]:
     placed = [Placed(index, item) for index, item in enumerate(items[leading:], leading)]
+    if all(each.item.kind == "message" for each in placed):
+        return placed  # only reasoning and calls, and what is behind a summary, are ever left out
     return list(in_call_order(without_stale_reasoning(since_compaction(placed))))

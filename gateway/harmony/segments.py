@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import SegmentEvent
 
+_REASONING: Final = SegmentKind.REASONING
 _TERMINATORS: Final = {
     SegmentKind.REASONING: frozenset({END}),
     SegmentKind.COMMENTARY: frozenset({END}),
@@ -124,6 +125,18 @@ class SegmentWriter:
         if draft.arguments is not None:
             text, tokens = draft.arguments.feed(text), ()
         self._emit(draft, text, tokens)
+
+    def flow(self, draft: Draft, text: str, text_ids: int) -> list[SegmentEvent]:
+        """`write` and `take`, for a read that brought nothing but text."""
+        if not draft.started or draft.glue:
+            self.write(draft, text, text_ids)
+            return self.take()
+        draft.text_ids += text_ids
+        if draft.kind is _REASONING:
+            self.reasoning_tokens += text_ids
+        if draft.arguments is not None:
+            text = draft.arguments.feed(text)
+        return [SegmentText(text)] if text else []
 
     def decide(self, draft: Draft, kind: SegmentKind, name: str = "") -> None:
         """A waiting draft learns what it is; what it held flows."""

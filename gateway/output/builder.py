@@ -43,7 +43,7 @@ from gateway.protocol.events import Event
 from gateway.protocol.responses import Outcome, response_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from gateway.generation import SegmentEvent
     from gateway.output.lifecycle import Envelope, ItemStatus
@@ -82,6 +82,7 @@ class Builder:
         self._whole: list[str] = []
         self.output: list[dict[str, Any]] = []
         """The items that are done, each exactly as its `output_item.done` showed it."""
+        self._fragments: list[orjson.Fragment] = []
         self.endings: dict[int, SegmentEnded] = {}
         """How the segment behind an item ended, by output index."""
         self.is_started = False
@@ -112,9 +113,11 @@ class Builder:
         return self.alive()
 
     def feed(
-        self, segments: Iterable[SegmentEvent], spelling: Spelling | None = None
+        self, segments: Sequence[SegmentEvent], spelling: Spelling | None = None
     ) -> list[Event]:
         """The events that show these segment events; `spelling` knows the ids of traced text."""
+        if len(segments) == 1 and spelling is None and (more := self._continue(segments[0])):
+            return [more]
         self._require_running()
         events: list[Event] = []
         texts: list[SegmentText] = []
@@ -130,6 +133,17 @@ class Builder:
         self._write(texts, spelling, events)
         return events
 
+    def _continue(self, segment: SegmentEvent) -> Event | None:
+        """The only event that shows more text of the open item: nearly every call is for that."""
+        item = self._item
+        if type(segment) is not SegmentText or item is None or self._segment is None:
+            return None
+        if item.is_summarized:
+            return None
+        text, number = segment.text, self._sequence_number
+        self._sequence_number = number + 1
+        return Event(item.delta_type, number, item.write(text, number), len(text))
+
     def compact(self, seal: str) -> list[Event]:
         """The events of a compaction, whole: it comes before anything else."""
         self._require_running()
@@ -138,6 +152,7 @@ class Builder:
         item_id = ids.output_item_id(ids.COMPACTION_PREFIX, self._head.uuid, 0)
         item = compaction_body(item_id, seal)
         self.output.append(item)
+        self._fragments.append(orjson.Fragment(orjson.dumps(item)))
         values = {"item_id": item_id, "output_index": 0, "item": item}
         return [
             self._emit(name, {field: values[field] for field in EVENT_FIELDS[name]})
@@ -148,7 +163,7 @@ class Builder:
         """The status again: unlike an SSE comment it resets the timers of clients."""
         self._require_open()
         # Without the items so far: a client takes them from item events, and would have them twice.
-        return [self._response_event(STATUS_EVENTS[self._outcome.status], [])]
+        return [self._show(STATUS_EVENTS[self._outcome.status], self._encoded([]))]
 
     def may_finish(self, outcome: Outcome) -> bool:
         """Whether this can be the end of what has not started."""
@@ -166,7 +181,7 @@ class Builder:
             if event_type == ERROR_EVENT:
                 events.append(self._emit(ERROR_EVENT, _error_fields(outcome.error or {})))
             else:
-                events.append(self._response_event(event_type, self.output))
+                events.append(self._show(event_type, self.encoded()))
         return events
 
     def response(self) -> dict[str, Any]:
@@ -174,10 +189,16 @@ class Builder:
         unfinished = [self._item.body()] if self._item else []
         return response_body(self._head, self._outcome, [*self.output, *unfinished])
 
+    def encoded(self) -> bytes:
+        """The same as JSON, without an open item."""
+        return self._encoded(self._fragments)
+
     def _open(self, status: ResponseStatus) -> list[Event]:
         self.is_started = True
         self._outcome = Outcome(status)
-        return [self._response_event(OPENING_EVENT, []), *self.alive()]
+        body = self._encoded([])
+        names = (OPENING_EVENT, STATUS_EVENTS[status])
+        return [self._show(name, body) for name in names]
 
     def _require_open(self) -> None:
         if not self.is_started or self.is_finished:
@@ -252,10 +273,11 @@ class Builder:
         item.close(status)
         if self._seal is not None and item.envelope.item_type == "reasoning":
             item.encrypted_content = self._seal(item.text, self.endings.get(item.output_index))
-        for name in item.closing:
+        *closing, done = item.closing
+        for name in closing:
             fields = item.summary_fields if name in SUMMARY_CLOSING_EVENTS else item.fields
             events.append(self._emit(name, fields(name)))
-        self.output.append(item.body())
+        events.append(self._keep(done, item.output_index, item.body()))
         self._item = None
 
     def _show_whole(
@@ -276,9 +298,15 @@ class Builder:
         for name, command in item.commands():
             events.append(self._emit(name, command, len(command.get("delta", ""))))
         self.endings[index] = ended
-        self.output.append(item.body())
-        events.append(self._emit(envelope.closing[0], {"output_index": index, "item": item.body()}))
+        events.append(self._keep(envelope.closing[0], index, item.body()))
         self._note_shown(segment)
+
+    def _keep(self, event_type: str, index: int, body: dict[str, Any]) -> Event:
+        """An item is done: the event that shows all of it."""
+        encoded = orjson.Fragment(orjson.dumps(body))
+        self.output.append(body)
+        self._fragments.append(encoded)
+        return self._emit(event_type, {"output_index": index, "item": encoded})
 
     def _note_shown(self, segment: SegmentStarted) -> None:
         self.is_visible = self.is_visible or segment.kind is not SegmentKind.REASONING
@@ -317,12 +345,17 @@ class Builder:
         number = self._sequence_number
         self._sequence_number = number + 1
         data = item.write(text, number, logprobs)
-        return Event(item.envelope.delta, number, data, len(text))
+        return Event(item.delta_type, number, data, len(text))
 
-    def _response_event(self, event_type: str, output: list[dict[str, Any]]) -> Event:
-        return self._emit(
-            event_type, {"response": response_body(self._head, self._outcome, output)}
-        )
+    def _encoded(self, output: Sequence[Any]) -> bytes:
+        return orjson.dumps(response_body(self._head, self._outcome, output))
+
+    def _show(self, event_type: str, body: bytes) -> Event:
+        """An event with the Response object."""
+        number = self._sequence_number
+        self._sequence_number = number + 1
+        frame = b'{"type":"%b","sequence_number":%d,"response":%b}'
+        return Event(event_type, number, frame % (event_type.encode(), number, body))
 
     def _emit(self, event_type: str, fields: dict[str, Any], delta_length: int = 0) -> Event:
         number = self._sequence_number

@@ -7,7 +7,7 @@ are the same function, applied again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gateway.generation import Place, RenderedItem, TokenUsage, Where
@@ -183,13 +183,11 @@ class Fold:
         said, summary = self.said, self.compacted
         if summary is None:
             return said
-        return replace(
-            said,
-            input_tokens=said.input_tokens + summary.input_tokens,
-            cached_tokens=said.cached_tokens + summary.cached_tokens,
-            output_tokens=said.output_tokens + summary.output_tokens,
-            reasoning_tokens=said.reasoning_tokens + summary.reasoning_tokens,
-        )
+        said.input_tokens += summary.input_tokens
+        said.cached_tokens += summary.cached_tokens
+        said.output_tokens += summary.output_tokens
+        said.reasoning_tokens += summary.reasoning_tokens
+        return said
 
     @property
     def said(self) -> TokenUsage:
@@ -198,12 +196,10 @@ class Fold:
         The output is every id of the log. Cached tokens count only as far as a turn's input does,
         so that a turn which the gateway continued by itself cannot make them exceed the input.
         """
-        reading = self._reading
-        return replace(
-            self._usage,
-            reasoning_tokens=self._usage.reasoning_tokens
-            + (reading.reasoning_tokens if reading else 0),
-        )
+        reading, said = self._reading, self._usage.copy()
+        if reading is not None:
+            said.reasoning_tokens += reading.reasoning_tokens
+        return said
 
     @property
     def recoveries(self) -> dict[str, int]:
@@ -264,9 +260,11 @@ class Fold:
         return self._reading.screen if self._reading else None
 
     def _hear(self, entry: Tokens) -> list[Event]:
-        reading = self._open_reading()
-        self._usage.output_tokens += len(entry.ids)
-        return self._show(reading, reading.hear(entry.ids, entry.logprobs))
+        reading = self._reading or self._open_reading()
+        ids = entry.ids
+        self._usage.output_tokens += len(ids)
+        shown = reading.hear(ids, entry.logprobs)
+        return self._builder.feed(shown, reading if reading.is_traced else None)
 
     def _begin(self, entry: TurnStarted | Compacted) -> list[Event]:
         return self._begin_turn(entry) if isinstance(entry, TurnStarted) else self._compact(entry)
@@ -335,10 +333,9 @@ class Fold:
     def _settle(self, reading: Reading, finish: FinishReason | None) -> list[Event]:
         """Show what the end of a turn shows, and book it."""
         events = self._show(reading, reading.end(finish))
-        ids = reading.ids
         for index, ending in self._builder.endings.items():
             if index not in self._ids:
-                self._ids[index] = self._exact_ids(ids, ending)
+                self._ids[index] = self._exact_ids(reading, ending)
         self._usage.reasoning_tokens += reading.reasoning_tokens
         self._recoveries = _sum(self._recoveries, reading.parser.recoveries)
         self._is_stopped = self.stopped
@@ -346,11 +343,11 @@ class Fold:
         self._reading = None
         return events
 
-    def _exact_ids(self, ids: list[int], ending: SegmentEnded) -> tuple[int, ...] | None:
-        """A message of the turn that has these ids as the next prompt repeats it."""
+    def _exact_ids(self, reading: Reading, ending: SegmentEnded) -> tuple[int, ...] | None:
+        """A message of a turn as the next prompt repeats it."""
         if not (ending.verbatim and ending.complete):
             return None
-        message = ids[ending.start : ending.end]
+        message = reading.message(ending)
         if message[-1:] == [self._framing.turn_end]:
             message[-1] = self._framing.message_end
         opening = self._framing.opening if ending.start == 0 else ()
@@ -363,7 +360,7 @@ class Fold:
         """
         ids = None
         if self._reading is not None and ending is not None:
-            ids = self._exact_ids(self._reading.ids, ending)
+            ids = self._exact_ids(self._reading, ending)
         return self._seal(Unsealed(ids, text).content) if self._seal else None
 
     def _open_reading(self) -> Reading:

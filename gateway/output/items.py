@@ -5,6 +5,7 @@ Their text, their body, and the fields of their events.
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -20,14 +21,14 @@ from gateway.output.lifecycle import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from gateway.output.lifecycle import Envelope
     from gateway.output.summaries import Summarizer
 
+_NO_LOGPROBS: Final = b'"logprobs":[]'
 _INDEX: Final = 0
 """A Harmony message has one body, so an item has one content part, and one summary."""
-_NO_LOGPROBS: Final = b'"logprobs":[]'
 
 
 class OpenItem:
@@ -38,9 +39,9 @@ class OpenItem:
     """
 
     __slots__ = (
-        *("_call", "_delta_head", "_delta_middle", "_delta_tail", "_is_spelled", "_logprobs"),
-        *("_summarizer", "_summary", "_texts"),
-        *("encrypted_content", "envelope", "is_summarized", "item_id", "output_index", "status"),
+        *("_call", "_delta", "_is_spelled", "_is_written", "_logprobs", "_summarizer", "_summary"),
+        *("_text", "delta_type", "encrypted_content", "envelope", "is_summarized", "item_id"),
+        *("output_index", "status"),
     )
 
     def __init__(
@@ -53,6 +54,7 @@ class OpenItem:
         summarizer: Summarizer | None = None,
     ) -> None:
         self.envelope = envelope
+        self.delta_type = envelope.delta
         self.item_id = item_id
         self.output_index = output_index
         self.status: ItemStatus = "in_progress"
@@ -63,22 +65,21 @@ class OpenItem:
         self._call = call
         self._summarizer = summarizer
         self._summary: list[str] = []
-        self._texts: list[str] = []
+        self._text = StringIO()  # A list of short strings takes ten times as much.
+        self._is_written = False
         self._logprobs: list[dict[str, Any]] = []
         self._is_spelled = True
-        self._make_delta_template()
+        self._delta = self._delta_template()
 
     @property
     def text(self) -> str:
         """All that was written so far."""
-        if len(self._texts) > 1:
-            self._texts = ["".join(self._texts)]
-        return self._texts[0] if self._texts else ""
+        return self._text.getvalue()
 
     @property
     def lacks_delta(self) -> bool:
         """No delta was sent, and clients of this kind of item expect one."""
-        return self.envelope.needs_delta and not self._texts
+        return self.envelope.needs_delta and not self._is_written
 
     @property
     def has_summary(self) -> bool:
@@ -99,21 +100,15 @@ class OpenItem:
         `logprobs` are the entries of the ids that spell it. Once they are missing for some text,
         the whole has none: half of them could be told to belong to anything.
         """
-        self._texts.append(text)
-        tail = self._delta_tail
+        self._text.write(text)
+        self._is_written = True
         if logprobs is None:
             self._is_spelled = False
-        else:
-            self._logprobs += logprobs
-            spelled = b'"logprobs":' + orjson.dumps(logprobs)
-            tail = tail.replace(_NO_LOGPROBS, spelled)
-        return b"%b%d%b%b%b" % (
-            self._delta_head,
-            sequence_number,
-            self._delta_middle,
-            orjson.dumps(text),
-            tail,
-        )
+            return self._delta % (sequence_number, orjson.dumps(text))
+        self._logprobs += logprobs
+        front, _, end = self._delta.rpartition(_NO_LOGPROBS)
+        spelled = b'"logprobs":%b' % orjson.dumps(logprobs)
+        return (front % (sequence_number, orjson.dumps(text))) + spelled + end
 
     def summarize(self, text: str | None) -> str:
         """What more the summary says after this text, or (None) at the end; it must have one."""
@@ -133,7 +128,7 @@ class OpenItem:
         start = {"id": self.item_id, "type": envelope.item_type, "status": self.status}
         if envelope.text_field:
             return {**start, **self._call, envelope.text_field: self.text}
-        content = [self._part()] if self._texts else []
+        content = [self.part()] if self._is_written else []
         if envelope.item_type != "reasoning":
             return {**start, "role": "assistant", "content": content, "phase": envelope.phase}
         said = "".join(self._summary)
@@ -145,21 +140,7 @@ class OpenItem:
 
     def fields(self, event_type: str) -> dict[str, Any]:
         """What an event of this item says beside its type and number."""
-        values = {
-            "item_id": self.item_id,
-            "output_index": self.output_index,
-            "content_index": _INDEX,
-            "item": self.body(),
-            "part": self._part(),
-            "text": self.text,
-            "refusal": self.text,
-            "arguments": self.text,
-            "input": self.text,
-            "name": self._call.get("name"),
-            "delta": "",
-            "logprobs": self._shown_logprobs(),
-        }
-        return {name: values[name] for name in EVENT_FIELDS[event_type]}
+        return {name: _FIELDS[name](self) for name in EVENT_FIELDS[event_type]}
 
     def summary_delta(self, text: str) -> dict[str, Any]:
         """The same for the event that shows more of its summary."""
@@ -184,26 +165,48 @@ class OpenItem:
             "summary_index": _INDEX,
         }
 
-    def _part(self) -> dict[str, Any]:
+    def part(self) -> dict[str, Any]:
+        """Its one content part."""
         if self.envelope.part == "reasoning_text":
             return {"type": "reasoning_text", "text": self.text}
         if self.envelope.part == "refusal":
             return {"type": "refusal", "refusal": self.text}
         # OpenAI's SDK requires `annotations`; Open Responses forbids a `logprobs` that is null.
-        logprobs = self._shown_logprobs()
+        logprobs = self.logprobs()
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": logprobs}
 
-    def _shown_logprobs(self) -> list[dict[str, Any]]:
+    def logprobs(self) -> list[dict[str, Any]]:
+        """The entries of the ids that spell all of its text, if they are known."""
         return self._logprobs if self._is_spelled else []
 
-    def _make_delta_template(self) -> None:
-        """Encode all of a delta event once, except for its number and its text."""
+    def tool_name(self) -> str | None:
+        """Of a call."""
+        return self._call.get("name")
+
+    def _delta_template(self) -> bytes:
+        """All of a delta event, encoded once, to be formatted with its number and its text."""
         event_type = self.envelope.delta
         frame = {"type": event_type, "sequence_number": 0, **self.fields(event_type)}
-        head, number, rest = orjson.dumps(frame).partition(b'"sequence_number":0')
-        middle, delta, self._delta_tail = rest.partition(b'"delta":""')
-        self._delta_head = head + number.removesuffix(b"0")
-        self._delta_middle = middle + delta.removesuffix(b'""')
+        template = orjson.dumps(frame).replace(b"%", b"%%")
+        template = template.replace(b'"sequence_number":0', b'"sequence_number":%d', 1)
+        return template.replace(b'"delta":""', b'"delta":%b', 1)
+
+
+_FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
+    "item_id": lambda item: item.item_id,
+    "output_index": lambda item: item.output_index,
+    "content_index": lambda _: _INDEX,
+    "item": OpenItem.body,
+    "part": OpenItem.part,
+    "text": lambda item: item.text,
+    "refusal": lambda item: item.text,
+    "arguments": lambda item: item.text,
+    "input": lambda item: item.text,
+    "name": OpenItem.tool_name,
+    "delta": lambda _: "",
+    "logprobs": OpenItem.logprobs,
+}
+"""The fields of an item's events (`EVENT_FIELDS`)."""
 
 
 class WholeItem:

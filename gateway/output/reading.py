@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ class Turn:
 
     input_tokens: int
     prefill: tuple[int, ...]
-    said: list[int] = field(default_factory=list)
+    said: array[int] = field(default_factory=lambda: array("I"))
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
     finish: FinishReason | None = None
     hops: int = 0
@@ -100,10 +101,11 @@ class Reading:
         """The same for what the parser told."""
         return self._reader.screen
 
-    @property
-    def ids(self) -> list[int]:
-        """All of the turn: prefill and said."""
-        return [*self.turn.prefill, *self.turn.said]
+    def message(self, ending: SegmentEnded) -> list[int]:
+        """The ids of a message of the turn."""
+        prefill = self.turn.prefill
+        begin, end = ending.start - len(prefill), ending.end - len(prefill)
+        return [*prefill[ending.start : ending.end], *self.turn.said[max(0, begin) : max(0, end)]]
 
     @property
     def reasoning_tokens(self) -> int:
@@ -139,18 +141,27 @@ class Reading:
     def hear(self, ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> list[SegmentEvent]:
         """What more ids show."""
         turn = self.turn
-        begin = len(turn.said)
-        if logprobs and not turn.said and not self.is_traced:
-            self.is_traced = True
-            self._reader = self._read(())
+        said = turn.said
+        begin = len(said)
         if logprobs or turn.logprobs:
-            turn.logprobs += [None] * (begin - len(turn.logprobs))
-            turn.logprobs += logprobs or [None] * len(ids)
-        turn.said += ids
+            self._note(logprobs or [None] * len(ids))
+        if len(ids) == 1:
+            said.append(ids[0])
+        else:
+            said.extend(ids)
         shown = self._reader.feed(ids)
         if shown:
-            self._last_shown = (begin, len(turn.said))
+            self._last_shown = (begin, len(said))
         return shown
+
+    def _note(self, logprobs: Sequence[TokenLogprob | None]) -> None:
+        """Keep how likely the next ids are; a turn that begins with that is traced."""
+        turn = self.turn
+        if not turn.said and not self.is_traced:
+            self.is_traced = True
+            self._reader = self._read(())
+        turn.logprobs += [None] * (len(turn.said) - len(turn.logprobs))
+        turn.logprobs += logprobs
 
     def hold(self) -> None:
         """From here on nothing of a checked body is shown before the turn has ended."""

@@ -181,6 +181,8 @@ def _purposes(tools: Sequence[Tool]) -> dict[str, str]:
 
 def _declaration(tool: NamedTool, purpose: str) -> FunctionTool:
     function = _function(tool.tool)
+    if not purpose and function.name == tool.name:
+        return function
     description = "\n\n".join(filter(None, (purpose, function.description)))
     return function.model_copy(
         update={"name": tool.name, "description": description or function.description}

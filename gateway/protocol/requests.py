@@ -28,6 +28,8 @@ __all__ = ["CreateResponse", "create_of", "parse_create"]
 
 IGNORED_NAMES_MAX: Final = 32
 
+_CONTEXTS: Final = frozenset({"input", "previous_response_id", "conversation", "prompt"})
+"""A request has at least one of them."""
 _HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -47,6 +49,8 @@ def create_of(
     """The same for a body that is read already (`json_body.parse_object`)."""
     document = without_nulls(fields)
     _check_presence(document)
+    if document.keys() <= PARAMETERS:
+        return checked(document, limits=limits, strict=strict)
     ignored = tuple(name for name in document if name not in PARAMETERS)
     if strict:
         _check_known(ignored)
@@ -70,7 +74,7 @@ def checked(document: dict[str, Any], *, limits: InputLimits, strict: bool) -> C
 def _check_presence(document: dict[str, Any]) -> None:
     if "model" not in document:
         raise missing("model")
-    if not {"input", "previous_response_id", "conversation", "prompt"} & document.keys():
+    if _CONTEXTS.isdisjoint(document):
         raise missing("input")
 
 

@@ -7,6 +7,7 @@ which requires nearly every key, null where there is nothing to say.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from gateway import ids
@@ -45,6 +46,7 @@ ECHO_FIELDS: Final = (
     "user",
 )
 """What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
+_echoed: Final = itemgetter(*ECHO_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def response_body(
     Keys come in a fixed order: identity and fate, the output, `ECHO_FIELDS`, what else `echo`
     holds, the usage (null until the end). Raises `KeyError` when `echo` lacks a field.
     """
-    return {
+    body = {
         "id": ids.response_id(head.uuid),
         "object": "response",
         "created_at": head.created_at,
@@ -95,10 +97,11 @@ def response_body(
         "error": outcome.error,
         "incomplete_details": outcome.incomplete_details,
         "output": list(output),
-        **{name: head.echo[name] for name in ECHO_FIELDS},
+        **dict(zip(ECHO_FIELDS, _echoed(head.echo), strict=True)),
         **head.echo,
-        "usage": usage_body(outcome.usage) if outcome.usage else None,
     }
+    body["usage"] = usage_body(outcome.usage) if outcome.usage else None
+    return body
 
 
 def usage_body(usage: TokenUsage) -> dict[str, Any]:

@@ -122,10 +122,13 @@ _SUMMARIES: Final[dict[str | None, Summary]] = {
 
 def rules_of(echo: Mapping[str, Any]) -> OutputRules:
     """The rules of a response that repeats `echo` of its request (`protocol.echo.echo`)."""
-    choice = _CHOICE.validate_python(echo["tool_choice"])
+    choice = echo["tool_choice"]
+    if not isinstance(choice, str):
+        choice = _CHOICE.validate_python(choice)
     calls = _calls(choice)
-    tools = () if calls == "none" else tuple(named(_TOOLS.validate_python(echo["tools"])))
-    answer = _answer(_FORMAT.validate_python(echo["text"]["format"]))
+    offered = [] if calls == "none" else echo["tools"]
+    tools = tuple(named(_TOOLS.validate_python(offered))) if offered else ()
+    answer = _answer(echo["text"]["format"])
     return OutputRules(
         tools={tool.name: _tool_rule(tool) for tool in tools},
         allowed=allowed_names(choice, tools),
@@ -162,15 +165,17 @@ def _tool_rule(tool: NamedTool) -> ToolRule:
     )
 
 
-def _answer(asked: AnyFormat) -> AnswerFormat | None:
-    match asked:
-        case JsonSchemaFormat():
+def _answer(asked: Mapping[str, Any]) -> AnswerFormat | None:
+    if asked["type"] == "text":
+        return None
+    match _FORMAT.validate_python(asked):
+        case JsonSchemaFormat() as bound:
             return AnswerFormat(
                 "json_schema",
-                asked.schema_,
-                name=asked.name,
-                description=asked.description or "",
-                strict=asked.strict,
+                bound.schema_,
+                name=bound.name,
+                description=bound.description or "",
+                strict=bound.strict,
             )
         case JsonObjectFormat():
             return AnswerFormat("json_object", {"type": "object"})

@@ -23,21 +23,6 @@ class Hearing:
     first id comes. What is written raises `ClaimLost` once the log is another's.
     """
 
-    __slots__ = (
-        "_append",
-        "_at_header",
-        "_course",
-        "_fold",
-        "_heard_none",
-        "_is_met",
-        "_meet",
-        "_pen",
-        "_first_token",
-        "cached_tokens",
-        "ending",
-        "finish",
-    )
-
     def __init__(
         self,
         pen: Pen,

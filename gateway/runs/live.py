@@ -1,8 +1,10 @@
 """The log of one running response in this process: where a run and its readers meet.
 
-The run appends entries and never waits; a reader that falls behind loses its queue, not its place:
-it folds the log again up to where it stands. So memory per run is its ids, and per reader at most
-`reader_events_max` events.
+The run appends entries and never waits. A reader that is not behind is shown events where they are
+made, in the read of the backend's socket that brought their ids: no task wakes for them. One that
+has to wait for its client gets a queue meanwhile; one that falls behind loses its queue, not its
+place: it folds the log again up to where it stands. So memory per run is its ids, and per reader at
+most `reader_events_max` events.
 
 A *held* log shows an entry only when it is told that the entry is committed. It is folded at once
 all the same, because the run decides by the fold what comes next.
@@ -16,13 +18,15 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.log import Repair, Tokens, TurnStarted
+from gateway.protocol.events import play_batches
+from gateway.runs.kept import KeptEntries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from gateway.log import Entry
     from gateway.output.fold import Fold
-    from gateway.protocol.events import Event
+    from gateway.protocol.events import Event, Show
 
 REPLAY_SLICE_ENTRIES: Final = 256
 """A replay lets other tasks run after so many entries."""
@@ -30,29 +34,92 @@ SHORT_ENTRIES: Final = 16
 """So many are folded without waiting for one's turn."""
 
 
+OPENING_EVENTS_MAX: Final = 16
+"""So many events are kept for the first reader, who comes when there is something to read."""
+
+
 class _Reader:
-    """A queue, unless it is lagging: then it is empty, and the log is folded again instead."""
+    """One who follows: shown events where they are made (`show`), or given them from a queue.
 
-    __slots__ = ("events", "lagging", "wake")
+    `after` is the number of the last event it has, or is about to get. While it lags the queue is
+    empty, and the log is folded again instead.
+    """
 
-    def __init__(self, *, lagging: bool) -> None:
-        self.events: deque[Event] = deque()
-        self.lagging = lagging
-        self.wake = asyncio.Event()
+    __slots__ = ("_events_max", "_failure", "_rest", "_show", "_waiter", "after", "events", "lags")
 
-    def put(self, events: list[Event] | None, events_max: int) -> None:
-        """Queue events; None stands for some that are not at hand."""
-        if not self.lagging and events is not None:
-            self.events.extend(events)
-        if events is None or len(self.events) > events_max:
-            self.lagging = True
-            self.events.clear()
-        self.wake.set()
+    def __init__(self, after: int, events_max: int, show: Show | None) -> None:
+        self.after = after
+        self.events: list[Event] = []
+        self.lags = False
+        self._events_max = events_max
+        self._show = show
+        self._waiter: asyncio.Future[None] | None = None
+        self._rest: Awaitable[None] | None = None
+        self._failure: Exception | None = None
+
+    def put(self, events: list[Event] | None) -> None:
+        """Show or queue events; None stands for some that are not at hand."""
+        waiter = self._waiter
+        if events is None:
+            self._lag()
+        elif self._show is not None and waiter is not None and not waiter.done():
+            self._show_now(events, self._show)
+            if self._rest is None and self._failure is None:
+                return
+        elif not self.lags:
+            self.events += events
+            if len(self.events) > self._events_max:
+                self._lag()
+        self.wake()
+
+    def wake(self) -> None:
+        """There is something to do for the task that follows."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def take(self) -> list[Event]:
-        batch = list(self.events)
-        self.events.clear()
-        return batch
+        """What is queued."""
+        events, self.events = self.events, []
+        return self.unknown(events)
+
+    def unknown(self, events: list[Event]) -> list[Event]:
+        """Those of some events that it does not have; it is about to get them."""
+        after = self.after
+        if events and events[0].sequence_number <= after:
+            events = [event for event in events if event.sequence_number > after]
+        if events:
+            self.after = events[-1].sequence_number
+        return events
+
+    async def wait(self) -> None:
+        """Until events are queued, or not at hand, or the reader is woken.
+
+        From here on events are shown at once, until one of them has a client wait: then that is
+        waited for. Raises what `show` raised.
+        """
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if self._failure is not None:
+            raise self._failure
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            await rest
+
+    def _show_now(self, events: list[Event], show: Show) -> None:
+        events = self.unknown(events)
+        if not events:
+            return
+        try:
+            self._rest = show(events)
+        except Exception as error:  # noqa: BLE001 - the reader's task raises it, the run goes on
+            self._failure = error
+
+    def _lag(self) -> None:
+        self.lags = True
+        self.events = []
 
 
 class _Withheld:
@@ -113,9 +180,11 @@ class LiveLog:
         self._reader_events_max = reader_events_max
         self._held = held
         self._turn = turn or asyncio.Lock()
-        self._entries: list[Entry] = []
+        self._entries = KeptEntries()
         self._shown = 0
         self._last_shown: int | None = -1
+        self._opening: list[Event] | None = []
+        self._clock = asyncio.get_running_loop().time
         self._withheld = _Withheld(reader_events_max)
         self._readers: set[_Reader] = set()
         self._defect: Exception | None = None
@@ -125,7 +194,7 @@ class LiveLog:
         """Nothing follows here, but the response goes on or has ended elsewhere."""
         self.produced = asyncio.Event()
         self.closed = asyncio.Event()
-        self.shown_at = asyncio.get_running_loop().time()
+        self.shown_at = self._clock()
 
     @classmethod
     def restored(
@@ -143,7 +212,7 @@ class LiveLog:
         """
         live = cls(new_fold, reader_events_max=reader_events_max, held=True, turn=turn)
         live.fold = fold
-        live._entries = list(entries)
+        live._entries = KeptEntries(entries)
         live._reveal(len(entries), None)
         return live
 
@@ -180,8 +249,12 @@ class LiveLog:
         self._entries.append(entry)
         if self._held:
             self._withheld.put(events)
-        else:
-            self._reveal(len(self._entries), events)
+            return
+        self._shown += 1
+        if type(entry) is Tokens and not self.produced.is_set():
+            self.produced.set()
+        if events:
+            self._tell(events)
 
     def show(self, count: int) -> None:
         """The first `count` entries are committed: readers get those they have not seen."""
@@ -196,9 +269,8 @@ class LiveLog:
         """
         self.show(len(self._entries))
         self._entries.append(entry)
-        self.closed.set()
         self._reveal(len(self._entries), events)
-        self.produced.set()
+        self._let_go()
 
     def hand_over(self) -> None:
         """Let readers go without an end, to look for the rest elsewhere; nothing more is shown.
@@ -225,36 +297,48 @@ class LiveLog:
             self.fold.apply(entry)
         return self.fold
 
-    async def follow(self, after: int = -1) -> AsyncGenerator[list[Event], None]:
-        """Events with a sequence number above `after`: those that were, then those to come.
+    async def play(self, show: Show, after: int = -1) -> None:
+        """Show a reader the events above `after`: those that were, then those to come.
 
-        Yields non-empty lists. Ends after the terminal event, or without one when the log is
-        handed over. Raises what `give_up` was given.
+        `show` is called where they are made, as long as it has nothing to wait for. Returns after
+        the terminal event, or without one when the log is handed over. Raises what `give_up` was
+        given, and what `show` and what it returns do.
         """
-        reader = _Reader(lagging=self._last_shown is None or after < self._last_shown)
-        self._readers.add(reader)
+        reader = _Reader(after, self._reader_events_max, show)
+        await play_batches(self._follow(reader), show)
+
+    def follow(self, after: int = -1) -> AsyncGenerator[list[Event], None]:
+        """The same events for a reader that asks for them: yields non-empty lists."""
+        return self._follow(_Reader(after, self._reader_events_max, None))
+
+    async def _follow(self, reader: _Reader) -> AsyncGenerator[list[Event], None]:
+        """What is not shown at once. Where it waits, the reader has all there is."""
+        self._admit(reader)
         try:
             while True:
-                if reader.lagging:
-                    async for batch in self._replay(reader, after):
-                        after = batch[-1].sequence_number
+                if reader.lags:
+                    async for batch in self._replay(reader):
                         yield batch
                 elif reader.events:
-                    batch = [event for event in reader.take() if event.sequence_number > after]
-                    if batch:
-                        after = batch[-1].sequence_number
+                    if batch := reader.take():
                         yield batch
                 elif self.closed.is_set():
                     if self._defect is not None:
                         raise self._defect
                     return
                 else:
-                    reader.wake.clear()
-                    await reader.wake.wait()
+                    await reader.wait()
         finally:
             self._readers.discard(reader)
 
-    async def _replay(self, reader: _Reader, after: int) -> AsyncGenerator[list[Event], None]:
+    def _admit(self, reader: _Reader) -> None:
+        opening, self._opening = self._opening, None
+        if self._last_shown is None or reader.after < self._last_shown:
+            reader.lags = opening is None
+            reader.events = opening or []
+        self._readers.add(reader)
+
+    async def _replay(self, reader: _Reader) -> AsyncGenerator[list[Event], None]:
         """Fold again from the start, in slices, until nothing was shown meanwhile.
 
         However many readers do so at once: the loop comes round between any two slices.
@@ -262,30 +346,45 @@ class LiveLog:
         fold = self._new_fold()
         done = 0
         while (left := self._shown - done) > 0:
-            batch: list[Event] = []
+            events: list[Event] = []
             async with nullcontext() if left <= SHORT_ENTRIES else self._turn:
-                for entry in self._entries[done : min(self._shown, done + REPLAY_SLICE_ENTRIES)]:
-                    batch += [event for event in fold.apply(entry) if event.sequence_number > after]
-                    done += 1
+                end = min(self._shown, done + REPLAY_SLICE_ENTRIES)
+                for entry in self._entries.between(done, end):
+                    events += fold.apply(entry)
+                done = end
                 await asyncio.sleep(0)
-            if batch:
+            if batch := reader.unknown(events):
                 yield batch
-        reader.lagging = False
+        reader.lags = False
 
     def _reveal(self, count: int, events: list[Event] | None) -> None:
         """Entries below number `count` are visible from now on; `events`, if known, are new."""
-        shown, self._shown = self._entries[self._shown : count], count
-        if any(isinstance(entry, Tokens) for entry in shown):
-            self.produced.set()
-        if events == []:
-            return
-        self.shown_at = asyncio.get_running_loop().time()
+        before, self._shown = self._shown, count
+        if not self.produced.is_set():
+            shown = self._entries.between(before, count)
+            if any(isinstance(entry, Tokens) for entry in shown):
+                self.produced.set()
+        if events is None or events:
+            self._tell(events)
+
+    def _tell(self, events: list[Event] | None) -> None:
+        self.shown_at = self._clock()
         self._last_shown = events[-1].sequence_number if events else None
+        if self._opening is not None:
+            self._open(self._opening, events)
         for reader in self._readers:
-            reader.put(events, self._reader_events_max)
+            reader.put(events)
+
+    def _open(self, opening: list[Event], events: list[Event] | None) -> None:
+        """Keep the first events as long as they are few and nobody has them."""
+        few = min(OPENING_EVENTS_MAX, self._reader_events_max)
+        if events is None or len(opening) + len(events) > few:
+            self._opening = None
+        else:
+            opening += events
 
     def _let_go(self) -> None:
         self.closed.set()
         self.produced.set()
         for reader in self._readers:
-            reader.wake.set()
+            reader.wake()

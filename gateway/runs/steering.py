@@ -27,6 +27,7 @@ come, no other turn is needed: the client has something to do.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -151,14 +152,19 @@ class Course:
         self._may_stray = self.has_checks or rules.calls != "auto" or rules.one_call or is_narrowed
 
         self._is_free = not self._may_stray and not rules.stop and reasoning_budget is None
+        self._loop_ids_min = (
+            policy.repeated_tokens_max + PERIOD_IDS_MAX
+            if policy.repeated_tokens_max
+            else sys.maxsize
+        )
 
     def passes(self, fold: Fold, ids: Sequence[int]) -> bool:
         """Behind a header: these ids are text that need not be looked at."""
-        return (
-            self._is_free
-            and max(ids) < FIRST_SPECIAL
-            and len(_said(fold)) % LOOK_IDS + len(ids) < LOOK_IDS
-        )
+        if not self._is_free or max(ids) >= FIRST_SPECIAL:
+            return False
+        said = len(_said(fold)) + len(ids)
+        # Loops are looked for at multiples of `LOOK_IDS`, once there is enough for one.
+        return said < self._loop_ids_min or said % LOOK_IDS >= len(ids)
 
     def stretch(self, fold: Fold, ids: Sequence[int]) -> int:
         """How many of the next ids may be written before the turn is looked at; 0: no more may be
@@ -396,9 +402,9 @@ def _breaks_off(body: Body) -> bool:
     return False
 
 
-def _said(fold: Fold) -> list[int]:
+def _said(fold: Fold) -> Sequence[int]:
     turn = fold.open_turn
-    return turn.said if turn is not None else []
+    return turn.said if turn is not None else ()
 
 
 def _position(fold: Fold) -> int:

@@ -8,11 +8,12 @@ down, known keys keep working for a bounded time.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -67,6 +68,18 @@ class TenantDetail:
 class _Decision:
     principal: Principal | None
     at: float
+
+
+@dataclass(slots=True)
+class _Question:
+    """One that is put to the database, for all who would ask the same meanwhile.
+
+    Once it is `over` there is a `decision` or a `failure`, or whoever asked was cancelled.
+    """
+
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    decision: _Decision | None = None
+    failure: Exception | None = None
 
 
 class _Decisions:
@@ -124,6 +137,7 @@ class Access:
         self._clock = clock
         self._known = _Decisions(cache_keys_max)
         self._unknown = _Decisions(cache_keys_max)
+        self._questions: dict[bytes, _Question] = {}
 
     async def create_tenant(self, name: str) -> Tenant:
         """Raises `InvalidRequest` for a name that is taken or no name."""
@@ -140,7 +154,7 @@ class Access:
     async def disable_tenant(self, name: str) -> Tenant:
         """None of its keys works any more. Raises `ResourceNotFound`."""
         tenant = await tenants.disable_tenant(self._database, name)
-        self._known.clear()
+        self._forget()
         if tenant is None:
             raise _no_tenant(name)
         return tenant
@@ -157,7 +171,7 @@ class Access:
         """
         _check_policy(changes)
         found = await tenants.set_policy(self._database, name, changes)
-        self._known.clear()
+        self._forget()
         return self._detail(name, found)
 
     def _detail(self, name: str, found: tuple[Tenant, OwnPolicy] | None) -> TenantDetail:
@@ -208,7 +222,7 @@ class Access:
         if len(enabled) > 1:
             raise InvalidRequest(f"Several keys end in {key!r}: give the id.", param="key")
         disabled = await tenants.disable_key(self._database, enabled[0].tenant_id, enabled[0].id)
-        self._known.clear()
+        self._forget()
         return disabled or enabled[0]
 
     async def authenticate(self, secret: str) -> Principal:
@@ -222,10 +236,39 @@ class Access:
         known = self._known.get(key_hash)
         decision = known or self._unknown.get(key_hash)
         if decision is None or now - decision.at > self._cache_ttl_s:
-            decision = await self._decide(key_hash, now, known)
+            decision = await self._decided(key_hash, now, known)
         if decision.principal is None:
             raise _incorrect(secret)
         return decision.principal
+
+    async def _decided(self, key_hash: bytes, now: float, known: _Decision | None) -> _Decision:
+        """What `_decide` returns or raises; it is done once for all who wait for it together.
+
+        A decision that has grown old is missed by every request of its key at once, and the slower
+        the database, the more there are.
+        """
+        while (question := self._questions.get(key_hash)) is not None:
+            await question.over.wait()
+            if question.failure is not None:
+                raise question.failure
+            if question.decision is not None:
+                return question.decision
+        question = self._questions[key_hash] = _Question()
+        try:
+            question.decision = await self._decide(key_hash, now, known)
+        except Exception as error:
+            question.failure = error
+            raise
+        finally:
+            if self._questions.get(key_hash) is question:
+                del self._questions[key_hash]
+            question.over.set()
+        return question.decision
+
+    def _forget(self) -> None:
+        """Something was changed: who asks from now on must not hear of before."""
+        self._known.clear()
+        self._questions.clear()
 
     async def _decide(self, key_hash: bytes, now: float, known: _Decision | None) -> _Decision:
         try:

@@ -10,6 +10,7 @@ import orjson
 
 from gateway import ids
 from gateway.errors import Draining
+from gateway.protocol.events import play_batches
 from gateway.protocol.responses import Outcome, response_body
 from gateway.runs.records import output_context
 from gateway.services.parents import Parent
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from uuid import UUID
 
-    from gateway.protocol.events import Event
+    from gateway.protocol.events import Event, Show
     from gateway.runs.feed import Feed
     from gateway.runs.live import LiveLog
     from gateway.runs.runner import Run
@@ -65,8 +66,14 @@ class Generation(Protocol):
         """
         ...
 
+    async def play(self, show: Show) -> None:
+        """Show all events as they come. Returns after the terminal one, or when this process
+        drains. Call this or `follow`, once. Raises what `show` and what it returns do.
+        """
+        ...
+
     def follow(self) -> Batches:
-        """All events, as they come. Ends after the terminal one, unless this process drains."""
+        """The same events, for who asks for them."""
         ...
 
     def continued(self) -> Parent | None:
@@ -168,6 +175,10 @@ class ForegroundGeneration:
         """Wait for the first output, or the end. Raises what made it fail before any output."""
         await self._started.produced()
 
+    async def play(self, show: Show) -> None:
+        """Show all events where they are made; the last one is terminal."""
+        await self._live.play(show)
+
     def follow(self) -> Batches:
         """All events, as they come; the last one is terminal."""
         return self._live.follow()
@@ -225,6 +236,10 @@ class AcceptedGeneration:
         if self._started is not None:
             await self._started.produced()
 
+    async def play(self, show: Show) -> None:
+        """Show all events as soon as they are committed, wherever they are generated."""
+        await play_batches(self.follow(), show)
+
     def follow(self) -> Batches:
         """All events, as soon as they are committed, wherever they are generated."""
         return self._reading.follow(self._tenant_id, self._head.uuid)
@@ -269,6 +284,10 @@ class RepeatedGeneration:
 
     async def produced(self) -> None:
         """Return: the response is there, and says itself what became of it."""
+
+    async def play(self, show: Show) -> None:
+        """Show all events from the first on, then those to come. Call it once, for a stream."""
+        await play_batches(self.follow(), show)
 
     def follow(self) -> Batches:
         """All events from the first on, then those to come. Call it once, for a stream."""

@@ -236,6 +236,7 @@ class Specifier:
             knowledge_cutoff=system.knowledge_cutoff,
             commentary_without_tools=system.commentary_without_tools,
             answer=rules.answer,
+            scope=draft.principal.tenant_id.bytes,
         )
 
     def _fitting(self, draft: Draft, written: Written) -> Prompt:

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from sqlalchemy import Row
-
     from gateway.store.engine import Database
+    from gateway.store.execution import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +217,7 @@ async def claim(
     return sorted(map(_claimed, rows), key=lambda run: (run.was_queued, run.claim.uuid))
 
 
-def _claimed(row: Row[*tuple[Any, ...]]) -> ClaimedRun:
+def _claimed(row: Row) -> ClaimedRun:
     return ClaimedRun(
         claim=Claim(TenantId(row.tenant_id), row.id, row.epoch),
         next_entry=row.next_entry,

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from sqlalchemy import Row
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from gateway.store.execution import Connection, Row
 
     from gateway.protocol.context import ContextItem
     from gateway.store.engine import Database
@@ -271,7 +270,7 @@ class _State(NamedTuple):
 
 
 async def _locked(
-    connection: AsyncConnection,
+    connection: Connection,
     tenant_id: TenantId,
     uuid: UUID,
     new: Sequence[ContextItem] = (),
@@ -304,7 +303,7 @@ async def _locked(
 
 
 async def _insert_items(
-    connection: AsyncConnection,
+    connection: Connection,
     tenant_id: TenantId,
     uuid: UUID,
     items: Sequence[ContextItem],
@@ -324,7 +323,7 @@ def _of(tenant_id: TenantId, uuid: UUID) -> dict[str, Any]:
     return {"tenant": tenant_id, "conversation": uuid}
 
 
-def _conversation(row: Row[tuple[UUID, datetime, bytes]] | None) -> Conversation | None:
+def _conversation(row: Row | None) -> Conversation | None:
     if row is None:
         return None
     return Conversation(row.id, row.created_at, orjson.loads(row.metadata))

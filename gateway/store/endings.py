@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Integer, bindparam, func, update
+from sqlalchemy import Integer, bindparam, func, or_, update
 
 from gateway.errors import ClaimLost
 from gateway.store import events, idempotency, messages, responses, turns, usage
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from gateway.store.execution import Connection
 
     from gateway.generation import TokenUsage
     from gateway.protocol.context import StoredItem
@@ -66,7 +66,7 @@ _END: Final = (
     .where(
         table.c.tenant_id == bindparam("of_tenant"),
         table.c.id == bindparam("of_id"),
-        table.c.status.in_(RUNNING),
+        or_(*(table.c.status == status for status in RUNNING)),
         table.c.epoch == bindparam("held_epoch"),
         table.c.next_entry
         == func.coalesce(bindparam("first_entry", type_=Integer), table.c.next_entry),
@@ -135,7 +135,7 @@ async def conclude(
 
 
 async def _end(
-    connection: AsyncConnection, claim: Claim, finished: FinishedResponse, *, held_epoch: int
+    connection: Connection, claim: Claim, finished: FinishedResponse, *, held_epoch: int
 ) -> bool:
     """Write the end under `claim`, if `held_epoch` is still the epoch. False: nothing written."""
     if finished.status not in TERMINAL:

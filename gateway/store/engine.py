@@ -1,52 +1,113 @@
 """Connections and transactions: the only way from a store function to a statement.
 
-Every transaction of a tenant, or of the runs of all tenants, first takes, in one round trip and for
-this transaction only, an unprivileged role, the tenant and time limits on the server. Nothing is
-left in the connection, so a transaction pooler (PgBouncer and its like) may sit in between.
-Prepared statements are unnamed by default for the same reason: a named one would live in a server
-connection that the next transaction may not get. On a direct connection `statement_cache_size`
-saves a round trip and the planning of each statement.
+Every transaction of a tenant, or of the runs of all tenants, begins, in one round trip, by taking an
+unprivileged role, the tenant and time limits on the server, all for this transaction only. Nothing
+is left in the connection, so a transaction pooler (PgBouncer and its like) may sit in between.
+Prepared statements stay in a connection only where there is no pooler: a named one would live in a
+server connection that the next transaction may not get. On a direct connection they save a round
+trip and the planning of each statement.
 """
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+import asyncio
+from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import event, exc, text
-from sqlalchemy.ext.asyncio import create_async_engine
+import asyncpg
+from sqlalchemy import text
 
+from gateway.errors import StoreUnavailable
 from gateway.store.dsn import driver_url
-from gateway.store.tables import REVISION
-from gateway.store.tables import APP_ROLE, RUNS_ROLE
+from gateway.store.execution import Connection
+from gateway.store.pool import Pool
+from gateway.store.tables import APP_ROLE, REVISION, RUNS_ROLE
 from gateway.store.translation import DRIVER_ERRORS, translate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
 
     from gateway.tenancy import TenantId
 
+STATEMENTS_MAX: Final = 200
+"""Prepared statements that a direct connection keeps: more than there are on the way of requests."""
+
 # A process that freezes inside a transaction must not keep its locks from those that go on for it.
-_ENTER: Final = text(
-    "SELECT set_config('role', :role, true), set_config('app.tenant_id', :tenant, true),"
-    " set_config('statement_timeout', :timeout_ms, true),"
-    " set_config('idle_in_transaction_session_timeout', :timeout_ms, true)"
+_ENTER: Final = (
+    "BEGIN; SET LOCAL ROLE {role}; SET LOCAL app.tenant_id = '{tenant}';"
+    " SET LOCAL statement_timeout = {timeout_ms};"
+    " SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}"
 )
-_DO_NOT_WAIT: Final = text("SELECT set_config('synchronous_commit', 'off', true)")
-_LIMIT_TIME: Final = text("SELECT set_config('statement_timeout', :timeout_ms, true)")
+_DO_NOT_WAIT: Final = "; SET LOCAL synchronous_commit = off"
+_ENTER_AS_OWNER: Final = "BEGIN; SET LOCAL statement_timeout = {timeout_ms}"
+_TURN_TO: Final = "SET LOCAL app.tenant_id = '{tenant}'"
 _REVISION: Final = text("SELECT version_num FROM alembic_version")
 _HAS_REVISION: Final = text("SELECT to_regclass('alembic_version') IS NOT NULL")
+
+
+class Transaction:
+    """An async context manager: commits when left without an error, else rolls back.
+
+    Entered, it gives the connection. Raises `StoreError`s for all that the driver raises, whether
+    in here or in what it is wrapped around.
+    """
+
+    __slots__ = ("_begin", "_connection", "_pool")
+
+    def __init__(self, pool: Pool, begin: str) -> None:
+        self._pool = pool
+        self._begin = begin
+
+    async def __aenter__(self) -> Connection:
+        try:
+            self._connection = connection = await self._pool.take()
+            try:
+                await connection.script(self._begin)
+            except BaseException:
+                await self._pool.drop(connection)
+                raise
+        except DRIVER_ERRORS as error:
+            raise translate(error) from error
+        return connection
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                await self._end("COMMIT")
+            elif _is_intact(error):
+                await self._end("ROLLBACK")
+            else:
+                await self._pool.drop(self._connection)
+        except DRIVER_ERRORS as failure:
+            if error is None:
+                raise translate(failure) from failure
+        if isinstance(error, DRIVER_ERRORS):
+            raise translate(error) from error
+
+    async def _end(self, how: str) -> None:
+        connection = self._connection
+        try:
+            tag = await connection.script(how)
+        except BaseException:
+            await self._pool.drop(connection)
+            raise
+        await self._pool.give_back(connection)
+        if tag != how:
+            # A statement failed, and whoever made it went on regardless.
+            raise StoreUnavailable("a transaction that had failed was rolled back, not committed")
 
 
 class Database:
     """A bounded pool of connections to one database. Raises nothing but `StoreError`s."""
 
-    def __init__(self, engine: AsyncEngine, *, command_timeout_s: float) -> None:
-        self._engine = engine
+    def __init__(self, pool: Pool, *, command_timeout_s: float) -> None:
+        self._pool = pool
         self._timeout_ms = str(max(1, int(command_timeout_s * 1000)))
-        event.listen(engine.sync_engine, "checkout", _refuse_closed)
 
     @classmethod
     def connect(
@@ -56,37 +117,28 @@ class Database:
         pool_size_max: int,
         command_timeout_s: float,
         connect_timeout_s: float,
-        statement_cache_size: int = 0,
+        statement_cache_size: int | None = None,
     ) -> Database:
         """A pool for `url` (see `dsn`). Connections are opened when needed: `ping` tries one.
 
         `command_timeout_s` bounds each statement, on this side and on the server (a server that is
-        frozen costs it twice, because the cancellation has to be given up as well), and on the
-        server the pause between two of a transaction;
-        `connect_timeout_s` the opening of a connection and, separately, the wait for a free one.
-        Raises `StartupError` for a URL that is none.
+        frozen costs it and the wait for a goodbye), and on the server the pause between two of a
+        transaction; `connect_timeout_s` the opening of a connection and, separately, the wait for a
+        free one. `statement_cache_size` None: as many as are useful on a connection that is found
+        to be direct, and none behind a pooler. Raises `StartupError` for a URL that is none.
         """
-        engine = create_async_engine(
-            "postgresql+asyncpg://",
-            connect_args={
-                "dsn": driver_url(url),
-                "timeout": connect_timeout_s,
-                "command_timeout": command_timeout_s,
-                "statement_cache_size": statement_cache_size,
-                "prepared_statement_cache_size": statement_cache_size,
-                "prepared_statement_name_func": None if statement_cache_size else _unnamed,
-                "server_settings": {"application_name": "harmony-gateway"},
-            },
-            pool_size=pool_size_max,
-            max_overflow=0,
-            pool_timeout=connect_timeout_s,
-            hide_parameters=True,
+        opened = _opener(
+            driver_url(url),
+            command_timeout_s=command_timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            statement_cache_size=statement_cache_size,
         )
-        return cls(engine, command_timeout_s=command_timeout_s)
+        pool = Pool(opened, size_max=pool_size_max, wait_s=connect_timeout_s)
+        return cls(pool, command_timeout_s=command_timeout_s)
 
     async def close(self) -> None:
         """Close all connections. Safe to call twice."""
-        await self._engine.dispose()
+        await self._pool.close()
 
     async def ping(self) -> None:
         """Return when the database answers."""
@@ -105,55 +157,79 @@ class Database:
         """Is the schema the one this release was written for?"""
         return await self.revision() == REVISION
 
-    @asynccontextmanager
-    async def transaction(self, tenant_id: TenantId) -> AsyncIterator[AsyncConnection]:
+    def transaction(self, tenant_id: TenantId) -> Transaction:
         """A transaction that sees and writes rows of one tenant only.
 
         Raises `StoreUnavailable` (after a lost commit the outcome is unknown) and `StoreConflict`.
         """
-        async with self._begin() as connection:
-            await self._enter(connection, APP_ROLE, str(tenant_id))
-            yield connection
+        return self._begin(_ENTER, role=APP_ROLE, tenant=tenant_id)
 
-    @asynccontextmanager
-    async def runs_transaction(self, *, durable: bool = True) -> AsyncIterator[AsyncConnection]:
+    def runs_transaction(self, *, durable: bool = True) -> Transaction:
         """A transaction over the claims and logs of all tenants: no body, no item, no key.
 
         With `durable` False the commit does not wait for the disk, and may be lost with the
         server. Raises as `transaction` does.
         """
-        async with self._begin() as connection:
-            await self._enter(connection, RUNS_ROLE, "")
-            if not durable:
-                await connection.execute(_DO_NOT_WAIT)
-            yield connection
+        return self._begin(_ENTER if durable else _ENTER + _DO_NOT_WAIT, role=RUNS_ROLE, tenant="")
 
-    @asynccontextmanager
-    async def owner_transaction(self) -> AsyncIterator[AsyncConnection]:
+    def owner_transaction(self) -> Transaction:
         """A transaction as the owner of the tables: tenants, keys, the schema; no content."""
-        async with self._begin() as connection:
-            await connection.execute(_LIMIT_TIME, {"timeout_ms": self._timeout_ms})
-            yield connection
+        return self._begin(_ENTER_AS_OWNER)
 
-    async def _enter(self, connection: AsyncConnection, role: str, tenant: str) -> None:
-        await connection.execute(
-            _ENTER, {"role": role, "tenant": tenant, "timeout_ms": self._timeout_ms}
+    def _begin(self, statements: str, **words: object) -> Transaction:
+        return Transaction(self._pool, statements.format(timeout_ms=self._timeout_ms, **words))
+
+
+async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
+    """From here on see and write rows of this tenant, in a transaction that began with another's.
+
+    So rows of several tenants can be committed together, and each statement sees those of one.
+    """
+    await connection.script(_TURN_TO.format(tenant=tenant_id))
+
+
+def _opener(
+    dsn: str,
+    *,
+    command_timeout_s: float,
+    connect_timeout_s: float,
+    statement_cache_size: int | None,
+) -> Callable[[], Awaitable[Connection]]:
+    async def opened() -> Connection:
+        driver = await asyncpg.connect(
+            dsn,
+            timeout=connect_timeout_s,
+            command_timeout=command_timeout_s,
+            # Statements are kept by `Connection`, which knows when it may.
+            statement_cache_size=0,
+            server_settings={"application_name": "harmony-gateway"},
         )
+        if statement_cache_size is not None:
+            return Connection(driver, statements_max=statement_cache_size)
+        is_direct = await _is_direct(driver)
+        return Connection(driver, statements_max=STATEMENTS_MAX if is_direct else 0)
 
-    @asynccontextmanager
-    async def _begin(self) -> AsyncIterator[AsyncConnection]:
-        try:
-            async with self._engine.begin() as connection:
-                yield connection
-        except DRIVER_ERRORS as error:
-            raise translate(error) from error
+    return opened
 
 
-def _unnamed() -> str:
-    return ""
+async def _is_direct(driver: asyncpg.Connection) -> bool:
+    """Is the other end of the connection the server that executes its statements?
+
+    A pooler answers for many servers, so what it gives its clients to cancel with is its own.
+    """
+    try:
+        pid: int = await driver.fetchval("SELECT pg_backend_pid()")
+    except BaseException:
+        driver.terminate()
+        raise
+    return pid == driver.get_server_pid()
 
 
-def _refuse_closed(dbapi_connection: Any, _record: object, _proxy: object) -> None:
-    """Replace a pooled connection that the server closed: costs no round trip, unlike a ping."""
-    if dbapi_connection.driver_connection.is_closed():
-        raise exc.DisconnectionError
+def _is_intact(error: BaseException) -> bool:
+    """May the connection be used again after a rollback? After a cancellation nobody can tell."""
+    if isinstance(error, asyncpg.InvalidCachedStatementError):
+        # What is prepared on it was made for tables that have changed.
+        return False
+    return isinstance(error, asyncpg.PostgresError) or not isinstance(
+        error, (*DRIVER_ERRORS, asyncio.CancelledError)
+    )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from uuid import UUID
 
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from gateway.store.execution import Connection
 
     from gateway.store.claims import Claim
     from gateway.store.engine import Database
@@ -149,7 +149,7 @@ async def read(
 
 
 async def rows(
-    connection: AsyncConnection,
+    connection: Connection,
     tenant_id: TenantId,
     uuid: UUID,
     day: date,
@@ -169,7 +169,7 @@ async def rows(
     return [LogRow(*row) for row in await connection.execute(_READ, parameters)]
 
 
-async def add(connection: AsyncConnection, claim: Claim, created_at: datetime, row: LogRow) -> None:
+async def add(connection: Connection, claim: Claim, created_at: datetime, row: LogRow) -> None:
     """A row of the log, inside a transaction of the caller's that has locked and moved the head."""
     await connection.execute(
         _ADD,

@@ -13,7 +13,7 @@ from gateway.store.tables import idempotency_keys
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from gateway.store.execution import Connection
 
     from gateway.store.engine import Database
     from gateway.tenancy import TenantId
@@ -69,7 +69,7 @@ async def find_key(
     return None if row is None else KeyUse(*row)
 
 
-async def check(connection: AsyncConnection, tenant_id: TenantId, key: IdempotencyKey) -> None:
+async def check(connection: Connection, tenant_id: TenantId, key: IdempotencyKey) -> None:
     """Raise `KeyTaken` when the key stands for a response, inside a transaction of the caller's."""
     parameters = {"tenant": tenant_id, "key_hash": key.key_hash, "ttl_s": key.ttl_s}
     if (await connection.execute(_FIND, parameters)).one_or_none() is not None:
@@ -77,7 +77,7 @@ async def check(connection: AsyncConnection, tenant_id: TenantId, key: Idempoten
 
 
 async def take(
-    connection: AsyncConnection, tenant_id: TenantId, uuid: UUID, key: IdempotencyKey
+    connection: Connection, tenant_id: TenantId, uuid: UUID, key: IdempotencyKey
 ) -> None:
     """Let the key stand for a response, inside the transaction that inserts it.
 
@@ -94,6 +94,6 @@ async def take(
         raise KeyTaken
 
 
-async def free(connection: AsyncConnection, tenant_id: TenantId, uuid: UUID) -> None:
+async def free(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None:
     """Let no key stand for the response any more, inside a transaction of the caller's."""
     await connection.execute(_FREE, {"tenant": tenant_id, "response": uuid})

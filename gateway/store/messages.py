@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from sqlalchemy import Row
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from gateway.store.execution import Connection, Row
 
     from gateway.store.engine import Database
     from gateway.tenancy import TenantId
@@ -184,7 +183,7 @@ def item_columns(context: ContextItem) -> dict[str, Any]:
 
 
 async def add(
-    connection: AsyncConnection, tenant_id: TenantId, uuid: UUID, items: Sequence[StoredItem]
+    connection: Connection, tenant_id: TenantId, uuid: UUID, items: Sequence[StoredItem]
 ) -> None:
     """Items of a response, inside a transaction of the caller's."""
     key = {"tenant_id": tenant_id, "response_id": uuid}
@@ -193,7 +192,7 @@ async def add(
         await connection.execute(_ADD, rows)
 
 
-def context_of(row: Row[*tuple[Any, ...]]) -> ContextItem:
+def context_of(row: Row) -> ContextItem:
     """The inverse of `item_columns`; text and ids are as the database has them."""
     return ContextItem(
         kind=row.kind,
@@ -234,7 +233,7 @@ async def history(
     return History(items=items, status=rows[0].status, root_created_at=rows[0].root_created_at)
 
 
-def _check_root(row: Row[*tuple[Any, ...]], depth_max: int) -> None:
+def _check_root(row: Row, depth_max: int) -> None:
     if row.depth >= depth_max:
         raise _too_long(f"more than {depth_max} responses")
     if row.parent_id is not None:
@@ -289,7 +288,7 @@ async def input_items(
     return page_of(rows, limit=limit, after=after)
 
 
-def page_of(rows: Sequence[Row[*tuple[Any, ...]]], *, limit: int, after: str | None) -> ItemPage:
+def page_of(rows: Sequence[Row], *, limit: int, after: str | None) -> ItemPage:
     """The page of up to `limit` + 1 rows: each an item, and where the one with the id `after` is.
 
     Raises `InvalidRequest` when that is none of the list.
@@ -316,5 +315,5 @@ async def find_items(
     if not parameters["digests"]:
         return {}
     async with database.transaction(tenant_id) as connection:
-        rows: Sequence[Row[*tuple[Any, ...]]] = (await connection.execute(_FIND, parameters)).all()
+        rows: Sequence[Row] = (await connection.execute(_FIND, parameters)).all()
     return {item.item_id: item for item in map(context_of, rows)}

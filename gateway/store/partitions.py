@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import exc, text
+from sqlalchemy import text
 
 from gateway.store.tables import RUNS_ROLE
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from gateway.store.execution import Connection
 
     from gateway.store.engine import Database
 
@@ -77,7 +77,7 @@ class Dropped:
     busy: tuple[date, ...] = ()
 
 
-async def is_alone(connection: AsyncConnection) -> bool:
+async def is_alone(connection: Connection) -> bool:
     """Is no other process making or removing anything? Then none will, in this transaction.
 
     The lock is one of the transaction, so a transaction pooler may sit in between.
@@ -85,7 +85,7 @@ async def is_alone(connection: AsyncConnection) -> bool:
     return bool(await connection.scalar(_TRY_LOCK, {"key": _LOCK_KEY}))
 
 
-async def days_of(connection: AsyncConnection) -> list[date]:
+async def days_of(connection: Connection) -> list[date]:
     """The days that have a partition of their own, ascending."""
     names = (_PARTITION.match(name) for name in await connection.scalars(_PARTITIONS))
     return sorted(date(int(name[1]), int(name[2]), int(name[3])) for name in names if name)
@@ -182,18 +182,17 @@ async def _drop(database: Database, day: date, lock_wait_s: float) -> bool:
 
 
 async def _unless_in_the_way(
-    connection: AsyncConnection, lock_wait_s: float, *statements: str
+    connection: Connection, lock_wait_s: float, *statements: str
 ) -> bool:
     """Execute all of them, or (False) none: a lock, or a row of the default partition, is there."""
     await connection.execute(_LIMIT_WAIT, {"wait_ms": str(max(1, int(lock_wait_s * 1000)))})
+    await connection.script("SAVEPOINT before")
     try:
-        async with connection.begin_nested():
-            for statement in statements:
-                await connection.execute(text(statement))
-    except exc.DBAPIError as error:
-        if isinstance(error.driver_exception, _IN_THE_WAY):
-            return False
-        raise
+        for statement in statements:
+            await connection.script(statement)
+    except _IN_THE_WAY:
+        await connection.script("ROLLBACK TO SAVEPOINT before")
+        return False
     return True
 
 

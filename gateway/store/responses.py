@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from uuid import UUID
 
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from gateway.store.execution import Connection
 
     from gateway.protocol.context import ConversationPlace, StoredItem
     from gateway.store.engine import Database
@@ -206,7 +206,7 @@ async def check(
             await keys.check(connection, tenant_id, idempotency)
 
 
-async def _check_queue(connection: AsyncConnection, tenant_id: TenantId, queued_max: int) -> None:
+async def _check_queue(connection: Connection, tenant_id: TenantId, queued_max: int) -> None:
     """Without a lock: requests that come at the same moment may all find the last place free."""
     parameters = {"tenant": tenant_id, "queued_max": queued_max}
     if await connection.scalar(_COUNT_QUEUED, parameters) == queued_max:
@@ -256,12 +256,12 @@ async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredRes
 
 
 async def find(
-    connection: AsyncConnection, tenant_id: TenantId, uuid: UUID, *, locked: bool = False
+    connection: Connection, tenant_id: TenantId, uuid: UUID, *, locked: bool = False
 ) -> StoredResponse | None:
     """The same inside a transaction of the caller's; `locked`: nobody else changes it."""
     statement = _FIND_LOCKED if locked else _FIND
     row = (await connection.execute(statement, {"tenant": tenant_id, "id": uuid})).one_or_none()
-    return StoredResponse(**row._mapping) if row else None  # noqa: SLF001 - public, in spite of its name
+    return StoredResponse(*row) if row else None
 
 
 async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:

@@ -16,9 +16,8 @@ from gateway.tenancy import ApiKey, Principal, Tenant, TenantId, TenantPolicy
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from sqlalchemy import Row
-
     from gateway.store.engine import Database
+    from gateway.store.execution import Row
     from gateway.tenancy import Dialect, OnDisconnect, ReasoningSummary, ServiceTierMax
 
 _FIND_PRINCIPAL: Final = text("SELECT * FROM find_principal(:key_hash)")
@@ -85,15 +84,15 @@ class NewKey:
     dialect: Dialect = "openai"
 
 
-def _tenant(row: Row[*tuple[Any, ...]]) -> Tenant:
+def _tenant(row: Row) -> Tenant:
     return Tenant(TenantId(row.id), row.name, row.created_at, row.disabled_at)
 
 
-def _own_policy(row: Row[*tuple[Any, ...]]) -> OwnPolicy:
+def _own_policy(row: Row) -> OwnPolicy:
     return OwnPolicy(**{field.name: getattr(row, field.name) for field in fields(OwnPolicy)})
 
 
-def _key(row: Row[*tuple[Any, ...]]) -> ApiKey:
+def _key(row: Row) -> ApiKey:
     return ApiKey(
         id=row.id,
         tenant_id=TenantId(row.tenant_id),

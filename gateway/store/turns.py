@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
     from uuid import UUID
 
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from gateway.store.execution import Connection
 
     from gateway.protocol.context import ContextItem
     from gateway.store.engine import Database
@@ -140,7 +140,7 @@ async def read(
     )
 
 
-async def insert_writer(connection: AsyncConnection, row: Mapping[str, Any]) -> None:
+async def insert_writer(connection: Connection, row: Mapping[str, Any]) -> None:
     """Insert a row of `responses` as the writer of its conversation, in one statement.
 
     Raises `ConversationLocked` when another response is, or the conversation has moved on behind
@@ -154,7 +154,7 @@ async def insert_writer(connection: AsyncConnection, row: Mapping[str, Any]) -> 
     raise ConversationLocked
 
 
-async def check(connection: AsyncConnection, tenant_id: TenantId, place: ConversationPlace) -> None:
+async def check(connection: Connection, tenant_id: TenantId, place: ConversationPlace) -> None:
     """Raise what `insert_writer` would raise now for a response that begins there."""
     of_it = {"tenant": tenant_id, "conversation": place.uuid}
     found = (await connection.execute(_STATE, of_it)).one_or_none()
@@ -165,7 +165,7 @@ async def check(connection: AsyncConnection, tenant_id: TenantId, place: Convers
 
 
 async def append(
-    connection: AsyncConnection, tenant_id: TenantId, conversation: UUID, response: UUID
+    connection: Connection, tenant_id: TenantId, conversation: UUID, response: UUID
 ) -> None:
     """Add the items of a response that ends to its conversation, in the transaction that ends it.
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from sqlalchemy.ext.asyncio import AsyncConnection
+    from gateway.store.execution import Connection
 
     from gateway.generation import TokenUsage
     from gateway.store.engine import Database
@@ -40,7 +40,7 @@ async def record(database: Database, tenant_id: TenantId, line: UsageLine) -> No
         await add(connection, tenant_id, line)
 
 
-async def add(connection: AsyncConnection, tenant_id: TenantId, line: UsageLine) -> None:
+async def add(connection: Connection, tenant_id: TenantId, line: UsageLine) -> None:
     """The same inside a transaction of the caller's."""
     row = {
         "tenant_id": tenant_id,

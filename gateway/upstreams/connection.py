@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httpx2
 from typing_extensions import override
@@ -34,10 +34,23 @@ class ConnectionLimits:
     buffer_bytes_max: int = 256 * 1024
 
 
+class BodyListener(Protocol):
+    """Who takes a body as it comes, in the call that reads it from the socket.
+
+    It must neither block nor raise. `end` is called once, after all that came before the end: with
+    None for a complete body, otherwise with why there will be no more of it.
+    """
+
+    def take(self, data: bytes) -> None: ...
+
+    def end(self, error: httpx2.TransportError | None) -> None: ...
+
+
 class Connection(asyncio.Protocol):
     """One exchange at a time, driven by one task at a time.
 
-    All failures come out of `send`, `head` and `read` as httpx2's errors. `on_lost` is called once,
+    A body is fetched with `read`, or poured into a listener, which costs no task a wake-up. All
+    failures come out of `send`, `head` and `read` as httpx2's errors. `on_lost` is called once,
     when the socket is closed.
     """
 
@@ -55,6 +68,7 @@ class Connection(asyncio.Protocol):
         self._reader: ResponseReader | None = None
         self._error: httpx2.TransportError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._listener: BodyListener | None = None
         self._deadline = Deadline(loop, self._expire)
         self._expired = False
         self._reading_paused = False
@@ -71,6 +85,11 @@ class Connection(asyncio.Protocol):
     def answered(self) -> bool:
         """Whether the backend has sent any byte in answer to the current request."""
         return self._reader is not None and self._reader.touched
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the whole answer has come."""
+        return self._reader is not None and self._reader.complete
 
     async def send(self, data: bytes, timeouts: HttpTimeouts) -> None:
         """Write a whole request.
@@ -109,14 +128,35 @@ class Connection(asyncio.Protocol):
             if not await self._wait(timeouts.get("read")):
                 raise httpx2.ReadTimeout("backend fell silent")
         data = reader.take()
-        if self._reading_paused and self._transport is not None:
-            self._reading_paused = False
-            self._transport.resume_reading()
+        self._resume_reading()
         return data
+
+    def pour(self, listener: BodyListener) -> None:
+        """Hand the body to `listener` from now on, what there is of it at once."""
+        self._listener = listener
+        self.go_on()
+
+    def hold(self) -> None:
+        """Read no more, and pour no more, until `go_on`; patience has no end meanwhile."""
+        self._deadline.clear()
+        self._pause_reading()
+
+    def go_on(self) -> None:
+        """Pour what came meanwhile, and read on."""
+        self._resume_reading()
+        self._pour()
+
+    def wait_until(self, when: float) -> None:
+        """When to tell who is poured into of a ReadTimeout, in the loop's time; moving it is cheap.
+
+        Bytes do not move it: only the listener knows which of them are worth waiting for.
+        """
+        self._deadline.set_at(when)
 
     def finish(self) -> bool:
         """End the exchange: True if the connection is fit for another one, else it is aborted."""
         reader = self._current()
+        self._listener = None
         self._deadline.cancel()
         if reader.complete and reader.reusable and not reader.buffered and not self._writing_paused:
             self._reader = None
@@ -156,7 +196,10 @@ class Connection(asyncio.Protocol):
         except httpx2.RemoteProtocolError as error:
             self._error = error
             self.abort()
-        if reader.buffered > self._limits.buffer_bytes_max and not self._reading_paused:
+        if self._listener is not None:
+            self._pour()
+            return
+        if not self._reading_paused and reader.buffered > self._limits.buffer_bytes_max:
             self._pause_reading()
         self._wake()
 
@@ -168,6 +211,7 @@ class Connection(asyncio.Protocol):
         if not self.lost.done():
             self.lost.set_result(None)
         self._on_lost(self)
+        self._pour()
         self._wake()
 
     @override
@@ -189,10 +233,36 @@ class Connection(asyncio.Protocol):
             return error
         return httpx2.ReadError("connection is closed")
 
+    def _pour(self) -> None:
+        listener, reader = self._listener, self._reader
+        if listener is None or reader is None or self._reading_paused:
+            return
+        if data := reader.take():
+            listener.take(data)
+            if self._listener is not listener or self._reading_paused:
+                return
+        if reader.complete:
+            self._end(None)
+        elif self._error is not None:
+            self._end(self._error)
+
+    def _end(self, error: httpx2.TransportError | None) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._deadline.clear()
+            listener.end(error)
+
     def _pause_reading(self) -> None:
+        self._reading_paused = True
         if self._transport is not None and not self._transport.is_closing():
-            self._reading_paused = True
             self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._reading_paused:
+            return
+        self._reading_paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _current(self) -> ResponseReader:
         if self._reader is None:
@@ -218,6 +288,7 @@ class Connection(asyncio.Protocol):
 
     def _expire(self) -> None:
         self._expired = True
+        self._end(httpx2.ReadTimeout("backend fell silent"))
         self._wake()
 
     def _wake(self) -> None:

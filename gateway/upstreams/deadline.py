@@ -27,7 +27,11 @@ class Deadline:
 
     def set(self, seconds: float) -> None:
         """Let the deadline be `seconds` from now, whatever it was."""
-        self._at = at = self._loop.time() + seconds
+        self.set_at(self._loop.time() + seconds)
+
+    def set_at(self, at: float) -> None:
+        """Let the deadline be at `at` of the loop's time."""
+        self._at = at
         if self._timer is None or self._timer.when() > at:
             self.cancel()
             self._at = at

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
+from gateway.upstreams.hearing import Overheard
 from gateway.upstreams.problems import GrammarFailed
 from gateway.upstreams.selection import BackendState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import Callable
 
-    from gateway.generation import TokenChunk, TokenRequest
+    from gateway.generation import Listener, TokenRequest
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.engines import Engine
@@ -80,24 +80,24 @@ class Member:
             can=self._server.can if self.engine is not None else None,
         )
 
-    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
-        """What the backend generates; raises what it raises."""
+    async def generate(self, request: TokenRequest, listener: Listener) -> None:
+        """What the backend generates; raises what it raises, and what the listener does."""
         started_at = self._clock()
         on_trial = self.health.begin_trial(started_at)
         self._in_flight += 1
         self._metrics.upstream_started(self.backend.name)
-        answered = False
         outcome = "cancelled"
+
+        def finish() -> None:
+            nonlocal outcome
+            outcome = "ok"
+            self._completed()
+
+        noting = Overheard(
+            listener, first=lambda: self._answered(self._clock() - started_at), finish=finish
+        )
         try:
-            async with aclosing(self._server.generate(request)) as chunks:
-                async for chunk in chunks:
-                    if not answered:
-                        answered = True
-                        self._answered(self._clock() - started_at)
-                    if chunk.finish is not None:
-                        outcome = "ok"
-                        self._completed()
-                    yield chunk
+            await self._server.generate(request, noting)
         except UpstreamError as error:
             outcome = self._failed(error)
             raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,9 +22,9 @@ from gateway.upstreams.selection import candidates, round_robin, tell_logprobs
 from gateway.upstreams.server import InferenceServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from gateway.generation import Listener, TokenChunk, TokenRequest
+    from gateway.generation import Listener, TokenRequest
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
@@ -155,39 +154,6 @@ class Pool:
         """Every backend now, in the order of the configuration."""
         return tuple(member.state() for member in self._members.values())
 
-    async def stream(
-        self,
-        request: TokenRequest,
-        *,
-        avoid: Collection[str] = (),
-        attempts_max: int | None = None,
-    ) -> AsyncGenerator[TokenChunk, None]:
-        """Generate at one backend after the other until one yields a first chunk.
-
-        After that nothing is tried again. `avoid` names backends to use only if no other is left,
-        such as the one that broke off before; `attempts_max` (None: the policy's) is how many are
-        tried. A constraint goes to those that hold it best, logprobs are asked only of those that
-        tell them. Raises what `require_logprobs` does; UpstreamRejected; UpstreamLost when as many
-        as `losses_max` were lost; the last failure when no more may be tried; NoUpstreamAvailable
-        when none is left; and after the first chunk UpstreamFailed.
-        """
-        reasons: list[str] = []
-        losses = 0
-        attempts_max = attempts_max or self._policy.attempts_max
-        for member in self._attempts(request, avoid, attempts_max):
-            try:
-                async with aclosing(member.generate(request)) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-            except UpstreamUnavailable as error:
-                reasons.append(str(error))
-                losses += isinstance(error, UpstreamLost)
-                if losses >= self._policy.losses_max or attempts_max == 1:
-                    raise
-            else:
-                return
-        raise NoUpstreamAvailable(request.model, "; ".join(reasons))
-
     async def generate(
         self,
         request: TokenRequest,
@@ -196,14 +162,32 @@ class Pool:
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
     ) -> None:
-        """The same, heard by `listener` as it comes. What the listener raises comes out, too."""
-        chunks = self.stream(request, avoid=avoid, attempts_max=attempts_max)
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                if not listener.hear(chunk):
-                    return
-                if listener.is_full:
-                    await listener.room()
+        """Generate at one backend after the other until one brings a first chunk.
+
+        After that nothing is tried again. Returns when the finish was heard, or the listener has
+        heard enough. `avoid` names backends to use only if no other is left, such as the one that
+        broke off before; `attempts_max` (None: the policy's) is how many are tried. A constraint
+        goes to those that hold it best, logprobs are asked only of those that tell them.
+
+        Raises what `require_logprobs` does; UpstreamRejected; UpstreamLost when as many as
+        `losses_max` were lost; the last failure when no more may be tried; NoUpstreamAvailable
+        when none is left; after the first chunk UpstreamFailed; and what the listener raises, which
+        must be none of these.
+        """
+        reasons: list[str] = []
+        losses = 0
+        attempts_max = attempts_max or self._policy.attempts_max
+        for member in self._attempts(request, avoid, attempts_max):
+            try:
+                await member.generate(request, listener)
+            except UpstreamUnavailable as error:
+                reasons.append(str(error))
+                losses += isinstance(error, UpstreamLost)
+                if losses >= self._policy.losses_max or attempts_max == 1:
+                    raise
+            else:
+                return
+        raise NoUpstreamAvailable(request.model, "; ".join(reasons))
 
     def _attempts(
         self, request: TokenRequest, avoid: Collection[str], attempts_max: int

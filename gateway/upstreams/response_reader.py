@@ -13,13 +13,14 @@ _NO_STATUS: Final = 0
 class ResponseReader:
     """Reads exactly one response; interim (1xx) responses before it are skipped.
 
-    `status` is 0 until the head is complete. Body bytes pile up until `take` fetches them;
-    `buffered` is how many there are. The `on_...` methods are called by httptools.
+    `status` is 0 until the head is complete. Body bytes pile up until `take` fetches them. What is
+    called `on_...` is called by httptools; `on_body` once for each piece of a chunked body, of which
+    a read may bring hundreds, so it is nothing but the `append` of a list.
     """
 
     __slots__ = (
-        "_eof_delimited", "_head_bytes", "_head_bytes_max", "_interim", "_parser", "_pieces",
-        "buffered", "complete", "headers", "reusable", "status", "touched",
+        "_eof_delimited", "_head_bytes", "_head_bytes_max", "_interim", "_parser",
+        "_piece_count", "_pieces", "complete", "headers", "on_body", "reusable", "status", "touched",
     )  # fmt: skip
 
     def __init__(self, head_bytes_max: int) -> None:
@@ -28,8 +29,9 @@ class ResponseReader:
         self.touched = False
         self.complete = False
         self.reusable = False
-        self.buffered = 0
         self._pieces: list[bytes] = []
+        self._piece_count = 0
+        self.on_body = self._pieces.append
         self._head_bytes = 0
         self._head_bytes_max = head_bytes_max
         self._eof_delimited = True
@@ -57,7 +59,13 @@ class ResponseReader:
                 f"backend sent more than {self._head_bytes_max} bytes of headers"
             )
         if self.complete:
+            del self._pieces[self._piece_count :]  # the body of an answer nobody asked for
             self.close()
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes of the body were not fetched yet."""
+        return sum(map(len, self._pieces))
 
     def feed_eof(self) -> None:
         """The backend closed; raises RemoteProtocolError unless the body was to end this way."""
@@ -79,7 +87,6 @@ class ResponseReader:
         else:
             data = b"".join(pieces)
             pieces.clear()
-        self.buffered = 0
         return data
 
     def close(self) -> None:
@@ -103,11 +110,6 @@ class ResponseReader:
         self.status = status
         self._eof_delimited = not any(_frames_body(name, value) for name, value in self.headers)
 
-    def on_body(self, body: bytes) -> None:
-        if not self.complete:
-            self._pieces.append(body)
-            self.buffered += len(body)
-
     def on_message_begin(self) -> None:
         if self.complete:
             self.reusable = False  # bytes after the end: whatever they are, they are not ours
@@ -118,6 +120,7 @@ class ResponseReader:
         elif not self.complete and self._parser is not None:
             self.complete = True
             self.reusable = self._parser.should_keep_alive()
+            self._piece_count = len(self._pieces)
 
 
 def _frames_body(name: bytes, value: bytes) -> bool:

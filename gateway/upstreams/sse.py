@@ -6,13 +6,21 @@ Of the fields only `data` means anything to a backend's stream.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class FrameTooLarge(ValueError):
-    """An event is longer than the bound."""
+    """An event is longer than the bound, in bytes."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__(f"an event is longer than {bytes_max} bytes")
 
 
 class SseSplitter:
-    """Cuts a stream into events; how it was cut into reads makes no difference.
+    """Cuts a stream behind its last complete event; how it was cut into reads makes no difference.
 
     `frame_bytes_max` bounds one event, which is also all that is ever kept between two reads.
     The first event of a completion repeats the whole prompt: 128k ids are about 800 kB.
@@ -25,39 +33,43 @@ class SseSplitter:
         self._rest = bytearray()
         self._ends_in_cr = False
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The `data` of every event that `data` completes, in order; comments vanish.
+    @property
+    def is_too_long(self) -> bool:
+        """The event that has begun is longer than the bound already."""
+        return len(self._rest) > self._frame_bytes_max
 
-        Raises FrameTooLarge.
-        """
+    def feed(self, data: bytes) -> bytes:
+        """The events that `data` completes, each with its blank line, and with LF for line ends."""
         if self._ends_in_cr or b"\r" in data:
             data = self._with_plain_newlines(data)
         rest = self._rest
         if not rest:
-            end = data.rfind(b"\n\n")
-            block = data[:end] if end >= 0 else b""
-            rest += data[end + 2 :] if end >= 0 else data
-        else:
-            seen = len(rest)
-            rest += data
-            end = rest.rfind(b"\n\n", seen - 1)
-            block = bytes(rest[:end]) if end >= 0 else b""
-            if end >= 0:
-                del rest[: end + 2]
-        if len(rest) > self._frame_bytes_max:
-            raise FrameTooLarge(f"an event is longer than {self._frame_bytes_max} bytes")
-        return self._payloads(block) if block else []
+            if data.endswith(b"\n\n"):
+                return data
+            end = data.rfind(b"\n\n") + 2
+            if end < 2:
+                rest += data
+                return b""
+            rest += data[end:]
+            return data[:end]
+        seen = len(rest)
+        rest += data
+        end = rest.rfind(b"\n\n", seen - 1) + 2
+        if end < 2:
+            return b""
+        block = bytes(rest[:end])
+        del rest[:end]
+        return block
 
-    def _payloads(self, block: bytes) -> list[bytes]:
-        payloads = []
+    def payloads(self, block: bytes) -> Iterator[bytes]:
+        """The `data` of each of these events, in order; comments vanish. Raises FrameTooLarge."""
         for frame in block.split(b"\n\n"):
             if len(frame) > self._frame_bytes_max:
-                raise FrameTooLarge(f"an event is longer than {self._frame_bytes_max} bytes")
+                raise FrameTooLarge(self._frame_bytes_max)
             if len(frame) > 6 and frame.startswith(b"data: ") and b"\n" not in frame:
-                payloads.append(frame[6:])
+                yield frame[6:]
             elif payload := _joined_data(frame):
-                payloads.append(payload)
-        return payloads
+                yield payload
 
     def _with_plain_newlines(self, data: bytes) -> bytes:
         """CR LF and CR become LF, also when a read ends between the two."""

@@ -53,7 +53,7 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
     When none can be made, it was lost: the server was there, and may be gone because of it.
 
     The extension `on_connection` of a request is called with the `Connection` that it goes out on,
-    for whoever may want to hang up on it.
+    for whoever may want to hang up on it. The extension `body` of a response is its `ResponseBody`.
     """
 
     def __init__(
@@ -207,8 +207,11 @@ class _OriginPool:
             expiry.cancel()
 
 
-class _ResponseBody(httpx2.AsyncByteStream):
-    """The body as it arrives: one item is all that came since the last one."""
+class ResponseBody(httpx2.AsyncByteStream):
+    """The body as it arrives: one item is all that came since the last one.
+
+    Whoever knows that it is one may have it poured instead (`connection`).
+    """
 
     def __init__(
         self,
@@ -216,7 +219,7 @@ class _ResponseBody(httpx2.AsyncByteStream):
         timeouts: HttpTimeouts,
         release: Callable[[Connection], None],
     ) -> None:
-        self._connection = connection
+        self.connection = connection
         self._timeouts = timeouts
         self._release: Callable[[Connection], None] | None = release
 
@@ -227,17 +230,48 @@ class _ResponseBody(httpx2.AsyncByteStream):
     async def __anext__(self) -> bytes:
         if self._release is None:
             raise httpx2.StreamClosed
-        data = await self._connection.read(self._timeouts)
+        data = await self.connection.read(self._timeouts)
         if not data:
             raise StopAsyncIteration
         return data
 
     @override
     async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
         """Give the connection back; it is aborted when the body was not read to its end."""
         release, self._release = self._release, None
         if release is not None:
-            release(self._connection)
+            release(self.connection)
+
+    def drain(self, seconds: float) -> None:
+        """Give the connection back once the rest of the body is there, or after `seconds`.
+
+        Nobody waits for that: the rest is of no interest, and comes for the connection's sake.
+        """
+        if self.connection.has_all:
+            self.close()
+            return
+        release, self._release = self._release, None
+        if release is not None:
+            self.connection.wait_until(asyncio.get_running_loop().time() + seconds)
+            self.connection.pour(_Drain(self.connection, release))
+
+
+class _Drain:
+    """Hears out a body that nobody listens to."""
+
+    def __init__(self, connection: Connection, release: Callable[[Connection], None]) -> None:
+        self._connection = connection
+        self._release = release
+
+    def take(self, data: bytes) -> None:
+        """It has been said before all that matters."""
+
+    def end(self, error: httpx2.TransportError | None) -> None:
+        """Whether the connection is of further use, it knows itself."""
+        self._release(self._connection)
 
 
 def _ignore(_: Connection) -> None:
@@ -256,11 +290,9 @@ async def _exchange(
     except BaseException:
         connection.abort()
         raise
+    body = ResponseBody(connection, timeouts, release)
     return httpx2.Response(
-        status,
-        headers=headers,
-        stream=_ResponseBody(connection, timeouts, release),
-        extensions={"http_version": b"HTTP/1.1"},
+        status, headers=headers, stream=body, extensions={"http_version": b"HTTP/1.1", "body": body}
     )
 
 

@@ -32,11 +32,12 @@ from gateway.store.claims import Terms
 from gateway.telemetry import Metrics
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, folds, says, specification
+from tests.fakes.telling import tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 
-    from gateway.generation import TokenRequest
+    from gateway.generation import Listener, TokenRequest
     from gateway.output.fold import Fold
     from gateway.protocol.responses import ResponseHead
     from gateway.runs.live import LiveLog
@@ -65,13 +66,17 @@ class Speaker:
         self._is_silent = silent
         self._silences = asyncio.Semaphore(0)
 
-    async def stream(
+    async def generate(
         self,
         request: TokenRequest,
+        listener: Listener,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
-    ) -> AsyncGenerator[TokenChunk, None]:
+    ) -> None:
+        await tell(listener, self._say(request))
+
+    async def _say(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
         self.requests.append(request)
         try:
             for step in self._steps:

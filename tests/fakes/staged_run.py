@@ -26,10 +26,12 @@ from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.harmony_script import script_ids, vocabulary
 from tests.fakes.response_heads import response_head
+from tests.fakes.telling import tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 
+    from gateway.generation import Listener
     from gateway.log import Entry, Finished
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
@@ -60,17 +62,21 @@ class ScriptedTokens:
     hang: bool = False
     last_asked: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def stream(
+    async def generate(
         self,
         request: TokenRequest,
+        listener: Listener,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
-    ) -> AsyncGenerator[TokenChunk, None]:
-        script = self.turns[len(self.requests)]
-        self.requests.append(request)
+    ) -> None:
         self.avoided.append(set(avoid))
         self.attempts_max.append(attempts_max)
+        await tell(listener, self._say(request))
+
+    async def _say(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
+        script = self.turns[len(self.requests)]
+        self.requests.append(request)
         if len(self.requests) == len(self.turns):
             self.last_asked.set()
         try:

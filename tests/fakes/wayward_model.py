@@ -14,11 +14,12 @@ from gateway.harmony.vocabulary import STOP_IDS
 from gateway.protocol.rules import AnswerFormat, OutputRules, ToolRule
 from gateway.upstreams.problems import GrammarFailed
 from tests.fakes.harmony_script import script_ids
+from tests.fakes.telling import tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
-    from gateway.generation import TokenRequest
+    from gateway.generation import Listener, TokenRequest
 
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -142,13 +143,17 @@ class WaywardModel:
     manners: Sequence[Manner]
     requests: list[TokenRequest] = field(default_factory=list)
 
-    async def stream(
+    async def generate(
         self,
         request: TokenRequest,
+        listener: Listener,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
-    ) -> AsyncGenerator[TokenChunk, None]:
+    ) -> None:
+        await tell(listener, self._say(request))
+
+    async def _say(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
         manner = self.manners[min(len(self.requests), len(self.manners) - 1)]
         self.requests.append(request)
         said = _until_stop(script_ids(manner.speech))

@@ -1,122 +1,111 @@
-"""`make bench`: what the gateway costs, side by side with the bare backend, in one run.
+"""`make bench`: what the gateway costs, side by side with others, in one run.
 
-    python -m tests.load.bench [--quick] [--repetitions N] [--only WORKLOAD] [--save]
+    python -m tests.load.bench [--quick] [--only a,b] [--systems …] [--repetitions N] [--save]
 
-Everything is a process of its own on the loopback interface: an embedded PostgreSQL with all its
-durability, a backend that replays vLLM's frames (one token id in each), the gateway with its
-default settings, and the client. CPU is what the operating system charges the process under
-test. Every stream is checked; one that is wrong voids the run, which then exits with code 1.
+Everything is a process of its own on the loopback interface. CPU is what the operating system
+charges the processes under test. Every answer is checked; one that is wrong voids the run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests.load import programs, registry, results, table
 from tests.load.machine import Machine
-from tests.load.measuring import Sample, measure, workloads
-from tests.load.processes import RunVoid, interruptible
-from tests.load.report import NOTES, table
-from tests.load.stack import NGINX, running_stack
+from tests.load.processes import RowFailed, RunVoid, interruptible
+from tests.load.stack import running_stack
+from tests.load.systems import EXPLANATIONS, SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.load.measuring import Workload
+    from tests.load.registry import Workload
+    from tests.load.results import Measured
     from tests.load.stack import Stack
 
-RESULTS: Final = Path(__file__).parent / "results"
 REPETITIONS: Final = 5
-REPETITIONS_QUICK: Final = 2
-
-Results = dict[str, dict[str, list[Sample]]]
-"""Samples by workload and system."""
+EXIT_VOID, EXIT_NO_COMPILER, EXIT_INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0, 1 when the run is void, 130 when it was interrupted."""
+    """The exit code: 0, 1 when the run is void, 2 without a C compiler, 130 when interrupted."""
     options = _options(arguments)
-    chosen = [one for one in workloads(quick=options.quick) if options.only in {None, one.name}]
-    repetitions = options.repetitions or (REPETITIONS_QUICK if options.quick else REPETITIONS)
     machine = Machine.current()
-    print(f"{machine}\n{repetitions} repetitions, systems in turn; every figure is a median")
+    repetitions = options.repetitions or (1 if options.quick else REPETITIONS)
+    print(f"{machine}\nrepetitions: {repetitions}, rows in turn; every figure is a median")
+    measured: list[Measured] = []
     try:
-        with interruptible(), running_stack() as stack:
-            _print_pids(stack)
-            results = _run(stack, chosen, repetitions)
+        built = programs.build()
+        with interruptible(), running_stack(built, options.systems) as stack:
+            _print_missing(options.systems, stack)
+            for workload in options.only:
+                taken = _measure(workload, stack, repetitions, quick=options.quick)
+                print("\n" + table.render(taken), flush=True)
+                measured.append(taken)
+    except programs.NoCompiler as error:
+        print(f"cannot measure: {error}", file=sys.stderr)
+        return EXIT_NO_COMPILER
     except RunVoid as error:
         print(f"\nVOID: {error}", file=sys.stderr)
-        return 1
+        return EXIT_VOID
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
-        return 130
-    for workload in chosen:
-        load = f"{workload.title}, {workload.length} tokens each"
-        print(f"\n{workload.name}: {load}, {workload.streams * workload.requests} requests")
-        print(table(workload.name, results[workload.name]))
-    print(f"\n{NOTES}")
+        return EXIT_INTERRUPTED
     if options.save:
-        print(f"\nsaved as {_save(machine, results)}")
+        print("\n" + results.save(machine, repetitions, measured))
     return 0
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="less of everything, in a minute")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.load.bench",
+        description=(__doc__ or "").splitlines()[0],
+        epilog=f"systems:\n{EXPLANATIONS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="less of everything, in two minutes")
+    parser.add_argument("--only", metavar="LETTERS", help="workloads, such as a,b")
+    parser.add_argument("--systems", metavar="NAMES", help="default: all that are installed")
     parser.add_argument("--repetitions", type=int, choices=range(1, 21), metavar="N")
-    parser.add_argument("--only", choices=[one.name for one in workloads(quick=False)])
-    parser.add_argument("--save", action="store_true", help=f"write JSON into {RESULTS.name}/")
-    return parser.parse_args(arguments)
+    parser.add_argument("--save", action="store_true", help="write files into tests/load/results")
+    options = parser.parse_args(arguments)
+    letters = options.only.split(",") if options.only else None
+    try:
+        options.only = registry.chosen(letters, quick=options.quick)
+    except ValueError as error:
+        parser.error(str(error))
+    options.systems = options.systems.split(",") if options.systems else list(SYSTEMS)
+    unknown = [name for name in options.systems if name not in SYSTEMS]
+    if unknown:
+        parser.error(f"no system {', '.join(unknown)}: there are {', '.join(SYSTEMS)}")
+    return options
 
 
-def _print_pids(stack: Stack) -> None:
-    pids = {system.name.partition(",")[0]: system.child.pid for system in stack.systems}
-    print("processes:", ", ".join(f"{name} {pid}" for name, pid in pids.items()))
-    if NGINX not in pids:
-        print("nginx is not installed here: no pass-through to compare with")
+def _print_missing(wanted: Sequence[str], stack: Stack) -> None:
+    missing = [name for name in wanted if name not in stack.offered]
+    if missing:
+        print(f"not installed here, so not compared: {', '.join(missing)}")
 
 
-def _run(stack: Stack, chosen: Sequence[Workload], repetitions: int) -> Results:
-    """All samples. Raises `RunVoid`."""
-    results: Results = {
-        workload.name: {system.name: [] for system in stack.systems} for workload in chosen
-    }
-    _warm_up(stack)
+def _measure(workload: Workload, stack: Stack, repetitions: int, *, quick: bool) -> Measured:
+    """All samples of one workload. Raises `RunVoid`."""
+    taken = results.Measured(workload, {row: [] for row in workload.rows(stack)})
     began = time.monotonic()
-    for repetition in range(repetitions):
-        first = repetition % len(stack.systems)  # nobody always comes after the same one
-        for workload in chosen:
-            for system in (*stack.systems[first:], *stack.systems[:first]):
-                sample = measure(stack, system, workload)
-                results[workload.name][system.name].append(sample)
-        seconds = time.monotonic() - began
-        print(f"repetition {repetition + 1} of {repetitions} done after {seconds:.0f} s")
-    return results
-
-
-def _warm_up(stack: Stack) -> None:
-    single = workloads(quick=True)[-1]
-    for system in stack.systems:
-        measure(stack, system, single)
-
-
-def _save(machine: Machine, results: Results) -> Path:
-    now = datetime.now(UTC)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{now:%Y%m%d-%H%M%S}-{machine.commit}.json"
-    samples = {
-        workload: {system: [asdict(one) for one in taken] for system, taken in by_system.items()}
-        for workload, by_system in results.items()
-    }
-    document = {"at": now.isoformat(), "machine": asdict(machine), "samples": samples}
-    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-    return path
+    with workload.opened(stack, quick=quick) as measure:
+        for repetition in range(repetitions):
+            for row in table.rotated(list(taken.samples), repetition):
+                if row in taken.failures:
+                    continue
+                try:
+                    taken.samples[row].append(measure(row))
+                except RowFailed as error:
+                    taken.failures[row] = str(error)
+                    taken.samples[row].clear()
+    taken.seconds = time.monotonic() - began
+    return taken
 
 
 if __name__ == "__main__":

@@ -1,18 +1,15 @@
-"""Child processes: started with a log, found when they listen, measured and ended by their ids."""
+"""Child processes: started with a log, found when they listen, and ended by their ids."""
 
 from __future__ import annotations
 
 import re
 import signal
 import subprocess
-import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
-
-import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +26,10 @@ class RunVoid(Exception):
     """What was measured means nothing: something did not start, or an answer was wrong."""
 
 
+class RowFailed(Exception):
+    """A row that is not ours has nothing to show: it answered wrongly, or fell behind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Child:
     """A running server, and where it listens on the loopback interface."""
@@ -38,8 +39,10 @@ class Child:
 
 
 @contextmanager
-def server(arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> Iterator[Child]:
-    """A server that writes its URL into its log when it listens. Raises `RunVoid`.
+def running(
+    arguments: Sequence[str], log: Path, environ: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that writes into a log, ended at the end.
 
     It is in a session of its own, so that Ctrl-C reaches the benchmark alone, which ends it.
     """
@@ -54,9 +57,16 @@ def server(arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> I
             start_new_session=True,
         )
     try:
-        yield Child(process.pid, _port(process, log))
+        yield process
     finally:
         end(process)
+
+
+@contextmanager
+def server(arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> Iterator[Child]:
+    """A server that writes its URL into its log when it listens. Raises `RunVoid`."""
+    with running(arguments, log, environ) as process:
+        yield Child(process.pid, _port(process, log))
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -67,36 +77,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def call(module: str, given: bytes, timeout_s: float) -> bytes:
-    """Run one of our modules to its end with this input; its output. Raises `RunVoid`."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", module],
-            input=given,
-            capture_output=True,
-            cwd=ROOT,
-            timeout=timeout_s,
-            start_new_session=True,
-            check=True,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RunVoid(f"{module} was not done after {timeout_s:.0f} s") from error
-    except subprocess.CalledProcessError as error:
-        raise RunVoid(error.stderr.decode("utf-8", "replace")[-LOG_CHARS_SHOWN:]) from error
-    return done.stdout
-
-
-def cpu_s(pid: int) -> float:
-    """CPU seconds of a process, its children, and those children that it has reaped."""
-    root = psutil.Process(pid)
-    total = 0.0
-    for process in (root, *root.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
 
 
 @contextmanager

@@ -1,174 +1,185 @@
-"""What is measured: the backend alone, the gateway in front of it, and nginx if there is one."""
+"""What is measured and what that needs: backend, PostgreSQL, the gateway, and proxies of others."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
-import time
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import tempfile
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+from gateway.harmony.vocabulary import Vocabulary
 from gateway.store.embedded import EmbeddedPostgres
 from gateway.store.migrate import upgrade
 from gateway.store.postmaster import Postmaster
 from tests.fakes.gateway import PEPPER, gateway_settings, new_key
-from tests.fakes.postgres import reachable_folder
-from tests.load import processes
-from tests.load.processes import Child, RunVoid
+from tests.load import peers, processes
+from tests.load.marks import shared_marks
+from tests.load.processes import RunVoid
+from tests.load.systems import SYSTEMS
+from tests.load.tape import write_tape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
-    from tests.load.client import DialectName
+    from tests.load.marks import Marks
+    from tests.load.processes import Child
+    from tests.load.programs import Programs
+    from tests.load.systems import Program, System
 
-BARE: Final = "bare backend"
-NGINX: Final = "nginx"
 _INFO: Final = '"level": "info"'
-_NGINX_CONFIG: Final = """
-daemon off;
-worker_processes 1;
-pid {folder}/nginx.pid;
-error_log stderr warn;
-events {{ worker_connections 4096; }}
-http {{
-  access_log off;
-  client_body_temp_path {folder};
-  proxy_temp_path {folder};
-  fastcgi_temp_path {folder};
-  uwsgi_temp_path {folder};
-  scgi_temp_path {folder};
-  keepalive_requests 1000000;
-  upstream backend {{ server 127.0.0.1:{backend_port}; keepalive 256; }}
-  server {{
-    listen 127.0.0.1:{port};
-    location / {{
-      proxy_pass http://backend;
-      proxy_http_version 1.1;
-      proxy_set_header Connection "";
-      proxy_buffering off;
-    }}
-  }}
-}}
-"""
 
 
-@dataclass(frozen=True, slots=True)
-class System:
-    """One way to the tokens. `database_pid` is there when it works for this system too."""
-
-    name: str
-    dialect: DialectName
-    child: Child
-    database_pid: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stack:
-    """Everything that runs; the key is the gateway's."""
+    """Everything that runs. A program is started when it is first asked for, and then kept.
 
-    systems: tuple[System, ...]
+    `offered` names the systems to compare: those that were asked for and are installed. `key` is
+    of the gateway's only tenant.
+    """
+
+    folder: Path
+    programs: Programs
+    tape: Path
+    marks: Marks
     backend: Child
+    database_url: str
+    database_pid: int
     key: str
+    offered: Sequence[str]
+    _running: dict[Program, Child] = field(default_factory=dict)
+    _ending: ExitStack = field(default_factory=ExitStack)
+    _logs: dict[Program, Path] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
+    def child(self, system: System) -> Child:
+        """The process of a system. Raises `RunVoid` when it does not start."""
+        program = system.program
+        if program not in self._running:
+            self._running[program] = self._ending.enter_context(self.fresh(program))
+        return self._running[program]
 
-@contextmanager
-def running_stack() -> Iterator[Stack]:
-    """Start everything and end it by process id. Raises `RunVoid`."""
-    with (
-        reachable_folder() as folder,
-        EmbeddedPostgres(folder / "data") as postgres,
-        processes.server(
-            [sys.executable, "-m", "tests.load.backend"], folder / "backend.log", os.environ
-        ) as backend,
-    ):
-        backend_url = f"http://127.0.0.1:{backend.port}"
-        asyncio.run(upgrade(postgres.url))
-        key = asyncio.run(new_key(gateway_settings(postgres.url, [backend_url]), "load"))
-        database_pid = _pid_of(folder / "data" / "cluster")
-        with _gateway(folder, postgres.url, backend_url) as gateway, _nginx(folder, backend) as raw:
-            systems = [System(BARE, "completions", backend)]
-            systems += [System(NGINX, "completions", raw)] if raw is not None else []
-            systems += [
-                System("gateway, store: false", "responses", gateway, database_pid),
-                System("gateway, store: true", "responses-stored", gateway, database_pid),
-            ]
-            yield Stack(tuple(systems), backend, key)
+    def fresh(self, program: Program, **config: Any) -> AbstractContextManager[Child]:
+        """A new process of a program, beside any that runs; `config` are sections of a gateway's
+        settings file. Raises `RunVoid` when it does not start."""
+        folder = self.folder / f"{program}-{next(self._numbers)}"
+        folder.mkdir()
+        if program == "backend":
+            return replaying(folder, self.programs, self.tape, self.marks)
+        if program == "gateway":
+            self._logs[program] = folder / "gateway.log"
+            return self._gateway(folder, config)
+        start = {
+            "nginx": peers.nginx,
+            "sglang-router": peers.sglang_router,
+            "litellm": peers.litellm,
+        }[program]
+        return start(folder, self.backend)
 
+    def database_pids(self, system: System) -> list[int]:
+        """PostgreSQL's, when it works for this system too."""
+        return [self.database_pid] if system.program == "gateway" else []
 
-@contextmanager
-def _gateway(folder: Path, database_url: str, backend_url: str) -> Iterator[Child]:
-    """`serve` with every setting at its default but where things are."""
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("GATEWAY_") and name not in {"DATABASE_URL", "PORT"}
-    }
-    config = folder / "gateway.yaml"
-    config.write_text(json.dumps({"backends": [{"name": "backend", "url": backend_url}]}))
-    environ |= {
-        "GATEWAY_CONFIG": str(config),
-        "GATEWAY_AUTH__KEY_PEPPER": PEPPER,
-        "DATABASE_URL": database_url,
-    }
-    arguments = [sys.executable, "-m", "gateway", "serve", "--port", "0"]
-    log = folder / "gateway.log"
-    with processes.server(arguments, log, environ) as child:
-        try:
+    def complaints(self, system: System) -> str:
+        """What the newest process of the gateway logged, ordinary things left out."""
+        log = self._logs.get(system.program)
+        if log is None:
+            return ""
+        lines = log.read_text("utf-8", "replace").splitlines()
+        said = "\n".join(line for line in lines if _INFO not in line)
+        return f"Complaints of {system.program}:\n{said[-processes.LOG_CHARS_SHOWN :] or 'none'}"
+
+    def close(self) -> None:
+        """End what was started on demand."""
+        self._ending.close()
+
+    @contextmanager
+    def _gateway(self, folder: Path, config: dict[str, Any]) -> Iterator[Child]:
+        """`serve` with every setting at its default but where things are."""
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("GATEWAY_") and name not in {"DATABASE_URL", "PORT"}
+        }
+        file = folder / "gateway.yaml"
+        backends = [{"name": "backend", "url": f"http://127.0.0.1:{self.backend.port}"}]
+        file.write_text(json.dumps({"backends": backends, **config}))
+        environ |= {
+            "GATEWAY_CONFIG": str(file),
+            "GATEWAY_AUTH__KEY_PEPPER": PEPPER,
+            "DATABASE_URL": self.database_url,
+        }
+        arguments = [sys.executable, "-m", "gateway", "serve", "--port", "0"]
+        with processes.server(arguments, folder / "gateway.log", environ) as child:
             yield child
-        except RunVoid as error:
-            lines = log.read_text("utf-8", "replace").splitlines()
-            said = "\n".join(line for line in lines if _INFO not in line)
-            complaints = said[-processes.LOG_CHARS_SHOWN :] or "none"
-            raise RunVoid(f"{error}\nComplaints of the gateway:\n{complaints}") from error
 
 
 @contextmanager
-def _nginx(folder: Path, backend: Child) -> Iterator[Child | None]:
-    """A proxy that looks at nothing, for comparison; None where it is not installed."""
-    program = shutil.which("nginx")
-    if program is None:
-        yield None
-        return
-    port = _free_port()
-    config = folder / "nginx.conf"
-    config.write_text(_NGINX_CONFIG.format(folder=folder, port=port, backend_port=backend.port))
-    process = subprocess.Popen(
-        [program, "-p", str(folder), "-c", str(config)], start_new_session=True
-    )
+def running_stack(programs: Programs, wanted: Sequence[str]) -> Iterator[Stack]:
+    """Start the backend and PostgreSQL, the others on demand; end all of it by process id.
+
+    PostgreSQL has all its durability. Its data is in a temporary folder, TMPDIR says where.
+    Raises `RunVoid`.
+    """
+    with (
+        _passable_folder() as folder,
+        shared_marks() as marks,
+        EmbeddedPostgres(folder / "data") as postgres,
+    ):
+        tape = folder / "tape"
+        tape.write_bytes(write_tape(Vocabulary.load()))
+        with replaying(folder, programs, tape, marks) as backend:
+            asyncio.run(upgrade(postgres.url))
+            settings = gateway_settings(postgres.url, [f"http://127.0.0.1:{backend.port}"])
+            stack = Stack(
+                folder=folder,
+                programs=programs,
+                tape=tape,
+                marks=marks,
+                backend=backend,
+                database_url=postgres.url,
+                database_pid=_postmaster(folder / "data" / "cluster"),
+                key=asyncio.run(new_key(settings, "load")),
+                offered=[name for name in wanted if is_installed(SYSTEMS[name])],
+            )
+            stack._running["backend"] = backend
+            try:
+                yield stack
+            finally:
+                stack.close()
+
+
+@contextmanager
+def replaying(folder: Path, programs: Programs, tape: Path, marks: Marks) -> Iterator[Child]:
+    """A backend that replays the tape."""
+    arguments = [str(programs.backend), "--port", "0", "--tape", str(tape), *marks.arguments]
+    with processes.server(arguments, folder / "backend.log", os.environ) as child:
+        yield child
+
+
+def is_installed(system: System) -> bool:
+    """Whether a system can be measured here; ours always can."""
+    return system.program in {"backend", "gateway"} or peers.program(system.program) is not None
+
+
+@contextmanager
+def _passable_folder() -> Iterator[Path]:
+    """A temporary folder that PostgreSQL's account can pass through."""
+    folder = Path(tempfile.mkdtemp(prefix="gateway-bench-"))
+    folder.chmod(0o711)
     try:
-        _wait_for(port, process)
-        yield Child(process.pid, port)
+        yield folder
     finally:
-        processes.end(process)
+        shutil.rmtree(folder)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + processes.START_TIMEOUT_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError as error:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RunVoid("nginx did not start") from error
-            time.sleep(processes.POLL_INTERVAL_S)
-        else:
-            return
-
-
-def _pid_of(cluster: Path) -> int:
+def _postmaster(cluster: Path) -> int:
     postmaster = Postmaster.read(cluster)
     if postmaster is None:
         raise RunVoid("the database is gone")

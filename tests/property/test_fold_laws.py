@@ -85,7 +85,7 @@ def test_the_fold_knows_where_the_log_stands(log: list[Entry], data: st.DataObje
         elif isinstance(entry, Tokens):
             said[-1] += entry.ids
         ended += isinstance(entry, TurnEnded)
-    assert [turn.said for turn in fold.turns] == said
+    assert [turn.said.tolist() for turn in fold.turns] == said
     assert sum(turn.finish is not None for turn in fold.turns) == ended
     is_open = len(said) > ended and not fold.is_finished
     assert fold.open_turn is (fold.turns[-1] if is_open else None)

@@ -22,10 +22,12 @@ from gateway.runs.steering import WITHIN_TURN
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import NO_RULES, THOUGHT, Stage, specification
 from tests.fakes.steered import ANY_TOOL, FREE, IN_JSON, JSON_ANSWER, REQUIRED, STRICT
+from tests.fakes.telling import tell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
+    from gateway.generation import Listener
     from gateway.protocol.rules import OutputRules
 
 laws = settings(deadline=None)
@@ -83,18 +85,23 @@ class Deterministic:
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     stop_after: int | None = None
 
-    async def stream(
+    async def generate(
         self,
         request: TokenRequest,
+        listener: Listener,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
-    ) -> AsyncGenerator[TokenChunk, None]:
+    ) -> None:
         self.calls += 1
+        await tell(listener, self._say(request, is_new=attempts_max is None))
+
+    async def _say(
+        self, request: TokenRequest, *, is_new: bool
+    ) -> AsyncGenerator[TokenChunk, None]:
         name = f"gpu-{self.calls}"
         rest = self._rest(request.prompt_ids)[: request.sampling.max_tokens]
         said, kind = next(self.cuts, (len(rest), None))
-        is_new = attempts_max is None
         is_held = next(self.vouches) and request.constraint is not None
         if kind is not None and said == 0 and not is_new:
             raise kind("cut", upstream=name)

@@ -28,9 +28,9 @@ from tests.fakes.stored import let_time_pass
 from tests.fakes.wayward_model import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
-    from gateway.generation import TokenRequest
+    from gateway.generation import Listener, TokenRequest
     from gateway.log import Entry
     from gateway.output.fold import Fold
     from gateway.runs.specification import RunSpecification
@@ -102,15 +102,16 @@ WHOLE = '{"n": 2}'
 class Completing:
     """A model that ends as `{"n": 2}` whatever was begun."""
 
-    async def stream(
+    async def generate(
         self,
         request: TokenRequest,
+        listener: Listener,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
-    ) -> AsyncGenerator[TokenChunk, None]:
+    ) -> None:
         await asyncio.sleep(0)
-        yield TokenChunk(self._rest(request.prompt_ids), STOP)
+        listener.hear(TokenChunk(self._rest(request.prompt_ids), STOP))
 
     @staticmethod
     def _rest(prompt: list[int]) -> list[int]:

@@ -60,6 +60,7 @@ static void accept_all(int listener) {
         if (connection == NULL)
             die("calloc");
         connection->fd = fd;
+        connection->watched = EPOLLIN;
         watch(fd, EPOLLIN, connection, EPOLL_CTL_ADD);
     }
 }

@@ -36,6 +36,14 @@ def test_padding_evens_out_the_size_of_deltas(text: str) -> None:
     assert data["delta"] == text
 
 
+@given(st.text(max_size=80), st.integers(0, 10**6))
+def test_a_frame_holds_what_is_padded_anywhere_else(text: str, number: int) -> None:
+    event = delta(number, text)
+    assert sse.frame(event, obfuscate=True).split(b"data: ", 1)[1] == (
+        sse.padded(event.data, event) + b"\n\n"
+    )
+
+
 @pytest.mark.requirement("padding.off")
 def test_padding_can_be_switched_off() -> None:
     assert b"obfuscation" not in sse.frame(delta(1), obfuscate=False)

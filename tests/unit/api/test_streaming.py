@@ -13,12 +13,14 @@ import pytest
 from gateway.api import sse
 from gateway.api.body import ClientDisconnected
 from gateway.api.streaming import EventStream, StreamLimits
-from gateway.protocol.events import Event
+from gateway.protocol.events import Event, play_batches
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from starlette.types import Message
+
+    from gateway.protocol.events import Show
 
 LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=60)
 IMPATIENT = StreamLimits(write_timeout_s=0.001, write_bytes_max=65_536, comment_interval_s=0.001)
@@ -69,6 +71,9 @@ class Source:
         finally:
             self.closed = True
 
+    async def play(self, show: Show) -> None:
+        await play_batches(self.follow(), show)
+
 
 def ready(*batches: list[Event]) -> Source:
     source = Source(list(batches))
@@ -80,7 +85,7 @@ def ready(*batches: list[Event]) -> Source:
 async def test_events_are_written_as_they_come(comments: bool) -> None:
     client, source = Client(), ready([CREATED], [COMPLETED])
     stream = EventStream(client.send, LIMITS, partial(sse.frame, obfuscate=False))
-    await stream.write(source.follow(), headers=[(b"x-more", b"1")], comments=comments)
+    await stream.write(source.play, headers=[(b"x-more", b"1")], comments=comments)
     start, *written, end = client.messages
     assert start["status"] == 200
     assert start["headers"] == [*sse.HEADERS, (b"x-more", b"1")]
@@ -96,14 +101,14 @@ async def test_events_are_written_as_they_come(comments: bool) -> None:
 async def test_a_stream_that_is_over_before_it_begins_has_its_end_mark() -> None:
     client = Client()
     stream = EventStream(client.send, LIMITS, partial(sse.frame, obfuscate=True))
-    await stream.write(ready([]).follow(), comments=True)
+    await stream.write(ready([]).play, comments=True)
     assert client.body == sse.DONE
 
 
 async def test_a_stream_that_is_cut_off_has_no_end_mark() -> None:
     client = Client()
     stream = EventStream(client.send, LIMITS, partial(sse.frame, obfuscate=True))
-    await stream.write(ready([CREATED]).follow(), comments=True)
+    await stream.write(ready([CREATED]).play, comments=True)
     assert client.body == sse.frame(CREATED, obfuscate=True)
     assert client.messages[-1] == END
 
@@ -113,7 +118,7 @@ async def test_padding_is_as_asked_for() -> None:
     for obfuscate in (True, False):
         client = Client()
         await EventStream(client.send, LIMITS, partial(sse.frame, obfuscate=obfuscate)).write(
-            ready([delta]).follow(), comments=False
+            ready([delta]).play, comments=False
         )
         data = orjson.loads(client.body.split(b"data: ")[1])
         assert ("obfuscation" in data) is obfuscate
@@ -125,7 +130,7 @@ async def test_silence_is_filled_with_comments_only() -> None:
     limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=0.001)
     stream = EventStream(client.send, limits, partial(sse.frame, obfuscate=False))
     async with asyncio.TaskGroup() as group:
-        group.create_task(stream.write(source.follow(), comments=True))
+        group.create_task(stream.write(source.play, comments=True))
         await client.has(sse.COMMENT * 2)
         source.more.set()
     frames = [sse.frame(CREATED, obfuscate=False), sse.frame(COMPLETED, obfuscate=False)]
@@ -138,7 +143,7 @@ async def test_a_client_that_does_not_read_counts_as_gone(comments: bool) -> Non
     client, source = Client(reads=2), ready([CREATED], [COMPLETED])
     stream = EventStream(client.send, IMPATIENT, partial(sse.frame, obfuscate=False))
     with pytest.raises(ClientDisconnected):
-        await stream.write(source.follow(), comments=comments)
+        await stream.write(source.play, comments=comments)
     assert source.closed
 
 
@@ -146,7 +151,7 @@ async def test_a_client_that_takes_no_comment_counts_as_gone() -> None:
     client, source = Client(reads=2), Source([[CREATED], [COMPLETED]])
     stream = EventStream(client.send, IMPATIENT, partial(sse.frame, obfuscate=False))
     with pytest.raises(ClientDisconnected):
-        await stream.write(source.follow(), comments=True)
+        await stream.write(source.play, comments=True)
     assert source.closed
 
 
@@ -155,7 +160,7 @@ async def test_a_stream_whose_client_is_gone_is_finalised_at_once(comments: bool
     client, source = Client(), Source([[CREATED], [COMPLETED]])
     stream = EventStream(client.send, LIMITS, partial(sse.frame, obfuscate=False))
     async with asyncio.TaskGroup() as group:
-        writing = group.create_task(stream.write(source.follow(), comments=comments))
+        writing = group.create_task(stream.write(source.play, comments=comments))
         await client.has(b"created")
         writing.cancel()
     assert source.closed
@@ -169,4 +174,4 @@ async def test_what_makes_the_events_fail_is_raised_as_it_is(comments: bool) -> 
 
     stream = EventStream(Client().send, LIMITS, partial(sse.frame, obfuscate=False))
     with pytest.raises(ValueError, match="a defect"):
-        await stream.write(broken(), comments=comments)
+        await stream.write(partial(play_batches, broken()), comments=comments)

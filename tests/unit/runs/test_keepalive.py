@@ -39,7 +39,7 @@ async def test_nothing_is_said_once_it_is_left() -> None:
     with KeepAlive(one, INTERVAL_S):
         pass
     await ticks()
-    assert not one.live._entries
+    assert not list(one.live._entries)
 
 
 async def test_nothing_is_said_by_a_run_that_was_abandoned() -> None:
@@ -47,7 +47,7 @@ async def test_nothing_is_said_by_a_run_that_was_abandoned() -> None:
     one.is_down = True
     with KeepAlive(one, INTERVAL_S):
         await ticks()
-    assert not one.live._entries
+    assert not list(one.live._entries)
 
 
 async def test_what_waits_for_its_commit_is_not_silence() -> None:
@@ -55,8 +55,8 @@ async def test_what_waits_for_its_commit_is_not_silence() -> None:
     one.append(Queued())
     with KeepAlive(one, INTERVAL_S):
         await ticks()
-        assert one.live._entries == [Queued()]
+        assert list(one.live._entries) == [Queued()]
         one.live.show(1)
         while len(one.live._entries) == 1:
             await ticks()
-        assert one.live._entries[:2] == [Queued(), Alive()]
+        assert list(one.live._entries)[:2] == [Queued(), Alive()]

@@ -78,7 +78,7 @@ async def test_a_reader_that_falls_behind_holds_no_more_than_its_bound() -> None
         for _ in range(50):
             live.append(Alive())
         (reader,) = live._readers
-        assert reader.lagging
+        assert reader.lags
         assert not reader.events
         finished = Finished("completed", 1)
         live.close(finished, live.fold.apply(finished))

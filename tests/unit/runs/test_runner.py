@@ -37,9 +37,9 @@ from tests.fakes.staged_run import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection
+    from collections.abc import Collection
 
-    from gateway.generation import TokenChunk, TokenRequest
+    from gateway.generation import Listener, TokenRequest
     from gateway.log import Entry
 
 
@@ -238,16 +238,16 @@ class SlowToLeave(ScriptedTokens):
     may_leave: asyncio.Event = field(default_factory=asyncio.Event)
 
     @override
-    async def stream(
+    async def generate(
         self,
         request: TokenRequest,
+        listener: Listener,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
-    ) -> AsyncGenerator[TokenChunk, None]:
+    ) -> None:
         try:
-            async for chunk in super().stream(request):
-                yield chunk
+            await super().generate(request, listener)
         finally:
             self.leaving.set()
             await self.may_leave.wait()

@@ -1,0 +1,182 @@
+"""A generation as it is heard: bytes of a body → chunks → a listener, all in the read they came in.
+
+The task that asked for the generation sleeps meanwhile. It wakes up once, at the end, and once for
+each time that the listener is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextvars import copy_context
+from typing import TYPE_CHECKING
+
+import httpx2
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gateway.generation import Listener, TokenChunk
+    from gateway.upstreams.backend import Timeouts
+    from gateway.upstreams.completions import CompletionReader
+    from gateway.upstreams.connection import Connection
+    from gateway.upstreams.transport import ResponseBody
+
+_SILENCE = "no token in time"
+
+
+class Hearing:
+    """One generation under way, and the connection it goes over.
+
+    `heard_at` is since when it is waited for, in the loop's time: never, while the listener has no
+    room for more. A read is heard in the context of the task that made this object, not of the one
+    that once opened the connection.
+    """
+
+    __slots__ = (
+        "_body", "_changed", "_context", "_error", "_is_held", "_is_over", "_listener", "_loop",
+        "_reader", "_timeouts", "connection", "has_begun", "heard_at",
+    )  # fmt: skip
+
+    def __init__(self, listener: Listener, reader: CompletionReader, timeouts: Timeouts) -> None:
+        self.connection: Connection | None = None
+        self.has_begun = False
+        self._loop = asyncio.get_running_loop()
+        self.heard_at = self._loop.time()
+        self._listener = listener
+        self._reader = reader
+        self._timeouts = timeouts
+        self._context = copy_context()
+        self._body: ResponseBody | None = None
+        self._changed: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._is_held = False
+        self._is_over = False
+
+    def goes_over(self, connection: Connection) -> None:
+        """The request is sent on this connection."""
+        self.connection = connection
+
+    async def hear_out(self, body: ResponseBody) -> None:
+        """Until the finish was heard, or enough; then the connection is free, or closed.
+
+        Raises what the reader found wrong with the body, after all ids before it were heard, and
+        what the listener raises. To cancel it closes the connection at once.
+        """
+        self._body = body
+        connection = body.connection
+        try:
+            connection.wait_until(self.heard_at + self._timeouts.first_token_s)
+            connection.pour(self)
+            while not self._is_over:
+                if self._is_held:
+                    await self._listener.room()
+                    self._is_held = False
+                    self._wait(connection)
+                    connection.go_on()
+                else:
+                    self._changed = self._loop.create_future()
+                    await self._changed
+        finally:
+            body.close()
+        if self._error is not None:
+            raise self._error
+
+    def take(self, data: bytes) -> None:
+        """A read of the body."""
+        self._pass_on(self._reader.feed(data))
+
+    def end(self, error: httpx2.TransportError | None) -> None:
+        """The body ended, was broken off, or has brought no id for too long."""
+        if error is None:
+            why = "stream ended without a finish reason"
+        else:
+            why = _SILENCE if isinstance(error, httpx2.ReadTimeout) else describe(error)
+        self._pass_on(self._reader.end(why))
+
+    def _pass_on(self, chunk: TokenChunk | None) -> None:
+        is_full = False
+        if chunk is not None:
+            self.has_begun = True
+            try:
+                goes_on = self._context.run(self._listener.hear, chunk)
+                is_full = self._listener.is_full
+            except Exception as error:  # noqa: BLE001  it comes out of `hear_out`
+                self._error = error
+                goes_on = False
+            if not goes_on and (self._error is not None or not self._reader.finished):
+                self._break_off()
+                return
+        self._look_on(has_heard=chunk is not None, is_full=is_full)
+
+    def _look_on(self, *, has_heard: bool, is_full: bool) -> None:
+        body, reader = self._body, self._reader
+        if body is None:
+            return
+        if reader.finished:
+            body.drain(self._timeouts.tail_s)
+            self._is_over = True
+            self._wake()
+        elif reader.fault is not None:
+            self._error = reader.fault
+            self._break_off()
+        elif is_full:
+            self._is_held = True
+            self.heard_at = math.inf
+            body.connection.hold()
+            self._wake()
+        elif has_heard:
+            self._wait(body.connection)
+
+    def _wait(self, connection: Connection) -> None:
+        """Patience begins anew: ids were heard, bytes alone do not count."""
+        self.heard_at = now = self._loop.time()
+        patience_s = self._timeouts.tail_s if self._reader.ending else self._timeouts.stall_s
+        connection.wait_until(now + patience_s)
+
+    def _break_off(self) -> None:
+        if self._body is not None:
+            self._body.close()
+        self._is_over = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+
+class Overheard:
+    """A listener, and somebody else who is told of its first chunk, and of the last one."""
+
+    __slots__ = ("_finish", "_first", "_listener", "room")
+
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        first: Callable[[], None],
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        self._listener = listener
+        self._first: Callable[[], None] | None = first
+        self._finish = finish
+        self.room: Callable[[], Awaitable[None]] = listener.room
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the listener is."""
+        return self._listener.is_full
+
+    def hear(self, chunk: TokenChunk) -> bool:
+        """Whether the listener wants more."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            first()
+        if chunk.finish is not None and self._finish is not None:
+            self._finish()
+        return self._listener.hear(chunk)
+
+
+def describe(error: httpx2.TransportError) -> str:
+    """What went wrong with a connection, for operators."""
+    return f"{type(error).__name__}: {error}"

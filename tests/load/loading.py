@@ -1,0 +1,151 @@
+"""One load on one system: what the clients saw, and what the operating system charged for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tests.load import accounting
+from tests.load.processes import LOG_CHARS_SHOWN, RowFailed, RunVoid, end
+from tests.load.tape import FRAMING_TOKENS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from tests.load.figures import Figures
+    from tests.load.processes import Child
+    from tests.load.stack import Stack
+    from tests.load.systems import System
+
+MICRO: Final = 1e6
+KEPT_OPEN_S: Final = 60.0
+"""For the whole load, beyond what its pace makes it take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`streams` connections send `requests` requests in all, for `tokens` ids each.
+
+    `rate_per_s` is the pace of each stream, 0: as fast as possible. The last connection begins
+    `ramp_s` after the first one.
+    """
+
+    streams: int
+    requests: int
+    tokens: int
+    rate_per_s: float = 0.0
+    ramp_s: float = 0.0
+    streamed: bool = True
+
+    @property
+    def words(self) -> int:
+        return self.tokens - FRAMING_TOKENS
+
+    @property
+    def seconds_max(self) -> float:
+        """After that it is given up."""
+        rounds = -(-self.requests // self.streams)
+        pace_s = self.tokens / self.rate_per_s if self.rate_per_s and self.streamed else 0.0
+        return self.ramp_s + rounds * pace_s * 2 + KEPT_OPEN_S
+
+
+def measure(
+    stack: Stack,
+    system: System,
+    load: Load,
+    *,
+    children: Sequence[Child] | None = None,
+    during: Callable[[subprocess.Popen[bytes]], None] | None = None,
+) -> dict[str, float]:
+    """Run the load once; `children` are asked in turn, otherwise the system's own process.
+
+    Figures: those of native/load.c, `cpu_us` (of the system, per token), `database_us` (of all of
+    PostgreSQL's processes), `cpu_ms_per_request`, `tokens_per_s`, `tokens_per_event`, `busy` (cores
+    used by the system), `backend_busy` and `client_busy`. Raises `RunVoid`, or `RowFailed` for a
+    peer.
+    """
+    asked = list(children or [stack.child(system)])
+    pids = [child.pid for child in asked]
+    accounting.settle([*pids, *stack.database_pids(system)])
+    before = _charged(pids, stack.database_pids(system), stack.backend.pid)
+    seen = run(stack, system, load, asked, during=during)
+    accounting.settle([*pids, *stack.database_pids(system)])
+    after = _charged(pids, stack.database_pids(system), stack.backend.pid)
+    system_s, database_s, backend_s = (b - a for a, b in zip(before, after, strict=True))
+    tokens, seconds = load.requests * load.tokens, seen["seconds"]
+    return {
+        **seen,
+        "cpu_us": system_s * MICRO / tokens,
+        "database_us": database_s * MICRO / tokens,
+        "cpu_ms_per_request": system_s * 1e3 / load.requests,
+        "database_ms_per_request": database_s * 1e3 / load.requests,
+        "tokens_per_s": tokens / seconds,
+        "requests_per_s": load.requests / seconds,
+        "tokens_per_event": seen["words"] / seen["events"],
+        "busy": system_s / seconds,
+        "backend_busy": backend_s / seconds,
+        "client_busy": seen["cpu_s"] / seconds,
+    }
+
+
+def run(
+    stack: Stack,
+    system: System,
+    load: Load,
+    children: Sequence[Child],
+    *,
+    during: Callable[[subprocess.Popen[bytes]], None] | None = None,
+) -> Figures:
+    """What the load generator saw. `during` is called once the load has begun."""
+    body = stack.folder / "body.json"
+    body.write_bytes(system.body(load.tokens, streamed=load.streamed))
+    stack.marks.set_rate(load.rate_per_s)
+    process = subprocess.Popen(
+        _arguments(stack, system, load, children, body),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        if during is not None:
+            during(process)
+        said, complaint = process.communicate(timeout=load.seconds_max + KEPT_OPEN_S)
+    except subprocess.TimeoutExpired as error:
+        raise RunVoid(f"the load on {system.name} does not end") from error
+    finally:
+        if process.poll() is None:
+            end(process)
+    if process.returncode:
+        reason = complaint.decode("utf-8", "replace")[-LOG_CHARS_SHOWN:].strip()
+        if system.is_peer:
+            raise RowFailed(reason)
+        raise RunVoid(f"{system.name}: {reason}\n{stack.complaints(system)}")
+    figures: dict[str, float] = json.loads(said)
+    return figures
+
+
+def _arguments(
+    stack: Stack, system: System, load: Load, children: Sequence[Child], body: Path
+) -> list[str]:
+    arguments = [str(stack.programs.load), "--tape", str(stack.tape), *stack.marks.arguments]
+    arguments += ["--ports", ",".join(str(child.port) for child in children)]
+    arguments += ["--path", system.path, "--kind", system.kind, "--body", str(body)]
+    arguments += ["--key", stack.key, "--words", str(load.words)]
+    arguments += ["--streams", str(load.streams), "--requests", str(load.requests)]
+    arguments += ["--ramp", str(load.ramp_s), "--seconds-max", str(load.seconds_max)]
+    return arguments if load.streamed else [*arguments, "--documents"]
+
+
+def _charged(
+    pids: Iterable[int], database_pids: Iterable[int], backend_pid: int
+) -> tuple[float, float, float]:
+    """CPU seconds so far of the system, the database, and the backend."""
+    return (
+        sum(map(accounting.cpu_s, pids)),
+        sum(map(accounting.cpu_s, database_pids)),
+        accounting.cpu_s(backend_pid),
+    )
