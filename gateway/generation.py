@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from array import array
+    from collections.abc import Sequence
 
     from gateway.constraint import Constraint
 
@@ -31,7 +32,7 @@ class FinishReason(Enum):
     CUT = "cut"  # the gateway broke it off, and goes on with another turn of its own
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Span:
     """`ids[start:end]` of a prompt were rendered from the context item at index `source`."""
 
@@ -42,9 +43,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a backend is asked to continue: token ids, ending with `<|start|>assistant`."""
+    """What a backend is asked to continue: token ids, ending with `<|start|>assistant`.
 
-    ids: list[int]
+    Ids of which there may be hundreds of thousands are kept packed, as unsigned 32-bit integers.
+    """
+
+    ids: array[int]
     spans: tuple[Span, ...]
 
 
@@ -88,7 +92,7 @@ class TokenRequest:
 
     request_id: str
     model: str
-    prompt_ids: list[int]
+    prompt_ids: Sequence[int]
     sampling: Sampling
     cache_salt: str
     constraint: Constraint | None = None
@@ -143,14 +147,14 @@ class Listener(Protocol):
 class Upstream(Protocol):
     """One inference server.
 
-    `generate` yields chunks of which exactly the last has a `finish`. It raises
-    `UpstreamUnavailable` or `UpstreamRejected` before the first id, `UpstreamFailed` after it.
-    Closing the iterator (`aclose`) aborts the request at the backend.
+    `generate` has a generation heard, of which exactly the last chunk has a `finish`, and returns
+    when it was heard, or enough. It raises `UpstreamUnavailable` or `UpstreamRejected` before the
+    first id, `UpstreamFailed` after it. To cancel it aborts the request at the backend.
     """
 
     name: str
 
-    def generate(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]: ...
+    async def generate(self, request: TokenRequest, listener: Listener) -> None: ...
 
     def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
         """Break off the generations that said nothing for `silent_s`; how many those are.
@@ -174,6 +178,9 @@ class SegmentKind(Enum):
     LOCAL_SHELL_CALL = "local_shell_call"
     SHELL_CALL = "shell_call"
     APPLY_PATCH_CALL = "apply_patch_call"
+
+    # Each is a key of several tables, and the hash of an Enum is made in Python, from its name.
+    __hash__ = object.__hash__
 
 
 CALL_KINDS = frozenset(

@@ -13,7 +13,7 @@ from gateway.api.connection import while_connected
 from gateway.api.pages import list_body, page_query
 from gateway.api.query import boolean, check_include, integer
 from gateway.api.streaming import EventStream
-from gateway.protocol.events import play_batches
+from gateway.protocol.showing import play_batches
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from starlette.types import Send
 
     from gateway.api.sse import Encode
-    from gateway.protocol.events import Event, Play
+    from gateway.protocol.events import Event
+    from gateway.protocol.showing import Play
 
 
 @dataclass(frozen=True, slots=True)

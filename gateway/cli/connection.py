@@ -6,6 +6,7 @@ envelope and a request id, which is logged.
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
@@ -17,8 +18,6 @@ from gateway.api.errors import INVALID_REQUEST, OVERLOADED, SERVER_ERROR, envelo
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
-    import asyncio
-
     from starlette.types import Receive, Scope, Send
     from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -87,6 +86,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     @override
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """An application that is not ours is uvicorn's, which refuses a connection too many."""
+        cycle.transport = _HeadHolder(cycle, self.loop)
         super()._start_asgi_task(cycle, app if app is self.app else _REFUSE_ONE_MORE)
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
@@ -103,6 +103,44 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+
+class _HeadHolder(asyncio.Transport):
+    """Holds the head of an answer until there is some of its body, or this turn of the loop ends.
+
+    So the two leave in one system call, which is a good part of what a short answer costs. Then the
+    answer has its transport back.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._cycle = cycle
+        self._transport = cycle.transport
+        self._loop = loop
+        self._head = b""
+
+    @override
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._head:
+            self._let_go(data)
+        else:
+            self._head = bytes(data)
+            self._loop.call_soon(self._let_go)
+
+    @override
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    @override
+    def close(self) -> None:
+        self._let_go()
+        self._transport.close()
+
+    def _let_go(self, data: bytes | bytearray | memoryview = b"") -> None:
+        self._cycle.transport = self._transport
+        head, self._head = self._head, b""
+        if head and not self._transport.is_closing():
+            self._transport.write(b"".join((head, data)))
 
 
 def bounded(head_bytes_max: int, head_timeout_s: float) -> type[BoundedHeadProtocol]:

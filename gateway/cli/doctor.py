@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -33,6 +32,7 @@ from gateway.upstreams.transport import KeepAlive
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gateway.generation import TokenChunk
     from gateway.settings import Backend as BackendSettings
     from gateway.settings import Settings
     from gateway.upstreams.client import Client
@@ -151,6 +151,22 @@ async def _backend(
     return Finding(f"backend {configured.name}", ok=True, detail=detail)
 
 
+class _Count:
+    """A listener who counts ids."""
+
+    is_full = False
+
+    def __init__(self) -> None:
+        self.ids = 0
+
+    def hear(self, chunk: TokenChunk) -> bool:
+        self.ids += len(chunk.ids)
+        return True
+
+    async def room(self) -> None:
+        """There always is."""
+
+
 async def _one_token(backend: Backend, model: str, client: Client, prompt_ids: list[int]) -> None:
     """Raises `UpstreamError` when no id comes back."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
@@ -162,11 +178,9 @@ async def _one_token(backend: Backend, model: str, client: Client, prompt_ids: l
         sampling=Sampling(max_tokens=1, temperature=0.0),
         cache_salt="doctor",
     )
-    came = 0
-    async with aclosing(upstream.generate(request)) as chunks:
-        async for chunk in chunks:
-            came += len(chunk.ids)
-    if not came:
+    count = _Count()
+    await upstream.generate(request, count)
+    if not count.ids:
         raise UpstreamError("it ended without a token id", upstream=backend.name)
 
 

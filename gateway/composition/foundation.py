@@ -68,7 +68,7 @@ class Foundation:
             lifeline=connect(
                 settings, pool_size_max=2, answer_within_s=settings.background.heartbeat_s
             ),
-            journal=connect(settings, pool_size_max=1),
+            journal=connect(settings, pool_size_max=1, for_runs=True),
             vocabulary=vocabulary,
             renderer=Renderer(vocabulary, bounds.schema_limits(settings)),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
@@ -101,11 +101,16 @@ class Foundation:
 
 
 def connect(
-    settings: Settings, *, pool_size_max: int | None = None, answer_within_s: float | None = None
+    settings: Settings,
+    *,
+    pool_size_max: int | None = None,
+    answer_within_s: float | None = None,
+    for_runs: bool = False,
 ) -> Database:
     """The database of `settings`, which must have its URL.
 
-    `answer_within_s` is for those who would rather know soon that it does not answer.
+    `answer_within_s` is for those who would rather know soon that it does not answer; `for_runs`
+    is that of `Database.connect`.
     """
     database = settings.database
     patience_s = float("inf") if answer_within_s is None else answer_within_s
@@ -115,6 +120,7 @@ def connect(
         command_timeout_s=min(database.command_timeout_s, patience_s),
         connect_timeout_s=min(database.connect_timeout_s, patience_s),
         statement_cache_size=database.statement_cache_size,
+        for_runs=for_runs,
     )
 
 

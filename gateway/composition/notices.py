@@ -40,7 +40,10 @@ class Switchboard:
     def hear(self, notice: Notice) -> None:
         """Something happened at a replica, which may be this one."""
         self._metrics.notice_heard(notice.kind)
-        self._pass_on(notice)
+        if notice.kind != "follow":
+            self._pass_on(notice)
+        elif self._notifier is not None:
+            self._notifier.followed(notice.responses)
 
     def missed(self) -> None:
         """Anything may have happened."""

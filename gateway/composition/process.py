@@ -131,6 +131,7 @@ class Process:
                     await replica.workplace.supervisor.drain()
                     for helper in helpers:
                         helper.cancel()
+            await replica.workplace.archive.flush()
             await replica.notifier.flush()
         finally:
             await base.close()

@@ -23,7 +23,7 @@ from gateway.runs.sweep import Sweep
 from gateway.runs.tails import Tails
 from gateway.runs.writer import LogWriter
 from gateway.store import claims, events, notifications
-from gateway.store.notifications import Listener
+from gateway.store.notifications import Listener, Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -58,11 +58,10 @@ class Replica:
             bounds.rhythm(settings),
             metrics,
         )
-        tails = Tails(partial(claims.heads, database), interval_s=settings.journal.tail_poll_s)
         notifier = Notifier(partial(notifications.notify, database))
-        switchboard = Switchboard(
-            tails, keeper, notifier if settings.database.listen else None, metrics
-        )
+        told = notifier if settings.database.listen else None
+        tails = _tails(base, told)
+        switchboard = Switchboard(tails, keeper, told, metrics)
         workplace = _workplace(base, keeper, switchboard, notifier)
         runs = DurableRuns(workplace)
         scheduler = Scheduler(
@@ -91,6 +90,7 @@ class Replica:
             notifier=notifier,
             helpers=(
                 workplace.writer.run,
+                workplace.archive.run,
                 keeper.run,
                 tails.run,
                 scheduler.run,
@@ -99,6 +99,20 @@ class Replica:
                 *_telling(settings, notifier, switchboard),
             ),
         )
+
+
+def _tails(base: Foundation, notifier: Notifier | None) -> Tails:
+    """`notifier` None: nobody is told of anything."""
+
+    def follow(responses: Collection[UUID]) -> None:
+        if notifier is not None:
+            notifier.announce(Notice("follow", tuple(responses)))
+
+    return Tails(
+        partial(claims.heads, base.database),
+        interval_s=base.settings.journal.tail_poll_s,
+        follow=follow,
+    )
 
 
 def _workplace(

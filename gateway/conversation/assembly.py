@@ -94,7 +94,8 @@ def assemble(
     known = {item.item_id for item in history}
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, taken=known)
     # An unfinished call of the last response must not be run, so it cannot be answered either.
-    kept = without_orphans([item for item in history if not _is_cut_call(item)], added)
+    whole = [item for item in history if item.complete or not item.is_call]
+    kept = without_orphans(whole, added)
     _check_pairs([*kept, *added])
     return Context((*kept, *added), inherited=len(kept))
 

@@ -36,6 +36,8 @@ def without_orphans(
     a message that is not the assistant's, or with another call of the same `call_id`. What a
     compaction hides cannot be answered at all.
     """
+    if all(item.call_id is None for item in history):
+        return list(history)  # nothing in it belongs to anything
     waiting: dict[str | None, int] = {}
     orphans: set[int] = set()
     gone_on_at = -1

@@ -29,7 +29,7 @@ class Detokenizer:
         return self._readable(b"".join(map(self._piece, ids)))
 
     def read(self, ids: Sequence[int]) -> str | None:
-        """The same, unless some id is no text, or there is none: then None, and nothing was read."""
+        """The same; None, and nothing was read, where an id is no text or there is none at all."""
         if len(ids) == 1:
             spelling = self._piece(ids[0])
         else:

@@ -10,6 +10,7 @@ Form 0 is openai-harmony's. A call's recipient stands before the channel (forms 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from gateway.harmony.headers import ASSISTANT, NO_MARKER, Part
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 CALL_CHANNEL: Final = "commentary"
 """The channel that calls were trained on."""
+
+CALLED_NAMES: Final = 128
+"""The forms of headers to the functions called last are kept, of so many."""
 
 _JSON: Final = (Part(CONSTRAIN, "json"),)
 _SPACED: Final[ContentType] = (" ", _JSON)
@@ -51,8 +55,12 @@ def headers(channel: str, recipient: str | None = None) -> Iterator[tuple[Part, 
 
 def form_of(parts: Sequence[Part], channel: str, recipient: str | None = None) -> int:
     """The form in which the model wrote this header; 0 for any that has none."""
-    said = _without_role(parts)
-    return next((at for at, one in enumerate(headers(channel, recipient)) if one == said), 0)
+    return _forms(channel, recipient).get(_without_role(parts), 0)
+
+
+@lru_cache(maxsize=CALLED_NAMES)
+def _forms(channel: str, recipient: str | None) -> dict[tuple[Part, ...], int]:
+    return {one: at for at, one in enumerate(headers(channel, recipient))}
 
 
 def _without_role(parts: Sequence[Part]) -> tuple[Part, ...]:

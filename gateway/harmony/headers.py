@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.generation import SegmentKind
@@ -41,6 +42,9 @@ NO_MARKER: Final = -1
 """The marker of text at the front of a header whose role was not written by the model."""
 NAMESPACE: Final = "functions."
 """What goes before a function's name in a recipient."""
+
+HEADERS_KEPT: Final = 128
+"""A model writes a few headers over and over; so many are read once."""
 
 _ROLES: Final = frozenset({ASSISTANT, "user", "system", "developer", "tool"})
 _BUILTINS: Final = frozenset({"python", "browser", "container"})
@@ -111,6 +115,15 @@ class Route:
 
 def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
     """Read any header at all; see the top of the file."""
+    return _read(parts, trapped=True) if trapped else _read_whole(tuple(parts))
+
+
+@lru_cache(maxsize=HEADERS_KEPT)
+def _read_whole(parts: tuple[Part, ...]) -> Header:
+    return _read(parts, trapped=False)
+
+
+def _read(parts: Iterable[Part], *, trapped: bool) -> Header:
     reader = _Reader(trapped=trapped)
     for part in parts:
         reader.read(part)

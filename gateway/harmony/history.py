@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.errors import InvalidRequest
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 INSTRUCTING_ROLES = frozenset({"system", "developer"})
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Placed:
     """An item to be rendered: its index in the context, and for an output the name of the function
     that was called, as the model knows it.

@@ -10,6 +10,7 @@ repeated in that form (`forms`), so that the prompt is the one it went on from.
 
 from __future__ import annotations
 
+from array import array
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -92,17 +93,15 @@ class Renderer:
         outputs that have no rendering.
         """
         leading = leading_instructions(items)
-        ids = [
-            *self._system_ids(SystemFacts.of(options)),
-            *self._developer_ids(options, _instructions(items[:leading])),
-        ]
+        ids = array("I", self._system_ids(SystemFacts.of(options)))
+        ids.extend(self._developer_ids(options, _instructions(items[:leading])))
         spans = [Span(PREAMBLE, 0, len(ids))]
         for placed in _shown(items, leading):
             start = len(ids)
             ids.extend(self.render_item(placed.item, placed.function))
             if len(ids) > start:
                 spans.append(Span(placed.source, start, len(ids)))
-        ids += OPENING
+        ids.extend(OPENING)
         return Prompt(ids, tuple(spans))
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:

@@ -140,9 +140,9 @@ class Builder:
             return None
         if item.is_summarized:
             return None
-        text, number = segment.text, self._sequence_number
+        number = self._sequence_number
         self._sequence_number = number + 1
-        return Event(item.delta_type, number, item.write(text, number), len(text))
+        return item.write(segment.text, number)
 
     def compact(self, seal: str) -> list[Event]:
         """The events of a compaction, whole: it comes before anything else."""
@@ -186,12 +186,14 @@ class Builder:
 
     def response(self) -> dict[str, Any]:
         """The Response object as it is now, an open item with the text that it has so far."""
-        unfinished = [self._item.body()] if self._item else []
-        return response_body(self._head, self._outcome, [*self.output, *unfinished])
+        return response_body(self._head, self._outcome, [*self.output, *self._unfinished()])
 
     def encoded(self) -> bytes:
-        """The same as JSON, without an open item."""
-        return self._encoded(self._fragments)
+        """The same as JSON, in which the items that are done are not encoded again."""
+        return self._encoded([*self._fragments, *self._unfinished()])
+
+    def _unfinished(self) -> list[dict[str, Any]]:
+        return [self._item.body()] if self._item else []
 
     def _open(self, status: ResponseStatus) -> list[Event]:
         self.is_started = True
@@ -344,8 +346,7 @@ class Builder:
     ) -> Event:
         number = self._sequence_number
         self._sequence_number = number + 1
-        data = item.write(text, number, logprobs)
-        return Event(item.delta_type, number, data, len(text))
+        return item.write(text, number, logprobs)
 
     def _encoded(self, output: Sequence[Any]) -> bytes:
         return orjson.dumps(response_body(self._head, self._outcome, output))

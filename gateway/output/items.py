@@ -5,7 +5,7 @@ Their text, their body, and the fields of their events.
 
 from __future__ import annotations
 
-from io import StringIO
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -19,6 +19,7 @@ from gateway.output.lifecycle import (
     ItemStatus,
     advance,
 )
+from gateway.protocol.events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +41,7 @@ class OpenItem:
 
     __slots__ = (
         *("_call", "_delta", "_is_spelled", "_is_written", "_logprobs", "_summarizer", "_summary"),
-        *("_text", "delta_type", "encrypted_content", "envelope", "is_summarized", "item_id"),
+        *("_text", "_type", "encrypted_content", "envelope", "is_summarized", "item_id"),
         *("output_index", "status"),
     )
 
@@ -54,7 +55,7 @@ class OpenItem:
         summarizer: Summarizer | None = None,
     ) -> None:
         self.envelope = envelope
-        self.delta_type = envelope.delta
+        self._type = envelope.delta
         self.item_id = item_id
         self.output_index = output_index
         self.status: ItemStatus = "in_progress"
@@ -65,16 +66,16 @@ class OpenItem:
         self._call = call
         self._summarizer = summarizer
         self._summary: list[str] = []
-        self._text = StringIO()  # A list of short strings takes ten times as much.
+        self._text = bytearray()  # UTF-8: a list of short texts takes ten times as much.
         self._is_written = False
         self._logprobs: list[dict[str, Any]] = []
         self._is_spelled = True
-        self._delta = self._delta_template()
+        self._delta = _delta_template(envelope) % (item_id.encode(), output_index)
 
     @property
     def text(self) -> str:
         """All that was written so far."""
-        return self._text.getvalue()
+        return self._text.decode()
 
     @property
     def lacks_delta(self) -> bool:
@@ -94,21 +95,24 @@ class OpenItem:
 
     def write(
         self, text: str, sequence_number: int, logprobs: list[dict[str, Any]] | None = None
-    ) -> bytes:
-        """Append text; the data of the delta event that shows it.
+    ) -> Event:
+        """Append text; the delta event that shows it.
 
         `logprobs` are the entries of the ids that spell it. Once they are missing for some text,
         the whole has none: half of them could be told to belong to anything.
         """
-        self._text.write(text)
+        self._text += text.encode()
         self._is_written = True
         if logprobs is None:
             self._is_spelled = False
-            return self._delta % (sequence_number, orjson.dumps(text))
+            encoded = orjson.dumps(text)
+            data = self._delta % (sequence_number, encoded)
+            return Event(self._type, sequence_number, data, len(text), encoded)
         self._logprobs += logprobs
         front, _, end = self._delta.rpartition(_NO_LOGPROBS)
         spelled = b'"logprobs":%b' % orjson.dumps(logprobs)
-        return (front % (sequence_number, orjson.dumps(text))) + spelled + end
+        data = (front % (sequence_number, orjson.dumps(text))) + spelled + end
+        return Event(self._type, sequence_number, data, len(text))
 
     def summarize(self, text: str | None) -> str:
         """What more the summary says after this text, or (None) at the end; it must have one."""
@@ -183,14 +187,6 @@ class OpenItem:
         """Of a call."""
         return self._call.get("name")
 
-    def _delta_template(self) -> bytes:
-        """All of a delta event, encoded once, to be formatted with its number and its text."""
-        event_type = self.envelope.delta
-        frame = {"type": event_type, "sequence_number": 0, **self.fields(event_type)}
-        template = orjson.dumps(frame).replace(b"%", b"%%")
-        template = template.replace(b'"sequence_number":0', b'"sequence_number":%d', 1)
-        return template.replace(b'"delta":""', b'"delta":%b', 1)
-
 
 _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
     "item_id": lambda item: item.item_id,
@@ -203,10 +199,28 @@ _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
     "arguments": lambda item: item.text,
     "input": lambda item: item.text,
     "name": OpenItem.tool_name,
-    "delta": lambda _: "",
     "logprobs": OpenItem.logprobs,
 }
 """The fields of an item's events (`EVENT_FIELDS`)."""
+_DELTA: Final = {
+    "item_id": b'"%b"',
+    "output_index": b"%d",
+    "content_index": b"%d" % _INDEX,
+    "delta": b"%%b",
+    "logprobs": b"[]",
+}
+"""The same for templates of delta events."""
+
+
+@cache
+def _delta_template(envelope: Envelope) -> bytes:
+    """A delta event, to be formatted with the item's id, in which there is no `%`, and its index.
+
+    What comes of that is to be formatted with the number and the text of each event.
+    """
+    fields = (b',"%b":%b' % (name.encode(), _DELTA[name]) for name in EVENT_FIELDS[envelope.delta])
+    head = b'{"type":"%b","sequence_number":%%%%d' % envelope.delta.encode()
+    return head + b"".join(fields) + b"}"
 
 
 class WholeItem:

@@ -83,14 +83,14 @@ class _Open:
     custom: CustomInput | None = None
     stops: Stops | None = None
     seen: bool = False
-    texts: list[str] = field(default_factory=list)
-    """What is to be checked."""
+    checked: bytearray = field(default_factory=bytearray)
+    """What is to be checked, in UTF-8."""
     held: list[SegmentText] = field(default_factory=list)
     """What came before it was known what an answer begins like."""
 
     def body(self, start: int) -> Body:
         """Of a complete segment."""
-        text = "".join(self.texts)
+        text = self.checked.decode()
         if self.kind is SegmentKind.CUSTOM_CALL:
             text = orjson.dumps({"input": text}).decode()
         kind: BodyKind = "call"
@@ -290,7 +290,7 @@ class Screen:
         if not text:
             return
         if segment.is_checked:
-            segment.texts.append(text)
+            segment.checked += text.encode()
         self._show(segment, SegmentText(text, tokens))
 
     def _show(self, segment: _Open, event: SegmentEvent) -> None:

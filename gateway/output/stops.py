@@ -52,7 +52,9 @@ class Stops:
 
     def _length_of_front(self) -> int:
         """How much of the end may be the front of a stop string."""
-        return next((len(front) for front in self._fronts if self._text.endswith(front)), 0)
+        if not self._text.endswith(self._fronts):
+            return 0
+        return next(len(front) for front in self._fronts if self._text.endswith(front))
 
     def _show(self, length: int, *, is_last: bool) -> list[SegmentText]:
         tokens: tuple[int, ...] = ()
@@ -77,10 +79,10 @@ class Stops:
         return whole_count, len(content[:whole].decode())
 
 
-def _fronts(stops: Sequence[str]) -> list[str]:
+def _fronts(stops: Sequence[str]) -> tuple[str, ...]:
     """The proper fronts of the stop strings, longest first."""
     fronts = {stop[:length] for stop in stops for length in range(1, len(stop))}
-    return sorted(fronts, key=len, reverse=True)
+    return tuple(sorted(fronts, key=len, reverse=True))
 
 
 def _is_boundary(content: bytes, at: int) -> bool:

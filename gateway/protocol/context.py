@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, Literal, get_args
 
 from pydantic import Field, TypeAdapter
 
 from gateway.protocol.items import Item, Phase, Role
+from gateway.values import value
 
 if TYPE_CHECKING:
     from array import array
@@ -31,11 +32,12 @@ _OUTLIVING: Final = frozenset({"user", "system", "developer"})
 _ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Annotated[Item, Field(discriminator="type")])
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ContextItem:
     """An item with what the stages need to know of it without parsing it.
 
-    `json` is the item as it is stored and listed, id and status included. `ids` are its Harmony
+    `json` is the item as it is stored and listed, id and status included; empty where nobody needs
+    more of it than its ids. `ids` are its Harmony
     ids (unsigned 32-bit), None while it was never rendered. `complete` is False for an item that
     was cut off. `call_id` and `name` are set for calls, `call_id` for their outputs, `role` and
     `phase` for messages. The name of a call is the one that the model knows. The `parsed` of a
@@ -74,7 +76,18 @@ class ContextItem:
 
     def with_ids(self, ids: array[int]) -> ContextItem:
         """The same item, rendered."""
-        return replace(self, ids=ids)
+        return ContextItem(
+            kind=self.kind,
+            item_id=self.item_id,
+            json=self.json,
+            role=self.role,
+            phase=self.phase,
+            call_id=self.call_id,
+            name=self.name,
+            complete=self.complete,
+            ids=ids,
+            parsed=self.parsed,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,11 @@ RENAMED: Final[Mapping[str, str]] = {
     "response.reasoning_text.done": "response.reasoning.done",
 }
 """Events that differ in nothing but their name."""
+_HEADS: Final = {
+    old: (len(b'{"type":"' + old.encode()), b'{"type":"' + new.encode())
+    for old, new in RENAMED.items()
+}
+"""How long the data up to the name is, and what stands in its place."""
 
 _CALL: Final[TypeAdapter[CallItem]] = TypeAdapter(Annotated[CallItem, Field(discriminator="type")])
 _OUTPUT: Final[TypeAdapter[OutputItem]] = TypeAdapter(
@@ -66,8 +71,8 @@ def shown(event: Event) -> Event | None:
     name = RENAMED.get(event.type)
     if name is not None:
         # Its type is the first thing that the data says.
-        data = event.data.replace(event.type.encode(), name.encode(), 1)
-        return Event(name, event.sequence_number, data, event.delta_length)
+        size, head = _HEADS[event.type]
+        return Event(name, event.sequence_number, head + event.data[size:], event.delta_length)
     change = _CHANGED.get(event.type)
     if change is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
@@ -12,31 +13,37 @@ from gateway.errors import StoreUnavailable
 from gateway.generation import TokenUsage
 from gateway.log import FOLD_VERSION
 from gateway.runs import outcome, records
+from gateway.runs.lane import Lane
+from gateway.runs.meter import Meter
 from gateway.store import endings, events, responses, usage
 from gateway.store.claims import Claim
 from gateway.store.notifications import Notice
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
     from gateway.harmony.rendering import Renderer
     from gateway.log import Finished
     from gateway.output.fold import Fold
+    from gateway.protocol.context import StoredItem
     from gateway.runs.records import LogReading, NewFoldFor
     from gateway.runs.specification import RunSpecification
     from gateway.store.endings import FinishedResponse
     from gateway.store.engine import Database
     from gateway.store.events import LogRow
     from gateway.store.idempotency import IdempotencyKey
-    from gateway.store.responses import StoredResponse
+    from gateway.store.responses import NewResponse, StoredResponse
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
 
 RETRY_PAUSE_S: Final = 0.2
 READ_BYTES_MAX: Final = 1 << 20
 """Of a log at once."""
+TOGETHER_ITEMS_MAX: Final = 32
+TOGETHER_BYTES_MAX: Final = 64 * 1024
+"""Of a response that is written together with others."""
 DEFECTS: Final = (ValueError, TypeError, LookupError)
 """What reading a damaged row or log raises, and those of another release."""
 
@@ -72,10 +79,23 @@ class Archive:
         metrics: Metrics,
     ) -> None:
         self._database = database
+        self._begins = Lane(partial(_insert_all, database))
+        self._ends = Lane(partial(endings.finish_all, database))
+        self._meter = Meter(partial(usage.record_all, database), metrics=metrics)
         self._endings = records.Endings(renderer, new_fold_for)
         self._ours = ownership
         self._announce = announce
         self._metrics = metrics
+
+    async def run(self) -> None:
+        """Commit together what comes together, until cancelled. Without it each goes alone."""
+        async with asyncio.TaskGroup() as group:
+            for helper in (self._begins, self._ends, self._meter):
+                group.create_task(helper.run())
+
+    async def flush(self) -> None:
+        """Write what `run` has left behind; nothing may be booked any more."""
+        await self._meter.flush(wait_s=self._ours.commit_wait_s)
 
     async def begin(self, specification: RunSpecification) -> Claim:
         """Record that a foreground response is under way here, before a token is spent.
@@ -84,7 +104,7 @@ class Archive:
         """
         ours, tenant_id = self._ours, specification.principal.tenant_id
         new = records.begun(specification, owner=ours.owner, lease_s=ours.lease_s)
-        await responses.insert(self._database, tenant_id, new)
+        await self._insert(tenant_id, new)
         return Claim(tenant_id, new.uuid, 1)
 
     async def accept(
@@ -99,7 +119,7 @@ class Archive:
         ours, tenant_id = self._ours, specification.principal.tenant_id
         owner = ours.owner if owned else None
         new = records.accepted(specification, key, owner=owner, lease_s=ours.lease_s)
-        await responses.insert(self._database, tenant_id, new)
+        await self._insert(tenant_id, new)
         if owned:
             return Claim(tenant_id, new.uuid, 1)
         self._announce(Notice("work"))
@@ -124,7 +144,7 @@ class Archive:
         )
         is_durable = next_entry is not None
         await self._insist(
-            lambda: endings.finish(self._database, claim.tenant_id, row),
+            lambda: self._end_one(claim.tenant_id, row),
             wait_s=self._ours.claim_wait_s if is_durable else self._ours.commit_wait_s,
         )
         if is_durable:
@@ -133,10 +153,14 @@ class Archive:
     async def meter(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
         """Book what an unstored response used; nothing else of it is written anywhere.
 
-        Tries again as `finish` does, then raises `StoreUnavailable`; booking twice is booking once.
+        Waits for nothing while `run` does it, and then raises nothing. Otherwise tries again as
+        `finish` does, then raises `StoreUnavailable`; booking twice is booking once.
         """
         line = records.metered(specification, finished, fold)
         tenant_id = specification.principal.tenant_id
+        if self._meter.is_running:
+            self._meter.book(tenant_id, line)
+            return
         await self._insist(
             lambda: usage.record(self._database, tenant_id, line),
             wait_s=self._ours.commit_wait_s,
@@ -250,6 +274,22 @@ class Archive:
                 _report_unread(stored, error)
         return records.unheard(stored, finished)
 
+    async def _insert(self, tenant_id: TenantId, new: NewResponse) -> None:
+        is_plain = (new.idempotency, new.queued_max, new.conversation) == (None, None, None)
+        size = len(new.request) + 4 * len(new.prompt_ids or ())
+        if is_plain and _is_light(new.items, size) and await self._begins.commit((tenant_id, new)):
+            return
+        await responses.insert(self._database, tenant_id, new)
+
+    async def _end_one(self, tenant_id: TenantId, row: FinishedResponse) -> None:
+        if (
+            not row.free_key
+            and _is_light(row.items, len(row.body))
+            and await self._ends.commit((tenant_id, row))
+        ):
+            return
+        await endings.finish(self._database, tenant_id, row)
+
     async def _insist(self, attempt: Callable[[], Awaitable[object]], *, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
@@ -262,6 +302,19 @@ class Archive:
                 await asyncio.sleep(RETRY_PAUSE_S)
             else:
                 return
+
+
+async def _insert_all(database: Database, new: Sequence[tuple[TenantId, NewResponse]]) -> range:
+    await responses.insert_all(database, new)
+    return range(len(new))
+
+
+def _is_light(items: Sequence[StoredItem], size_bytes: int) -> bool:
+    """Does it go together with others? A heavy one would keep them waiting, and gain nothing."""
+    return (
+        len(items) <= TOGETHER_ITEMS_MAX
+        and size_bytes + sum(len(one.context.json) for one in items) <= TOGETHER_BYTES_MAX
+    )
 
 
 def _report_unread(stored: StoredResponse, error: Exception) -> None:

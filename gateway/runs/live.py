@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.log import Repair, Tokens, TurnStarted
-from gateway.protocol.events import play_batches
+from gateway.protocol.showing import play_batches
 from gateway.runs.kept import KeptEntries
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from gateway.log import Entry
     from gateway.output.fold import Fold
-    from gateway.protocol.events import Event, Show
+    from gateway.protocol.events import Event
+    from gateway.protocol.showing import Show
 
 REPLAY_SLICE_ENTRIES: Final = 256
 """A replay lets other tasks run after so many entries."""

@@ -17,31 +17,59 @@ if TYPE_CHECKING:
 
     Send = Callable[[Iterable[Notice]], Awaitable[None]]
 
-PAUSE_S: Final = 0.025
-"""A busy log moves a thousand times a second; whoever follows it sees no difference beyond this."""
+PAUSE_S: Final = 0.01
+"""A busy log moves a hundred times a second; whoever follows it sees no difference beyond this."""
+FOLLOWED_S: Final = 10.0
+"""So long a log is told of after somebody said that it is followed (`tails` says it more often)."""
 
 _log = EventLog("gateway.runs")
 
 
 class Notifier:
-    """Sends notices from one task; what comes within `pause_s` of the last is sent together."""
+    """Sends notices from one task; what comes within `pause_s` of the last is sent together.
+
+    Of a log nothing is sent unless it is `followed`: nearly all of them are read where they are
+    written, and a notice costs as much as a commit.
+    """
 
     def __init__(self, send: Send, *, pause_s: float = PAUSE_S) -> None:
         """`send` is `store.notifications.notify` of a database."""
         self._send = send
         self._pause_s = pause_s
         self._pending: dict[NoticeKind, dict[UUID, None]] = {}
+        self._followed: dict[UUID, float] = {}
+        """Until when, in the loop's time; those that end first stand first."""
         self._wake = asyncio.Event()
         self._is_away = False
 
     def announce(self, notice: Notice) -> None:
         """Have it sent soon. Returns at once; what cannot be sent is dropped."""
+        if notice.kind == "log":
+            self.committed(notice.responses)
+        else:
+            self._send_soon(notice)
+
+    def _send_soon(self, notice: Notice) -> None:
         self._pending.setdefault(notice.kind, {}).update(dict.fromkeys(notice.responses))
         self._wake.set()
 
     def committed(self, responses: Collection[UUID]) -> None:
-        """There is more in the logs of these responses."""
-        self.announce(Notice("log", tuple(responses)))
+        """There is more in the logs of these responses: tell who follows them."""
+        if not self._followed:
+            return
+        now = asyncio.get_running_loop().time()
+        told = tuple(one for one in responses if self._followed.get(one, now) > now)
+        if told:
+            self._send_soon(Notice("log", told))
+
+    def followed(self, responses: Iterable[UUID]) -> None:
+        """Somebody elsewhere follows these logs, and says so again before `FOLLOWED_S` are over."""
+        now = asyncio.get_running_loop().time()
+        for response in responses:
+            self._followed.pop(response, None)
+            self._followed[response] = now + FOLLOWED_S
+        while self._followed and self._followed[first := next(iter(self._followed))] <= now:
+            del self._followed[first]
 
     async def run(self) -> None:
         """Send until cancelled."""

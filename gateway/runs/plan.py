@@ -99,7 +99,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
         principal=Principal(claimed.claim.tenant_id, claimed.tenant_name, claimed.key_id),
         head=head,
         model=claimed.model,
-        prompt_ids=list(claimed.prompt_ids),
+        prompt_ids=claimed.prompt_ids,
         added=(),
         sampling=_sampling(plan["sampling"]),
         cache_salt=plan["cache_salt"],

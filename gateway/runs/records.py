@@ -130,7 +130,7 @@ class Endings:
             epoch=epoch,
             status=finished.status,
             completed_at=moment(finished.at),
-            body=orjson.dumps(fold.response()),
+            body=fold.encoded(),
             entries=None if next_entry is None else _last_row(next_entry, finished),
             recoveries=orjson.dumps(fold.recoveries),
             items=[
@@ -176,7 +176,7 @@ class Endings:
             epoch=stored.epoch,
             status=finished.status,
             completed_at=moment(finished.at),
-            body=orjson.dumps(fold.response()),
+            body=fold.encoded(),
             entries=LogRow(stored.next_entry, len(ending), pack(ending)),
             recoveries=orjson.dumps(fold.recoveries),
             items=_items(self._outputs(fold), inputs_of(plan), is_output=True),

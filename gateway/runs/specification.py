@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from gateway.checking import Checker
@@ -44,7 +45,7 @@ class RunSpecification:
     principal: Principal
     head: ResponseHead
     model: str
-    prompt_ids: list[int]
+    prompt_ids: Sequence[int]
     added: tuple[ContextItem, ...]
     sampling: Sampling
     cache_salt: str

@@ -220,7 +220,7 @@ class Course:
             return self._astray(fold, astray)
         if at_header and (start := self._not_understood_from(fold)) is not None:
             return Ending(rule=HEADER_NOT_UNDERSTOOD, start=start)
-        if at_header and (ending := self._at_marker(fold)) is not None:
+        if at_header and self._may_stray and (ending := self._at_marker(fold)) is not None:
             return ending
         if self._is_looping(fold):
             return Ending(FinishReason.LENGTH, REPETITION)
@@ -244,6 +244,7 @@ class Course:
         return _unseen_from(fold, place.start)
 
     def _at_marker(self, fold: Fold) -> Ending | None:
+        """What is to be done where something is demanded, or will be checked."""
         if self._repairs_left(fold) <= 0:
             return None
         if self._thinks_on(fold):

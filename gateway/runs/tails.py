@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError
+from gateway.runs.notifier import FOLLOWED_S
 from gateway.store.tables import TERMINAL
 from gateway.telemetry import EventLog
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 LOOK_PAUSE_S: Final = 0.01
 """A busy log is heard of a hundred times a second; its readers see no difference beyond that."""
+FOLLOW_INTERVAL_S: Final = FOLLOWED_S / 3
+"""Whoever writes the watched logs is asked so often to go on telling of them."""
 
 _log = EventLog("gateway.runs")
 
@@ -68,9 +71,17 @@ class Tails:
     """
 
     def __init__(
-        self, heads: ReadHeads, *, interval_s: float, pause_s: float = LOOK_PAUSE_S
+        self,
+        heads: ReadHeads,
+        *,
+        interval_s: float,
+        pause_s: float = LOOK_PAUSE_S,
+        follow: Callable[[tuple[UUID, ...]], None] = lambda _: None,
     ) -> None:
+        """`follow` asks other processes to tell of these logs, for `notifier.FOLLOWED_S`."""
         self._heads = heads
+        self._follow = follow
+        self._follow_due = 0.0
         self._interval_s = interval_s
         self._pause_s = pause_s
         self._tails: dict[UUID, Tail] = {}
@@ -81,7 +92,10 @@ class Tails:
     @contextmanager
     def watch(self, tenant_id: TenantId, uuid: UUID) -> Iterator[Tail]:
         """Keep an eye on a log, from now on until this is left."""
-        tail = self._tails.setdefault(uuid, Tail(tenant_id))
+        tail = self._tails.get(uuid)
+        if tail is None:
+            tail = self._tails[uuid] = Tail(tenant_id)
+            self._follow((uuid,))
         tail.watchers += 1
         self._is_watched.set()
         self.heard([uuid])
@@ -118,7 +132,9 @@ class Tails:
             chosen, self._heard = self._heard, set()
             if is_due:
                 chosen = set(self._tails)
-                due = asyncio.get_running_loop().time() + self._interval_s
+                now = asyncio.get_running_loop().time()
+                due = now + self._interval_s
+                self._go_on_following(now)
             try:
                 await self._look(chosen)
                 is_reported = False
@@ -127,6 +143,11 @@ class Tails:
                     _log.warning("the logs that are followed cannot be looked at", error=error)
                 is_reported = True
             await asyncio.sleep(self._pause_s)
+
+    def _go_on_following(self, now: float) -> None:
+        if now >= self._follow_due:
+            self._follow_due = now + FOLLOW_INTERVAL_S
+            self._follow(tuple(self._tails))
 
     async def _is_told(self, *, before: float) -> bool:
         """Wait until something is heard, or it is time to look at everything."""

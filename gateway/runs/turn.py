@@ -378,7 +378,7 @@ class Relay:
         """How many ids these turns put behind the prompt."""
         return len(thread_ids((), turns))
 
-    def _sent_ids(self, turn: Turn) -> list[int]:
+    def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not turn.said:
             return self._spec.prompt_ids
         return thread_ids(self._spec.prompt_ids, self._turns())

@@ -16,7 +16,7 @@ from gateway.store import conversations as rows
 from gateway.store import messages
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from uuid import UUID
 
     from gateway.harmony.rendering import Renderer
@@ -178,7 +178,7 @@ class Conversations:
                 taken=taken,
                 param=PARAM,
             )
-            return [self._readable(item) for item in items]
+            return list(self._rendered(items))
 
         return await self._threads.run(kept, size_bytes=body_bytes)
 
@@ -188,11 +188,22 @@ class Conversations:
             raise NoUpstreamAvailable("any", "no backend has said yet what it serves")
         return unseal_for_any(new, self._sealer, tenant=tenant_id, models=models, param=PARAM)
 
-    def _readable(self, item: ContextItem) -> ContextItem:
-        """Reasoning with ids: what was sealed is opened only here, and its JSON says nothing."""
-        if item.kind != "reasoning":
-            return item
-        return item.with_ids(array("I", self._renderer.render_item(item)))
+    def _rendered(self, items: Iterable[ContextItem]) -> Iterator[ContextItem]:
+        """The items with their ids, so that not every turn has to render all of them anew. What was
+        sealed is opened only here, and its JSON says nothing.
+
+        An output whose call is not among them, and a call that was cut off, are left as they are.
+        """
+        functions: dict[str | None, str | None] = {}
+        for item in items:
+            if item.is_call:
+                functions[item.call_id] = item.name
+            is_alone = item.is_output and item.call_id not in functions
+            if is_alone or not item.complete or item.ids is not None:
+                yield item
+            else:
+                function = functions.pop(item.call_id) if item.is_output else None
+                yield item.with_ids(array("I", self._renderer.render_item(item, function)))
 
 
 def _uuid(conversation_id: str) -> UUID:

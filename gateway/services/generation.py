@@ -10,8 +10,8 @@ import orjson
 
 from gateway import ids
 from gateway.errors import Draining
-from gateway.protocol.events import play_batches
 from gateway.protocol.responses import Outcome, response_body
+from gateway.protocol.showing import play_batches
 from gateway.runs.records import output_context
 from gateway.services.parents import Parent
 from gateway.services.retrieval import not_found
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
     from uuid import UUID
 
-    from gateway.protocol.events import Event, Show
+    from gateway.protocol.events import Event
+    from gateway.protocol.showing import Show
     from gateway.runs.feed import Feed
     from gateway.runs.live import LiveLog
     from gateway.runs.runner import Run
@@ -200,7 +201,7 @@ class ForegroundGeneration:
         await self._live.closed.wait()
         if self._live.failure is not None:
             raise self._live.failure
-        return orjson.dumps(self._live.fold.response())
+        return self._live.fold.encoded()
 
 
 class AcceptedGeneration:

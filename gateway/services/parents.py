@@ -62,8 +62,11 @@ class Parents:
         *,
         created_at: int,
         local: Mapping[str, Parent],
+        with_json: bool = False,
     ) -> Parent:
         """The parent of a response that is created at `created_at` (unix seconds).
+
+        `with_json`: its items are to be shown, not only to be continued.
 
         `local` knows responses by their public id that may be in no database; it is asked first.
         Raises `PreviousResponseNotFound`, `InvalidRequest` for one that is still generated or a
@@ -72,12 +75,12 @@ class Parents:
         """
         if request.conversation is not None:
             return await self._conversation(
-                tenant_id, request.conversation.id, is_written=request.store
+                tenant_id, request.conversation.id, is_written=request.store, with_json=with_json
             )
         previous = request.previous_response_id
         if previous is None:
             return Parent(None, (), created_at)
-        return local.get(previous) or await self._stored(tenant_id, previous)
+        return local.get(previous) or await self._stored(tenant_id, previous, with_json=with_json)
 
     async def named_items(
         self, tenant_id: TenantId, request: CreateResponse
@@ -87,12 +90,12 @@ class Parents:
         return await messages.find_items(self._database, tenant_id, wanted) if wanted else {}
 
     async def _conversation(
-        self, tenant_id: TenantId, conversation_id: str, *, is_written: bool
+        self, tenant_id: TenantId, conversation_id: str, *, is_written: bool, with_json: bool
     ) -> Parent:
         """`is_written`: the response will be added to it."""
         uuid = ids.parse_conversation_id(conversation_id)
         found = uuid and await turns.read(
-            self._database, tenant_id, uuid, items_max=self._items_max
+            self._database, tenant_id, uuid, items_max=self._items_max, with_json=with_json
         )
         if not found:
             raise unknown_conversation(conversation_id)
@@ -101,7 +104,7 @@ class Parents:
         created_at = int(found.created_at.timestamp())
         return Parent(None, found.items, created_at, conversation=found.place)
 
-    async def _stored(self, tenant_id: TenantId, previous: str) -> Parent:
+    async def _stored(self, tenant_id: TenantId, previous: str, *, with_json: bool) -> Parent:
         uuid = ids.parse_response_id(previous)
         history = uuid and await messages.history(
             self._database,
@@ -109,6 +112,7 @@ class Parents:
             uuid,
             depth_max=self._depth_max,
             items_max=self._items_max,
+            with_json=with_json,
         )
         if not history:
             raise PreviousResponseNotFound(previous)

@@ -88,7 +88,7 @@ class Preparation:
         self, principal: Principal, request: CreateResponse, *, body_bytes: int
     ) -> SummaryPlan:
         """How to summarise what the request continues and brings; raises what `prepared` does."""
-        draft = await self._draft(principal, request, body_bytes)
+        draft = await self._draft(principal, request, body_bytes, with_json=True)
         return await self._in_thread(self._summary, draft)
 
     async def count(self, principal: Principal, request: CreateResponse, *, body_bytes: int) -> int:
@@ -106,6 +106,7 @@ class Preparation:
         body_bytes: int,
         *,
         local: Mapping[str, Parent] = NOTHING_LOCAL,
+        with_json: bool = False,
     ) -> Draft:
         model = self._models.get(request.model)
         if request.wants_logprobs:
@@ -116,7 +117,9 @@ class Preparation:
             request=request,
             body_bytes=body_bytes,
             model=model,
-            parent=await self._parents.of(tenant_id, request, created_at=created_at, local=local),
+            parent=await self._parents.of(
+                tenant_id, request, created_at=created_at, local=local, with_json=with_json
+            ),
             stored=await self._parents.named_items(tenant_id, request),
             uuid=ids.new_uuid(),
             created_at=created_at,

@@ -7,6 +7,7 @@ import hmac
 from array import array
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gateway.checking import Checker
@@ -46,6 +47,8 @@ REPEATED_ITEM_BYTES = 100
 ANSWER_SHARE = 16
 """Where a request does not say how long its answer may be, old turns make room for the window's
 length divided by this."""
+SALTS_MAX = 4_096
+"""Tenants whose salt is kept; that of another is computed anew."""
 COMPILED_BYTES = 1 << 20
 """A schema or a grammar, however small, may take as long to compile as so many bytes."""
 
@@ -137,6 +140,7 @@ class Specifier:
         self._system_message = system_message
         self._secrets = secrets
         self._answer_share = answer_share
+        self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
 
     def write(self, draft: Draft) -> Written:
         """The whole prompt. A schema or a grammar that cannot be checked is refused here, too."""
@@ -252,7 +256,7 @@ class Specifier:
         )
         return self._render([items[i] for i in kept], written.options)
 
-    def _cache_salt(self, tenant_id: TenantId) -> str:
+    def _new_cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
         digest = hmac.digest(self._secrets.cache_salt, tenant_id.bytes, hashlib.sha256)
         return digest.hex()
@@ -272,7 +276,7 @@ def _check_room(prompt: Prompt, model: Model) -> None:
 def _rendered(context: Context, prompt: Prompt) -> tuple[ContextItem, ...]:
     """The items that the request brought, with the ids that they have in the whole prompt."""
     shown = {
-        span.source: array("I", prompt.ids[span.start : span.end])
+        span.source: prompt.ids[span.start : span.end]
         for span in prompt.spans
         if span.source >= context.inherited
     }

@@ -86,8 +86,11 @@ class Database(Section):
         description="A direct connection for LISTEN where url leads through a transaction pooler; "
         "default: url.",
     )
-    statement_cache_size: int = Field(
-        0, ge=0, description="Prepared statements a connection keeps; 0 behind PgBouncer."
+    statement_cache_size: int | None = Field(
+        None,
+        ge=0,
+        description="Prepared statements a connection keeps; default: as many as are useful on one "
+        "that is found to be direct, and none behind a pooler such as PgBouncer.",
     )
 
 
@@ -274,7 +277,7 @@ class Journal(Section):
     """The durable log of responses that can be resumed."""
 
     flush_interval_s: float = Field(
-        0.005,
+        0.015,
         ge=0,
         description="Seconds between two commits under load; what comes after a pause is committed "
         "at once.",

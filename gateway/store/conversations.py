@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.execution import Connection, Row
-
     from gateway.protocol.context import ContextItem
     from gateway.store.engine import Database
+    from gateway.store.execution import Connection, Row
     from gateway.tenancy import TenantId
 
     Order = Literal["asc", "desc"]

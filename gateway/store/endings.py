@@ -8,26 +8,29 @@ its claim; anybody may conclude it, which takes the claim away.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Integer, bindparam, func, or_, update
+from sqlalchemy import Integer, bindparam, func, or_, text, update
 
 from gateway.errors import ClaimLost
 from gateway.store import events, idempotency, messages, responses, turns, usage
+from gateway.store.batches import Rows, by_tenant
 from gateway.store.claims import Claim
+from gateway.store.engine import turn_to
 from gateway.store.tables import RUNNING, TERMINAL
+from gateway.store.tables import events as log
 from gateway.store.tables import responses as table
+from gateway.store.tables import usage as metered
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.execution import Connection
-
     from gateway.generation import TokenUsage
     from gateway.protocol.context import StoredItem
     from gateway.store.engine import Database
+    from gateway.store.execution import Connection
     from gateway.store.events import LogRow
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
@@ -85,6 +88,112 @@ _END: Final = (
     )
     .returning(table.c.key_id, table.c.model, table.c.created_at, table.c.conversation_id)
 )
+
+
+_ENDS: Final = Rows(
+    "sent",
+    [
+        *(
+            table.c[name]
+            for name in ("id", "epoch", "status", "completed_at", "body", "recoveries")
+        ),
+        *(log.c[name] for name in ("first_entry", "entry_count", "entries")),
+        *(metered.c[name] for name in usage.COUNTS),
+    ],
+)
+# As several of `_END`, and what follows it. Those that others have locked are left out, because
+# whoever waits for one keeps all the others waiting; so are turns of a conversation, which lock it.
+_END_ALL: Final = text(f"""
+WITH sent AS MATERIALIZED (
+    SELECT * FROM {_ENDS.source} ORDER BY id
+), held AS MATERIALIZED (
+    SELECT sent.*, head.key_id, head.model, head.created_at
+    FROM sent, LATERAL (
+        SELECT one.key_id, one.model, one.created_at
+        FROM responses AS one
+        WHERE one.tenant_id = :tenant AND one.id = sent.id AND one.epoch = sent.epoch
+          AND one.status IN ('queued', 'in_progress')
+          AND one.next_entry = coalesce(sent.first_entry, one.next_entry)
+          AND one.conversation_id IS NULL
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS head
+), ended AS (
+    UPDATE responses AS one
+    SET status = held.status, completed_at = held.completed_at, body = held.body,
+        recoveries = held.recoveries,
+        next_entry = coalesce(held.first_entry + held.entry_count, one.next_entry),
+        plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
+    FROM held
+    WHERE one.tenant_id = :tenant AND one.id = ANY(CAST(:sent_id AS uuid[])) AND one.id = held.id
+    RETURNING one.id
+), logged AS (
+    INSERT INTO events (tenant_id, response_id, day, epoch, first_entry, entry_count, entries)
+    SELECT CAST(:tenant AS uuid), id, CAST(created_at AT TIME ZONE 'UTC' AS date), epoch,
+           first_entry, entry_count, entries
+    FROM held WHERE entries IS NOT NULL
+), said AS (
+    INSERT INTO messages (tenant_id, {messages.ADDED.names})
+    SELECT CAST(:tenant AS uuid), item.*
+    FROM {messages.ADDED.source} JOIN held ON held.id = item.response_id
+), metered AS (
+    INSERT INTO usage (tenant_id, response_id, key_id, model, at, {", ".join(usage.COUNTS)})
+    SELECT CAST(:tenant AS uuid), id, key_id, model, completed_at, {", ".join(usage.COUNTS)}
+    FROM held WHERE input_tokens IS NOT NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT id FROM ended
+""")  # noqa: S608 - constants only
+
+
+async def finish_all(
+    database: Database, ends: Sequence[tuple[TenantId, FinishedResponse]]
+) -> frozenset[int]:
+    """Do as `finish` does for several, in one transaction; the places of those that have ended.
+
+    The others are left as they were: see what `finish` has to say of each. No `free_key` is freed.
+    Raises `StoreUnavailable`, after which the outcome of all is unknown, and what else a statement
+    raises, after which nothing is written.
+    """
+    placed = [(tenant_id, (place, end)) for place, (tenant_id, end) in enumerate(ends)]
+    groups = list(by_tenant(placed))
+    places: set[int] = set()
+    async with database.transaction(groups[0][0], in_bulk=True) as connection:
+        for tenant_id, group in groups:
+            if tenant_id != groups[0][0]:
+                await turn_to(connection, tenant_id)
+            ended = await _end_all(connection, tenant_id, [end for _, end in group])
+            places.update(place for place, end in group if end.uuid in ended)
+    return frozenset(places)
+
+
+async def _end_all(
+    connection: Connection, tenant_id: TenantId, ends: Sequence[FinishedResponse]
+) -> frozenset[UUID]:
+    items = [
+        {"response_id": end.uuid, **messages.row_of(stored)} for end in ends for stored in end.items
+    ]
+    parameters = {
+        "tenant": tenant_id,
+        **_ENDS.parameters([_end_row(end) for end in ends]),
+        **messages.ADDED.parameters(items),
+    }
+    return frozenset(await connection.scalars(_END_ALL, parameters))
+
+
+def _end_row(end: FinishedResponse) -> dict[str, Any]:
+    entries = end.entries
+    return {
+        "id": end.uuid,
+        "epoch": end.epoch,
+        "status": end.status,
+        "completed_at": end.completed_at,
+        "body": end.body,
+        "recoveries": end.recoveries,
+        "first_entry": entries and entries.first_entry,
+        "entry_count": entries and entries.count,
+        "entries": entries and entries.entries,
+        **usage.counts(end.tokens),
+    }
 
 
 async def finish(database: Database, tenant_id: TenantId, finished: FinishedResponse) -> None:

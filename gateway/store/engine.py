@@ -1,6 +1,6 @@
 """Connections and transactions: the only way from a store function to a statement.
 
-Every transaction of a tenant, or of the runs of all tenants, begins, in one round trip, by taking an
+Every transaction of a tenant, or of the runs of all tenants, first takes, in one round trip, an
 unprivileged role, the tenant and time limits on the server, all for this transaction only. Nothing
 is left in the connection, so a transaction pooler (PgBouncer and its like) may sit in between.
 Prepared statements stay in a connection only where there is no pooler: a named one would live in a
@@ -39,6 +39,15 @@ _ENTER: Final = (
     " SET LOCAL idle_in_transaction_session_timeout = {timeout_ms}"
 )
 _DO_NOT_WAIT: Final = "; SET LOCAL synchronous_commit = off"
+# One plan for any number of rows. Row-level security hides from the planner how many rows there
+# are: it takes them for one, and would compare each of the table with each that was sent.
+_IN_BULK: Final = (
+    "; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_nestloop = off"
+)
+_FOR_RUNS: Final = (
+    f"SET ROLE {RUNS_ROLE}; SET statement_timeout = {{timeout_ms}};"
+    " SET plan_cache_mode = force_generic_plan; SET enable_nestloop = off"
+)
 _ENTER_AS_OWNER: Final = "BEGIN; SET LOCAL statement_timeout = {timeout_ms}"
 _TURN_TO: Final = "SET LOCAL app.tenant_id = '{tenant}'"
 _REVISION: Final = text("SELECT version_num FROM alembic_version")
@@ -52,17 +61,21 @@ class Transaction:
     in here or in what it is wrapped around.
     """
 
-    __slots__ = ("_begin", "_connection", "_pool")
+    __slots__ = ("_begin", "_connection", "_is_begun", "_is_single", "_pool")
 
-    def __init__(self, pool: Pool, begin: str) -> None:
+    def __init__(self, pool: Pool, begin: str, *, is_single: bool = False) -> None:
+        """`is_single`: it has one statement, so a connection for runs needs no `begin`."""
         self._pool = pool
         self._begin = begin
+        self._is_single = is_single
 
     async def __aenter__(self) -> Connection:
         try:
             self._connection = connection = await self._pool.take()
+            self._is_begun = not (self._is_single and connection.is_for_runs)
             try:
-                await connection.script(self._begin)
+                if self._is_begun:
+                    await connection.script(self._begin)
             except BaseException:
                 await self._pool.drop(connection)
                 raise
@@ -91,6 +104,9 @@ class Transaction:
 
     async def _end(self, how: str) -> None:
         connection = self._connection
+        if not self._is_begun:
+            await self._pool.give_back(connection)
+            return
         try:
             tag = await connection.script(how)
         except BaseException:
@@ -107,7 +123,7 @@ class Database:
 
     def __init__(self, pool: Pool, *, command_timeout_s: float) -> None:
         self._pool = pool
-        self._timeout_ms = str(max(1, int(command_timeout_s * 1000)))
+        self._timeout_ms = _milliseconds(command_timeout_s)
 
     @classmethod
     def connect(
@@ -118,6 +134,7 @@ class Database:
         command_timeout_s: float,
         connect_timeout_s: float,
         statement_cache_size: int | None = None,
+        for_runs: bool = False,
     ) -> Database:
         """A pool for `url` (see `dsn`). Connections are opened when needed: `ping` tries one.
 
@@ -125,13 +142,16 @@ class Database:
         frozen costs it and the wait for a goodbye), and on the server the pause between two of a
         transaction; `connect_timeout_s` the opening of a connection and, separately, the wait for a
         free one. `statement_cache_size` None: as many as are useful on a connection that is found
-        to be direct, and none behind a pooler. Raises `StartupError` for a URL that is none.
+        to be direct, and none behind a pooler. `for_runs`: for nothing but `runs_transaction`, of
+        which those `in_bulk` take one round trip then, on a direct connection. Raises
+        `StartupError` for a URL that is none.
         """
         opened = _opener(
             driver_url(url),
             command_timeout_s=command_timeout_s,
             connect_timeout_s=connect_timeout_s,
             statement_cache_size=statement_cache_size,
+            for_runs=for_runs,
         )
         pool = Pool(opened, size_max=pool_size_max, wait_s=connect_timeout_s)
         return cls(pool, command_timeout_s=command_timeout_s)
@@ -157,27 +177,31 @@ class Database:
         """Is the schema the one this release was written for?"""
         return await self.revision() == REVISION
 
-    def transaction(self, tenant_id: TenantId) -> Transaction:
-        """A transaction that sees and writes rows of one tenant only.
+    def transaction(self, tenant_id: TenantId, *, in_bulk: bool = False) -> Transaction:
+        """A transaction that sees and writes rows of one tenant only; `in_bulk`: arrays of them.
 
         Raises `StoreUnavailable` (after a lost commit the outcome is unknown) and `StoreConflict`.
         """
-        return self._begin(_ENTER, role=APP_ROLE, tenant=tenant_id)
+        begin = _ENTER + (_IN_BULK if in_bulk else "")
+        return self._begin(begin, role=APP_ROLE, tenant=tenant_id)
 
-    def runs_transaction(self, *, durable: bool = True) -> Transaction:
+    def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:
         """A transaction over the claims and logs of all tenants: no body, no item, no key.
 
         With `durable` False the commit does not wait for the disk, and may be lost with the
-        server. Raises as `transaction` does.
+        server. `in_bulk` is for one statement, which gets arrays of rows. Raises as `transaction`
+        does.
         """
-        return self._begin(_ENTER if durable else _ENTER + _DO_NOT_WAIT, role=RUNS_ROLE, tenant="")
+        begin = _ENTER + ("" if durable else _DO_NOT_WAIT) + (_IN_BULK if in_bulk else "")
+        return self._begin(begin, is_single=in_bulk, role=RUNS_ROLE, tenant="")
 
     def owner_transaction(self) -> Transaction:
         """A transaction as the owner of the tables: tenants, keys, the schema; no content."""
         return self._begin(_ENTER_AS_OWNER)
 
-    def _begin(self, statements: str, **words: object) -> Transaction:
-        return Transaction(self._pool, statements.format(timeout_ms=self._timeout_ms, **words))
+    def _begin(self, statements: str, *, is_single: bool = False, **words: object) -> Transaction:
+        begin = statements.format(timeout_ms=self._timeout_ms, **words)
+        return Transaction(self._pool, begin, is_single=is_single)
 
 
 async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
@@ -194,6 +218,7 @@ def _opener(
     command_timeout_s: float,
     connect_timeout_s: float,
     statement_cache_size: int | None,
+    for_runs: bool,
 ) -> Callable[[], Awaitable[Connection]]:
     async def opened() -> Connection:
         driver = await asyncpg.connect(
@@ -204,12 +229,29 @@ def _opener(
             statement_cache_size=0,
             server_settings={"application_name": "harmony-gateway"},
         )
-        if statement_cache_size is not None:
-            return Connection(driver, statements_max=statement_cache_size)
         is_direct = await _is_direct(driver)
-        return Connection(driver, statements_max=STATEMENTS_MAX if is_direct else 0)
+        statements_max = statement_cache_size
+        if statements_max is None:
+            statements_max = STATEMENTS_MAX if is_direct else 0
+        connection = Connection(driver, statements_max=statements_max)
+        if for_runs and is_direct:
+            await _keep_for_runs(connection, command_timeout_s)
+        return connection
 
     return opened
+
+
+async def _keep_for_runs(connection: Connection, command_timeout_s: float) -> None:
+    try:
+        await connection.script(_FOR_RUNS.format(timeout_ms=_milliseconds(command_timeout_s)))
+    except BaseException:
+        connection.driver.terminate()
+        raise
+    connection.is_for_runs = True
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, int(seconds * 1000))
 
 
 async def _is_direct(driver: asyncpg.Connection) -> bool:
@@ -222,7 +264,7 @@ async def _is_direct(driver: asyncpg.Connection) -> bool:
     except BaseException:
         driver.terminate()
         raise
-    return pid == driver.get_server_pid()
+    return bool(pid == driver.get_server_pid())
 
 
 def _is_intact(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ prepared under no name: one round trip and a planning more.
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -19,7 +20,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy.dialects.postgresql import asyncpg as dialects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import asyncpg
     from sqlalchemy import Executable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 Row = Any
 """A named tuple: one field for each column that the statement returns."""
 
-_DIALECT: Final = dialects.dialect()
+_DIALECT: Final = dialects.dialect()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +138,13 @@ class _Prepared:
 
 
 class Connection:
-    """One connection, for one transaction at a time. Errors are the driver's (see `translation`)."""
+    """One connection, for one transaction at a time. Errors are the driver's."""
 
     def __init__(self, driver: asyncpg.Connection, *, statements_max: int) -> None:
         """`statements_max` statements stay prepared on it; 0 where none may."""
         self.driver = driver
+        self.is_for_runs = False
+        """It has the role, and the limits, of `engine.Database.runs_transaction` for good."""
         self._statements_max = statements_max
         self._prepared: OrderedDict[str, _Prepared] = OrderedDict()
         self._names_given = 0
@@ -153,12 +156,11 @@ class Connection:
     ) -> Result:
         """Execute a statement; with several sets of parameters, of the same names, for each.
 
-        For several it returns nothing, and takes one round trip all the same.
+        For several, of which there is at least one, it returns nothing, and takes one round trip
+        all the same.
         """
-        if parameters is None or isinstance(parameters, dict):
+        if parameters is None or isinstance(parameters, Mapping):
             return await self._execute(statement, parameters or {})
-        if not parameters:
-            raise ValueError("no parameters to execute the statement with")
         form = compiled(statement, tuple(parameters[0]))
         prepared = await self._prepare(form.sql)
         await prepared.statement.executemany([form.arguments(one) for one in parameters])
@@ -211,7 +213,7 @@ class Connection:
 
 def _row_maker(statement: Any, from_wire: Mapping[int, Convert]) -> Callable[[Any], Any]:
     names = [attribute.name for attribute in statement.get_attributes()]
-    row: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    row: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
     if not from_wire:
         make: Callable[[Any], Any] = row._make
         return make

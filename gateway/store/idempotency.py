@@ -13,9 +13,8 @@ from gateway.store.tables import idempotency_keys
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.store.execution import Connection
-
     from gateway.store.engine import Database
+    from gateway.store.execution import Connection
     from gateway.tenancy import TenantId
 
 

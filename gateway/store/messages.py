@@ -6,6 +6,7 @@ the oldest response first, in each its items by position.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -16,6 +17,7 @@ from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context import ContextItem, StoredItem
 from gateway.protocol.refusals import unknown_place
+from gateway.store.batches import Rows
 from gateway.store.tables import messages
 from gateway.store.types import pack_text, unpack_ids, unpack_text
 
@@ -24,16 +26,15 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.execution import Connection, Row
-
     from gateway.store.engine import Database
+    from gateway.store.execution import Connection, Row
     from gateway.tenancy import TenantId
 
 LISTED_DEPTH_MAX: Final = 10_000
 """How many responses back a list of inputs goes; what was created kept to the setting's bound."""
 
 ROWS_AT_ONCE: Final = 500
-"""Rows in one insert: making thousands ready would hold up the event loop."""
+"""Rows made ready for an insert, or read: thousands would hold up the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,12 @@ class ItemPage(NamedTuple):
 
 
 _COLUMNS: Final = "kind, role, phase, item_id, call_id, name, complete, item, ids"
+COLUMN_COUNT: Final = 9
+
+# For a prompt an item is its ids. Instructions may have to be put in front as text.
+NEEDED_ITEM: Final = """
+CASE WHEN :with_json OR i.ids IS NULL OR i.role IN ('system', 'developer')
+     THEN i.item ELSE '' END AS item"""
 
 # A chain may begin in a conversation: with its items as far as it had come then. They stand one
 # level above the first response.
@@ -90,7 +97,7 @@ _OF_CONVERSATION: Final = """
 _HISTORY: Final = text(f"""{_CHAIN}
 SELECT root.depth, root.parent_id, root.conversation_id, asked.status, asked.root_created_at,
        root.conversation_id IS NOT NULL AND one.id IS NULL AS lost_conversation,
-       i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, i.item, i.ids
+       i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, {NEEDED_ITEM}, i.ids
 FROM root
 JOIN chain AS asked ON asked.depth = 0
 LEFT JOIN conversations AS one ON one.tenant_id = :tenant AND one.id = root.conversation_id
@@ -159,6 +166,8 @@ FROM (
 ORDER BY item_id, holder DESC, position DESC
 """)  # noqa: S608 - constants only
 _ADD: Final = insert(messages)
+ADDED: Final = Rows("item", [column for column in messages.c if column.name != "tenant_id"])
+"""Items of several responses of one tenant, for statements that add them with something else."""
 
 
 def row_of(stored: StoredItem) -> dict[str, Any]:
@@ -193,27 +202,51 @@ async def add(
 
 
 def context_of(row: Row) -> ContextItem:
-    """The inverse of `item_columns`; text and ids are as the database has them."""
+    """The inverse of `item_columns`, from a row that ends with `_COLUMNS`; text and ids are as the
+    database has them.
+    """
+    kind, role, phase, item_id, call_id, name, complete, item, ids = row[-COLUMN_COUNT:]
     return ContextItem(
-        kind=row.kind,
-        item_id=unpack_text(row.item_id),
-        json=row.item,
-        role=row.role,
-        phase=row.phase,
-        call_id=None if row.call_id is None else unpack_text(row.call_id),
-        name=None if row.name is None else unpack_text(row.name),
-        complete=row.complete,
-        ids=None if row.ids is None else unpack_ids(row.ids),
+        kind,
+        unpack_text(item_id),
+        item,
+        role,
+        phase,
+        None if call_id is None else unpack_text(call_id),
+        None if name is None else unpack_text(name),
+        complete,
+        None if ids is None else unpack_ids(ids),
     )
 
 
+async def items_of(rows: Sequence[Row]) -> tuple[ContextItem, ...]:
+    """The items of rows that end with `_COLUMNS`, where a row of nulls stands for none.
+
+    However many there are, the event loop comes round in between.
+    """
+    items: list[ContextItem] = []
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        some = rows[start : start + ROWS_AT_ONCE]
+        items += [context_of(row) for row in some if row.kind is not None]
+    return tuple(items)
+
+
 async def history(
-    database: Database, tenant_id: TenantId, uuid: UUID, *, depth_max: int, items_max: int
+    database: Database,
+    tenant_id: TenantId,
+    uuid: UUID,
+    *,
+    depth_max: int,
+    items_max: int,
+    with_json: bool = True,
 ) -> History | None:
     """All that a successor of this response inherits; None when it is unknown.
 
-    Raises `PreviousResponseNotFound` naming an ancestor, or the conversation in which the chain
-    began, that was deleted, and `InvalidRequest` for a chain of more than `depth_max` responses or
+    The `json` of its items is empty unless it takes that to render them, or `with_json`. Raises
+    `PreviousResponseNotFound` naming an ancestor, or the conversation in which the chain began,
+    that was deleted, and `InvalidRequest` for a chain of more than `depth_max` responses or
     `items_max` items.
     """
     parameters = {
@@ -221,15 +254,16 @@ async def history(
         "response": uuid,
         "depth_max": depth_max,
         "row_limit": items_max + 1,
+        "with_json": with_json,
     }
     async with database.transaction(tenant_id) as connection:
         rows = (await connection.execute(_HISTORY, parameters)).all()
     if not rows:
         return None
     _check_root(rows[0], depth_max)
-    items = tuple(context_of(row) for row in rows if row.kind is not None)
-    if len(items) > items_max:
+    if len(rows) > items_max:
         raise _too_long(f"more than {items_max} items")
+    items = await items_of(rows)
     return History(items=items, status=rows[0].status, root_created_at=rows[0].root_created_at)
 
 

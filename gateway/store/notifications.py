@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gateway.store.engine import Database
 
-NoticeKind = Literal["log", "work", "ended"]
+NoticeKind = Literal["log", "work", "ended", "follow"]
 
 CHANNEL: Final = "harmony_gateway"
 RESPONSES_MAX: Final = 200
@@ -43,7 +43,8 @@ _log = EventLog("gateway.store")
 @dataclass(frozen=True, slots=True)
 class Notice:
     """`log`: more is in the log of these responses. `work`: somebody could go on with a response.
-    `ended`: these responses were ended by another than who generates them.
+    `ended`: these responses were ended by another than who generates them. `follow`: somebody
+    follows the logs of these, and wants to be told of them for a while.
     """
 
     kind: NoticeKind

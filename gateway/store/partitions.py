@@ -20,9 +20,8 @@ from sqlalchemy import text
 from gateway.store.tables import RUNS_ROLE
 
 if TYPE_CHECKING:
-    from gateway.store.execution import Connection
-
     from gateway.store.engine import Database
+    from gateway.store.execution import Connection
 
 LOCK_WAIT_S: Final = 0.2
 _LOCK_KEY: Final = 0x486F7573656B6570  # "Housekep", as the number of an advisory lock
@@ -181,9 +180,7 @@ async def _drop(database: Database, day: date, lock_wait_s: float) -> bool:
         return await _unless_in_the_way(connection, lock_wait_s, dropped)
 
 
-async def _unless_in_the_way(
-    connection: Connection, lock_wait_s: float, *statements: str
-) -> bool:
+async def _unless_in_the_way(connection: Connection, lock_wait_s: float, *statements: str) -> bool:
     """Execute all of them, or (False) none: a lock, or a row of the default partition, is there."""
     await connection.execute(_LIMIT_WAIT, {"wait_ms": str(max(1, int(lock_wait_s * 1000)))})
     await connection.script("SAVEPOINT before")

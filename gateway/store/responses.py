@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Interval, and_, bindparam, func, select, text
+from sqlalchemy import Column, Interval, LargeBinary, and_, bindparam, func, select, text
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
 
@@ -17,7 +17,9 @@ from gateway.errors import RateLimited
 from gateway.log import FOLD_VERSION
 from gateway.store import events, messages, turns
 from gateway.store import idempotency as keys
+from gateway.store.batches import Rows, by_tenant
 from gateway.store.claims import Claim
+from gateway.store.engine import turn_to
 from gateway.store.events import LogRow, day_of
 from gateway.store.tables import TERMINAL, responses
 from gateway.store.tables import events as log
@@ -28,10 +30,9 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from uuid import UUID
 
-    from gateway.store.execution import Connection
-
     from gateway.protocol.context import ConversationPlace, StoredItem
     from gateway.store.engine import Database
+    from gateway.store.execution import Connection
     from gateway.store.idempotency import IdempotencyKey
     from gateway.tenancy import TenantId
 
@@ -153,6 +154,34 @@ _FIND_LOCKED: Final = _FIND.with_for_update(key_share=True)
 _INSERT: Final = insert_into(responses).values(
     lease_until=func.clock_timestamp() + bindparam("lease", type_=Interval)
 )
+_NEW: Final = Rows(
+    "new",
+    [
+        *(
+            column
+            for column in responses.c
+            if column.name not in {"tenant_id", "completed_at", "body", "recoveries", "lease_until"}
+        ),
+        Column("lease", Interval),
+        Column("entries", LargeBinary),
+    ],
+)
+_GIVEN: Final = ", ".join(name for name in _NEW.columns if name not in {"lease", "entries"})
+_INSERT_ALL: Final = text(f"""
+WITH new AS MATERIALIZED (
+    SELECT * FROM {_NEW.source}
+), begun AS (
+    INSERT INTO responses (tenant_id, {_GIVEN}, lease_until)
+    SELECT CAST(:tenant AS uuid), {_GIVEN}, clock_timestamp() + lease FROM new
+), logged AS (
+    INSERT INTO events (tenant_id, response_id, day, epoch, first_entry, entry_count, entries)
+    SELECT CAST(:tenant AS uuid), id, CAST(created_at AT TIME ZONE 'UTC' AS date), epoch,
+           0, next_entry, entries
+    FROM new WHERE entries IS NOT NULL
+)
+INSERT INTO messages (tenant_id, {messages.ADDED.names})
+SELECT CAST(:tenant AS uuid), item.* FROM {messages.ADDED.source}
+""")  # noqa: S608 - constants only
 _COUNT_QUEUED: Final = text("""
 SELECT count(*) FROM (
     SELECT FROM responses WHERE tenant_id = :tenant AND status = 'queued' LIMIT :queued_max
@@ -186,6 +215,35 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
         if new.entries is not None:
             claim = Claim(tenant_id, new.uuid, _epoch(new))
             await events.add(connection, claim, new.created_at, LogRow(0, *new.entries))
+
+
+async def insert_all(database: Database, new: Sequence[tuple[TenantId, NewResponse]]) -> None:
+    """Do as `insert` does for several, in one transaction: all of them are recorded, or none.
+
+    None of them has an idempotency key, a conversation, or a queue to stand in. Raises
+    `StoreConflict` and `StoreUnavailable`.
+    """
+    groups = list(by_tenant(new))
+    async with database.transaction(groups[0][0], in_bulk=True) as connection:
+        for tenant_id, group in groups:
+            if tenant_id != groups[0][0]:
+                await turn_to(connection, tenant_id)
+            await _insert_all(connection, tenant_id, group)
+
+
+async def _insert_all(
+    connection: Connection, tenant_id: TenantId, new: Sequence[NewResponse]
+) -> None:
+    items = [
+        {"response_id": one.uuid, **messages.row_of(stored)} for one in new for stored in one.items
+    ]
+    rows = [_row(tenant_id, one) | {"entries": one.entries and one.entries[1]} for one in new]
+    parameters = {
+        "tenant": tenant_id,
+        **_NEW.parameters(rows),
+        **messages.ADDED.parameters(items),
+    }
+    await connection.execute(_INSERT_ALL, parameters)
 
 
 async def check(

@@ -6,7 +6,7 @@ Names are the operator's, checked by `services.access`. Times are the database's
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from sqlalchemy import func, insert, select, text, update
 

@@ -17,7 +17,7 @@ from gateway import ids
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.context import ConversationPlace
 from gateway.protocol.conversations import unknown_conversation
-from gateway.store.messages import context_of
+from gateway.store.messages import NEEDED_ITEM, items_of
 from gateway.store.tables import responses
 
 if TYPE_CHECKING:
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from typing import Any
     from uuid import UUID
 
-    from gateway.store.execution import Connection
-
     from gateway.protocol.context import ContextItem
     from gateway.store.engine import Database
+    from gateway.store.execution import Connection
     from gateway.tenancy import TenantId
 
 
@@ -46,9 +45,9 @@ class Contents:
     is_locked: bool
 
 
-_READ: Final = text("""
+_READ: Final = text(f"""
 SELECT one.created_at, one.next_position, writer.id IS NOT NULL AS is_locked,
-       i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, i.item, i.ids
+       i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, {NEEDED_ITEM}, i.ids
 FROM conversations AS one
 LEFT JOIN responses AS writer
     ON writer.tenant_id = one.tenant_id AND writer.id = one.writer
@@ -57,7 +56,7 @@ LEFT JOIN conversation_items AS i ON i.tenant_id = one.tenant_id AND i.conversat
 WHERE one.tenant_id = :tenant AND one.id = :conversation
 ORDER BY i.position
 LIMIT :row_limit
-""")
+""")  # noqa: S608 - constants only
 
 _GIVEN: Final = tuple(
     column
@@ -113,19 +112,20 @@ WHERE m.tenant_id = :tenant AND m.response_id = :response
 
 
 async def read(
-    database: Database, tenant_id: TenantId, uuid: UUID, *, items_max: int
+    database: Database, tenant_id: TenantId, uuid: UUID, *, items_max: int, with_json: bool = True
 ) -> Contents | None:
     """All that a response inherits that continues this conversation; None when it is unknown.
 
-    Raises `InvalidRequest` for a conversation of more than `items_max` items.
+    The `json` of its items is empty unless it takes that to render them, or `with_json`. Raises
+    `InvalidRequest` for a conversation of more than `items_max` items.
     """
     parameters = {"tenant": tenant_id, "conversation": uuid, "row_limit": items_max + 1}
+    parameters |= {"with_json": with_json}
     async with database.transaction(tenant_id) as connection:
         rows = (await connection.execute(_READ, parameters)).all()
     if not rows:
         return None
-    items = tuple(context_of(row) for row in rows if row.kind is not None)
-    if len(items) > items_max:
+    if len(rows) > items_max:
         raise InvalidRequest(
             f"The conversation has more than {items_max} items. Delete some of them, or create a"
             " new one with the items that still matter.",
@@ -134,7 +134,7 @@ async def read(
         )
     return Contents(
         place=ConversationPlace(uuid, rows[0].next_position),
-        items=items,
+        items=await items_of(rows),
         created_at=rows[0].created_at,
         is_locked=rows[0].is_locked,
     )

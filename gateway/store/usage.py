@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 
+from gateway.store.batches import Rows, by_tenant
+from gateway.store.engine import turn_to
 from gateway.store.tables import usage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.execution import Connection
-
     from gateway.generation import TokenUsage
     from gateway.store.engine import Database
+    from gateway.store.execution import Connection
     from gateway.tenancy import TenantId
 
+COUNTS: Final = (
+    "input_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "recomputed_tokens",
+)
 # Statements are built once: building one costs more than running it.
 _ADD: Final = insert(usage).on_conflict_do_nothing()
+_LINES: Final = Rows("line", [column for column in usage.c if column.name != "tenant_id"])
+_ADD_ALL: Final = text(f"""
+INSERT INTO usage (tenant_id, {_LINES.names})
+SELECT CAST(:tenant AS uuid), line.* FROM {_LINES.source}
+ON CONFLICT DO NOTHING
+""")  # noqa: S608 - constants only
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +56,32 @@ async def record(database: Database, tenant_id: TenantId, line: UsageLine) -> No
         await add(connection, tenant_id, line)
 
 
+async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLine]]) -> None:
+    """The same for several lines, at least one: all of them or none."""
+    groups = list(by_tenant(lines))
+    async with database.transaction(groups[0][0], in_bulk=True) as connection:
+        for tenant_id, group in groups:
+            if tenant_id != groups[0][0]:
+                await turn_to(connection, tenant_id)
+            parameters = _LINES.parameters([_row(line) for line in group])
+            await connection.execute(_ADD_ALL, {"tenant": tenant_id, **parameters})
+
+
 async def add(connection: Connection, tenant_id: TenantId, line: UsageLine) -> None:
-    """The same inside a transaction of the caller's."""
-    row = {
-        "tenant_id": tenant_id,
+    """The same as `record` inside a transaction of the caller's."""
+    await connection.execute(_ADD, {"tenant_id": tenant_id, **_row(line)})
+
+
+def _row(line: UsageLine) -> dict[str, Any]:
+    return {
         "response_id": line.response,
         "key_id": line.key_id,
         "model": line.model,
         "at": line.at,
-        "input_tokens": line.tokens.input_tokens,
-        "cached_tokens": line.tokens.cached_tokens,
-        "output_tokens": line.tokens.output_tokens,
-        "reasoning_tokens": line.tokens.reasoning_tokens,
-        "recomputed_tokens": line.tokens.recomputed_tokens,
+        **counts(line.tokens),
     }
-    await connection.execute(_ADD, row)
+
+
+def counts(tokens: TokenUsage | None) -> dict[str, int | None]:
+    """The columns of `COUNTS`; each None when nobody counted."""
+    return {name: None if tokens is None else getattr(tokens, name) for name in COUNTS}

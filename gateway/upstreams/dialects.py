@@ -68,13 +68,14 @@ class Dialect:
         *,
         served_model: str,
         stop_ids: Sequence[int],
+        prompt: bytes,
         grammar: Grammar | None = None,
     ) -> bytes:
-        """JSON of the request."""
+        """JSON of the request; `prompt` is that of its ids (`spelling`)."""
         sampling = request.sampling
         body: dict[str, object] = {
             "model": served_model,
-            "prompt": request.prompt_ids,
+            "prompt": orjson.Fragment(prompt),
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,

@@ -17,7 +17,7 @@ _FRAME_BYTES_MAX: Final = 2048
 _ID_END: Final = 1 << 31
 
 _STRING: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
-r"""The inside of a JSON string, its UTF-8 unchecked. `\u` is for a parser: not all pairs are valid."""
+r"""The inside of a JSON string, its UTF-8 unchecked. `\u` is for a parser: some are invalid."""
 _TEMPLATE: Final = re.compile(
     rb'(data: [^\n]*?"text": ?")' + _STRING + rb'("[^\n]*"token_ids": ?\[)[0-9,]+(\][^\n]*)'
 )
@@ -118,8 +118,7 @@ class FrameShape:
 def _cutter(before: int, between: int, behind: int) -> re.Pattern[bytes]:
     """Splits a block into: what does not fit, text, ids, what does not fit, text, ids, ..."""
     return re.compile(
-        rb'(?s).{%d}"(%s)".{%d}\[([0-9,]++)\].{%d}'
-        % (before - 1, _STRING, between - 2, behind - 1)
+        rb'(?s).{%d}"(%s)".{%d}\[([0-9,]++)\].{%d}' % (before - 1, _STRING, between - 2, behind - 1)
     )
 
 

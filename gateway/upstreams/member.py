@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
-from gateway.upstreams.hearing import Overheard
+from gateway.upstreams.exchange import Overheard
 from gateway.upstreams.problems import GrammarFailed
 from gateway.upstreams.selection import BackendState
 

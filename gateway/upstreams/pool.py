@@ -20,6 +20,7 @@ from gateway.upstreams.member import Member
 from gateway.upstreams.probe import describe, is_alive
 from gateway.upstreams.selection import candidates, round_robin, tell_logprobs
 from gateway.upstreams.server import InferenceServer
+from gateway.upstreams.spelling import Spelling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -89,6 +90,7 @@ class Pool:
         self._policy = policy
         self._turns: dict[str, int] = {}
         self._members: dict[str, Member] = {}
+        spell = Spelling()
         for backend in backends:
             server = InferenceServer(
                 backend,
@@ -96,6 +98,7 @@ class Pool:
                 stop_ids=stop_ids,
                 timeouts=policy.timeouts,
                 limits=policy.limits,
+                spell=spell,
             )
             health = Health(policy.ejection)
             self._members[backend.name] = Member(backend, server, health, metrics, clock)

@@ -13,14 +13,14 @@ _NO_STATUS: Final = 0
 class ResponseReader:
     """Reads exactly one response; interim (1xx) responses before it are skipped.
 
-    `status` is 0 until the head is complete. Body bytes pile up until `take` fetches them. What is
-    called `on_...` is called by httptools; `on_body` once for each piece of a chunked body, of which
-    a read may bring hundreds, so it is nothing but the `append` of a list.
+    `status` is 0 until the head is complete. Body bytes pile up until `take` fetches them. The
+    `on_...` methods are called by httptools; `on_body` once for each piece of a chunked body, of
+    which a read may bring hundreds, so it is nothing but the `append` of a list.
     """
 
     __slots__ = (
-        "_eof_delimited", "_head_bytes", "_head_bytes_max", "_interim", "_parser",
-        "_piece_count", "_pieces", "complete", "headers", "on_body", "reusable", "status", "touched",
+        "_eof_delimited", "_head_bytes", "_head_bytes_max", "_interim", "_parser", "_piece_count",
+        "_pieces", "complete", "headers", "on_body", "reusable", "status", "touched",
     )  # fmt: skip
 
     def __init__(self, head_bytes_max: int) -> None:

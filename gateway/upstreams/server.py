@@ -11,11 +11,11 @@ import httpx2
 from gateway.errors import UpstreamError, UpstreamLost, UpstreamUnavailable
 from gateway.telemetry import EventLog
 from gateway.upstreams.backend import StreamLimits
-from gateway.upstreams.client import read_body
+from gateway.upstreams.client import Post, read_body
 from gateway.upstreams.completions import CompletionReader
 from gateway.upstreams.dialects import Dialect
 from gateway.upstreams.engines import capabilities
-from gateway.upstreams.hearing import Hearing, Overheard, describe
+from gateway.upstreams.exchange import Exchange, Overheard, describe
 from gateway.upstreams.problems import (
     BrokeDown,
     has_no_grammars,
@@ -23,6 +23,7 @@ from gateway.upstreams.problems import (
     message_of_body,
     refusal,
 )
+from gateway.upstreams.spelling import Spelling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,16 +66,18 @@ class InferenceServer:
         stop_ids: Sequence[int],
         timeouts: Timeouts,
         limits: StreamLimits = _DEFAULT_LIMITS,
+        spell: Spelling | None = None,
     ) -> None:
+        """`spell` spells the prompts of all servers: they go from one to another."""
         self.name = backend.name
         self._backend = backend
-        self._client = client
         self._stop_ids = tuple(stop_ids)
         self._timeouts = timeouts
         self._limits = limits
-        self._url = backend.url("/v1/completions")
-        self._headers = {**backend.headers(), "content-type": "application/json"}
-        self._hearings: set[Hearing] = set()
+        self._spell = spell or Spelling()
+        headers = {**backend.headers(), "content-type": "application/json"}
+        self._post = Post(client, backend.url("/v1/completions"), headers)
+        self._exchanges: set[Exchange] = set()
         self._dialect = Dialect()
 
     @property
@@ -134,12 +137,12 @@ class InferenceServer:
     async def _hear_out(
         self, request: TokenRequest, listener: Listener, grammar: Grammar | None = None
     ) -> None:
-        hearing = Hearing(listener, self._reader(request, grammar), self._timeouts)
-        self._hearings.add(hearing)
+        exchange = Exchange(listener, self._reader(request, grammar), self._timeouts)
+        self._exchanges.add(exchange)
         try:
-            await hearing.hear_out(await self._open(request, grammar, hearing))
+            await exchange.hear_out(await self._open(request, grammar, exchange))
         finally:
-            self._hearings.discard(hearing)
+            self._exchanges.discard(exchange)
 
     def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
         """Break off the generations that said nothing for `silent_s`; how many those are.
@@ -149,10 +152,10 @@ class InferenceServer:
         since = asyncio.get_running_loop().time() - silent_s
         silent = [
             connection
-            for hearing in self._hearings
-            if (connection := hearing.connection) is not None
-            and hearing.heard_at <= since
-            and (hearing.has_begun or not begun_only)
+            for exchange in self._exchanges
+            if (connection := exchange.connection) is not None
+            and exchange.heard_at <= since
+            and (exchange.has_begun or not begun_only)
         ]
         for connection in silent:
             connection.hang_up("silent, and not reachable")
@@ -168,7 +171,7 @@ class InferenceServer:
         )
 
     async def _open(
-        self, request: TokenRequest, grammar: Grammar | None, hearing: Hearing
+        self, request: TokenRequest, grammar: Grammar | None, exchange: Exchange
     ) -> ResponseBody:
         waits: dict[str, float | None] = {
             "connect": self._timeouts.connect_s,
@@ -179,17 +182,11 @@ class InferenceServer:
             request,
             served_model=self._backend.served_name(request.model),
             stop_ids=self._stop_ids,
+            prompt=self._spell(request.prompt_ids, owner=request.cache_salt),
             grammar=grammar,
         )
-        http_request = self._client.build_request(
-            "POST",
-            self._url,
-            content=body,
-            headers=self._headers,
-            extensions={"timeout": waits, "on_connection": hearing.goes_over},
-        )
         try:
-            response = await self._client.send(http_request, stream=True)
+            response = await self._post(body, timeouts=waits, on_connection=exchange.goes_over)
         except _NOT_TAKEN as error:
             raise UpstreamUnavailable(describe(error), upstream=self.name) from error
         except httpx2.TransportError as error:
@@ -197,8 +194,8 @@ class InferenceServer:
         if response.status_code != 200:
             waits["read"] = self._timeouts.tail_s
             raise await self._refusal(response)
-        body: ResponseBody = response.extensions["body"]
-        return body
+        answer: ResponseBody = response.extensions["body"]
+        return answer
 
     async def _refusal(self, response: httpx2.Response) -> UpstreamError:
         try:

@@ -70,10 +70,23 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        timeouts = request.extensions.get("timeout", {})
-        message = await _encode(request)
-        on_connection = request.extensions.get("on_connection", _ignore)
-        pool = self._pool_of(request.url)
+        return await self.deliver(
+            await _encode(request),
+            request.url,
+            timeouts=request.extensions.get("timeout", {}),
+            on_connection=request.extensions.get("on_connection", _ignore),
+        )
+
+    async def deliver(
+        self,
+        message: bytes,
+        url: httpx2.URL,
+        *,
+        timeouts: HttpTimeouts,
+        on_connection: Callable[[Connection], None],
+    ) -> httpx2.Response:
+        """The answer to a request that is spelled already. Raises as any transport does."""
+        pool = self._pool_of(url)
         lost: httpx2.TransportError | None = None
         kept = pool.take_idle()
         if kept is not None:
@@ -269,7 +282,7 @@ class _Drain:
     def take(self, data: bytes) -> None:
         """It has been said before all that matters."""
 
-    def end(self, error: httpx2.TransportError | None) -> None:
+    def end(self, _error: httpx2.TransportError | None) -> None:
         """Whether the connection is of further use, it knows itself."""
         self._release(self._connection)
 
@@ -303,12 +316,21 @@ async def _encode(request: httpx2.Request) -> bytes:
     if not isinstance(request.stream, httpx2.AsyncByteStream):
         raise httpx2.LocalProtocolError("the body must be asynchronous")
     body = b"".join([part async for part in request.stream])
+    head = spelled_head(request)
+    if body or request.method not in {"GET", "DELETE"}:
+        head += b"Content-Length: %d\r\n" % len(body)
+    return b"".join((head, b"\r\n", body))
+
+
+def spelled_head(request: httpx2.Request) -> bytes:
+    """Its first line and its headers, but for the length of a body and the empty line.
+
+    Raises `LocalProtocolError`.
+    """
     lines = [b"%s %s HTTP/1.1" % (request.method.encode("ascii"), request.url.raw_path)]
     for name, value in request.headers.raw:
         if not _FORBIDDEN_IN_HEADERS.isdisjoint(name + value):
             raise httpx2.LocalProtocolError(f"header {name!r} holds a line break")
         if name.lower() not in {b"content-length", b"transfer-encoding"}:
             lines.append(b"%s: %s" % (name, value))
-    if body or request.method not in {"GET", "DELETE"}:
-        lines.append(b"Content-Length: %d" % len(body))
-    return b"\r\n".join([*lines, b"", b""]) + body
+    return b"\r\n".join([*lines, b""])

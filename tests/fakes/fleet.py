@@ -16,6 +16,7 @@ from gateway.upstreams.connection import ConnectionLimits
 from gateway.upstreams.pool import Pool, PoolPolicy
 from gateway.upstreams.transport import KeepAlive
 from tests.fakes.completion_stream import turn
+from tests.fakes.listening import Heard
 from tests.fakes.raw_server import RawServer, Script, response
 
 if TYPE_CHECKING:
@@ -60,8 +61,9 @@ class Fleet:
     now: list[float] = field(default_factory=lambda: [1000.0])
 
     async def ids(self, request: TokenRequest = REQUEST, avoid: Sequence[str] = ()) -> list[int]:
-        stream = self.pool.stream(request, avoid=avoid)
-        return [i async for chunk in stream for i in chunk.ids]
+        heard = Heard()
+        await self.pool.generate(request, heard, avoid=avoid)
+        return heard.ids
 
     def served(self) -> list[int]:
         """Completions asked for, by server."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 KIB: Final = 1024
 SETTLED_MS: Final = 2.0
@@ -61,11 +61,12 @@ def settle(pids: Iterable[int]) -> None:
             return
 
 
-def pin(pid: int, cores: Iterable[int]) -> None:
-    """Let a process run on these cores only, all its threads."""
-    for thread in psutil.Process(pid).threads():
-        with suppress(ProcessLookupError):
-            os.sched_setaffinity(thread.id, set(cores))
+def pin(pid: int, cores: Collection[int]) -> None:
+    """Let a process and its children, all their threads, run on these cores only."""
+    for process in _tree(pid):
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            for thread in process.threads():
+                os.sched_setaffinity(thread.id, cores)
 
 
 def _tree(pid: int) -> list[psutil.Process]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tests.load import accounting
 from tests.load.processes import LOG_CHARS_SHOWN, RowFailed, RunVoid, end
+from tests.load.systems import SYSTEMS
 from tests.load.tape import FRAMING_TOKENS
 
 if TYPE_CHECKING:
@@ -89,6 +91,13 @@ def measure(
         "backend_busy": backend_s / seconds,
         "client_busy": seen["cpu_s"] / seconds,
     }
+
+
+def warm_up(stack: Stack, names: Iterable[str], load: Load) -> None:
+    """Run it on each of these systems, for nothing. A peer that fails will fail again."""
+    for name in names:
+        with suppress(RowFailed):
+            measure(stack, SYSTEMS[name], load)
 
 
 def run(

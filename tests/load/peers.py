@@ -63,7 +63,7 @@ def program(name: str) -> str | None:
 
 
 @contextmanager
-def nginx(folder: Path, backend: Child) -> Iterator[Child]:
+def nginx(folder: Path, backend: Child, _: str) -> Iterator[Child]:
     """One worker that looks at nothing."""
     port = free_port()
     config = folder / "nginx.conf"
@@ -74,7 +74,7 @@ def nginx(folder: Path, backend: Child) -> Iterator[Child]:
 
 
 @contextmanager
-def sglang_router(folder: Path, backend: Child) -> Iterator[Child]:
+def sglang_router(folder: Path, backend: Child, _: str) -> Iterator[Child]:
     """It passes completions through to the one worker it has."""
     found = Path(str(program("sglang-router")))
     python = found if found.name.startswith("python") else found.parent / "python"
@@ -88,13 +88,15 @@ def sglang_router(folder: Path, backend: Child) -> Iterator[Child]:
 
 
 @contextmanager
-def litellm(folder: Path, backend: Child) -> Iterator[Child]:
-    """One worker, no database, no key."""
+def litellm(folder: Path, backend: Child, key: str) -> Iterator[Child]:
+    """One worker, no database; it does not start without a key."""
     port = free_port()
     target = {"model": f"openai/{MODEL}", "api_key": "none"}
     target |= {"api_base": f"http://127.0.0.1:{backend.port}/v1"}
     config = folder / "litellm.yaml"
-    config.write_text(json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": target}]}))
+    models = [{"model_name": MODEL, "litellm_params": target}]
+    settings = {"model_list": models, "general_settings": {"master_key": key}}
+    config.write_text(json.dumps(settings))
     arguments = [str(program("litellm")), "--config", str(config), "--host", "127.0.0.1"]
     arguments += ["--port", str(port), "--num_workers", "1", "--telemetry", "False"]
     with _proxy(arguments, folder / "litellm.log", port, "/health/liveliness") as child:
@@ -111,8 +113,12 @@ def free_port() -> int:
 @contextmanager
 def _proxy(arguments: Sequence[str], log: Path, port: int, path: str) -> Iterator[Child]:
     """Started, and answering 200 at `path`."""
-    environ = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
-    with running(arguments, log, environ) as process:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
+    # LiteLLM imports what it finds two folders above the one it runs in.
+    nested = log.parent / "runs" / "here"
+    nested.mkdir(parents=True)
+    with running(arguments, log, environ, folder=nested) as process:
         deadline = time.monotonic() + READY_TIMEOUT_S
         while not _answers(port, path):
             if process.poll() is not None or time.monotonic() > deadline:

@@ -40,9 +40,9 @@ class Child:
 
 @contextmanager
 def running(
-    arguments: Sequence[str], log: Path, environ: Mapping[str, str]
+    arguments: Sequence[str], log: Path, environ: Mapping[str, str], *, folder: Path = ROOT
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that writes into a log, ended at the end.
+    """A process that runs in a folder and writes into a log, ended at the end.
 
     It is in a session of its own, so that Ctrl-C reaches the benchmark alone, which ends it.
     """
@@ -52,7 +52,7 @@ def running(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            cwd=ROOT,
+            cwd=folder,
             env=dict(environ),
             start_new_session=True,
         )

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tests.load.programs import Programs
     from tests.load.systems import Program, System
 
-_INFO: Final = '"level": "info"'
+_INFO: Final = re.compile(r'"level": ?"info"')
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ class Stack:
             "sglang-router": peers.sglang_router,
             "litellm": peers.litellm,
         }[program]
-        return start(folder, self.backend)
+        return start(folder, self.backend, self.key)
 
     def database_pids(self, system: System) -> list[int]:
         """PostgreSQL's, when it works for this system too."""
@@ -92,7 +93,7 @@ class Stack:
         if log is None:
             return ""
         lines = log.read_text("utf-8", "replace").splitlines()
-        said = "\n".join(line for line in lines if _INFO not in line)
+        said = "\n".join(line for line in lines if not _INFO.search(line))
         return f"Complaints of {system.program}:\n{said[-processes.LOG_CHARS_SHOWN :] or 'none'}"
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ SYSTEMS: Final = {
         System(FOREGROUND, "gateway", "responses", extra={"store": False}),
         System(STORED, "gateway", "responses", extra={"store": True}),
         System(BACKGROUND, "gateway", "responses", extra={"store": True, "background": True}),
-        System("sglang-router", "sglang-router", "completions", is_peer=True),
+        System("sglang-router", "sglang-router", "chat", is_peer=True),
         System("litellm-responses", "litellm", "responses", is_peer=True, extra={"store": False}),
         System("litellm-chat", "litellm", "chat", is_peer=True),
     )
@@ -86,6 +86,6 @@ EXPLANATIONS: Final = f"""\
 {FOREGROUND}         the gateway, store: false
 {STORED}             the gateway, store: true: the response is kept in PostgreSQL
 {BACKGROUND}         the gateway, background: true: every token is in the durable log, too
-sglang-router      its bytes passed through by SGLang's router
+sglang-router      SGLang's router, Chat Completions passed through
 litellm-responses  LiteLLM's proxy, Responses to Responses
 litellm-chat       LiteLLM's proxy, Chat Completions to Chat Completions"""

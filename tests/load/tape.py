@@ -149,7 +149,7 @@ def _chat(chosen: list[tuple[int, str]]) -> list[bytes]:
 
 def _responses(chosen: list[tuple[int, str]]) -> list[bytes]:
     place = {"item_id": _MESSAGE["id"], "output_index": 0, "content_index": 0}
-    part = {"annotations": [], "text": "", "type": "output_text", "logprobs": None}
+    part: dict[str, Any] = {"annotations": [], "text": "", "type": "output_text", "logprobs": None}
     said = {**_MESSAGE, "status": "completed", "content": [{**part, "text": _CUT}]}
     usage = {
         "input_tokens": 40,
@@ -160,20 +160,20 @@ def _responses(chosen: list[tuple[int, str]]) -> list[bytes]:
     }
     completed = {**_RESPONSE, "status": "completed", "output": [said], "usage": usage}
     opening = [
-        _named_event("response.created", response=_RESPONSE),
-        _named_event("response.in_progress", response=_RESPONSE),
-        _named_event("response.output_item.added", item=_MESSAGE, output_index=0),
-        _named_event("response.content_part.added", **place, part=part),
+        named_event("response.created", response=_RESPONSE),
+        named_event("response.in_progress", response=_RESPONSE),
+        named_event("response.output_item.added", item=_MESSAGE, output_index=0),
+        named_event("response.content_part.added", **place, part=part),
     ]
     frames = [
-        _named_event("response.output_text.delta", **place, delta=word, logprobs=[])
+        named_event("response.output_text.delta", **place, delta=word, logprobs=[])
         for _, word in chosen
     ]
     closing = [
-        _named_event("response.output_text.done", **place, text=_CUT, logprobs=[]),
-        _named_event("response.content_part.done", **place, part={**part, "text": _CUT}),
-        _named_event("response.output_item.done", item=said, output_index=0),
-        _named_event("response.completed", response=completed),
+        named_event("response.output_text.done", **place, text=_CUT, logprobs=[]),
+        named_event("response.content_part.done", **place, part={**part, "text": _CUT}),
+        named_event("response.output_item.done", item=said, output_index=0),
+        named_event("response.completed", response=completed),
     ]
     return _dialect("/v1/responses", opening, frames, closing, completed)
 
@@ -211,6 +211,7 @@ def _event(document: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(document) + b"\n\n"
 
 
-def _named_event(kind: str, **fields: Any) -> bytes:
+def named_event(kind: str, **fields: Any) -> bytes:
+    """One event of a Responses stream."""
     document = {**fields, "sequence_number": 4, "type": kind}
     return b"event: " + kind.encode() + b"\n" + _event(document)

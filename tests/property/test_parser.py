@@ -102,6 +102,20 @@ def test_the_result_does_not_depend_on_how_the_ids_were_cut(
 
 
 @_lawful
+@given(_ids, st.data(), st.sampled_from(_FINISHES))
+def test_a_read_of_nothing_but_text_is_read_as_step_by_step(
+    ids: list[int], data: st.DataObject, finish: FinishReason | None
+) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(ids)))))
+    quick, slow = Parser(vocabulary(), TOOLS), Parser(vocabulary(), TOOLS)
+    for begin, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
+        assert quick.feed(ids[begin:end]) == slow._feed_runs(ids[begin:end])
+        assert (quick.place, quick.reasoning_tokens) == (slow.place, slow.reasoning_tokens)
+    assert quick.finish(finish) == slow.finish(finish)
+    assert (quick.recoveries, quick.visible) == (slow.recoveries, slow.visible)
+
+
+@_lawful
 @given(_ids, st.sampled_from(_FINISHES), st.sampled_from([3, 256]))
 def test_tracing_changes_no_segment(
     ids: list[int], finish: FinishReason | None, header_ids_max: int

@@ -63,10 +63,12 @@ class ChatChunks:
                 return self._write(written)
 
     def _say(self, said: Said) -> bytes:
-        self._is_silent = self._is_silent and said.field == "reasoning_content"
+        if said.field != "reasoning_content":
+            self._is_silent = False
         if self._form.logprobs and said.field == "content":
             logprobs = {"content": said.logprobs or None, "refusal": None}
-            return self._frame.chunk(_choice({"content": said.text}, logprobs=logprobs))
+            content = orjson.Fragment(said.text)
+            return self._frame.chunk(_choice({"content": content}, logprobs=logprobs))
         return self._texts[said.field].of(said.text)
 
     def _call(self, position: int, call: Json) -> list[bytes]:
@@ -122,8 +124,8 @@ class _TextChunk:
     before: bytes
     behind: bytes
 
-    def of(self, text: str) -> bytes:
-        return self.before + orjson.dumps(text) + self.behind
+    def of(self, text: bytes) -> bytes:
+        return self.before + text + self.behind
 
 
 class _Frame:

@@ -9,6 +9,7 @@ import orjson
 
 from gateway.protocol.chat.pieces import CALL_TEXTS, Joiner, field_of, is_formatted
 from gateway.protocol.events import TERMINAL_TYPES
+from gateway.values import value
 
 if TYPE_CHECKING:
     from gateway.protocol.chat.pieces import Field
@@ -37,12 +38,12 @@ class Opened:
     response: Json
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Said:
-    """More of one of the texts."""
+    """More of one of the texts, encoded as JSON."""
 
     field: Field
-    text: str
+    text: bytes
     logprobs: list[Json]
 
 
@@ -78,18 +79,20 @@ class Steps:
 
     def __init__(self) -> None:
         self._formatted = False
-        self._fields: dict[int, Field] = {}
+        self._index = 0
+        self._field: Field = "content"
+        self._is_begun = False
         self._calls: dict[int, Called] = {}
         self._joiner = Joiner()
 
     def of(self, event: Event) -> Step | None:
         """What the next event means; None for one that means nothing here."""
+        is_refusal = _SAID.get(event.type)
+        if is_refusal is not None:
+            return self._hear(event, "refusal" if is_refusal else self._field)
         if event.type not in _READ:
             return None
         data = orjson.loads(event.data)
-        is_refusal = _SAID.get(event.type)
-        if is_refusal is not None:
-            return self._hear(data, is_refusal=is_refusal)
         if event.type in _WRITTEN:
             call = self._calls[data["output_index"]]
             return Written(call.position, call.item, data["delta"])
@@ -100,15 +103,23 @@ class Steps:
             return Opened(data["response"])
         return Ended(data["response"])
 
-    def _hear(self, data: Json, *, is_refusal: bool) -> Said:
-        index = data["output_index"]
-        field: Field = "refusal" if is_refusal else self._fields[index]
-        text = self._joiner.add(field, index, data["delta"])
-        return Said(field, text, data.get("logprobs", []))
+    def _hear(self, event: Event, field: Field) -> Said:
+        """It is of the last item that was added: items never overlap."""
+        logprobs: list[Json] = []
+        text = event.text
+        if not text:
+            data = orjson.loads(event.data)
+            text, logprobs = orjson.dumps(data["delta"]), data["logprobs"]
+        if not self._is_begun:
+            self._is_begun = True
+            separator = self._joiner.add(field, self._index, "")
+            text = orjson.dumps(separator)[:-1] + text[1:]
+        return Said(field, text, logprobs)
 
     def _add(self, index: int, item: Json) -> Called | None:
         if item["type"] in CALL_TEXTS:
             call = self._calls[index] = Called(len(self._calls), item)
             return call
-        self._fields[index] = field_of(item, formatted=self._formatted)
+        self._index, self._field = index, field_of(item, formatted=self._formatted)
+        self._is_begun = False
         return None

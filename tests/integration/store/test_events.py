@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from uuid import UUID
 
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
     from gateway.store.engine import Database
+    from gateway.store.execution import Connection
     from gateway.tenancy import TenantId
 
 DAY = CREATED.date()
@@ -114,7 +113,7 @@ async def test_a_response_that_is_not_running_or_unknown_takes_no_parcel(
 
 @asynccontextmanager
 async def waiting_append(
-    connection: AsyncConnection, database: Database, parcels: list[Parcel]
+    connection: Connection, database: Database, parcels: list[Parcel]
 ) -> AsyncIterator[asyncio.Task[frozenset[UUID]]]:
     """Inside, an append waits for the transaction of `connection`, which took the first over."""
     await connection.execute(TAKE_OVER, {"uuid": parcels[0].claim.uuid})
@@ -147,7 +146,7 @@ async def test_a_takeover_that_is_undone_lets_the_append_through(
         database.runs_transaction() as connection,
         waiting_append(connection, database, [parcel(claim, 0)]) as append,
     ):
-        await connection.rollback()
+        await connection.script("ROLLBACK")
     assert await append == {claim.uuid}
     assert await head(database, claim) == Head(1, 1, "in_progress")
 

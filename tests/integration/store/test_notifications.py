@@ -71,7 +71,7 @@ async def listener_pid(database: Database) -> int:
         " AND application_name = 'harmony-gateway listener'"
     )
     async with database.owner_transaction() as connection:
-        pid: int = (await connection.execute(statement)).scalar_one()
+        pid: int = await connection.scalar(statement)
         return pid
 
 

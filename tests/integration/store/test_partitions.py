@@ -191,7 +191,8 @@ async def test_nothing_is_left_in_the_session(
     """What a transaction pooler hands to the next one is as it was: role, limits, locks."""
     await with_partition(database, tenant, 3 * DAY)
     await partitions.drop_expired(database, LOG_S)
-    async with database._engine.connect() as connection:
+    async with database.owner_transaction() as connection:
+        await connection.script("ROLLBACK; BEGIN")
         state = await connection.execute(
             text(
                 "SELECT current_user = session_user, current_setting('lock_timeout'),"

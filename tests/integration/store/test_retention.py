@@ -167,11 +167,11 @@ async def test_logs_that_their_partition_takes_along_are_not_deleted_one_by_one(
 async def test_a_log_whose_response_is_gone_goes_too(database: Database, tenant: TenantId) -> None:
     uuid = await store_aged(database, tenant, HOUR)
     async with database.transaction(tenant) as connection:
-        log = (await connection.execute(events.select())).mappings().all()
+        log = (await connection.execute(events.select())).all()
     short = Keep(log_s=86_400, response_s=60, idempotency_key_s=60, traces_s=60)
     assert await retention.delete_responses(database, short, rows_max=MANY) == 1
     async with database.transaction(tenant) as connection:
-        await connection.execute(events.insert(), [dict(row) for row in log])
+        await connection.execute(events.insert(), [row._asdict() for row in log])
     assert await logged_ids(database, tenant) == {uuid}
     assert await retention.delete_logs(database, KEEP, rows_max=MANY) == len(log)
 

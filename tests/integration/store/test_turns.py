@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from sqlalchemy import event
 
 from gateway import ids
 from gateway.errors import (
@@ -19,6 +18,7 @@ from gateway.errors import (
 )
 from gateway.protocol.context import ConversationPlace
 from gateway.store import claims, conversations, endings, idempotency, messages, responses, turns
+from gateway.store.execution import Connection
 from gateway.store.idempotency import IdempotencyKey
 from tests.fakes.stored import (
     CREATED,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.engine import Database
+    from gateway.store.execution import Result
     from gateway.tenancy import TenantId
 
 
@@ -277,28 +278,28 @@ async def test_a_deletion_and_a_writer_exclude_each_other(
 
 
 @contextmanager
-def statements(database: Database) -> Iterator[list[str]]:
+def statements() -> Iterator[list[str]]:
     """What is sent to the database meanwhile."""
     sent: list[str] = []
 
-    def note(*arguments: object) -> None:
-        sent.append(str(arguments[2]))
+    execute = Connection.execute
 
-    engine = database._engine.sync_engine
-    event.listen(engine, "before_cursor_execute", note)
-    try:
+    async def noted(connection: Connection, statement: Any, *parameters: Any) -> Result:
+        sent.append(str(statement))
+        return await execute(connection, statement, *parameters)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "execute", noted)
         yield sent
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
 
 
 async def test_a_turn_costs_one_statement_more_than_a_link_of_a_chain(
     database: Database, tenant: TenantId
 ) -> None:
     uuid = await conversation_of(database, tenant, "1")
-    with statements(database) as of_turn:
+    with statements() as of_turn:
         response = await turn(database, tenant, uuid, "a")
-    with statements(database) as of_chain:
+    with statements() as of_chain:
         await history(database, tenant, response)
         await chained(database, tenant, response)
     assert len(of_turn) == len(of_chain) + 1, (of_turn, of_chain)

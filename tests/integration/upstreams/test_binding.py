@@ -24,6 +24,7 @@ from gateway.upstreams.problems import BrokeDown, GrammarFailed
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.backend_captures import capture
 from tests.fakes.completion_stream import DONE, said, told, turn
+from tests.fakes.listening import Heard, Led
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, Act, RawServer, Script, response
 
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ def upstream_of(server: RawServer, client: Client) -> InferenceServer:
 
 
 async def collect(upstream: InferenceServer, request: TokenRequest = REQUEST) -> list[TokenChunk]:
-    return [chunk async for chunk in upstream.generate(request)]
+    heard = Heard()
+    await upstream.generate(request, heard)
+    return heard.chunks
 
 
 def bodies(server: RawServer) -> list[dict[str, object]]:
@@ -153,13 +156,16 @@ async def test_a_grammar_is_not_blamed_for_everything(
         assert len(server.requests) == 1
 
 
-async def test_closing_a_bound_stream_hangs_up(client: Client) -> None:
-    async with serving((STREAM_HEAD, said([1]), Act.STALL)) as server:
+@pytest.mark.parametrize("scripts", [[], [BAD_TAG]])
+async def test_who_has_heard_enough_of_a_bound_stream_hangs_up(
+    client: Client, scripts: list[Script]
+) -> None:
+    async with serving(*scripts, (STREAM_HEAD, said([1]), Act.STALL)) as server:
         upstream = upstream_of(server, client)
         upstream.runs(VLLM)
-        chunks = upstream.generate(BOUND)
-        await anext(chunks)
-        await chunks.aclose()
+        led = Led(stop_after=1)
+        await upstream.generate(BOUND, led)
+        assert led.ids == [1]
         await server.hung_up.wait()
 
 

@@ -20,6 +20,7 @@ from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.problems import BackendTooOld, BrokeDown
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.backend_captures import Capture, capture, names
+from tests.fakes.listening import Heard
 from tests.fakes.raw_server import Act, RawServer, Script
 
 if TYPE_CHECKING:
@@ -91,13 +92,12 @@ async def collect(
 ) -> tuple[list[TokenChunk], UpstreamError | None]:
     backend = Backend("gpu-1", server.url)
     upstream = InferenceServer(backend, client, stop_ids=STOP_IDS, timeouts=Timeouts())
-    chunks = []
+    heard = Heard()
     try:
-        async for chunk in upstream.generate(request):
-            chunks.append(chunk)  # noqa: PERF401  what came before an error counts
+        await upstream.generate(request, heard)
     except UpstreamError as error:
-        return chunks, error
-    return chunks, None
+        return heard.chunks, error
+    return heard.chunks, None
 
 
 @pytest.mark.parametrize("at_once", [False, True])

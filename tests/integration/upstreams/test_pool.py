@@ -25,10 +25,12 @@ from tests.fakes.backend_captures import capture
 from tests.fakes.completion_stream import failed, said, turn
 from tests.fakes.failures import failure_of
 from tests.fakes.fleet import BUSY, MISSING, REQUEST, backend_server, fleet, listing
+from tests.fakes.listening import Faulty, Heard, Led
 from tests.fakes.raw_server import STREAM_HEAD, Act, Gate, RawServer, response
 
 if TYPE_CHECKING:
-    from tests.fakes.raw_server import Script
+    from tests.fakes.listening import Faulty, Heard, Led
+from tests.fakes.raw_server import Script
 
 
 async def test_a_backend_serves_what_it_lists() -> None:
@@ -185,7 +187,7 @@ async def test_refusals_between_losses_do_not_hide_them() -> None:
 async def test_one_attempt_tells_how_it_failed() -> None:
     async with fleet(backend_server(BUSY), backend_server(BUSY)) as known:
         with pytest.raises(UpstreamUnavailable, match="gpu-0: answered 503: busy"):
-            await anext(known.pool.stream(REQUEST, attempts_max=1))
+            await known.pool.generate(REQUEST, Heard(), attempts_max=1)
         assert known.served() == [1, 0]
 
 
@@ -244,18 +246,39 @@ async def test_a_trial_that_is_cancelled_does_not_lock_the_backend_out() -> None
 async def test_what_is_in_flight_is_counted_exactly() -> None:
     stalled: Script = (STREAM_HEAD, said([5]), Act.STALL)
     async with fleet(backend_server(stalled)) as known:
-        streams = [known.pool.stream(REQUEST) for _ in range(3)]
         assert known.in_flight() == [0]
-        for stream in streams:
-            await anext(stream)
-        assert known.in_flight() == [3]
-        assert known.metric("upstream_requests_in_flight", upstream="gpu-0") == 3
-        for left, stream in zip((2, 1, 0), streams, strict=True):
-            await stream.aclose()
-            assert known.in_flight() == [left]
+        async with asyncio.TaskGroup() as group:
+            tasks = []
+            for _ in range(3):
+                led = Led()
+                tasks.append(group.create_task(known.pool.generate(REQUEST, led)))
+                assert (await led.next()).ids == [5]
+            assert known.in_flight() == [3]
+            assert known.metric("upstream_requests_in_flight", upstream="gpu-0") == 3
+            for left, task in zip((2, 1, 0), tasks, strict=True):
+                task.cancel()
+                await asyncio.wait([task])
+                assert known.in_flight() == [left]
         assert known.metric("upstream_requests_in_flight", upstream="gpu-0") == 0
         assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="cancelled") == 3
         assert known.pool.snapshot()[0].failures == 0
+
+
+async def test_who_has_heard_enough_says_nothing_against_the_backend() -> None:
+    stalled: Script = (STREAM_HEAD, said([5]), Act.STALL)
+    async with fleet(backend_server(stalled)) as known:
+        await known.pool.generate(REQUEST, Led(stop_after=1))
+        assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="cancelled") == 1
+        assert (known.in_flight(), known.pool.snapshot()[0].failures) == ([0], 0)
+
+
+async def test_what_a_listener_raises_comes_out_and_says_nothing_against_the_backend() -> None:
+    async with fleet(backend_server(turn([5, 6])), backend_server()) as known:
+        with pytest.raises(ZeroDivisionError):
+            await known.pool.generate(REQUEST, Faulty(error=ZeroDivisionError()))
+        assert known.served() == [1, 0]
+        assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="cancelled") == 1
+        assert (known.in_flight(), known.pool.snapshot()[0].failures) == ([0, 0], 0)
 
 
 async def test_a_stalled_backend_counts_as_failed() -> None:
@@ -286,11 +309,10 @@ async def test_streams_that_stop_where_no_health_check_is_answered_are_broken_of
     stalled: Script = (STREAM_HEAD, said([5]), Act.STALL)
     server = backend_server(stalled, health=[down])
     async with fleet(server, silent_s=0.0) as known:
-        stream = known.pool.stream(REQUEST)
-        assert (await anext(stream)).ids == [5]
+        led = Led()
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(failure_of(anext(stream)))
-            await asyncio.sleep(0)
+            task = group.create_task(failure_of(known.pool.generate(REQUEST, led)))
+            assert (await led.next()).ids == [5]
             await known.pool.poll()
         assert isinstance(task.result(), UpstreamFailed)
         assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="failed") == 1

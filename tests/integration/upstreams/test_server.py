@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.failures import failure_of
+from tests.fakes.listening import Faulty, Heard, Led
 from tests.fakes.raw_server import (
     STREAM_END,
     STREAM_HEAD,
@@ -37,6 +39,8 @@ from tests.fakes.raw_server import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from gateway.upstreams.client import Client
 
 STOP_IDS = (200002, 200012, 199999)
@@ -58,7 +62,18 @@ def upstream_of(
 
 
 async def collect(upstream: InferenceServer) -> list[TokenChunk]:
-    return [chunk async for chunk in upstream.generate(REQUEST)]
+    heard = Heard()
+    await upstream.generate(REQUEST, heard)
+    return heard.chunks
+
+
+@asynccontextmanager
+async def led(upstream: InferenceServer, **listener: int) -> AsyncIterator[Led]:
+    """A generation that the test listens to as it comes; it must have ended with the block."""
+    heard = Led(**listener)  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(upstream.generate(REQUEST, heard))
+        yield heard
 
 
 async def test_the_request_that_a_backend_sees(client: Client) -> None:
@@ -78,10 +93,10 @@ async def test_ids_are_handed_on_before_the_token_counts_are_there(client: Clien
     gate = Gate()
     script = (STREAM_HEAD, said([5, 200002], "stop"), gate, usage(16), DONE, STREAM_END)
     async with serving(script) as server:
-        chunks = upstream_of(server, client).generate(REQUEST)
-        assert await anext(chunks) == TokenChunk([5, 200002])
-        gate.opened.set()
-        assert [chunk async for chunk in chunks] == [TokenChunk([], FinishReason.STOP, 16)]
+        async with led(upstream_of(server, client)) as heard:
+            assert await heard.next() == TokenChunk([5, 200002])
+            gate.opened.set()
+        assert heard.chunks == [TokenChunk([], FinishReason.STOP, 16)]
 
 
 async def test_a_connection_is_used_for_the_next_turn(client: Client) -> None:
@@ -95,10 +110,9 @@ async def test_a_connection_is_used_for_the_next_turn(client: Client) -> None:
 async def test_events_that_piled_up_come_as_one_chunk(client: Client) -> None:
     piled = b"".join(said([i, i + 1]) for i in range(0, 192, 2))
     gate = Gate()
-    async with serving((STREAM_HEAD, piled, gate, said([200002], "stop"), DONE)) as server:
-        chunks = upstream_of(server, client).generate(REQUEST)
-        assert (await anext(chunks)).ids == list(range(192))
-        await chunks.aclose()
+    script = (STREAM_HEAD, piled, gate, said([200002], "stop"), DONE, STREAM_END)
+    async with serving(script) as server, led(upstream_of(server, client)) as heard:
+        assert (await heard.next()).ids == list(range(192))
         gate.opened.set()
 
 
@@ -200,14 +214,11 @@ async def test_a_silent_generation_can_be_hung_up_on(
 ) -> None:
     gate = Gate()
     async with serving((*sent, gate, Act.STALL)) as server:
-        upstream = upstream_of(server, client)
-        chunks = upstream.generate(REQUEST)
+        upstream, heard = upstream_of(server, client), Led()
         async with asyncio.TaskGroup() as group:
+            task = group.create_task(failure_of(upstream.generate(REQUEST, heard)))
             if begun:
-                assert (await anext(chunks)).ids == [1]
-                assert upstream.hang_up_on_silent(0, begun_only=False) == 0, "we are not listening"
-            task = group.create_task(failure_of(anext(chunks)))
-            await asyncio.sleep(0)
+                assert (await heard.next()).ids == [1]
             await gate.reached.wait()
             gate.opened.set()
             assert upstream.hang_up_on_silent(3600, begun_only=False) == 0
@@ -217,6 +228,20 @@ async def test_a_silent_generation_can_be_hung_up_on(
         assert isinstance(task.result(), kind)
         assert "silent, and not reachable" in str(task.result())
         assert upstream.hang_up_on_silent(0, begun_only=False) == 0
+
+
+async def test_who_has_no_room_for_more_does_not_call_it_silence(client: Client) -> None:
+    gate = Gate()
+    async with serving((STREAM_HEAD, said([1]), gate, said([2], "stop"), DONE)) as server:
+        upstream = upstream_of(server, client, Timeouts(stall_s=0.01, tail_s=0.01))
+        async with led(upstream, width=1) as heard:
+            await heard.held.wait()
+            assert upstream.hang_up_on_silent(0, begun_only=False) == 0
+            await asyncio.sleep(0.05)  # beyond all patience with a backend
+            gate.opened.set()
+            heard.width = None
+            heard.make_room()
+    assert (heard.ids, heard.chunks[-1].finish) == ([1, 2], FinishReason.STOP)
 
 
 async def test_a_generation_that_has_no_connection_yet_is_left_to_its_timeouts(
@@ -322,9 +347,18 @@ async def test_a_cancelled_turn_hangs_up(client: Client, sent: list[bytes]) -> N
         await server.hung_up.wait()
 
 
-async def test_closing_the_stream_hangs_up(client: Client) -> None:
+async def test_who_has_heard_enough_hangs_up(client: Client) -> None:
+    async with serving((STREAM_HEAD, said([1]) + said([2]), Act.STALL)) as server:
+        enough = Led(stop_after=1)
+        await upstream_of(server, client).generate(REQUEST, enough)
+        assert enough.ids == [1, 2]
+        await server.hung_up.wait()
+
+
+async def test_what_a_listener_raises_hangs_up_and_comes_out(client: Client) -> None:
     async with serving((STREAM_HEAD, said([1]), Act.STALL)) as server:
-        chunks = upstream_of(server, client).generate(REQUEST)
-        await anext(chunks)
-        await chunks.aclose()
+        with pytest.raises(ZeroDivisionError):
+            await upstream_of(server, client).generate(
+                REQUEST, Faulty(error=ZeroDivisionError())
+            )
         await server.hung_up.wait()

@@ -374,7 +374,7 @@ async def test_a_slow_consumer_holds_a_bounded_number_of_bytes() -> None:
 
 
 def connection_of(answer: httpx2.Response) -> Connection:
-    connection = answer.stream._stream._connection  # type: ignore[union-attr]
+    connection = answer.extensions["body"].connection
     assert isinstance(connection, Connection)
     return connection
 

@@ -64,8 +64,7 @@ class Streams:
     def opened(self, stack: Stack, *, quick: bool) -> Iterator[Callable[[str], Figures]]:
         load = self.quick_load if quick else self.load
         parts = Parts(stack, load)
-        for name in stack.offered:
-            loading.measure(stack, SYSTEMS[name], WARM_UP)
+        loading.warm_up(stack, stack.offered, WARM_UP)
 
         def measure(row: str) -> Figures:
             if row in SYSTEMS:

@@ -13,14 +13,15 @@ import pytest
 from gateway.api import sse
 from gateway.api.body import ClientDisconnected
 from gateway.api.streaming import EventStream, StreamLimits
-from gateway.protocol.events import Event, play_batches
+from gateway.protocol.events import Event
+from gateway.protocol.showing import play_batches
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from starlette.types import Message
 
-    from gateway.protocol.events import Show
+    from gateway.protocol.showing import Show
 
 LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=60)
 IMPATIENT = StreamLimits(write_timeout_s=0.001, write_bytes_max=65_536, comment_interval_s=0.001)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import codecs
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.harmony.detokenizing import Detokenizer
 from tests.fakes.harmony_script import vocabulary
@@ -24,3 +28,20 @@ def test_half_a_character_waits_and_becomes_a_replacement_at_the_end() -> None:
     assert detokenizer.flush() == "\N{REPLACEMENT CHARACTER}"
     # The next message starts afresh.
     assert detokenizer.feed([first, second]) == "💖"
+
+
+@given(st.lists(st.lists(st.sampled_from([*range(100, 356), 40, 5000, 12194]), max_size=4)))
+def test_any_bytes_are_read_as_the_standard_library_reads_them(reads: list[list[int]]) -> None:
+    detokenizer = Detokenizer(vocabulary())
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for ids in reads:
+        expected = decoder.decode(b"".join(map(vocabulary().piece, ids)))
+        assert (detokenizer.read(ids) if ids else detokenizer.feed(ids)) == expected
+    assert detokenizer.flush() == decoder.decode(b"", final=True)
+
+
+@pytest.mark.parametrize("ids", [[], [200007], [40, 200007], [-1], [40, 2**40]])
+def test_what_is_not_all_text_is_not_read(ids: list[int]) -> None:
+    detokenizer = Detokenizer(vocabulary())
+    assert detokenizer.read(ids) is None
+    assert detokenizer.flush() == ""

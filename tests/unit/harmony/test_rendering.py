@@ -83,7 +83,7 @@ def test_tools_are_declared_in_the_developer_message() -> None:
         "namespace functions {\n\n// One.\n// Two.\n// \n// Three.\n"
         "type f = (_: any) => any;\n\ntype g-h.i = () => any;\n\n} // namespace functions<|end|>"
     )
-    assert prompt.ids == library_prompt(
+    assert list(prompt.ids) == library_prompt(
         prompt_messages([], options(instructions="Be kind.", tools=tools))
     )
 
@@ -161,7 +161,7 @@ def test_a_chain_is_rendered_like_the_same_conversation_in_one_request() -> None
 def test_ids_of_stored_items_are_repeated_as_they_are() -> None:
     stored = answer("re-rendered").with_ids(array("I", [200006, 1, 2, 3, 200007]))
     prompt = renderer().render([user(), stored], options())
-    assert prompt.ids[-7:-2] == [200006, 1, 2, 3, 200007]
+    assert list(prompt.ids[-7:-2]) == [200006, 1, 2, 3, 200007]
 
 
 def test_outputs_in_the_order_of_completion_are_shown_in_call_order() -> None:

@@ -25,7 +25,7 @@ def open_item(kind: SegmentKind) -> OpenItem:
 def test_a_spliced_delta_is_what_encoding_it_would_give(kind: SegmentKind) -> None:
     item = open_item(kind)
     text = 'say "hi"\n\\ \x00\u2028\U0001f600'
-    data = item.write(text, 4711)
+    data = item.write(text, 4711).data
     body = orjson.loads(data)
     assert data == orjson.dumps(body)
     assert (body["type"], body["sequence_number"]) == (item.envelope.delta, 4711)
@@ -33,12 +33,12 @@ def test_a_spliced_delta_is_what_encoding_it_would_give(kind: SegmentKind) -> No
 
 
 def test_text_deltas_have_an_empty_list_of_logprobs() -> None:
-    assert orjson.loads(open_item(SegmentKind.FINAL).write("a", 0))["logprobs"] == []
+    assert orjson.loads(open_item(SegmentKind.FINAL).write("a", 0).data)["logprobs"] == []
 
 
 def test_logprobs_are_in_the_delta_and_in_the_part() -> None:
     item = open_item(SegmentKind.FINAL)
-    data = item.write("a", 7, [ENTRY])
+    data = item.write("a", 7, [ENTRY]).data
     assert data == orjson.dumps(orjson.loads(data))
     assert orjson.loads(data)["logprobs"] == [ENTRY]
     assert item.body()["content"][0]["logprobs"] == [ENTRY]

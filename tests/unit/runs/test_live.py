@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle, repeat
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from gateway.api.writing import Later
 from gateway.log import Alive, Entry, Finished, Tokens, TurnStarted
 from gateway.output.fold import Fold
 from gateway.runs.live import REPLAY_SLICE_ENTRIES, LiveLog
@@ -20,6 +24,8 @@ from tests.fakes.toy_logs import FRAMING, apply_all, logs, new_fold
 from tests.fakes.toy_parser import ToyParser
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator
+
     from gateway.protocol.events import Event
 
 
@@ -32,6 +38,32 @@ def play(live: LiveLog, entries: list[Entry]) -> None:
 
 async def collect(live: LiveLog, after: int = -1) -> list[Event]:
     return [event async for batch in live.follow(after) for event in batch]
+
+
+@dataclass
+class Shown:
+    """A reader that is shown events; one after another `waits` tells after how many turns of the
+    loop it may be shown more, 0 for at once.
+    """
+
+    waits: Iterator[int] = field(default_factory=lambda: repeat(0))
+    events: list[Event] = field(default_factory=list)
+    is_busy: bool = False
+
+    def __call__(self, events: list[Event]) -> Awaitable[None] | None:
+        assert events
+        assert not self.is_busy
+        self.events += events
+        turns = next(self.waits)
+        if not turns:
+            return None
+        self.is_busy = True
+        return Later(partial(self._rest, turns))
+
+    async def _rest(self, turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        self.is_busy = False
 
 
 @given(logs(), st.integers(-1, 40))
@@ -68,6 +100,90 @@ def test_readers_get_every_event_once_whatever_their_pace(
 
     wanted = apply_all(new_fold(), entries)
     assert asyncio.run(read()) == (wanted, wanted)
+
+
+@given(logs(), st.integers(1, 5), st.booleans(), st.data())
+def test_readers_that_are_shown_events_get_each_once_in_order(
+    entries: list[Entry], reader_events_max: int, held: bool, data: st.DataObject
+) -> None:
+    """However slow they are, wherever they begin, whenever they come, whatever is held back."""
+    turns = st.lists(st.integers(0, 3), min_size=1, max_size=8)
+    readers = data.draw(
+        st.lists(st.tuples(st.integers(-1, 8), st.integers(0, 6), turns), min_size=1, max_size=4)
+    )
+    pauses, shows = data.draw(turns), data.draw(turns)
+
+    async def read(live: LiveLog, after: int, delay: int, waits: list[int]) -> list[Event]:
+        for _ in range(delay):
+            await asyncio.sleep(0)
+        shown = Shown(cycle(waits))
+        await live.play(shown, after)
+        assert not shown.is_busy
+        return shown.events
+
+    async def run() -> list[list[Event]]:
+        live = LiveLog(new_fold, reader_events_max=reader_events_max, held=held)
+        async with asyncio.TaskGroup() as group:
+            reading = [group.create_task(read(live, *reader)) for reader in readers]
+            count, showing, pausing = 0, cycle(shows), cycle(pauses)
+            for number, entry in enumerate(entries[:-1], 1):
+                live.append(entry)
+                count = min(number, count + next(showing))
+                live.show(count)
+                for _ in range(next(pausing)):
+                    await asyncio.sleep(0)
+            live.close(entries[-1], live.fold.apply(entries[-1]))
+        return [task.result() for task in reading]
+
+    wanted = apply_all(new_fold(), entries)
+    assert asyncio.run(run()) == [
+        [event for event in wanted if event.sequence_number > after] for after, _, _ in readers
+    ]
+
+
+async def test_a_reader_that_keeps_up_is_shown_events_where_they_are_made() -> None:
+    live, shown = LiveLog(new_fold, reader_events_max=3), Shown()
+    async with asyncio.TaskGroup() as group:
+        playing = group.create_task(live.play(shown))
+        await asyncio.sleep(0)
+        for count in range(2, 9):
+            live.append(Alive())
+            assert len(shown.events) == count
+        finished = Finished("completed", 1)
+        live.close(finished, live.fold.apply(finished))
+        assert shown.events[-1].is_terminal
+        assert not playing.done()
+
+
+async def test_the_first_reader_is_given_the_beginning_and_nothing_is_folded_again() -> None:
+    folds = 0
+
+    def counted() -> Fold:
+        nonlocal folds
+        folds += 1
+        return new_fold()
+
+    live, shown = LiveLog(counted, reader_events_max=100), Shown()
+    play(live, [Alive(), Alive(), Finished("completed", 1)])
+    await live.play(shown)
+    assert shown.events == apply_all(new_fold(), [Alive(), Alive(), Finished("completed", 1)])
+    assert folds == 1
+    assert await collect(live) == shown.events
+    assert folds == 2
+
+
+async def test_what_showing_raises_is_the_reader_s_and_not_the_run_s() -> None:
+    def broken(_: list[Event]) -> None:
+        raise ValueError("a defect")
+
+    live = LiveLog(new_fold, reader_events_max=3)
+    playing = asyncio.ensure_future(live.play(broken))
+    await asyncio.sleep(0)
+    live.append(Alive())
+    live.append(Alive())
+    with pytest.raises(ValueError, match="a defect"):
+        await playing
+    assert not live._readers
 
 
 async def test_a_reader_that_falls_behind_holds_no_more_than_its_bound() -> None:

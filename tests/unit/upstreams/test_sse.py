@@ -11,7 +11,12 @@ from gateway.upstreams.sse import FrameTooLarge, SseSplitter
 
 def split(*reads: bytes, frame_bytes_max: int = 1000) -> list[bytes]:
     splitter = SseSplitter(frame_bytes_max)
-    return [payload for read in reads for payload in splitter.feed(read)]
+    found: list[bytes] = []
+    for read in reads:
+        found += splitter.payloads(splitter.feed(read))
+        if splitter.is_too_long:
+            raise FrameTooLarge(frame_bytes_max)
+    return found
 
 
 def test_all_events_of_a_read_come_at_once() -> None:
@@ -65,6 +70,14 @@ def test_a_line_of_megabytes_passes() -> None:
 def test_an_event_beyond_the_bound_is_refused_however_it_arrives(reads: list[bytes]) -> None:
     with pytest.raises(FrameTooLarge, match="11 bytes"):
         split(*reads, frame_bytes_max=11)
+
+
+def test_what_comes_before_an_event_beyond_the_bound_is_handed_out() -> None:
+    splitter = SseSplitter(11)
+    payloads = splitter.payloads(splitter.feed(b"data: a\n\ndata: 123456\n\n"))
+    assert next(payloads) == b"a"
+    with pytest.raises(FrameTooLarge):
+        next(payloads)
 
 
 @given(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import httpx2
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from gateway.generation import Listener, TokenChunk
     from gateway.upstreams.backend import Timeouts
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SILENCE = "no token in time"
 
 
-class Hearing:
+class Exchange:
     """One generation under way, and the connection it goes over.
 
     `heard_at` is since when it is waited for, in the loop's time: never, while the listener has no
@@ -160,7 +160,7 @@ class Overheard:
         self._listener = listener
         self._first: Callable[[], None] | None = first
         self._finish = finish
-        self.room: Callable[[], Awaitable[None]] = listener.room
+        self.room: Callable[[], Coroutine[object, object, None]] = listener.room
 
     @property
     def is_full(self) -> bool:

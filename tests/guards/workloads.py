@@ -1,0 +1,135 @@
+"""What the guards watch: the steps that every token goes through, each on a fixed input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.api import sse
+from gateway.generation import Sampling
+from gateway.harmony.framing import ASSISTANT, FINAL_HEADER, OPENING
+from gateway.harmony.parsing import Parser
+from gateway.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, Vocabulary
+from gateway.log import Tokens, TurnStarted
+from gateway.output.fold import Fold, Framing
+from gateway.upstreams.completions import CompletionReader
+from tests.fakes.response_heads import NO_RULES, response_head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gateway.protocol.events import Event
+
+TOKENS: Final = 256
+READ_TOKENS: Final = 16
+_TEXT: Final = (
+    "The quick brown fox isn’t lazy: it jumps over 13 dogs, naïve ones, and says 你好 to all. "
+)
+_ANALYSIS: Final = 35644
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`prepare` makes, outside of the count, what goes through `tokens` tokens when it is called.
+
+    `owner` and `name` are where its work begins: the place that a mutation makes heavier.
+    """
+
+    tokens: int
+    prepare: Callable[[], Callable[[], object]]
+    owner: Any
+    name: str
+
+
+def workloads() -> dict[str, Workload]:
+    """All of them, by what the guards call them."""
+    vocabulary = Vocabulary.load()
+    ids = (vocabulary.encode(_TEXT) * TOKENS)[:TOKENS]
+    singles = [(token,) for token in ids]
+    parsed, folded = partial(_parser, vocabulary), partial(_fold, vocabulary)
+    return {
+        "parser, one id a read": Workload(TOKENS, partial(parsed, singles), Parser, "feed"),
+        "parser, all ids in one": Workload(TOKENS, partial(parsed, [tuple(ids)]), Parser, "feed"),
+        "frame reader, one id a read": Workload(
+            TOKENS, partial(_reader, ids, 1), CompletionReader, "feed"
+        ),
+        "frame reader, sixteen frames a read": Workload(
+            TOKENS, partial(_reader, ids, READ_TOKENS), CompletionReader, "feed"
+        ),
+        "fold, one id an entry": Workload(TOKENS, partial(folded, singles), Fold, "apply"),
+        "fold, all ids in one": Workload(TOKENS, partial(folded, [tuple(ids)]), Fold, "apply"),
+        "fold, a message with its header": Workload(
+            1, partial(folded, [_message(ids[0])], OPENING), Fold, "apply"
+        ),
+        "frames": Workload(
+            TOKENS, partial(_frames, folded, singles, obfuscate=False), sse, "frame"
+        ),
+        "padded frames": Workload(
+            TOKENS, partial(_frames, folded, singles, obfuscate=True), sse, "frame"
+        ),
+    }
+
+
+def _message(token: int) -> tuple[int, ...]:
+    """A thought of one id, and the beginning of an answer."""
+    return (CHANNEL, _ANALYSIS, MESSAGE, token, END, START, ASSISTANT, *FINAL_HEADER, token)
+
+
+def _parser(vocabulary: Vocabulary, reads: Sequence[tuple[int, ...]]) -> Callable[[], object]:
+    parser = Parser(vocabulary, frozenset())
+    parser.feed(FINAL_HEADER)
+    return lambda: [parser.feed(read) for read in reads]
+
+
+def _reader(ids: Sequence[int], frames: int) -> Callable[[], object]:
+    reader = CompletionReader(
+        "gpu-1", Sampling(max_tokens=1 << 20), stop_ids=(RETURN,), frame_bytes_max=1 << 20
+    )
+    said = [_frame(token) for token in ids]
+    reads = [b"".join(said[at : at + frames]) for at in range(0, len(said), frames)]
+    return lambda: [reader.feed(read) for read in reads]
+
+
+def _frame(token: int) -> bytes:
+    """As vLLM writes it."""
+    choice = {"index": 0, "text": "?", "logprobs": None, "finish_reason": None}
+    event = {
+        "id": "cmpl-0123456789abcdef0123456789abcdef",
+        "object": "text_completion",
+        "created": 1_795_000_000,
+        "model": "gpt-oss-20b",
+        "choices": [{**choice, "stop_reason": None, "token_ids": [token]}],
+        "usage": None,
+    }
+    return b"data: %b\n\n" % orjson.dumps(event)
+
+
+def _fold(
+    vocabulary: Vocabulary,
+    entries: Sequence[tuple[int, ...]],
+    header: Sequence[int] = FINAL_HEADER,
+) -> Callable[[], list[list[Event]]]:
+    framing = Framing(OPENING, RETURN, END)
+    fold = Fold(
+        response_head(),
+        lambda trace: Parser(vocabulary, frozenset(), trace=trace),
+        framing,
+        NO_RULES,
+    )
+    fold.apply(TurnStarted(3))
+    if header is FINAL_HEADER:
+        fold.apply(Tokens((*header, entries[0][0])))
+    return lambda: [fold.apply(Tokens(entry)) for entry in entries]
+
+
+def _frames(
+    folded: Callable[[Sequence[tuple[int, ...]]], Callable[[], list[list[Event]]]],
+    entries: Sequence[tuple[int, ...]],
+    *,
+    obfuscate: bool,
+) -> Callable[[], object]:
+    events = [event for shown in folded(entries)() for event in shown]
+    return lambda: [sse.frame(event, obfuscate=obfuscate) for event in events]

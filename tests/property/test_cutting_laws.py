@@ -1,0 +1,52 @@
+"""Laws of cut texts: nobody can tell from the tokens that a text was cut."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway.harmony import cutting
+from gateway.harmony.cutting import PIECE_CHARS, pieces
+from tests.fakes.harmony_oracle import vocabulary
+
+_MARKS = " \n\t\r.,'’/s字。，漢é\u0301²٣1a B\u00a0\u2028\u3000\x1c\u0085_-{}\U0001f600"
+texts = st.text(st.sampled_from(_MARKS) | st.characters(exclude_categories=["Cs"]), max_size=60)
+
+
+@pytest.fixture(autouse=True)
+def _short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "PIECE_CHARS", 1)
+    monkeypatch.setattr(cutting, "_WINDOW_CHARS", 2)
+
+
+def encoded(text: str) -> list[int]:
+    """By tiktoken, in one piece."""
+    return vocabulary().encode(text)
+
+
+@settings(max_examples=1000)
+@given(texts)
+@example("it 's  a   test . 'S\n\n x\r\n y.'s,.\n")
+@example("a" * 50)
+def test_tokens_of_the_pieces_are_those_of_the_whole(text: str) -> None:
+    assert len(text) <= PIECE_CHARS
+    found = [token for piece in pieces(text) for token in encoded(piece)]
+    assert found == encoded(text)
+
+
+@given(texts)
+def test_pieces_are_the_text(text: str) -> None:
+    assert "".join(pieces(text)) == text
+
+
+def test_a_text_is_cut_between_its_words() -> None:
+    cut = list(pieces("the sea, the\n sea."))
+    assert cut == ["the", " sea", ",", " the", "\n sea", "."]
+
+
+def test_a_long_text_is_encoded_in_pieces_to_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    text = "The sea, it's 12,345 miles wide.\n\n  漢字。" * (3 * PIECE_CHARS // 40)
+    assert len(list(pieces(text))) > 2
+    assert vocabulary().encode(text) == vocabulary()._encode(text)
