@@ -20,7 +20,7 @@ from gateway.api.errors import routing_error_response
 from gateway.api.openapi.endpoints import OpenApiEndpoints
 from gateway.api.reading import EdgeLimits, Reading
 from gateway.api.responses import ResponseEndpoints
-from gateway.api.routes import Endpoints, ShortWay, routes
+from gateway.api.routes import Endpoints, ShortWay, routes, short_ways
 from gateway.api.streaming import StreamLimits
 from gateway.api.subsets import compaction_endpoint, counting_endpoint
 from gateway.api.system import SystemEndpoints
@@ -46,7 +46,7 @@ class Gateway(Starlette):
 
     def __init__(self, process: Process, endpoints: Endpoints) -> None:
         """`state.process` is what it serves."""
-        self._endpoints = endpoints
+        self._short_ways = short_ways(endpoints)
         super().__init__(
             routes=routes(endpoints),
             middleware=[
@@ -67,7 +67,7 @@ class Gateway(Starlette):
         `RequestContext` is there to answer what nobody has caught.
         """
         routed = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
-        app: ASGIApp = ShortWay(routed, self._endpoints)
+        app: ASGIApp = ShortWay(routed, self._short_ways)
         for middleware in reversed(self.user_middleware):
             app = middleware.cls(app, *middleware.args, **middleware.kwargs)
         return app

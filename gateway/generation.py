@@ -133,7 +133,7 @@ class Listener(Protocol):
     `hear` is called in the read that brought the ids, so it must not block; one that says False has
     heard enough, and the generation is broken off. After it the listener may be full: then nothing
     is read until there is `room`. What any of these raises ends the generation, too, and comes out
-    of whoever generates.
+    of whoever generates; an `UpstreamError` it must not be, which would be the backend's.
     """
 
     @property

@@ -12,8 +12,11 @@ import json
 import logging
 import sys
 import traceback
+from contextvars import ContextVar
+from datetime import UTC, datetime
 from functools import cache
 from threading import Lock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypedDict, TypeVar, Unpack
 
 import orjson
@@ -49,6 +52,8 @@ NOISY: Final = ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.
 """Libraries of whom only warnings are of interest."""
 FRAMES_MAX: Final = 40
 _FOR_OPERATORS: Final = (StartupError, StoreError, UpstreamError)
+_OF_ERRORS: Final = frozenset({"error", "exc_info", "_record"})
+"""An event without any of them is of no error; the last one is a library's own record."""
 
 
 class Context(TypedDict, total=False):
@@ -87,6 +92,10 @@ class Fields(Context, total=False):
     recomputed_tokens: int
     url: str
     error: BaseException
+
+
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+_context: Final[ContextVar[Mapping[str, object]]] = ContextVar("log_context", default=_NOTHING)
 
 
 class EventLog:
@@ -146,12 +155,12 @@ class _Lines:
 
 def bind(**context: Unpack[Context]) -> None:
     """Add to every later event of this task and of the tasks it starts."""
-    structlog.contextvars.bind_contextvars(**context)
+    _context.set({**_context.get(), **context})
 
 
 def unbind_all() -> None:
     """Forget what was bound: a new request begins."""
-    structlog.contextvars.clear_contextvars()
+    _context.set(_NOTHING)
 
 
 def configure_logging(
@@ -160,12 +169,6 @@ def configure_logging(
     """Send all events, those of libraries too, to `stream` (default: standard error)."""
     stream = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and stream.isatty())
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _describe_error,
-    ]
     renderer: Processor = (
         structlog.dev.ConsoleRenderer(colors=colors and stream.isatty())
         if console
@@ -175,7 +178,7 @@ def configure_logging(
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, _complete],
         )
     )
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -188,11 +191,25 @@ def configure_logging(
     lines = _Lines(stream)
     # Not by way of `logging`, which makes a record of every event and looks for its handlers.
     structlog.configure(
-        processors=[*shared, renderer],
+        processors=[_complete, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=lambda *_: lines,
         cache_logger_on_first_use=False,
     )
+
+
+def _complete(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Adds what was bound, the level and the time, and describes an error.
+
+    One step for all of it: there are two lines for every request.
+    """
+    for name, said in _context.get().items():
+        event.setdefault(name, said)
+    event["level"] = method
+    event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    if _OF_ERRORS.isdisjoint(event):
+        return event
+    return _describe_error(logger, method, event)
 
 
 def _json(event: EventDict, **_: object) -> str:
@@ -421,7 +438,7 @@ class Metrics:
         """So many streams follow a durable log here."""
         self._followers.set(count)
 
-    def notice_heard(self, kind: Literal["log", "work", "ended"]) -> None:
+    def notice_heard(self, kind: Literal["log", "work", "ended", "follow"]) -> None:
         """Another replica said that there is something to look at."""
         self._notices.labels(kind).inc()
 

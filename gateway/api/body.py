@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from gateway.api.writing import begin
 from gateway.errors import InvalidRequest, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -26,17 +27,21 @@ async def read_body(scope: Scope, receive: Receive, *, bytes_max: int, timeout_s
             raise InvalidRequest("Compressed request bodies are not accepted; send plain JSON.")
         if name == b"content-length" and value.isdigit() and int(value) > bytes_max:
             raise _too_large(bytes_max)
+    body = bytearray()
+    # A short body came with its head: then there is nothing to wait for, and to be timed.
+    rest = begin(_read(receive, body, bytes_max))
     try:
-        async with asyncio.timeout(timeout_s):
-            return await _read(receive, bytes_max)
+        if rest is not None:
+            async with asyncio.timeout(timeout_s):
+                await rest
     except TimeoutError:
         raise InvalidRequest(
             f"The request body did not arrive within {timeout_s:g} seconds. Please send it again."
         ) from None
+    return bytes(body)
 
 
-async def _read(receive: Receive, bytes_max: int) -> bytes:
-    body = bytearray()
+async def _read(receive: Receive, body: bytearray, bytes_max: int) -> None:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -45,7 +50,7 @@ async def _read(receive: Receive, bytes_max: int) -> bytes:
         if len(body) > bytes_max:
             raise _too_large(bytes_max)
         if not message.get("more_body", False):
-            return bytes(body)
+            return
 
 
 def _too_large(bytes_max: int) -> PayloadTooLarge:

@@ -16,6 +16,8 @@ from gateway.api.errors import error_response
 from gateway.errors import GatewayError, InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from gateway.telemetry import Metrics
@@ -67,6 +69,8 @@ class RequestContext:
                 await _refuse(error, scope, receive, exchange.send)
         finally:
             exchange.book(self._metrics)
+            # The two refer to each other, and would stay until a collection finds that out.
+            del scope["exchange"]
 
 
 async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,12 +139,17 @@ class Exchange(Account):
         super().__init__(scope)
         self._send = send
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
+        """Not a coroutine of its own: most messages are a piece of a body, and pass through."""
+        if message["type"] != "http.response.body":
+            self._note(message)
+        return self._send(message)
+
+    def _note(self, message: Message) -> None:
         status = _status_in(message)
         if status is not None:
             self.status = status
             message["headers"] = [*message.get("headers", ()), *self._headers()]
-        await self._send(message)
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         """Those of every answer. The organization is whose key it is, not the one that a client

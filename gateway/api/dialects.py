@@ -51,7 +51,7 @@ def spoken(scope: Scope) -> Dialect:
 def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encode:
     """How the client of a stream is shown events."""
     if spoken(scope) == "openai":
-        return partial(sse.frame, obfuscate=obfuscate)
+        return sse.obfuscated if obfuscate else sse.plain
     return partial(_frame, obfuscate=obfuscate)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
@@ -13,7 +12,6 @@ from gateway.api.connection import while_connected
 from gateway.api.pages import list_body, page_query
 from gateway.api.query import boolean, check_include, integer
 from gateway.api.streaming import EventStream
-from gateway.protocol.showing import play_batches
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -51,7 +49,7 @@ class ResponseEndpoints:
         """`GET /v1/responses/{id}?stream=true&starting_after=N`"""
         after = integer(request.query_params, "starting_after", minimum=0)
         response_id = request.path_params["response_id"]
-        batches = await self._responses.stream(
+        play = await self._responses.played(
             request.scope["principal"], response_id, after=-1 if after is None else after
         )
         request.scope["exchange"].facts["response_id"] = response_id
@@ -61,9 +59,7 @@ class ResponseEndpoints:
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             encode = dialects.encoder(scope, obfuscate=obfuscate)
             stream = EventStream(send, self._limits, encode)
-            await while_connected(
-                receive, stream.write(partial(play_batches, batches), comments=True)
-            )
+            await while_connected(receive, stream.write(play, comments=True))
 
         return answer
 

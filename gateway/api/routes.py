@@ -10,6 +10,8 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from gateway.api.websocket.endpoint import Elsewhere
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.api.conversations import ConversationEndpoints
@@ -72,25 +74,27 @@ def routes(endpoints: Endpoints) -> list[BaseRoute]:
     ]
 
 
+def short_ways(endpoints: Endpoints) -> Mapping[str, ASGIApp]:
+    """Where prompts are posted to: the same as in `routes`."""
+    return {
+        "/v1/responses": endpoints.create,
+        "/v1/chat/completions": endpoints.chat,
+        "/v1/completions": endpoints.completions,
+    }
+
+
 class ShortWay:
-    """To where a prompt goes, at the cost of one look into a dictionary.
+    """To where nearly all requests go, at the cost of one look into a dictionary."""
 
-    The same places are in `routes`, for every other spelling of a request for them.
-    """
-
-    def __init__(self, app: ASGIApp, endpoints: Endpoints) -> None:
-        """`app` is left whatever is not known here."""
+    def __init__(self, app: ASGIApp, posts: Mapping[str, ASGIApp]) -> None:
+        """`posts` are by path; whatever else comes, and every other spelling, is left to `app`."""
         self._app = app
-        self._apps: dict[str, ASGIApp] = {
-            "/v1/responses": endpoints.create,
-            "/v1/chat/completions": endpoints.chat,
-            "/v1/completions": endpoints.completions,
-        }
+        self._posts = posts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
         # Below a root path it is the rest of the path that counts: the router knows how.
         is_plain = scope["type"] == "http" and not scope.get("root_path")
         if is_plain and scope["method"] == "POST":
-            app = self._apps.get(scope["path"], app)
+            app = self._posts.get(scope["path"], app)
         await app(scope, receive, send)

@@ -44,14 +44,25 @@ _heads: Final[dict[str, bytes]] = {}
 """What stands before the data of each type of event; types are few."""
 
 
-def frame(event: Event, *, obfuscate: bool) -> bytes:
+def plain(event: Event) -> bytes:
     """One event as it goes over the wire."""
+    return b"".join((_heads.get(event.type) or _head(event.type), event.data, b"\n\n"))
+
+
+def obfuscated(event: Event) -> bytes:
+    """The same, with what `padded` adds, but without a copy of it in between."""
+    length = event.delta_length
+    if not length:
+        return plain(event)
     head = _heads.get(event.type) or _head(event.type)
-    if not (obfuscate and event.delta_length):
-        return b"".join((head, event.data, b"\n\n"))
-    padding = _padding(event.sequence_number, event.delta_length)
-    # What `padded` makes, without a copy of it in between.
+    start = event.sequence_number * _STRIDE % _STARTS
+    padding = _POOL[start : start + PADDING_STEP - length % PADDING_STEP]
     return b"".join((head, event.data[:-1], b',"obfuscation":"', padding, b'"}\n\n'))
+
+
+def frame(event: Event, *, obfuscate: bool) -> bytes:
+    """Either of both."""
+    return obfuscated(event) if obfuscate else plain(event)
 
 
 def padded(data: bytes, event: Event) -> bytes:

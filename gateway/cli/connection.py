@@ -58,8 +58,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._reading_head:
             self._head_bytes += len(data)
-            self._start_head_timer()
         super().data_received(data)
+        if self._reading_head and self._head_bytes:
+            self._start_head_timer()
         if self._reading_head and self._head_bytes > self.head_bytes_max:
             status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             self._refuse(
@@ -86,7 +87,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     @override
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """An application that is not ours is uvicorn's, which refuses a connection too many."""
-        cycle.transport = _HeadHolder(cycle, self.loop)
+        cycle.transport = HeadHolder(cycle, self.loop)
         super()._start_asgi_task(cycle, app if app is self.app else _REFUSE_ONE_MORE)
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
@@ -105,7 +106,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self._head_timer = None
 
 
-class _HeadHolder(asyncio.Transport):
+class HeadHolder(asyncio.Transport):
     """Holds the head of an answer until there is some of its body, or this turn of the loop ends.
 
     So the two leave in one system call, which is a good part of what a short answer costs. Then the

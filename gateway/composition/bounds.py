@@ -106,7 +106,6 @@ def appetite(settings: Settings) -> Appetite:
             attempts_max=background.attempts_max,
             tenant_running_max=background.tenant_running_max,
         ),
-        running_max=background.running_max,
         interval_s=background.claim_interval_s,
         read_bytes_max=settings.journal.read_bytes_max,
     )

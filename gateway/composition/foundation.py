@@ -75,6 +75,7 @@ class Foundation:
             threads=Threads(
                 threads_max=settings.limits.tokenize_threads_max,
                 inline_bytes_max=settings.limits.inline_tokenize_chars_max,
+                waiting_bytes_max=settings.limits.tokenize_waiting_bytes_max,
             ),
             pool=_pool(settings, metrics),
         )

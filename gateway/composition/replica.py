@@ -63,11 +63,12 @@ class Replica:
         tails = _tails(base, told)
         switchboard = Switchboard(tails, keeper, told, metrics)
         workplace = _workplace(base, keeper, switchboard, notifier)
-        runs = DurableRuns(workplace)
+        runs = DurableRuns(workplace, claimed_max=settings.background.running_max)
         scheduler = Scheduler(
             database, runs, keeper, bounds.appetite(settings), owner=base.owner, metrics=metrics
         )
         switchboard.when_there_is_work(scheduler.wake)
+        runs.when_one_ends(scheduler.one_ended)
         sweep = Sweep(
             database,
             workplace.archive,

@@ -3,7 +3,7 @@
 Tokens never reach over what the vocabulary's pattern takes at once, and nothing that it takes
 
 - begins with something else than white space and goes on with a space, or
-- begins with a letter and goes on with a line feed, a full stop or a comma.
+- begins with a letter and goes on with a line feed, a full stop or a comma (Chinese ones, too).
 
 So there a match ends, whatever stands behind it; and a match begins that depends on nothing before
 it. (A space, a letter or a mark may each stand in front of others; an apostrophe may follow a
@@ -22,7 +22,7 @@ PIECE_CHARS: Final = 32 * 1024
 """Making the ids of so much is short of a millisecond; meanwhile nothing else runs."""
 _WINDOW_CHARS: Final = 16 * 1024
 # It begins with what can be searched for at once. What is no letter is sorted out afterwards.
-_PLACE: Final = re.compile(r"[ \n.,。，](?:(?<=\S )|(?<=\w[\n.,。，]))")
+_PLACE: Final = re.compile(r"[ \n.,\u3002\uff0c](?:(?<=\S )|(?<=\w[\n.,\u3002\uff0c]))")
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -32,7 +32,8 @@ def pieces(text: str) -> Iterator[str]:
         cut = _cut(text, start + PIECE_CHARS)
         yield text[start:cut]
         start = cut
-    yield text[start:]
+    if start < len(text):
+        yield text[start:]
 
 
 def _cut(text: str, low: int) -> int:

@@ -19,6 +19,7 @@ import orjson
 from openai_harmony import DeveloperContent, Role, SystemContent
 
 from gateway.generation import PREAMBLE, Prompt, Span
+from gateway.harmony.cutting import pieces
 from gateway.harmony.forms import headers
 from gateway.harmony.framing import OPENING
 from gateway.harmony.headers import NO_MARKER
@@ -113,24 +114,24 @@ class Renderer:
             return item.ids
         typed = item.item()
         if isinstance(typed, Message) and typed.role == "user":
-            return [*self._user, *self._encode(message_text(typed)), END]
+            return self._plain_message(self._user, message_text(typed))
         message = harmony_message(typed, function)
         return [] if message is None else self.message_ids(message, form=_form(typed))
 
     def message_ids(
         self, message: HarmonyMessage, *, has_functions: bool = False, form: int = 0
-    ) -> list[int]:
+    ) -> array[int]:
         """The ids of one message; `has_functions` matters to the system message only.
 
         `form` is that of the header of a call, or of a message of the assistant.
         """
         author = message.author
         is_tool = author.role is Role.TOOL
-        ids = [START, *self._encode(author.name if is_tool else author.role.value)]
-        ids += self._formed_header(message, form) if form else self._header(message)
+        ids = array("I", [START, *self._encode(author.name if is_tool else author.role.value)])
+        ids.extend(self._formed_header(message, form) if form else self._header(message))
         ids.append(MESSAGE)
         for content in message.content:
-            ids += self._encode(self._text(content, has_functions=has_functions))
+            self._write(ids, self._text(content, has_functions=has_functions))
         is_call = author.role is Role.ASSISTANT and message.recipient is not None
         ids.append(CALL if is_call else END)
         return ids
@@ -149,9 +150,20 @@ class Renderer:
             self._repeated.put(digest, ids)
         return ids
 
-    def _new_developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> list[int]:
+    def _new_developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
         text = developer_text(options, leading, self._schema_limits)
-        return [*self._developer, *self._encode(text), END] if text else []
+        return self._plain_message(self._developer, text) if text else ()
+
+    def _plain_message(self, opening: Sequence[int], text: str) -> array[int]:
+        ids = array("I", opening)
+        self._write(ids, text)
+        ids.append(END)
+        return ids
+
+    def _write(self, ids: array[int], text: str) -> None:
+        """Append the ids of a text, piece by piece: nothing else runs while they are made."""
+        for piece in pieces(text):
+            ids.extend(self._encode(piece))
 
     def _header(self, message: HarmonyMessage) -> list[int]:
         """What stands behind the author, as openai-harmony writes it."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 import tiktoken
 
 from gateway.errors import InvalidRequest, VocabularyError
-from gateway.harmony.cutting import PIECE_CHARS, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,9 +124,8 @@ class Vocabulary:
         of hundreds of thousands of spaces) or that is not valid Unicode.
         """
         try:
-            if len(text) <= PIECE_CHARS:
-                return self._encode(text)
-            return [token for piece in pieces(text) for token in self._encode(piece)]
+            text.encode()  # tiktoken itself would put U+FFFD for a lone surrogate
+            return self._encoding.encode(text, disallowed_special=())
         except UnicodeEncodeError as error:
             raise InvalidRequest(
                 "The input holds text that is not valid Unicode: half of a surrogate pair.",
@@ -141,10 +139,6 @@ class Vocabulary:
                 code="invalid_value",
                 param="input",
             ) from error
-
-    def _encode(self, text: str) -> list[int]:
-        text.encode()  # tiktoken itself would put U+FFFD for a lone surrogate
-        return self._encoding.encode(text, disallowed_special=())
 
     def piece(self, token: int) -> bytes:
         """The bytes of a text id; empty for specials and for ids outside of the vocabulary."""

@@ -82,7 +82,6 @@ class Builder:
         self._whole: list[str] = []
         self.output: list[dict[str, Any]] = []
         """The items that are done, each exactly as its `output_item.done` showed it."""
-        self._fragments: list[orjson.Fragment] = []
         self.endings: dict[int, SegmentEnded] = {}
         """How the segment behind an item ended, by output index."""
         self.is_started = False
@@ -116,8 +115,17 @@ class Builder:
         self, segments: Sequence[SegmentEvent], spelling: Spelling | None = None
     ) -> list[Event]:
         """The events that show these segment events; `spelling` knows the ids of traced text."""
-        if len(segments) == 1 and spelling is None and (more := self._continue(segments[0])):
-            return [more]
+        item = self._item
+        if len(segments) == 1 and item is not None and self._segment is not None and not spelling:
+            # Nearly every call is for more text of the open item.
+            segment = segments[0]
+            if type(segment) is SegmentText and not item.is_summarized:
+                number = self._sequence_number
+                self._sequence_number = number + 1
+                return [item.write(segment.text, number)]
+        return self._feed_any(segments, spelling)
+
+    def _feed_any(self, segments: Sequence[SegmentEvent], spelling: Spelling | None) -> list[Event]:
         self._require_running()
         events: list[Event] = []
         texts: list[SegmentText] = []
@@ -133,17 +141,6 @@ class Builder:
         self._write(texts, spelling, events)
         return events
 
-    def _continue(self, segment: SegmentEvent) -> Event | None:
-        """The only event that shows more text of the open item: nearly every call is for that."""
-        item = self._item
-        if type(segment) is not SegmentText or item is None or self._segment is None:
-            return None
-        if item.is_summarized:
-            return None
-        number = self._sequence_number
-        self._sequence_number = number + 1
-        return item.write(segment.text, number)
-
     def compact(self, seal: str) -> list[Event]:
         """The events of a compaction, whole: it comes before anything else."""
         self._require_running()
@@ -152,7 +149,6 @@ class Builder:
         item_id = ids.output_item_id(ids.COMPACTION_PREFIX, self._head.uuid, 0)
         item = compaction_body(item_id, seal)
         self.output.append(item)
-        self._fragments.append(orjson.Fragment(orjson.dumps(item)))
         values = {"item_id": item_id, "output_index": 0, "item": item}
         return [
             self._emit(name, {field: values[field] for field in EVENT_FIELDS[name]})
@@ -181,19 +177,13 @@ class Builder:
             if event_type == ERROR_EVENT:
                 events.append(self._emit(ERROR_EVENT, _error_fields(outcome.error or {})))
             else:
-                events.append(self._show(event_type, self.encoded()))
+                events.append(self._show(event_type, self._encoded(self.output)))
         return events
 
     def response(self) -> dict[str, Any]:
         """The Response object as it is now, an open item with the text that it has so far."""
-        return response_body(self._head, self._outcome, [*self.output, *self._unfinished()])
-
-    def encoded(self) -> bytes:
-        """The same as JSON, in which the items that are done are not encoded again."""
-        return self._encoded([*self._fragments, *self._unfinished()])
-
-    def _unfinished(self) -> list[dict[str, Any]]:
-        return [self._item.body()] if self._item else []
+        unfinished = [self._item.body()] if self._item else []
+        return response_body(self._head, self._outcome, [*self.output, *unfinished])
 
     def _open(self, status: ResponseStatus) -> list[Event]:
         self.is_started = True
@@ -305,10 +295,8 @@ class Builder:
 
     def _keep(self, event_type: str, index: int, body: dict[str, Any]) -> Event:
         """An item is done: the event that shows all of it."""
-        encoded = orjson.Fragment(orjson.dumps(body))
         self.output.append(body)
-        self._fragments.append(encoded)
-        return self._emit(event_type, {"output_index": index, "item": encoded})
+        return self._emit(event_type, {"output_index": index, "item": body})
 
     def _note_shown(self, segment: SegmentStarted) -> None:
         self.is_visible = self.is_visible or segment.kind is not SegmentKind.REASONING
@@ -348,7 +336,7 @@ class Builder:
         self._sequence_number = number + 1
         return item.write(text, number, logprobs)
 
-    def _encoded(self, output: Sequence[Any]) -> bytes:
+    def _encoded(self, output: Sequence[dict[str, Any]]) -> bytes:
         return orjson.dumps(response_body(self._head, self._outcome, output))
 
     def _show(self, event_type: str, body: bytes) -> Event:

@@ -196,10 +196,16 @@ class Fold:
         The output is every id of the log. Cached tokens count only as far as a turn's input does,
         so that a turn which the gateway continued by itself cannot make them exceed the input.
         """
-        reading, said = self._reading, self._usage.copy()
-        if reading is not None:
-            said.reasoning_tokens += reading.reasoning_tokens
+        said = self._usage.copy()
+        said.reasoning_tokens = self.reasoning_tokens
         return said
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Those of `said`."""
+        reading = self._reading
+        running = 0 if reading is None else reading.reasoning_tokens
+        return self._usage.reasoning_tokens + running
 
     @property
     def recoveries(self) -> dict[str, int]:
@@ -239,10 +245,6 @@ class Fold:
     def response(self) -> dict[str, Any]:
         """The Response object as it is now; at the end, the one inside the terminal event."""
         return self._builder.response()
-
-    def encoded(self) -> bytes:
-        """The same as JSON."""
-        return self._builder.encoded()
 
     def _open_stream(self) -> list[Event]:
         return self._builder.start() if self._builder.is_waiting else []

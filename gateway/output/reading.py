@@ -87,7 +87,7 @@ class Reading:
         self._new_screen = new_screen
         # These count ids that the model said.
         self._held_at: int | None = None
-        self._last_shown: tuple[int, int] | None = None
+        self._shown_from = self._shown_to = 0  # of the ids that showed something last
         self._reader = self._read(())
         self._prefilled_reasoning_tokens = self.parser.reasoning_tokens
 
@@ -131,9 +131,9 @@ class Reading:
 
         Reads the turn again up to there, so it costs as much as reading it did.
         """
-        if self._last_shown is None:
+        begin, end = self._shown_from, self._shown_to
+        if not end:
             return 0
-        begin, end = self._last_shown
         reader = self._read(self.turn.said[:begin])
         shown = [at for at in range(begin, end) if reader.feed(self.turn.said[at : at + 1])]
         return len(self.turn.prefill) + shown[-1] + 1
@@ -151,7 +151,7 @@ class Reading:
             said.extend(ids)
         shown = self._reader.feed(ids)
         if shown:
-            self._last_shown = (begin, len(said))
+            self._shown_from, self._shown_to = begin, len(said)
         return shown
 
     def _note(self, logprobs: Sequence[TokenLogprob | None]) -> None:

@@ -97,9 +97,9 @@ def response_body(
         "error": outcome.error,
         "incomplete_details": outcome.incomplete_details,
         "output": list(output),
-        **dict(zip(ECHO_FIELDS, _echoed(head.echo), strict=True)),
-        **head.echo,
     }
+    body.update(zip(ECHO_FIELDS, _echoed(head.echo), strict=True))
+    body.update(head.echo)
     body["usage"] = usage_body(outcome.usage) if outcome.usage else None
     return body
 

@@ -80,6 +80,7 @@ class Archive:
     ) -> None:
         self._database = database
         self._begins = Lane(partial(_insert_all, database))
+        self._queues = Lane(partial(responses.queue_all, database))
         self._ends = Lane(partial(endings.finish_all, database))
         self._meter = Meter(partial(usage.record_all, database), metrics=metrics)
         self._endings = records.Endings(renderer, new_fold_for)
@@ -90,7 +91,7 @@ class Archive:
     async def run(self) -> None:
         """Commit together what comes together, until cancelled. Without it each goes alone."""
         async with asyncio.TaskGroup() as group:
-            for helper in (self._begins, self._ends, self._meter):
+            for helper in (self._begins, self._queues, self._ends, self._meter):
                 group.create_task(helper.run())
 
     async def flush(self) -> None:
@@ -121,6 +122,24 @@ class Archive:
         new = records.accepted(specification, key, owner=owner, lease_s=ours.lease_s)
         await self._insert(tenant_id, new)
         if owned:
+            return Claim(tenant_id, new.uuid, 1)
+        self._announce(Notice("work"))
+        return None
+
+    async def queue(self, specification: RunSpecification) -> Claim | None:
+        """Record a background response that this process has a place for.
+
+        It is claimed for this process, unless others of its tenant come first: then it is queued,
+        and None returned. Raises as `accept` does.
+        """
+        ours, tenant_id = self._ours, specification.principal.tenant_id
+        new = records.queued(specification, owner=ours.owner, lease_s=ours.lease_s)
+        begins = None
+        if _is_light(new.items, _size_bytes(new)):
+            begins = await self._queues.commit((tenant_id, new))
+        if begins is None:
+            return await self.accept(specification, None, owned=False)
+        if begins:
             return Claim(tenant_id, new.uuid, 1)
         self._announce(Notice("work"))
         return None
@@ -276,8 +295,11 @@ class Archive:
 
     async def _insert(self, tenant_id: TenantId, new: NewResponse) -> None:
         is_plain = (new.idempotency, new.queued_max, new.conversation) == (None, None, None)
-        size = len(new.request) + 4 * len(new.prompt_ids or ())
-        if is_plain and _is_light(new.items, size) and await self._begins.commit((tenant_id, new)):
+        if (
+            is_plain
+            and _is_light(new.items, _size_bytes(new))
+            and await self._begins.commit((tenant_id, new))
+        ):
             return
         await responses.insert(self._database, tenant_id, new)
 
@@ -304,9 +326,15 @@ class Archive:
                 return
 
 
-async def _insert_all(database: Database, new: Sequence[tuple[TenantId, NewResponse]]) -> range:
+async def _insert_all(
+    database: Database, new: Sequence[tuple[TenantId, NewResponse]]
+) -> dict[int, bool]:
     await responses.insert_all(database, new)
-    return range(len(new))
+    return dict.fromkeys(range(len(new)), True)
+
+
+def _size_bytes(new: NewResponse) -> int:
+    return len(new.request) + len(new.plan or b"") + 4 * len(new.prompt_ids or ())
 
 
 def _is_light(items: Sequence[StoredItem], size_bytes: int) -> bool:

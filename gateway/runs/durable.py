@@ -6,13 +6,14 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gateway.log import Queued, pack
 from gateway.runs.journal import DurableJournal
 from gateway.runs.live import LiveLog
 from gateway.runs.records import moment
 from gateway.runs.runner import Run
 from gateway.runs.slices import check_complete, fold_rows
 from gateway.runs.supervisor import Durable
-from gateway.store.events import day_of
+from gateway.store.events import LogRow, day_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from gateway.runs.supervisor import Supervisor
     from gateway.runs.writer import LogWriter
     from gateway.store.claims import Claim, ClaimedRun
-    from gateway.store.events import LogRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,26 @@ class Workplace:
 class DurableRuns:
     """Starts durable runs."""
 
-    def __init__(self, workplace: Workplace) -> None:
+    def __init__(self, workplace: Workplace, *, claimed_max: int = 0) -> None:
+        """`claimed_max` bounds the background responses that are generated here at once."""
         self._at = workplace
+        self._claimed_max = claimed_max
+        self._accepting = 0
+        self._when_one_ends: Callable[[], None] = _nothing
 
     @property
     def claimed(self) -> int:
         """How many run here that this process looked for."""
         return self._at.supervisor.claimed
+
+    @property
+    def room(self) -> int:
+        """How many more may be claimed."""
+        return self._claimed_max - self.claimed - self._accepting
+
+    def when_one_ends(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when one that was claimed is over: the one who claims is built from this."""
+        self._when_one_ends = wake
 
     @property
     def is_draining(self) -> bool:
@@ -77,6 +90,24 @@ class DurableRuns:
         run = self._start(specification, claim, live, 0, requested_at=requested_at)
         return run, live
 
+    async def queue(self, specification: RunSpecification) -> None:
+        """Accept a background response; generate it here, if there is room and nobody before it.
+
+        Raises what `Archive.accept` does.
+        """
+        archive = self._at.archive
+        if self.room <= 0 or self.is_draining:
+            await archive.accept(specification, None, owned=False)
+            return
+        self._accepting += 1
+        try:
+            claim = await archive.queue(specification)
+        finally:
+            self._accepting -= 1
+        if claim is not None:
+            live = await self.restored(specification, [LogRow(0, 1, pack([Queued()]))], 1)
+            self._start(specification, claim, live, 1, over=self._when_one_ends)
+
     async def restored(
         self, specification: RunSpecification, rows: Sequence[LogRow], next_entry: int
     ) -> LiveLog:
@@ -93,18 +124,9 @@ class DurableRuns:
             turn=self._at.replays,
         )
 
-    def go_on(
-        self,
-        specification: RunSpecification,
-        claimed: ClaimedRun,
-        live: LiveLog,
-        *,
-        over: Callable[[], None],
-    ) -> None:
-        """Generate a response that this process looked for, from where its log ends.
-
-        `over` is called when the run has ended.
-        """
+    def go_on(self, specification: RunSpecification, claimed: ClaimedRun, live: LiveLog) -> None:
+        """Generate a response that this process looked for, from where its log ends."""
+        over = self._when_one_ends
         self._start(specification, claimed.claim, live, claimed.next_entry, over=over)
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
@@ -147,3 +169,7 @@ class DurableRuns:
             run, durable=Durable(claim, channel, is_claimed=over is not None), over=leave
         )
         return run
+
+
+def _nothing() -> None:
+    """Nobody claims."""

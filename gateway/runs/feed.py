@@ -9,17 +9,27 @@ and both show an entry only once it is committed.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.errors import StoreUnavailable
 from gateway.log import unpacked
+from gateway.protocol.showing import play_batches
 from gateway.runs.plan import head_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterable,
+        Iterator,
+        Sequence,
+    )
     from datetime import date
     from uuid import UUID
 
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     from gateway.output.fold import Fold
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.showing import Show
     from gateway.runs.live import LiveLog
     from gateway.runs.lives import Lives
     from gateway.runs.tails import Tails
@@ -107,6 +118,23 @@ class Feed:
         finally:
             self._count(-1)
 
+    async def play(
+        self, tenant_id: TenantId, stored: StoredResponse, show: Show, *, after: int = -1
+    ) -> None:
+        """Show a reader the same, an empty list included; what is generated here where it commits.
+
+        Raises what `show` and what it returns do.
+        """
+        if self._is_closed:
+            return
+        place = _Place(tenant_id, stored, self._new_fold(stored), after, show)
+        self._count(1)
+        try:
+            async with self._until_closed():
+                await play_batches(self._events(place), show)
+        finally:
+            self._count(-1)
+
     async def snapshot(self, tenant_id: TenantId, stored: StoredResponse) -> dict[str, Any]:
         """The Response object as far as its log has come. Raises `StoreUnavailable`."""
         place = _Place(tenant_id, stored, self._new_fold(stored))
@@ -139,41 +167,58 @@ class Feed:
         self, batches: AsyncGenerator[list[Event], None]
     ) -> list[Event] | None:
         """The next of them; None at their end, and when this is closed first."""
-        if self._is_closed:
-            return None
+        batch: list[Event] | None = None
+        if not self._is_closed:
+            async with self._until_closed():
+                batch = await anext(batches, None)
+        return batch
+
+    @asynccontextmanager
+    async def _until_closed(self) -> AsyncIterator[None]:
+        """What is in here is left when this is closed."""
         wait = asyncio.timeout(None)
         try:
             async with wait:
                 self._waits.add(wait)
-                return await anext(batches, None)
+                yield
         except TimeoutError:
             if not wait.expired():
                 raise
-            return None
         finally:
             self._waits.discard(wait)
 
     async def _events(self, place: _Place) -> AsyncGenerator[list[Event], None]:
-        is_shown = False
         while not place.is_over:
             live = self._lives.get(place.uuid)
             source = self._from_rows(place) if live is None else self._from_live(place, live)
             async with aclosing(source) as batches:
                 async for batch in batches:
-                    place.after = batch[-1].sequence_number
-                    is_shown = batch[-1].is_terminal
+                    place.pass_by(batch)
                     yield batch
             if place.is_gone:
                 return
-        if not is_shown:
+        if not place.is_ended:
             yield []
 
     async def _from_live(self, place: _Place, live: LiveLog) -> AsyncGenerator[list[Event], None]:
-        """Events of a live log, until the end, or until the response goes elsewhere."""
-        async with aclosing(live.follow(place.after)) as batches:
-            async for batch in batches:
-                yield batch
+        """Events of a live log, until the end, or until the response goes elsewhere.
+
+        A reader that is shown them gets them from the log itself, where they are committed.
+        """
+        if place.show is not None:
+            await live.play(partial(self._pass_on, place, place.show), place.after)
+        else:
+            async with aclosing(live.follow(place.after)) as batches:
+                async for batch in batches:
+                    yield batch
         place.is_over = not live.handed_over
+
+    def _pass_on(self, place: _Place, show: Show, events: list[Event]) -> Awaitable[None] | None:
+        if self._is_closed:
+            # The stream is about to be left.
+            return None
+        place.pass_by(events)
+        return show(events)
 
     async def _from_rows(self, place: _Place) -> AsyncGenerator[list[Event], None]:
         """Events of rows, until the end, or until the response is generated here."""
@@ -217,22 +262,22 @@ class Feed:
         """The events of rows, in lists that took a slice to make."""
         is_short = sum(len(row.entries) for row in rows) <= SHORT_BYTES
         clock = asyncio.get_running_loop().time
-        entries = place.unread(rows)
+        apply, entries = place.fold.apply, place.unread(rows)
         is_more = True
         while is_more:
             events: list[Event] = []
             async with nullcontext() if is_short else self._turn:
                 until = clock() + self._limits.slice_s
                 for entry in entries:
-                    events += place.apply(entry)
+                    events += apply(entry)
                     if clock() >= until:
                         break
                 else:
                     is_more = False
                 if is_more:
                     await asyncio.sleep(0)
-            if events:
-                yield events
+            if wanted := place.wanted(events):
+                yield wanted
 
     def _new_fold(self, stored: StoredResponse) -> Fold:
         return self._new_fold_for(head_of(stored))()
@@ -246,27 +291,45 @@ class _Place:
     """Where one stream stands: in the events (`after`), and in the rows (`next_entry`, `fold`)."""
 
     def __init__(
-        self, tenant_id: TenantId, stored: StoredResponse, fold: Fold, after: int = -1
+        self,
+        tenant_id: TenantId,
+        stored: StoredResponse,
+        fold: Fold,
+        after: int = -1,
+        show: Show | None = None,
     ) -> None:
         self.tenant_id = tenant_id
         self.uuid = stored.uuid
         self.day = stored.day
         self.fold = fold
         self.after = after
+        self.show = show
         self.next_entry = 0
         self.is_over = False
         """Everything was shown."""
+        self.is_ended = False
+        """The terminal event was among it."""
         self.is_gone = False
         """The log does not have what its head promises: it was removed."""
+
+    def pass_by(self, events: Sequence[Event]) -> None:
+        """The stream has these now."""
+        self.after = events[-1].sequence_number
+        self.is_ended = events[-1].is_terminal
 
     def unread(self, rows: Iterable[LogRow]) -> Iterator[Entry]:
         """Their entries from `next_entry` on, as far as none is missing."""
         for row in rows:
             if row.first_entry > self.next_entry:
                 return
-            yield from islice(unpacked(row.entries), self.next_entry - row.first_entry, None)
+            for entry in islice(unpacked(row.entries), self.next_entry - row.first_entry, None):
+                self.next_entry += 1
+                yield entry
 
-    def apply(self, entry: Entry) -> list[Event]:
-        """Those events of the next entry that are wanted."""
-        self.next_entry += 1
-        return [event for event in self.fold.apply(entry) if event.sequence_number > self.after]
+    def wanted(self, events: list[Event]) -> list[Event]:
+        """Those of some events, in order, that the stream has not had."""
+        if not events or events[-1].sequence_number <= self.after:
+            return []
+        if events[0].sequence_number > self.after:
+            return events
+        return [event for event in events if event.sequence_number > self.after]

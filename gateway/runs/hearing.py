@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.generation import FinishReason, TokenChunk
+    from gateway.output.fold import Turn
     from gateway.runs.journal import Pen
     from gateway.runs.steering import Course, Ending
 
@@ -25,6 +26,7 @@ class Hearing:
 
     def __init__(
         self,
+        turn: Turn,
         pen: Pen,
         course: Course,
         *,
@@ -39,6 +41,8 @@ class Hearing:
         """How many ids of the prompt the backend had read before."""
         self._pen = pen
         self._append = pen.append
+        self._said = turn.said
+        self._live = pen.live
         # Nobody folds the log again while its run still writes.
         self._fold = pen.live.fold
         self._course = course
@@ -67,10 +71,14 @@ class Hearing:
         ids = chunk.ids
         if not ids:
             return True
-        if not self._at_header and self._course.passes(self._fold, ids):
+        if not self._at_header and self._course.passes(ids, said=len(self._said) + len(ids)):
             self._append(Tokens(tuple(ids), tuple(chunk.logprobs or ())))
             return True
-        self.ending = self._write(chunk)
+        if len(ids) == 1:
+            self.ending = self._write(chunk)
+        else:
+            with self._live.together():
+                self.ending = self._write(chunk)
         return self.ending is None
 
     def _begin(self, chunk: TokenChunk) -> None:

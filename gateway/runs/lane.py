@@ -16,9 +16,10 @@ from gateway.errors import StoreUnavailable
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 Row = TypeVar("Row")
+Done = TypeVar("Done")
 
 ROWS_MAX: Final = 128
 """Of one commit: what it takes the database must not keep a single row waiting for long."""
@@ -26,32 +27,32 @@ ROWS_MAX: Final = 128
 _log = EventLog("gateway.runs")
 
 
-class Lane(Generic[Row]):
+class Lane(Generic[Row, Done]):
     """`commit_all` commits rows together, all or nothing, but for those it leaves out: it returns
-    the places (0, 1, …) of those that are committed.
+    what became of those that are committed, by their places (0, 1, …).
     """
 
     def __init__(
         self,
-        commit_all: Callable[[Sequence[Row]], Awaitable[Collection[int]]],
+        commit_all: Callable[[Sequence[Row]], Awaitable[Mapping[int, Done]]],
         *,
         rows_max: int = ROWS_MAX,
     ) -> None:
         self._commit_all = commit_all
         self._rows_max = rows_max
-        self._waiting: deque[tuple[Row, asyncio.Future[bool]]] = deque()
+        self._waiting: deque[tuple[Row, asyncio.Future[Done | None]]] = deque()
         self._work = asyncio.Event()
         self._is_open = False
 
-    async def commit(self, row: Row) -> bool:
-        """Is it committed? If not, nothing of it is, and the caller has to do it.
+    async def commit(self, row: Row) -> Done | None:
+        """What became of it; None when nothing of it is committed, and the caller has to do it.
 
         Raises `StoreUnavailable` when the outcome is unknown, or the database away. Of a caller
         that is cancelled nobody knows whether its row is committed.
         """
         if not self._is_open:
-            return False
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            return None
+        done: asyncio.Future[Done | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((row, done))
         self._work.set()
         return await done
@@ -66,12 +67,12 @@ class Lane(Generic[Row]):
         finally:
             self._is_open = False
             for _, done in self._waiting:
-                _tell(done, committed=False)
+                _tell(done, None)
             self._waiting.clear()
 
     async def _commit_next(self) -> None:
         """One commit. Raises only when cancelled."""
-        batch: list[tuple[Row, asyncio.Future[bool]]] = []
+        batch: list[tuple[Row, asyncio.Future[Done | None]]] = []
         while self._waiting and len(batch) < self._rows_max:
             row, done = self._waiting.popleft()
             # Whoever has gone meanwhile wants nothing committed.
@@ -81,9 +82,9 @@ class Lane(Generic[Row]):
             self._work.clear()
         if not batch:
             return
-        committed: Collection[int] = ()
+        became: Mapping[int, Done] = {}
         try:
-            committed = await self._commit_all([row for row, _ in batch])
+            became = await self._commit_all([row for row, _ in batch])
         except StoreUnavailable as error:
             _fail(batch, error)
         except Exception as error:  # noqa: BLE001 - a defect of one row: each caller finds out alone
@@ -92,16 +93,18 @@ class Lane(Generic[Row]):
             _fail(batch, StoreUnavailable("the process ends"))
             raise
         for place, (_, done) in enumerate(batch):
-            _tell(done, committed=place in committed)
+            _tell(done, became.get(place))
 
 
-def _fail(batch: Sequence[tuple[Row, asyncio.Future[bool]]], error: StoreUnavailable) -> None:
+def _fail(
+    batch: Sequence[tuple[Row, asyncio.Future[Done | None]]], error: StoreUnavailable
+) -> None:
     for _, done in batch:
         if not done.done():
             # Each its own: an error that several raise collects the tracebacks of all.
             done.set_exception(StoreUnavailable(str(error)))
 
 
-def _tell(done: asyncio.Future[bool], *, committed: bool) -> None:
+def _tell(done: asyncio.Future[Done | None], became: Done | None) -> None:
     if not done.done():
-        done.set_result(committed)
+        done.set_result(became)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.log import Repair, Tokens, TurnStarted
@@ -22,7 +22,7 @@ from gateway.protocol.showing import play_batches
 from gateway.runs.kept import KeptEntries
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 
     from gateway.log import Entry
     from gateway.output.fold import Fold
@@ -60,12 +60,11 @@ class _Reader:
 
     def put(self, events: list[Event] | None) -> None:
         """Show or queue events; None stands for some that are not at hand."""
-        waiter = self._waiter
+        waiter, show = self._waiter, self._show
         if events is None:
             self._lag()
-        elif self._show is not None and waiter is not None and not waiter.done():
-            self._show_now(events, self._show)
-            if self._rest is None and self._failure is None:
+        elif show is not None and waiter is not None and not waiter.done():
+            if self._show_now(events, show):
                 return
         elif not self.lags:
             self.events += events
@@ -109,14 +108,15 @@ class _Reader:
             rest, self._rest = self._rest, None
             await rest
 
-    def _show_now(self, events: list[Event], show: Show) -> None:
+    def _show_now(self, events: list[Event], show: Show) -> bool:
+        """Whether that was all, and the reader's task may sleep on."""
         events = self.unknown(events)
-        if not events:
-            return
         try:
-            self._rest = show(events)
+            self._rest = show(events) if events else None
         except Exception as error:  # noqa: BLE001 - the reader's task raises it, the run goes on
             self._failure = error
+            return False
+        return self._rest is None
 
     def _lag(self) -> None:
         self.lags = True
@@ -185,6 +185,7 @@ class LiveLog:
         self._shown = 0
         self._last_shown: int | None = -1
         self._opening: list[Event] | None = []
+        self._gathered: list[Event] | None = None
         self._clock = asyncio.get_running_loop().time
         self._withheld = _Withheld(reader_events_max)
         self._readers: set[_Reader] = set()
@@ -256,6 +257,18 @@ class LiveLog:
             self.produced.set()
         if events:
             self._tell(events)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is shown meanwhile is shown at the end: readers get it in one piece."""
+        gathered: list[Event] = []
+        self._gathered = gathered
+        try:
+            yield
+        finally:
+            self._gathered = None
+            if gathered:
+                self._tell(gathered)
 
     def show(self, count: int) -> None:
         """The first `count` entries are committed: readers get those they have not seen."""
@@ -369,6 +382,9 @@ class LiveLog:
             self._tell(events)
 
     def _tell(self, events: list[Event] | None) -> None:
+        if self._gathered is not None and events is not None:
+            self._gathered += events
+            return
         self.shown_at = self._clock()
         self._last_shown = events[-1].sequence_number if events else None
         if self._opening is not None:

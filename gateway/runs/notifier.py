@@ -32,13 +32,18 @@ class Notifier:
     written, and a notice costs as much as a commit.
     """
 
-    def __init__(self, send: Send, *, pause_s: float = PAUSE_S) -> None:
+    def __init__(
+        self, send: Send, *, pause_s: float = PAUSE_S, followed_s: float = FOLLOWED_S
+    ) -> None:
         """`send` is `store.notifications.notify` of a database."""
         self._send = send
         self._pause_s = pause_s
+        self._followed_s = followed_s
         self._pending: dict[NoticeKind, dict[UUID, None]] = {}
         self._followed: dict[UUID, float] = {}
         """Until when, in the loop's time; those that end first stand first."""
+        self._asked: set[UUID] = set()
+        """What was asked for here, and will be heard here as well."""
         self._wake = asyncio.Event()
         self._is_away = False
 
@@ -50,6 +55,8 @@ class Notifier:
             self._send_soon(notice)
 
     def _send_soon(self, notice: Notice) -> None:
+        if notice.kind == "follow":
+            self._asked.update(notice.responses)
         self._pending.setdefault(notice.kind, {}).update(dict.fromkeys(notice.responses))
         self._wake.set()
 
@@ -62,12 +69,17 @@ class Notifier:
         if told:
             self._send_soon(Notice("log", told))
 
-    def followed(self, responses: Iterable[UUID]) -> None:
-        """Somebody elsewhere follows these logs, and says so again before `FOLLOWED_S` are over."""
+    def followed(self, responses: Collection[UUID]) -> None:
+        """Somebody follows these logs, and says so again before `followed_s` are over.
+
+        What was asked for here counts when it is asked for elsewhere, too.
+        """
         now = asyncio.get_running_loop().time()
+        ours, self._asked = self._asked, self._asked.difference(responses)
         for response in responses:
-            self._followed.pop(response, None)
-            self._followed[response] = now + FOLLOWED_S
+            if response not in ours:
+                self._followed.pop(response, None)
+                self._followed[response] = now + self._followed_s
         while self._followed and self._followed[first := next(iter(self._followed))] <= now:
             del self._followed[first]
 

@@ -79,6 +79,16 @@ def accepted(
     )
 
 
+def queued(specification: RunSpecification, *, owner: str, lease_s: float) -> NewResponse:
+    """A background response that begins at once under `owner`, if there is room for it."""
+    return replace(
+        accepted(specification, None, owner=None, lease_s=lease_s),
+        owner=owner,
+        lease_s=lease_s,
+        running_max=specification.principal.policy.background_running_max,
+    )
+
+
 def metered(specification: RunSpecification, finished: Finished, fold: Fold) -> UsageLine:
     """What an unstored response used."""
     return UsageLine(
@@ -130,7 +140,7 @@ class Endings:
             epoch=epoch,
             status=finished.status,
             completed_at=moment(finished.at),
-            body=fold.encoded(),
+            body=orjson.dumps(fold.response()),
             entries=None if next_entry is None else _last_row(next_entry, finished),
             recoveries=orjson.dumps(fold.recoveries),
             items=[
@@ -176,7 +186,7 @@ class Endings:
             epoch=stored.epoch,
             status=finished.status,
             completed_at=moment(finished.at),
-            body=fold.encoded(),
+            body=orjson.dumps(fold.response()),
             entries=LogRow(stored.next_entry, len(ending), pack(ending)),
             recoveries=orjson.dumps(fold.recoveries),
             items=_items(self._outputs(fold), inputs_of(plan), is_output=True),

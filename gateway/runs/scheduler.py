@@ -38,14 +38,12 @@ _log = EventLog("gateway.runs")
 
 @dataclass(frozen=True, slots=True)
 class Appetite:
-    """How much a process takes upon itself, on what terms, and how often it looks for more.
+    """On what terms a process claims, and how often it looks for more.
 
-    `running_max` bounds the responses that it looked for and generates at once, `read_bytes_max`
-    what it reads of a log at once.
+    `read_bytes_max` bounds what it reads of a log at once.
     """
 
     terms: Terms
-    running_max: int
     interval_s: float
     read_bytes_max: int
 
@@ -70,12 +68,18 @@ class Scheduler:
         self._owner = owner
         self._metrics = metrics
         self._wake = asyncio.Event()
+        self._is_more = True
         self._looking = asyncio.Lock()
         self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
 
     def wake(self) -> None:
-        """There may be work, or room for it: look at once."""
+        """There may be work: look at once."""
         self._wake.set()
+
+    def one_ended(self) -> None:
+        """There is room for one more: look at once, if anything was left at the last look."""
+        if self._is_more:
+            self._wake.set()
 
     async def run(self) -> None:
         """Look for work until the process drains, or until cancelled."""
@@ -96,9 +100,9 @@ class Scheduler:
     async def look(self) -> bool:
         """Claim what there is room for and start it. Is there likely to be more?"""
         async with self._looking:
-            room = self._appetite.running_max - self._runs.claimed
-            limit = min(room, CLAIMED_AT_ONCE_MAX)
+            limit = min(self._runs.room, CLAIMED_AT_ONCE_MAX)
             claimed = await self._claim(limit) if limit > 0 else []
+            self._is_more = len(claimed) >= limit or await self._are_queued()
             with self._keeper.reserving(run.claim for run in claimed):
                 await self._take_up_all(claimed)
             return 0 < len(claimed) == limit
@@ -117,6 +121,13 @@ class Scheduler:
             return []
         self._metrics.claimed(len(claimed), sum(not run.was_queued for run in claimed))
         return claimed
+
+    async def _are_queued(self) -> bool:
+        """Does anything wait, such as for others of its tenant?"""
+        try:
+            return await claims.are_queued(self._database, self._appetite.terms)
+        except StoreError:
+            return True
 
     async def _take_up_all(self, claimed: Sequence[ClaimedRun]) -> None:
         """Start them here; when the process drains meanwhile, give the rest back."""
@@ -163,7 +174,7 @@ class Scheduler:
         live = await self._runs.restored(specification, rows, claimed.next_entry)
         if self._runs.is_draining:
             return False
-        self._runs.go_on(specification, claimed, live, over=self.wake)
+        self._runs.go_on(specification, claimed, live)
         return True
 
     async def _read(self, claimed: ClaimedRun) -> list[LogRow]:

@@ -158,11 +158,13 @@ class Course:
             else sys.maxsize
         )
 
-    def passes(self, fold: Fold, ids: Sequence[int]) -> bool:
-        """Behind a header: these ids are text that need not be looked at."""
+    def passes(self, ids: Sequence[int], *, said: int) -> bool:
+        """Behind a header: these ids are text that need not be looked at.
+
+        `said` is how many the turn has with them.
+        """
         if not self._is_free or max(ids) >= FIRST_SPECIAL:
             return False
-        said = len(_said(fold)) + len(ids)
         # Loops are looked for at multiples of `LOOK_IDS`, once there is enough for one.
         return said < self._loop_ids_min or said % LOOK_IDS >= len(ids)
 
@@ -198,7 +200,7 @@ class Course:
         reasoning of more than that, with all ids that spell it.
         """
         place = fold.place
-        left = (self._reasoning_budget or 0) - fold.said.reasoning_tokens - place.waiting
+        left = (self._reasoning_budget or 0) - fold.reasoning_tokens - place.waiting
         if place.kind is not None or place.where is Where.OVER:
             return max(0, left)
         return left - (_position(fold) - place.start)

@@ -48,6 +48,11 @@ class _Running:
     run: Run
     durable: Durable | None
 
+    @property
+    def is_claimed(self) -> bool:
+        """Did this process look for it?"""
+        return self.durable is not None and self.durable.is_claimed
+
 
 class Supervisor:
     """Starts runs, bounds how many there are, and ends or hands over them when the process drains.
@@ -71,6 +76,7 @@ class Supervisor:
         self._flush_wait_s = flush_wait_s
         self._admitted = 0
         self._running: dict[asyncio.Task[None], _Running] = {}
+        self._claimed = 0
         self._is_draining = False
 
     @property
@@ -81,14 +87,12 @@ class Supervisor:
     @property
     def in_flight(self) -> int:
         """How many runs of requests to this process there are right now."""
-        return len(self._running) - self.claimed
+        return len(self._running) - self._claimed
 
     @property
     def claimed(self) -> int:
         """How many runs there are right now that this process looked for."""
-        return sum(
-            one.durable is not None and one.durable.is_claimed for one in self._running.values()
-        )
+        return self._claimed
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -116,10 +120,14 @@ class Supervisor:
     ) -> None:
         """Run to the end, whatever becomes of the caller; then call `over`."""
         task = asyncio.create_task(run())
-        self._running[task] = _Running(run, durable)
-        task.add_done_callback(self._running.pop)
+        self._running[task] = running = _Running(run, durable)
+        self._claimed += running.is_claimed
+        task.add_done_callback(self._forget)
         if over is not None:
             task.add_done_callback(lambda _: over())
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._claimed -= self._running.pop(task).is_claimed
 
     async def begin_drain(self) -> None:
         """Claim nothing more, and let other replicas go on with the durable runs.

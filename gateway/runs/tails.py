@@ -7,6 +7,7 @@ Being told (`heard`) only makes it sooner.
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,8 @@ class Tail:
         self.tenant_id = tenant_id
         self.watchers = 0
         self.head: Head | None = None
+        self.follow_at = math.inf
+        """When to ask again whoever writes it to tell of it."""
         self._is_seen = False
         self._changed = asyncio.Event()
 
@@ -81,7 +84,6 @@ class Tails:
         """`follow` asks other processes to tell of these logs, for `notifier.FOLLOWED_S`."""
         self._heads = heads
         self._follow = follow
-        self._follow_due = 0.0
         self._interval_s = interval_s
         self._pause_s = pause_s
         self._tails: dict[UUID, Tail] = {}
@@ -95,7 +97,6 @@ class Tails:
         tail = self._tails.get(uuid)
         if tail is None:
             tail = self._tails[uuid] = Tail(tenant_id)
-            self._follow((uuid,))
         tail.watchers += 1
         self._is_watched.set()
         self.heard([uuid])
@@ -145,9 +146,15 @@ class Tails:
             await asyncio.sleep(self._pause_s)
 
     def _go_on_following(self, now: float) -> None:
-        if now >= self._follow_due:
-            self._follow_due = now + FOLLOW_INTERVAL_S
-            self._follow(tuple(self._tails))
+        """Not at the first look: most that are watched from their beginning soon run here."""
+        asked = tuple([uuid for uuid, tail in self._tails.items() if tail.follow_at <= now])
+        for tail in self._tails.values():
+            if tail.follow_at <= now:
+                tail.follow_at = now + FOLLOW_INTERVAL_S
+            elif tail.follow_at == math.inf:
+                tail.follow_at = now
+        if asked:
+            self._follow(asked)
 
     async def _is_told(self, *, before: float) -> bool:
         """Wait until something is heard, or it is time to look at everything."""

@@ -281,6 +281,7 @@ class Relay:
         request = self._request(turn)
         resent = len(request.prompt_ids) if self._is_resent else 0
         hearing = Hearing(
+            turn,
             self._pen,
             self._course,
             meet=partial(self._meet, resent),

@@ -154,6 +154,9 @@ class Creation:
     async def _accepted(self, order: Order, specification: RunSpecification) -> Generation:
         is_ours = not order.request.background
         key = self._kept_key(order)
+        if not is_ours and key is None and specification.conversation is None:
+            await self._runs.queue(specification)
+            return AcceptedGeneration(specification, self._reading, None)
         claim = await self._at.archive.accept(specification, key, owned=is_ours)
         started = None
         if claim is not None:

@@ -127,6 +127,12 @@ class Reading:
             async for batch in batches:
                 yield batch
 
+    async def play(self, tenant_id: TenantId, uuid: UUID, show: Show) -> None:
+        """Show a reader the same."""
+        stored = await rows.load(self.database, tenant_id, uuid)
+        if stored is not None:
+            await self.feed.play(tenant_id, stored, show)
+
     async def finished(self, tenant_id: TenantId, uuid: UUID) -> bytes:
         """The Response object once it is over.
 
@@ -201,7 +207,7 @@ class ForegroundGeneration:
         await self._live.closed.wait()
         if self._live.failure is not None:
             raise self._live.failure
-        return self._live.fold.encoded()
+        return orjson.dumps(self._live.fold.response())
 
 
 class AcceptedGeneration:
@@ -239,7 +245,7 @@ class AcceptedGeneration:
 
     async def play(self, show: Show) -> None:
         """Show all events as soon as they are committed, wherever they are generated."""
-        await play_batches(self.follow(), show)
+        await self._reading.play(self._tenant_id, self._head.uuid, show)
 
     def follow(self) -> Batches:
         """All events, as soon as they are committed, wherever they are generated."""

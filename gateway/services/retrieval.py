@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import Play
     from gateway.runs.feed import Feed
     from gateway.store.engine import Database
     from gateway.store.messages import ItemPage
@@ -69,6 +70,15 @@ class Retrieval:
 
         Raises `InvalidRequest` for a response that has no stream, or whose stream has expired.
         """
+        stored = await self._streamed(principal, response_id)
+        return self._feed.follow(principal.tenant_id, stored, after)
+
+    async def played(self, principal: Principal, response_id: str, *, after: int = -1) -> Play:
+        """What shows them (`Feed.play`). Raises as `stream` does."""
+        stored = await self._streamed(principal, response_id)
+        return lambda show: self._feed.play(principal.tenant_id, stored, show, after=after)
+
+    async def _streamed(self, principal: Principal, response_id: str) -> StoredResponse:
         stored = await self._find(principal, response_id)
         if not stored.durable:
             raise _not_streamed(response_id, "it was not created with background=true")
@@ -83,7 +93,7 @@ class Retrieval:
             raise _no_longer_streamed(
                 response_id, f"its log is kept for {_span(kept_s)} after the end"
             )
-        return self._feed.follow(principal.tenant_id, stored, after)
+        return stored
 
     async def cancel(self, principal: Principal, response_id: str) -> bytes:
         """The Response object, cancelled; once more, the same.

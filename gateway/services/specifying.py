@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from array import array
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache

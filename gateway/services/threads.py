@@ -6,6 +6,8 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from gateway.errors import RateLimited
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -19,19 +21,35 @@ class Threads:
     more work than that waits.
     """
 
-    def __init__(self, *, threads_max: int, inline_bytes_max: int) -> None:
-        """Work on up to `inline_bytes_max` bytes is done at once: a thread would cost more."""
+    def __init__(
+        self, *, threads_max: int, inline_bytes_max: int, waiting_bytes_max: int = 256 << 20
+    ) -> None:
+        """Work on up to `inline_bytes_max` bytes is done at once: a thread would cost more.
+
+        Work in threads and before them is on `waiting_bytes_max` bytes at most.
+        """
         self._inline_bytes_max = inline_bytes_max
+        self._waiting_bytes_max = waiting_bytes_max
+        self._waiting_bytes = 0
         self._executor = ThreadPoolExecutor(threads_max, thread_name_prefix="heavy")
 
     async def run(self, work: Callable[[], T], *, size_bytes: int) -> T:
-        """What `work` returns; raises what it raises.
+        """What `work` returns; raises what it raises, and `RateLimited` where too much waits.
 
-        When the caller is cancelled, work that has begun goes on in its thread to its end.
+        One work alone may be of any size. When the caller is cancelled, work that has begun goes on in its thread to its end.
         """
         if size_bytes <= self._inline_bytes_max:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        if self._waiting_bytes and self._waiting_bytes + size_bytes > self._waiting_bytes_max:
+            raise RateLimited(
+                "The server is reading as many large requests as it can. Please retry in a moment.",
+                code="rate_limit_exceeded",
+            )
+        self._waiting_bytes += size_bytes
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        finally:
+            self._waiting_bytes -= size_bytes
 
     def close(self) -> None:
         """End the threads; waits for what they are at, drops what waits."""

@@ -179,7 +179,7 @@ class Limits(Section):
     body_bytes_max: PositiveInt = Field(16 * MIB, description="Bytes of a request's body.")
     body_timeout_s: PositiveFloat = Field(30.0, description="Seconds for the body to arrive.")
     json_depth_max: PositiveInt = Field(128, le=200, description="Nested JSON containers.")
-    json_containers_max: PositiveInt = Field(500_000, description="JSON containers in all.")
+    json_containers_max: PositiveInt = Field(100_000, description="JSON containers in all.")
     text_chars_max: PositiveInt = Field(10 * MIB, description="Characters of one text.")
     items_max: PositiveInt = Field(10_000, description="Items in one request's input.")
     tools_max: PositiveInt = Field(512, description="Tools in one request.")
@@ -198,6 +198,11 @@ class Limits(Section):
         20_000, description="Characters or bytes handled on the event loop; more goes to a thread."
     )
     tokenize_threads_max: PositiveInt = Field(2, description="Threads that parse and tokenise.")
+    tokenize_waiting_bytes_max: PositiveInt = Field(
+        256 * MIB,
+        description="Bytes of requests in those threads and waiting for them; one more is answered "
+        "429.",
+    )
     trace_records_max: PositiveInt = Field(
         1000, description="Traces and spans in one request to /v1/traces/ingest."
     )

@@ -85,7 +85,7 @@ class Head:
     status: str
 
 
-_LOCK_KEY: Final = 0x436C61696D  # "Claim", as the number of an advisory lock
+LOCK_KEY: Final = 0x436C61696D  # "Claim", as the number of an advisory lock
 _TAKE_TURNS: Final = text("SELECT pg_advisory_xact_lock(:key)")
 
 # `place` is how many of its tenant would be running with it: 1, 2, ... from the fewest running on.
@@ -170,6 +170,14 @@ _RELEASE: Final = text(
     )
 )
 
+_ARE_QUEUED: Final = text("""
+SELECT EXISTS (
+    SELECT FROM responses
+    WHERE status = 'queued' AND status IN ('queued', 'in_progress')
+      AND durable AND fold_version = :fold_version
+)
+""")
+
 _ABANDONED: Final = text("""
 SELECT tenant_id, id
 FROM responses
@@ -212,9 +220,15 @@ async def claim(
         "take_over": take_over,
     }
     async with database.runs_transaction() as connection:
-        await connection.execute(_TAKE_TURNS, {"key": _LOCK_KEY})
+        await connection.execute(_TAKE_TURNS, {"key": LOCK_KEY})
         rows = (await connection.execute(_CLAIM, parameters)).all()
     return sorted(map(_claimed, rows), key=lambda run: (run.was_queued, run.claim.uuid))
+
+
+async def are_queued(database: Database, terms: Terms) -> bool:
+    """Is anything queued that a process with these terms knows how to generate?"""
+    async with database.runs_transaction() as connection:
+        return bool(await connection.scalar(_ARE_QUEUED, {"fold_version": terms.fold_version}))
 
 
 def _claimed(row: Row) -> ClaimedRun:

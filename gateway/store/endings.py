@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from gateway.generation import TokenUsage
     from gateway.protocol.context import StoredItem
     from gateway.store.engine import Database
-    from gateway.store.execution import Connection
     from gateway.store.events import LogRow
+    from gateway.store.execution import Connection
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 
@@ -147,8 +147,8 @@ SELECT id FROM ended
 
 async def finish_all(
     database: Database, ends: Sequence[tuple[TenantId, FinishedResponse]]
-) -> frozenset[int]:
-    """Do as `finish` does for several, in one transaction; the places of those that have ended.
+) -> dict[int, bool]:
+    """Do as `finish` does for several, in one transaction; True by the places of those that ended.
 
     The others are left as they were: see what `finish` has to say of each. No `free_key` is freed.
     Raises `StoreUnavailable`, after which the outcome of all is unknown, and what else a statement
@@ -163,7 +163,7 @@ async def finish_all(
                 await turn_to(connection, tenant_id)
             ended = await _end_all(connection, tenant_id, [end for _, end in group])
             places.update(place for place, end in group if end.uuid in ended)
-    return frozenset(places)
+    return dict.fromkeys(places, True)
 
 
 async def _end_all(

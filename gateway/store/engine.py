@@ -30,7 +30,15 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 STATEMENTS_MAX: Final = 200
-"""Prepared statements that a direct connection keeps: more than there are on the way of requests."""
+"""Prepared statements that a direct connection keeps: more than requests need."""
+
+_LOST: Final = (
+    asyncpg.ConnectionDoesNotExistError,
+    asyncpg.AdminShutdownError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    ConnectionError,
+)
 
 # A process that freezes inside a transaction must not keep its locks from those that go on for it.
 _ENTER: Final = (
@@ -47,6 +55,9 @@ _IN_BULK: Final = (
 _FOR_RUNS: Final = (
     f"SET ROLE {RUNS_ROLE}; SET statement_timeout = {{timeout_ms}};"
     " SET plan_cache_mode = force_generic_plan; SET enable_nestloop = off"
+)
+_TRY_LOCK: Final = (
+    "; SELECT set_config('app.has_lock', CAST(pg_try_advisory_xact_lock({key}) AS text), true)"
 )
 _ENTER_AS_OWNER: Final = "BEGIN; SET LOCAL statement_timeout = {timeout_ms}"
 _TURN_TO: Final = "SET LOCAL app.tenant_id = '{tenant}'"
@@ -71,17 +82,30 @@ class Transaction:
 
     async def __aenter__(self) -> Connection:
         try:
-            self._connection = connection = await self._pool.take()
-            self._is_begun = not (self._is_single and connection.is_for_runs)
-            try:
-                if self._is_begun:
-                    await connection.script(self._begin)
-            except BaseException:
-                await self._pool.drop(connection)
-                raise
+            while not await self._has_begun():
+                pass
         except DRIVER_ERRORS as error:
             raise translate(error) from error
-        return connection
+        return self._connection
+
+    async def _has_begun(self) -> bool:
+        """False: the connection had been lost while nobody used it. There may be another."""
+        self._connection = connection = await self._pool.take()
+        self._is_begun = not (self._is_single and connection.is_for_runs)
+        if not self._is_begun:
+            return True
+        try:
+            await connection.script(self._begin)
+        except _LOST:
+            await self._pool.drop(connection)
+            if connection.is_new:
+                raise
+            return False
+        except BaseException:
+            await self._pool.drop(connection)
+            raise
+        connection.is_new = False
+        return True
 
     async def __aexit__(
         self,
@@ -177,12 +201,18 @@ class Database:
         """Is the schema the one this release was written for?"""
         return await self.revision() == REVISION
 
-    def transaction(self, tenant_id: TenantId, *, in_bulk: bool = False) -> Transaction:
+    def transaction(
+        self, tenant_id: TenantId, *, in_bulk: bool = False, lock_key: int | None = None
+    ) -> Transaction:
         """A transaction that sees and writes rows of one tenant only; `in_bulk`: arrays of them.
 
-        Raises `StoreUnavailable` (after a lost commit the outcome is unknown) and `StoreConflict`.
+        With a `lock_key` the setting `app.has_lock` says in it whether it got that advisory lock,
+        which it does not wait for. Raises `StoreUnavailable` (after a lost commit the outcome is
+        unknown) and `StoreConflict`.
         """
         begin = _ENTER + (_IN_BULK if in_bulk else "")
+        if lock_key is not None:
+            begin += _TRY_LOCK.format(key=lock_key)
         return self._begin(begin, role=APP_ROLE, tenant=tenant_id)
 
     def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:

@@ -1,7 +1,8 @@
 """The log of a response: rows of packed entries, appended under a fence, read in order.
 
-A row holds the entries of one flush. Rows are never changed; `responses.next_entry` is the number
-of the entry that comes next, so whoever moves it owns the numbers it moved over.
+A row holds the entries of one flush; those that follow on each other are read as one. Rows are
+never changed; `responses.next_entry` is the number of the entry that comes next, so whoever moves
+it owns the numbers it moved over.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from gateway.store.execution import Connection
     from gateway.tenancy import TenantId
 
-ROW_BYTES: Final = 100
-"""What a row counts for when it is read, beside its entries: about what it costs in memory."""
+ROW_BYTES: Final = 20
+"""What a row counts for when it is read, beside its entries: it takes time to find."""
 _UNBOUNDED: Final = 2**62
 
 
@@ -46,7 +47,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """`count` entries from number `first_entry` on, packed by `log.pack`."""
+    """`count` entries from number `first_entry` on, packed by `log.pack`; of one flush or more."""
 
     first_entry: int
     count: int
@@ -96,22 +97,40 @@ FROM sent LEFT JOIN held USING (tenant_id, response_id)
 WHERE held.epoch IS NULL
 """)
 
+# Rows that follow on each other, packed in one version, are one `piece` to whoever reads them: a
+# stream that was written token by token has thousands, and each would cost more than the entry in
+# it. All windows have the order of the key, so nothing is sorted; `row_limit` is as many as
+# `bytes_max` could let through, so that a page costs what is on it and not what follows.
 _READ: Final = text("""
-SELECT first_entry, entry_count, entries
+SELECT min(first_entry), CAST(sum(entry_count) AS integer),
+       version || string_agg(substring(entries FROM 2), CAST('' AS bytea) ORDER BY first_entry)
 FROM (
-    SELECT first_entry, entry_count, entries,
-           sum(octet_length(entries) + :row_bytes) OVER (ORDER BY first_entry)
-           - octet_length(entries) - :row_bytes AS bytes_before
-    FROM events
-    WHERE tenant_id = :tenant AND response_id = :response AND day = :day
-      AND first_entry >= (
-          SELECT coalesce(max(first_entry), 0) FROM events
-          WHERE tenant_id = :tenant AND response_id = :response AND day = :day
-            AND first_entry <= :from_entry
-      )
-) AS log
-WHERE bytes_before < :bytes_max
-ORDER BY first_entry
+    SELECT *, count(*) FILTER (WHERE is_first) OVER (ORDER BY first_entry ROWS UNBOUNDED PRECEDING)
+              AS piece
+    FROM (
+        SELECT first_entry, entry_count, entries, version,
+               (lag(first_entry + entry_count) OVER one_by_one, lag(version) OVER one_by_one)
+               IS DISTINCT FROM (first_entry, version) AS is_first,
+               sum(octet_length(entries) + :row_bytes) OVER one_by_one
+               - octet_length(entries) - :row_bytes AS bytes_before
+        FROM (
+            SELECT first_entry, entry_count, entries, substring(entries FROM 1 FOR 1) AS version
+            FROM events
+            WHERE tenant_id = :tenant AND response_id = :response AND day = :day
+              AND first_entry >= (
+                  SELECT coalesce(max(first_entry), 0) FROM events
+                  WHERE tenant_id = :tenant AND response_id = :response AND day = :day
+                    AND first_entry <= :from_entry
+              )
+            ORDER BY first_entry
+            LIMIT :row_limit
+        ) AS found
+        WINDOW one_by_one AS (ORDER BY first_entry ROWS UNBOUNDED PRECEDING)
+    ) AS log
+    WHERE bytes_before < :bytes_max
+) AS page
+GROUP BY piece, version
+ORDER BY piece
 """)
 _ADD: Final = insert(events)
 
@@ -187,6 +206,7 @@ async def rows(
         "from_entry": from_entry,
         "bytes_max": bytes_max,
         "row_bytes": ROW_BYTES,
+        "row_limit": -(-bytes_max // ROW_BYTES),
     }
     return [LogRow(*row) for row in await connection.execute(_READ, parameters)]
 

@@ -143,6 +143,8 @@ class Connection:
     def __init__(self, driver: asyncpg.Connection, *, statements_max: int) -> None:
         """`statements_max` statements stay prepared on it; 0 where none may."""
         self.driver = driver
+        self.is_new = True
+        """Nothing was done on it yet: if it is lost, so is the server."""
         self.is_for_runs = False
         """It has the role, and the limits, of `engine.Database.runs_transaction` for good."""
         self._statements_max = statements_max

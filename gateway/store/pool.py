@@ -31,6 +31,8 @@ class Pool:
         self._places = asyncio.Semaphore(size_max)
         self._idle: list[Connection] = []
         self._is_closed = False
+        self.taken = 0
+        """How many are in use."""
 
     async def take(self) -> Connection:
         """A connection of the caller's own, until it is given back or dropped."""
@@ -39,10 +41,11 @@ class Pool:
                 await self._places.acquire()
         else:
             await self._places.acquire()
+        self.taken += 1
         try:
             return self._waiting_one() or await self._opened()
         except BaseException:
-            self._places.release()
+            self._leave()
             raise
 
     def _waiting_one(self) -> Connection | None:
@@ -59,14 +62,18 @@ class Pool:
             await self.drop(connection)
             return
         self._idle.append(connection)
-        self._places.release()
+        self._leave()
 
     async def drop(self, connection: Connection) -> None:
         """Close it: nobody knows what state it is in. What it has under way is cancelled."""
         try:
             await _end(connection)
         finally:
-            self._places.release()
+            self._leave()
+
+    def _leave(self) -> None:
+        self.taken -= 1
+        self._places.release()
 
     async def close(self) -> None:
         """Close all that are idle, and the others when they come back. Safe to call twice."""

@@ -18,7 +18,7 @@ from gateway.log import FOLD_VERSION
 from gateway.store import events, messages, turns
 from gateway.store import idempotency as keys
 from gateway.store.batches import Rows, by_tenant
-from gateway.store.claims import Claim
+from gateway.store.claims import LOCK_KEY, Claim
 from gateway.store.engine import turn_to
 from gateway.store.events import LogRow, day_of
 from gateway.store.tables import TERMINAL, responses
@@ -50,7 +50,8 @@ class NewResponse:
     a process must know, as bytes of the caller's) and `prompt_ids`, and its `items` (its own input)
     are stored at once. `entries` are the first ones of its log: how many, and packed.
 
-    `queued_max` bounds how many of its tenant's responses may be queued before it. Raises
+    `queued_max` bounds how many of its tenant's responses may be queued before it, `running_max`
+    (for `queue_all` alone) how many may be generated with it in the background. Raises
     `ValueError` for an owner without a lease, or a lease without an owner.
     """
 
@@ -75,6 +76,7 @@ class NewResponse:
     entries: tuple[int, bytes] | None = None
     idempotency: IdempotencyKey | None = None
     queued_max: int | None = None
+    running_max: int | None = None
 
     def __post_init__(self) -> None:
         if (self.owner is None) != (self.lease_s is None):
@@ -167,6 +169,11 @@ _NEW: Final = Rows(
     ],
 )
 _GIVEN: Final = ", ".join(name for name in _NEW.columns if name not in {"lease", "entries"})
+_NAMED: Final = ", ".join(
+    name
+    for name in _NEW.columns
+    if name not in {"lease", "entries", "status", "owner", "epoch", "attempts"}
+)
 _INSERT_ALL: Final = text(f"""
 WITH new AS MATERIALIZED (
     SELECT * FROM {_NEW.source}
@@ -181,6 +188,44 @@ WITH new AS MATERIALIZED (
 )
 INSERT INTO messages (tenant_id, {messages.ADDED.names})
 SELECT CAST(:tenant AS uuid), item.* FROM {messages.ADDED.source}
+""")  # noqa: S608 - constants only
+# Seen under the lock of those who claim, so the bound holds for all of them. Nobody is overtaken:
+# as long as one of its tenant is queued, the next one is, too.
+_QUEUE_ALL: Final = text(f"""
+WITH standing AS MATERIALIZED (
+    SELECT count(*) FILTER (WHERE status = 'queued') AS queued,
+           count(*) FILTER (WHERE status = 'in_progress' AND background) AS running
+    FROM responses
+    WHERE tenant_id = :tenant AND status IN ('queued', 'in_progress')
+), placed AS (
+    SELECT new.*, row_number() OVER (ORDER BY id) AS place, standing.queued,
+           CASE WHEN standing.queued = 0 AND current_setting('app.has_lock') = 'true'
+                THEN greatest(CAST(:running_max AS integer) - standing.running, 0) ELSE 0
+           END AS free
+    FROM standing, {_NEW.source}
+), taken AS MATERIALIZED (
+    SELECT *, place <= free AS begins
+    FROM placed
+    WHERE place <= free OR queued + place - free <= :queued_max
+), accepted AS (
+    INSERT INTO responses ({_NAMED}, tenant_id, status, owner, lease_until, epoch, attempts)
+    SELECT {_NAMED}, CAST(:tenant AS uuid),
+           CASE WHEN begins THEN 'in_progress' ELSE 'queued' END,
+           CASE WHEN begins THEN owner END,
+           CASE WHEN begins THEN clock_timestamp() + lease END,
+           CAST(begins AS integer), CAST(begins AS integer)
+    FROM taken
+), logged AS (
+    INSERT INTO events (tenant_id, response_id, day, epoch, first_entry, entry_count, entries)
+    SELECT CAST(:tenant AS uuid), id, CAST(created_at AT TIME ZONE 'UTC' AS date),
+           CAST(begins AS integer), 0, next_entry, entries
+    FROM taken
+), added AS (
+    INSERT INTO messages (tenant_id, {messages.ADDED.names})
+    SELECT CAST(:tenant AS uuid), item.*
+    FROM {messages.ADDED.source} JOIN taken ON taken.id = item.response_id
+)
+SELECT id, begins FROM taken
 """)  # noqa: S608 - constants only
 _COUNT_QUEUED: Final = text("""
 SELECT count(*) FROM (
@@ -228,22 +273,46 @@ async def insert_all(database: Database, new: Sequence[tuple[TenantId, NewRespon
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
-            await _insert_all(connection, tenant_id, group)
+            await connection.execute(_INSERT_ALL, _all_rows(tenant_id, group))
 
 
-async def _insert_all(
-    connection: Connection, tenant_id: TenantId, new: Sequence[NewResponse]
-) -> None:
+async def queue_all(
+    database: Database, new: Sequence[tuple[TenantId, NewResponse]]
+) -> dict[int, bool]:
+    """Accept several durable background responses in one transaction, with all that they bring.
+
+    By its place: has it begun under its `owner`, claimed with epoch 1 as far as `running_max`
+    allows, or (False) is it queued? Those whose queue is full are left out, with nothing of them
+    recorded. None of them has an idempotency key or a conversation. Raises as `insert_all` does.
+    """
+    placed = [(tenant_id, (place, one)) for place, (tenant_id, one) in enumerate(new)]
+    groups = list(by_tenant(placed))
+    became: dict[int, bool] = {}
+    begin = database.transaction(groups[0][0], in_bulk=True, lock_key=LOCK_KEY)
+    async with begin as connection:
+        for tenant_id, group in groups:
+            if tenant_id != groups[0][0]:
+                await turn_to(connection, tenant_id)
+            # Of one tenant, and of one moment: whichever policy was read last is the one.
+            last = group[-1][1]
+            bounds = {"running_max": last.running_max, "queued_max": last.queued_max}
+            rows = _all_rows(tenant_id, [one for _, one in group])
+            accepted = await connection.execute(_QUEUE_ALL, rows | bounds)
+            begins = dict(map(tuple, accepted))
+            became |= {place: begins[one.uuid] for place, one in group if one.uuid in begins}
+    return became
+
+
+def _all_rows(tenant_id: TenantId, new: Sequence[NewResponse]) -> dict[str, Any]:
     items = [
         {"response_id": one.uuid, **messages.row_of(stored)} for one in new for stored in one.items
     ]
     rows = [_row(tenant_id, one) | {"entries": one.entries and one.entries[1]} for one in new]
-    parameters = {
+    return {
         "tenant": tenant_id,
         **_NEW.parameters(rows),
         **messages.ADDED.parameters(items),
     }
-    await connection.execute(_INSERT_ALL, parameters)
 
 
 async def check(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ID_END: Final = 1 << 31
 _LESSONS_MAX: Final = 4
-"""How often it is found out what the events of a stream have in common: it costs as much as four."""
+"""How often it is found out what a stream's events have in common: it costs as much as four."""
 
 _FINISH: Final = {
     "stop": FinishReason.STOP,
@@ -116,9 +116,9 @@ class CompletionReader:
     def _take_in(self, block: bytes) -> None:
         """Whole events: those that look like the ones before are not parsed for their ids."""
         for _ in range(_LESSONS_MAX):
-            if self._shape is not None or not block:
+            end = block.find(b"\n\n") + 2
+            if self._shape is not None or end < 2:
                 break
-            end = block.index(b"\n\n") + 2
             self._parse(block[:end])
             block = block[end:]
         if self._shape is None or self.ending or len(block) > self._frame_bytes_max:

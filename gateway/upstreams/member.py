@@ -11,7 +11,7 @@ from gateway.upstreams.problems import GrammarFailed
 from gateway.upstreams.selection import BackendState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gateway.generation import Listener, TokenRequest
     from gateway.telemetry import Metrics
@@ -48,19 +48,14 @@ class Member:
         self._metrics = metrics
         self._clock = clock
         self._in_flight = 0
+        self._models = _models(backend, {})
 
-    def models(self) -> dict[str, int | None]:
+    def models(self) -> Mapping[str, int | None]:
         """Context lengths by public id.
 
         A configured model that the server does not list is left out, once it has listed any.
         """
-        listed = self.description.models if self.description is not None else {}
-        offered = self.backend.models or {name: name for name in listed}
-        return {
-            model: self.backend.context_lengths.get(model) or listed.get(served)
-            for model, served in offered.items()
-            if served in listed or not listed
-        }
+        return self._models
 
     def state(self) -> BackendState:
         """What selection and operators look at."""
@@ -131,6 +126,7 @@ class Member:
     def described(self, description: Description) -> None:
         """What the backend says of itself now; what it does not say has not changed."""
         self.description = description
+        self._models = _models(self.backend, description.models)
         self.reached = True
         if description.engine is not None:
             self.engine = description.engine
@@ -171,3 +167,12 @@ class Member:
 
     def _report(self) -> None:
         self._metrics.upstream_is_up(self.backend.name, int(self.health.healthy))
+
+
+def _models(backend: Backend, listed: Mapping[str, int | None]) -> dict[str, int | None]:
+    offered = backend.models or {name: name for name in listed}
+    return {
+        model: backend.context_lengths.get(model) or listed.get(served)
+        for model, served in offered.items()
+        if served in listed or not listed
+    }

@@ -212,7 +212,7 @@ class Pool:
             yield self._members[state.name]
 
     def _serving(self, model: str) -> list[BackendState]:
-        states = [state for state in self.snapshot() if model in state.models]
+        states = [m.state() for m in self._members.values() if model in m.models()]
         if not states:
             raise ModelNotFound(model)
         return states

@@ -74,7 +74,7 @@ class InferenceServer:
         self._stop_ids = tuple(stop_ids)
         self._timeouts = timeouts
         self._limits = limits
-        self._spell = spell or Spelling()
+        self._spell = Spelling() if spell is None else spell
         headers = {**backend.headers(), "content-type": "application/json"}
         self._post = Post(client, backend.url("/v1/completions"), headers)
         self._exchanges: set[Exchange] = set()

@@ -16,7 +16,7 @@ BLOCK_IDS: Final = 1024
 KEPT_FROM_IDS: Final = 16 * BLOCK_IDS
 """A shorter prompt is spelled sooner than looked up."""
 _ID_BYTES: Final = 11
-"""What an id takes at most that is kept: four bytes to look it up by, and six digits and a comma."""
+"""Of an id that is kept: four to look it up by, six digits and a comma."""
 
 
 class Spelling:
@@ -31,6 +31,10 @@ class Spelling:
         """At most `kept_bytes_max` bytes are kept, the least recently used first to go."""
         self._blocks_max = kept_bytes_max // (BLOCK_IDS * _ID_BYTES)
         self._blocks: OrderedDict[tuple[str, bytes], bytes] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many blocks are kept."""
+        return len(self._blocks)
 
     def __call__(self, ids: Sequence[int], *, owner: str) -> bytes:
         """A JSON array; `owner` stands for whose prompt it is."""

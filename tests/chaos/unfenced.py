@@ -18,14 +18,15 @@ from gateway.store import events
 
 UNFENCED: Final = """
 WITH held AS (
-    SELECT parcel.tenant_id, parcel.response_id, parcel.epoch, parcel.day,
-           head.next_entry AS first_entry, parcel.entry_count, parcel.entries
+    SELECT sent.tenant_id, sent.response_id, sent.epoch, sent.day, head.next_entry AS first_entry,
+           sent.entry_count, substring(CAST(:entries AS bytea) FROM place + 1 FOR size) AS entries
     FROM unnest(
-        CAST(:tenants AS uuid[]), CAST(:responses AS uuid[]), CAST(:epochs AS integer[]),
-        CAST(:days AS date[]), CAST(:firsts AS integer[]), CAST(:counts AS integer[]),
-        CAST(:entries AS bytea[])
-    ) AS parcel (tenant_id, response_id, epoch, day, first_entry, entry_count, entries)
-    JOIN responses AS head ON head.tenant_id = parcel.tenant_id AND head.id = parcel.response_id
+        CAST(CAST(:tenants AS text) AS uuid[]), CAST(CAST(:responses AS text) AS uuid[]),
+        CAST(CAST(:epochs AS text) AS integer[]), CAST(CAST(:days AS text) AS date[]),
+        CAST(CAST(:firsts AS text) AS integer[]), CAST(CAST(:counts AS text) AS integer[]),
+        CAST(CAST(:places AS text) AS integer[]), CAST(CAST(:sizes AS text) AS integer[])
+    ) AS sent (tenant_id, response_id, epoch, day, first_entry, entry_count, place, size)
+    JOIN responses AS head ON head.tenant_id = sent.tenant_id AND head.id = sent.response_id
     ORDER BY head.tenant_id, head.id
     FOR NO KEY UPDATE OF head
 ), moved AS (
@@ -33,10 +34,13 @@ WITH held AS (
     FROM held
     WHERE head.tenant_id = held.tenant_id AND head.id = held.response_id
     RETURNING held.*
+), added AS (
+    INSERT INTO events (tenant_id, response_id, epoch, day, first_entry, entry_count, entries)
+    SELECT tenant_id, response_id, epoch, day, first_entry, entry_count, entries FROM moved
 )
-INSERT INTO events (tenant_id, response_id, epoch, day, first_entry, entry_count, entries)
-SELECT tenant_id, response_id, epoch, day, first_entry, entry_count, entries FROM moved
-RETURNING response_id
+SELECT unknown.id
+FROM unnest(CAST(CAST(:responses AS text) AS uuid[])) AS unknown (id)
+WHERE unknown.id NOT IN (SELECT response_id FROM moved)
 """
 
 

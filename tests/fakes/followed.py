@@ -33,7 +33,7 @@ from tests.fakes.toy_logs import FRAMING
 from tests.fakes.toy_parser import ToyParser
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
     from datetime import date
 
     from gateway.log import Entry
@@ -224,6 +224,17 @@ class Stage:
         """All that a stream from `after` on yields."""
         stored = self.table.load()
         return [batch async for batch in self.feed.follow(TENANT, stored, after)]
+
+    async def play(self, after: int = -1) -> list[list[Event]]:
+        """The same as it is shown; now and then it has to be waited for."""
+        shown: list[list[Event]] = []
+
+        def show(events: list[Event]) -> Awaitable[None] | None:
+            shown.append(list(events))
+            return asyncio.sleep(0) if len(shown) % 3 == 2 else None
+
+        await self.feed.play(TENANT, self.table.load(), show, after=after)
+        return shown
 
 
 def folded(log: Sequence[Entry], *, background: bool = True) -> list[Event]:

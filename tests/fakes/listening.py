@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -47,13 +49,16 @@ class Led(Heard):
     _room: asyncio.Event = field(default_factory=asyncio.Event)
     _since_room: int = 0
 
+    @override
     def hear(self, chunk: TokenChunk) -> bool:
+        assert not self.is_full, "nobody asked whether there is room"
         self.chunks.append(chunk)
         self._since_room += 1
         self.is_full = self.width is not None and self._since_room >= self.width
         self.news.set()
         return self.stop_after is None or len(self.chunks) < self.stop_after
 
+    @override
     async def room(self) -> None:
         self.held.set()
         await self._room.wait()
@@ -79,6 +84,7 @@ class Faulty(Heard):
 
     error: Exception = field(kw_only=True)
 
+    @override
     def hear(self, chunk: TokenChunk) -> bool:
         self.chunks.append(chunk)
         raise self.error

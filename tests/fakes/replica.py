@@ -123,7 +123,7 @@ class Replica:
         self.keeper = Keeper(
             partial(claims.heartbeat, database, self.owner, lease_s=habits.terms.lease_s),
             partial(claims.heads, database),
-            Rhythm(lease_s=habits.keeper_lease_s, heartbeat_s=0.05, poll_s=0.05),
+            Rhythm(lease_s=habits.keeper_lease_s, heartbeat_s=0.5, poll_s=0.05),
             self.metrics,
         )
         self.archive = Archive(
@@ -166,16 +166,18 @@ class Replica:
                 self.lives,
                 new_fold_for,
                 reader_events_max=100,
-            )
+            ),
+            claimed_max=habits.running_max,
         )
         self.scheduler = Scheduler(
             database,
             self.runs,
             self.keeper,
-            Appetite(habits.terms, habits.running_max, 0.02, habits.read_bytes_max),
+            Appetite(habits.terms, 0.02, habits.read_bytes_max),
             owner=self.owner,
             metrics=self.metrics,
         )
+        self.runs.when_one_ends(self.scheduler.one_ended)
         self.sweep = Sweep(
             database, self.archive, self.keeper, attempts_max=habits.terms.attempts_max
         )
@@ -197,13 +199,15 @@ async def replica(
     """A replica that writes; at the end it drains, if it can."""
     one = Replica(database, tokens, habits)
     async with asyncio.TaskGroup() as group:
-        writing = group.create_task(one.writer.run())
+        helpers = [group.create_task(run()) for run in (one.writer.run, one.archive.run)]
         await one.keeper.heartbeat()
         try:
             yield one
         finally:
             await one.supervisor.drain()
-            writing.cancel()
+            for helper in helpers:
+                helper.cancel()
+    await one.archive.flush()
 
 
 def background(tenant: TenantId, *, spec: RunSpecification | None = None) -> RunSpecification:

@@ -1,4 +1,4 @@
-"""Record what the workloads cost now: `python -m tests.guards.record`, for one version of Python."""
+"""Records what the workloads cost under this version of Python: `python -m tests.guards.record`."""
 
 from __future__ import annotations
 

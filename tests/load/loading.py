@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tests.load import accounting
@@ -46,6 +46,10 @@ class Load:
     def words(self) -> int:
         return self.tokens - FRAMING_TOKENS
 
+    def shared(self, share: float) -> Load:
+        """As many streams with fewer requests, though every stream sends one."""
+        return replace(self, requests=max(int(self.requests * share), self.streams))
+
     @property
     def seconds_max(self) -> float:
         """After that it is given up."""
@@ -60,20 +64,25 @@ def measure(
     load: Load,
     *,
     children: Sequence[Child] | None = None,
+    body: bytes | None = None,
     during: Callable[[subprocess.Popen[bytes]], None] | None = None,
 ) -> dict[str, float]:
     """Run the load once; `children` are asked in turn, otherwise the system's own process.
+
+    `body` is another request than the system's usual one, for as many tokens. `during` is called
+    with the process of the clients once the load has begun.
 
     Figures: those of native/load.c, `cpu_us` (of the system, per token), `database_us` (of all of
     PostgreSQL's processes), `cpu_ms_per_request`, `tokens_per_s`, `tokens_per_event`, `busy` (cores
     used by the system), `backend_busy` and `client_busy`. Raises `RunVoid`, or `RowFailed` for a
     peer.
     """
+    load = load.shared(system.share)
     asked = list(children or [stack.child(system)])
     pids = [child.pid for child in asked]
     accounting.settle([*pids, *stack.database_pids(system)])
     before = _charged(pids, stack.database_pids(system), stack.backend.pid)
-    seen = run(stack, system, load, asked, during=during)
+    seen = run(stack, system, load, asked, body=body, during=during)
     accounting.settle([*pids, *stack.database_pids(system)])
     after = _charged(pids, stack.database_pids(system), stack.backend.pid)
     system_s, database_s, backend_s = (b - a for a, b in zip(before, after, strict=True))
@@ -106,14 +115,15 @@ def run(
     load: Load,
     children: Sequence[Child],
     *,
+    body: bytes | None = None,
     during: Callable[[subprocess.Popen[bytes]], None] | None = None,
 ) -> Figures:
-    """What the load generator saw. `during` is called once the load has begun."""
-    body = stack.folder / "body.json"
-    body.write_bytes(system.body(load.tokens, streamed=load.streamed))
+    """What the clients saw; see `measure`."""
+    file = stack.new_path("body.json")
+    file.write_bytes(body or system.body(load.tokens, streamed=load.streamed))
     stack.marks.set_rate(load.rate_per_s)
     process = subprocess.Popen(
-        _arguments(stack, system, load, children, body),
+        _arguments(stack, system, load, children, file),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -34,6 +34,16 @@ if TYPE_CHECKING:
     from tests.load.programs import Programs
     from tests.load.systems import Program, System
 
+_AT_ONCE: Final = 4096
+_ROOM: Final[dict[str, Any]] = {
+    "limits": {"responses_in_flight_max": _AT_ONCE},
+    "background": {
+        "running_max": _AT_ONCE,
+        "tenant_running_max": _AT_ONCE,
+        "tenant_queued_max": _AT_ONCE,
+    },
+}
+"""A single tenant asks for everything here, so its share is all there is."""
 _INFO: Final = re.compile(r'"level": ?"info"')
 
 
@@ -63,13 +73,15 @@ class Stack:
         """The process of a system. Raises `RunVoid` when it does not start."""
         program = system.program
         if program not in self._running:
-            self._running[program] = self._ending.enter_context(self.fresh(program))
+            child = self._ending.enter_context(self.fresh(program))
+            print(f"{program} is process {child.pid}", flush=True)
+            self._running[program] = child
         return self._running[program]
 
     def fresh(self, program: Program, **config: Any) -> AbstractContextManager[Child]:
         """A new process of a program, beside any that runs; `config` are sections of a gateway's
         settings file. Raises `RunVoid` when it does not start."""
-        folder = self.folder / f"{program}-{next(self._numbers)}"
+        folder = self.new_path(program)
         folder.mkdir()
         if program == "backend":
             return replaying(folder, self.programs, self.tape, self.marks)
@@ -96,13 +108,17 @@ class Stack:
         said = "\n".join(line for line in lines if not _INFO.search(line))
         return f"Complaints of {system.program}:\n{said[-processes.LOG_CHARS_SHOWN :] or 'none'}"
 
+    def new_path(self, name: str) -> Path:
+        """Where there is nothing yet, in the run's folder."""
+        return self.folder / f"{next(self._numbers)}-{name}"
+
     def close(self) -> None:
         """End what was started on demand."""
         self._ending.close()
 
     @contextmanager
     def _gateway(self, folder: Path, config: dict[str, Any]) -> Iterator[Child]:
-        """`serve` with every setting at its default but where things are."""
+        """`serve` with every setting at its default but where things are, and `_ROOM`."""
         environ = {
             name: value
             for name, value in os.environ.items()
@@ -110,7 +126,7 @@ class Stack:
         }
         file = folder / "gateway.yaml"
         backends = [{"name": "backend", "url": f"http://127.0.0.1:{self.backend.port}"}]
-        file.write_text(json.dumps({"backends": backends, **config}))
+        file.write_text(json.dumps({"backends": backends, **_ROOM, **config}))
         environ |= {
             "GATEWAY_CONFIG": str(file),
             "GATEWAY_AUTH__KEY_PEPPER": PEPPER,

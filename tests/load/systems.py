@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["completions", "chat", "responses"]
 Program = Literal["backend", "nginx", "gateway", "sglang-router", "litellm"]
+SLOW_SHARE: Final = 0.2
 PROMPT: Final = "hi there, please tell me something about the sea"
 PATHS: Final[Mapping[Kind, str]] = {
     "completions": "/v1/completions",
@@ -29,12 +30,16 @@ _LENGTH_KEYS: Final[Mapping[Kind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One way: a program, and the requests it is sent. A peer's failure does not void a run."""
+    """One way: a program, and the requests it is sent. A peer's failure does not void a run.
+
+    `share` of the requests are enough for one that is many times slower.
+    """
 
     name: str
     program: Program
     kind: Kind
     is_peer: bool = False
+    share: float = 1.0
     model: str = MODEL
     extra: Mapping[str, object] = field(default_factory=dict)
 
@@ -75,8 +80,15 @@ SYSTEMS: Final = {
         System(STORED, "gateway", "responses", extra={"store": True}),
         System(BACKGROUND, "gateway", "responses", extra={"store": True, "background": True}),
         System("sglang-router", "sglang-router", "chat", is_peer=True),
-        System("litellm-responses", "litellm", "responses", is_peer=True, extra={"store": False}),
-        System("litellm-chat", "litellm", "chat", is_peer=True),
+        System(
+            "litellm-responses",
+            "litellm",
+            "responses",
+            is_peer=True,
+            share=SLOW_SHARE,
+            extra={"store": False},
+        ),
+        System("litellm-chat", "litellm", "chat", is_peer=True, share=SLOW_SHARE),
     )
 }
 """By name, in the order of the tables."""

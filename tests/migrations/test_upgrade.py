@@ -189,7 +189,8 @@ async def test_who_finds_principals_by_the_names_of_columns_goes_on_across_revis
         async with opened(url) as database, database.owner_transaction() as connection:
             await connection.execute(text(f"SELECT set_config('role', '{APP_ROLE}', true)"))
             rows = await connection.execute(text("SELECT * FROM find_principal('hash')"))
-            return dict(rows.mappings().one())
+            found: dict[str, object] = rows.one()._asdict()
+            return found
 
     def before_them(connection: Connection) -> None:
         command.downgrade(alembic_config(connection), "8c2f6a1be073")

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from gateway.harmony import cutting
 from gateway.harmony.cutting import PIECE_CHARS, pieces
+from gateway.harmony.rendering import Renderer
+from tests.fakes.contexts import user
 from tests.fakes.harmony_oracle import vocabulary
 
-_MARKS = " \n\t\r.,'’/s字。，漢é\u0301²٣1a B\u00a0\u2028\u3000\x1c\u0085_-{}\U0001f600"
+_MARKS = " \n\t\r.,'\u2019/s字\u3002\uff0c漢é\u0301²٣1a B\u00a0\u2028\u3000\x1c\u0085_-{}\U0001f600"
 texts = st.text(st.sampled_from(_MARKS) | st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
@@ -45,8 +47,10 @@ def test_a_text_is_cut_between_its_words() -> None:
     assert cut == ["the", " sea", ",", " the", "\n sea", "."]
 
 
-def test_a_long_text_is_encoded_in_pieces_to_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_message_is_rendered_in_pieces_to_the_same_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.undo()
-    text = "The sea, it's 12,345 miles wide.\n\n  漢字。" * (3 * PIECE_CHARS // 40)
+    text = "The sea, it's 12,345 miles wide.\n\n  \u6f22\u5b57\u3002" * (3 * PIECE_CHARS // 40)
     assert len(list(pieces(text))) > 2
-    assert vocabulary().encode(text) == vocabulary()._encode(text)
+    assert list(Renderer(vocabulary()).render_item(user(text)))[3:-1] == encoded(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
@@ -318,3 +319,15 @@ def test_normalising_twice_changes_nothing(schema: Schema) -> None:
     except InvalidRequest:
         return
     assert function_text("f", normalised(once)) == function_text("f", once)
+
+
+@laws
+@given(contexts, some_options, some_options)
+def test_what_is_kept_of_a_scope_changes_none_of_its_prompts(
+    items: list[ContextItem], chosen: RenderOptions, others: RenderOptions
+) -> None:
+    renderer = Renderer(vocabulary())
+    plain = Renderer(vocabulary()).render(items, chosen)
+    renderer.render(items, replace(others, scope=b"tenant"))
+    for _ in range(2):
+        assert renderer.render(items, replace(chosen, scope=b"tenant")) == plain

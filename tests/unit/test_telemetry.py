@@ -113,6 +113,43 @@ def test_events_of_libraries_are_written_alike_and_without_the_text_of_errors() 
     assert CANARY not in stream.getvalue()
 
 
+def test_what_orjson_cannot_carry_is_escaped() -> None:
+    stream = io.StringIO()
+    configure_logging("info", "json", stream=stream)
+    logging.getLogger("library").warning("half of a pair: \ud800")
+    EventLog("gateway").info("also here", path="/\udfff")
+    library, own = lines(stream)
+    assert library["event"] == "half of a pair: \ud800"
+    assert (own["path"], own["logger"]) == ("/\udfff", "gateway")
+
+
+class Full(io.StringIO):
+    """A disk without room."""
+
+    @override
+    def write(self, _: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_line_that_cannot_be_written_is_lost() -> None:
+    stream = Full()
+    configure_logging("info", "json", stream=stream)
+    EventLog("gateway").error("nobody will know")
+    assert stream.getvalue() == ""
+
+
+def test_logging_can_be_configured_anew() -> None:
+    log = EventLog("gateway")
+    first, second = io.StringIO(), io.StringIO()
+    configure_logging("info", "json", stream=first)
+    log.info("one")
+    configure_logging("warning", "json", stream=second)
+    log.info("two")
+    log.warning("three")
+    assert [line["event"] for line in lines(first)] == ["one"]
+    assert [line["event"] for line in lines(second)] == ["three"]
+
+
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 

@@ -17,6 +17,7 @@ from gateway.upstreams.connection import ConnectionLimits
 from gateway.upstreams.pool import Pool, PoolPolicy
 from gateway.upstreams.transport import KeepAlive
 from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.listening import Heard
 from tests.fakes.raw_http import plain_prompt
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ async def collect(pool: Pool, vllm: Vllm, asked: Node | None = None, **more: Any
     request = TokenRequest(
         "req_1", vllm.model, plain_prompt("Hello"), sampling, "salt", constraint, priority=3
     )
-    chunks = [chunk async for chunk in pool.stream(request)]
+    heard = Heard()
+    await pool.generate(request, heard)
+    chunks = heard.chunks
     for chunk in chunks:
         assert (chunk.logprobs is None) == (sampling.logprobs is None)
     return TokenChunk(

@@ -300,7 +300,7 @@ async def test_nobody_waits_while_a_log_is_folded_for_its_end(
     class Watched(Fold):
         @override
         def apply(self, entry: Entry) -> list[Event]:
-            connections.append(database._engine.pool.checkedout())  # type: ignore[attr-defined]
+            connections.append(database._pool.taken)
             return super().apply(entry)
 
     def watched(head: ResponseHead) -> Callable[[], Fold]:

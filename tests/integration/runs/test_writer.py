@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy import text
 
-from gateway.errors import ClaimLost
+from gateway.errors import ClaimLost, StoreError
 from gateway.log import Entry, Queued, Tokens, unpack
 from gateway.runs.writer import Channel, LogWriter, WriterBounds
 from gateway.store import claims, events, responses
 from gateway.store.claims import Claim
+from gateway.store.engine import Database
 from gateway.store.events import day_of
+from gateway.store.tables import RUNS_ROLE
 from gateway.telemetry import Metrics
 from tests.fakes.stored import CREATED, TERMS, durable_response, let_time_pass
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from gateway.store.engine import Database
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 
@@ -64,11 +66,26 @@ class Office:
         return [entry for row in rows for entry in unpack(row.entries)]
 
 
+@pytest.fixture(params=["any connection", "connections for runs"])
+async def journal(
+    request: pytest.FixtureRequest, database: Database, database_url: str
+) -> AsyncIterator[Database]:
+    """What the writer writes over."""
+    if request.param == "any connection":
+        yield database
+        return
+    one = Database.connect(
+        database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30, for_runs=True
+    )
+    yield one
+    await one.close()
+
+
 @asynccontextmanager
-async def office(database: Database, tenant: TenantId) -> AsyncIterator[Office]:
+async def office(database: Database, tenant: TenantId, journal: Database) -> AsyncIterator[Office]:
     writer = LogWriter(
-        partial(events.append, database),
-        partial(claims.heads, database),
+        partial(events.append, journal),
+        partial(claims.heads, journal),
         BOUNDS,
         metrics=Metrics(),
         committed=lambda _: None,
@@ -93,9 +110,9 @@ async def say(channel: Channel, count: int) -> None:
 
 
 async def test_logs_of_many_runs_are_complete_and_in_order(
-    database: Database, tenant: TenantId
+    database: Database, tenant: TenantId, journal: Database
 ) -> None:
-    async with office(database, tenant) as one:
+    async with office(database, tenant, journal) as one:
         channels = [await one.open() for _ in range(20)]
         async with asyncio.TaskGroup() as group:
             for channel in channels:
@@ -106,7 +123,11 @@ async def test_logs_of_many_runs_are_complete_and_in_order(
 
 
 async def test_connections_that_are_killed_lose_and_repeat_nothing(
-    database: Database, database_url: str, tenant: TenantId, postgres: PostgresServer
+    database: Database,
+    database_url: str,
+    tenant: TenantId,
+    postgres: PostgresServer,
+    journal: Database,
 ) -> None:
     name = urlsplit(database_url).path.removeprefix("/")
     moved = asyncio.Event()
@@ -121,7 +142,7 @@ async def test_connections_that_are_killed_lose_and_repeat_nothing(
             await postgres.execute(TERMINATE.format(name=name))
             kills += 1
 
-    async with office(database, tenant) as one, asyncio.TaskGroup() as group:
+    async with office(database, tenant, journal) as one, asyncio.TaskGroup() as group:
         channels = [await one.open(lambda _: moved.set()) for _ in range(4)]
         killing = group.create_task(kill())
         for _ in range(10):
@@ -136,10 +157,10 @@ async def test_connections_that_are_killed_lose_and_repeat_nothing(
 
 
 async def test_what_is_told_to_be_durable_is_in_the_database(
-    database: Database, tenant: TenantId
+    database: Database, tenant: TenantId, journal: Database
 ) -> None:
     told: list[int] = []
-    async with office(database, tenant) as one:
+    async with office(database, tenant, journal) as one:
         channel = await one.open(told.append)
         for entry in says(3):
             channel.append(entry)
@@ -148,9 +169,9 @@ async def test_what_is_told_to_be_durable_is_in_the_database(
 
 
 async def test_after_a_takeover_the_old_owner_writes_nothing(
-    database: Database, tenant: TenantId
+    database: Database, tenant: TenantId, journal: Database
 ) -> None:
-    async with office(database, tenant) as one:
+    async with office(database, tenant, journal) as one:
         channel, well = await one.open(), await one.open()
         await say(channel, 2)
         await let_time_pass(database, tenant, seconds=TERMS.lease_s + 1)
@@ -166,10 +187,10 @@ async def test_after_a_takeover_the_old_owner_writes_nothing(
 
 
 async def test_a_parcel_that_the_database_takes_for_a_mistake_costs_its_run_only(
-    database: Database, tenant: TenantId
+    database: Database, tenant: TenantId, journal: Database
 ) -> None:
     """An entry number beyond the column's type is the nearest thing to a defect of ours."""
-    async with office(database, tenant) as one:
+    async with office(database, tenant, journal) as one:
         well = await one.open()
         new = durable_response(owner="here")
         await responses.insert(database, tenant, new)
@@ -183,3 +204,13 @@ async def test_a_parcel_that_the_database_takes_for_a_mistake_costs_its_run_only
             await broken.settled()
         assert one.lost == [claim]
         assert await one.log(well) == [Queued(), *says(2)]
+
+
+async def test_connections_for_runs_see_no_body(journal: Database) -> None:
+    async with journal.runs_transaction(in_bulk=True) as connection:
+        await connection.scalar(text("SELECT count(next_entry) FROM responses"))
+    with pytest.raises(StoreError):
+        async with journal.runs_transaction(in_bulk=True) as connection:
+            await connection.scalar(text("SELECT count(body) FROM responses"))
+    async with journal.runs_transaction(in_bulk=True) as connection:
+        assert await connection.scalar(text("SELECT current_user")) == RUNS_ROLE

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import text
 
 from gateway import ids
 from gateway.errors import (
@@ -286,6 +288,38 @@ async def test_known_keys_outlive_the_database_for_a_bounded_time(
     await open_database(postgres, database_url)
     assert await access.authenticate(secret) == expected
     await refusal(access, wrong)
+
+
+WAITING = text(
+    "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
+    " WHERE NOT granted AND datname = current_database()"
+)
+
+
+async def test_who_asks_at_once_is_answered_by_one_look(
+    access: Access, clock: Clock, database: Database
+) -> None:
+    secret = await new_secret(access)
+    expected = await access.authenticate(secret)
+    clock.now += 6.0
+    async with asyncio.TaskGroup() as group, database.owner_transaction() as holding:
+        await holding.script("LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE")
+        asked = [group.create_task(access.authenticate(secret)) for _ in range(3)]
+        while not (waiting := await holding.scalar(WAITING)):
+            assert not asked[0].done()
+        asked[0].cancel()  # it is the one who asks: others have to ask anew
+    assert waiting == 1
+    assert [await one for one in asked[1:]] == [expected] * 2
+
+
+async def test_who_asks_at_once_hears_of_the_same_failure(
+    access: Access, postgres: PostgresServer, database_url: str
+) -> None:
+    secret = await new_secret(access)
+    await close_database(postgres, database_url)
+    asked = [access.authenticate(secret) for _ in range(3)]
+    heard = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(one) for one in heard] == [StoreUnavailable] * 3
 
 
 async def test_wrong_keys_do_not_drive_out_right_ones(

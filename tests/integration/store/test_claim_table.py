@@ -206,9 +206,18 @@ class Twins:
             log = await events.read(
                 self.database, row.tenant_id, uuid, CREATED.date(), bytes_max=2**40
             )
-            assert log == row.log
+            assert_whole(log, row.next_entry)
+            async with self.database.runs_transaction() as connection:
+                rows = await connection.execute(ROWS, {"response": uuid})
+            assert [LogRow(*one) for one in rows] == row.log
             assert_whole(row.log, row.next_entry)
             assert row.epochs == sorted(row.epochs)
+
+
+ROWS: Final = text(
+    "SELECT first_entry, entry_count, entries FROM events WHERE response_id = :response"
+    " ORDER BY first_entry"
+)
 
 
 def assert_whole(log: list[LogRow], next_entry: int) -> None:

@@ -373,7 +373,7 @@ async def test_a_process_that_freezes_while_it_claims_does_not_keep_others_from_
 
     async def freeze() -> None:
         async with frozen.runs_transaction() as connection:
-            await connection.execute(claims._TAKE_TURNS, {"key": claims._LOCK_KEY})
+            await connection.execute(claims._TAKE_TURNS, {"key": claims.LOCK_KEY})
             lock = text("SELECT id FROM responses FOR NO KEY UPDATE")
             assert len((await connection.execute(lock)).all()) == 2
             assert await claimed(database) == sorted(waiting)

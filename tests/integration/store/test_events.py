@@ -192,14 +192,28 @@ async def test_a_log_is_read_from_the_row_that_holds_the_entry(
     assert await read(database, claim, from_entry=6) == rows[2:]
 
 
-@pytest.mark.parametrize(("bytes_max", "rows"), [(1, 1), (102, 1), (103, 2), (204, 2), (999, 3)])
+async def test_rows_of_one_version_that_follow_on_each_other_are_read_as_one(
+    database: Database, tenant: TenantId
+) -> None:
+    claim = await begin(database, tenant)
+    parts = [b"\x01a", b"\x01bc", b"\x02d", b"\x01e"]
+    for first, part in zip([0, 1, 3, 4], parts, strict=True):
+        await events.append(database, [parcel(claim, first, part, count=len(part) - 1)])
+    async with database.transaction(tenant) as connection:
+        await events.add(connection, claim, CREATED, LogRow(9, 1, b"\x01z"))
+    rest = [LogRow(3, 1, b"\x02d"), LogRow(4, 1, b"\x01e"), LogRow(9, 1, b"\x01z")]
+    assert await read(database, claim) == [LogRow(0, 3, b"\x01abc"), *rest]
+    assert await read(database, claim, from_entry=2) == [LogRow(1, 2, b"\x01bc"), *rest]
+
+
+@pytest.mark.parametrize(("bytes_max", "rows"), [(1, 1), (22, 1), (23, 2), (44, 2), (999, 3)])
 async def test_reading_stops_with_the_row_that_reaches_the_bound(
     database: Database, tenant: TenantId, bytes_max: int, rows: int
 ) -> None:
-    assert ROW_BYTES == 100
+    assert ROW_BYTES == 20
     claim = await begin(database, tenant)
     for number in range(3):
-        await events.append(database, [parcel(claim, number, b"ab")])
+        await events.append(database, [parcel(claim, number, b"%d." % number)])
     assert len(await read(database, claim, bytes_max=bytes_max)) == rows
 
 

@@ -118,6 +118,10 @@ def columns(filled: Filled, number: int) -> dict[str, Any]:
     }
 
 
+def array_of(word: str, number: int) -> str:
+    return f"{{{','.join([word] * number)}}}"
+
+
 CLAIM = {
     "owner": "me",
     "lease_s": 10.0,
@@ -128,7 +132,15 @@ CLAIM = {
     "take_over": True,
 }
 SWEEP = {"attempts_max": 4, "fold_version": 1, "orphan_s": 3600.0, "row_limit": 100}
-READ = {"day": CREATED.date(), "from_entry": 3, "bytes_max": 1000, "row_bytes": 100}
+READ = {
+    "day": CREATED.date(),
+    "from_entry": 3,
+    "bytes_max": 1000,
+    "row_bytes": 20,
+    "row_limit": 50,
+}
+NUMBERS = ("epochs", "firsts", "counts", "places", "sizes")
+KEYS_OF_HEADS = ("tenants", "responses")
 KEY = {"key_hash": b"hash", "ttl_s": 600.0}
 
 
@@ -169,13 +181,11 @@ async def test_heads_and_leases_of_many_are_found_by_key(filled: Filled, number:
 
 async def test_an_append_finds_its_heads_by_key(filled: Filled) -> None:
     number = 64
-    parcels = {
-        "days": [CREATED.date()] * number,
-        "firsts": [1] * number,
-        "counts": [1] * number,
-        "entries": [b"."] * number,
-    }
-    found = await plan(filled, events._APPEND, columns(filled, number) | parcels, in_bulk=True)
+    words = {name: array_of("1", number) for name in NUMBERS}
+    ids_of = {name: array_of(ids.new_uuid().hex, number) for name in KEYS_OF_HEADS}
+    days = array_of(str(CREATED.date()), number)
+    sent = words | ids_of | {"days": days, "entries": b"." * number}
+    found = await plan(filled, events._APPEND, sent, in_bulk=True)
     assert no_table_is_scanned(found), found
     assert "Join Filter" not in found, found
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.engine import Database
-    from gateway.store.execution import Result
     from gateway.tenancy import TenantId
 
 
@@ -282,14 +281,14 @@ def statements() -> Iterator[list[str]]:
     """What is sent to the database meanwhile."""
     sent: list[str] = []
 
-    execute = Connection.execute
+    prepare = Connection._prepare
 
-    async def noted(connection: Connection, statement: Any, *parameters: Any) -> Result:
-        sent.append(str(statement))
-        return await execute(connection, statement, *parameters)
+    async def noted(connection: Connection, sql: str) -> Any:
+        sent.append(sql)
+        return await prepare(connection, sql)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connection, "execute", noted)
+        patch.setattr(Connection, "_prepare", noted)
         yield sent
 
 

@@ -29,8 +29,7 @@ from tests.fakes.listening import Faulty, Heard, Led
 from tests.fakes.raw_server import STREAM_HEAD, Act, Gate, RawServer, response
 
 if TYPE_CHECKING:
-    from tests.fakes.listening import Faulty, Heard, Led
-from tests.fakes.raw_server import Script
+    from tests.fakes.raw_server import Script
 
 
 async def test_a_backend_serves_what_it_lists() -> None:

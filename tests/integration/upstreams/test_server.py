@@ -100,7 +100,8 @@ async def test_ids_are_handed_on_before_the_token_counts_are_there(client: Clien
 
 
 async def test_a_connection_is_used_for_the_next_turn(client: Client) -> None:
-    async with serving(turn([1]), turn([2])) as server:
+    whole = ((b"".join(turn([1])),), (b"".join(turn([2])),))
+    async with serving(*whole) as server:
         upstream = upstream_of(server, client)
         for wanted in ([1], [2]):
             assert [i for chunk in await collect(upstream) for i in chunk.ids] == wanted
@@ -232,12 +233,15 @@ async def test_a_silent_generation_can_be_hung_up_on(
 
 async def test_who_has_no_room_for_more_does_not_call_it_silence(client: Client) -> None:
     gate = Gate()
-    async with serving((STREAM_HEAD, said([1]), gate, said([2], "stop"), DONE)) as server:
-        upstream = upstream_of(server, client, Timeouts(stall_s=0.01, tail_s=0.01))
+    slow = (STREAM_HEAD, said([1]), gate, said([2], "stop"), DONE)
+    silent = (STREAM_HEAD, said([1]), Act.STALL)
+    async with serving(slow, silent) as server:
+        upstream = upstream_of(server, client, Timeouts(stall_s=0.02, tail_s=0.02))
         async with led(upstream, width=1) as heard:
             await heard.held.wait()
             assert upstream.hang_up_on_silent(0, begun_only=False) == 0
-            await asyncio.sleep(0.05)  # beyond all patience with a backend
+            with pytest.raises(UpstreamFailed, match="no token in time"):
+                await collect(upstream)  # begun later, it is out of patience with the backend now
             gate.opened.set()
             heard.width = None
             heard.make_room()
@@ -358,7 +362,5 @@ async def test_who_has_heard_enough_hangs_up(client: Client) -> None:
 async def test_what_a_listener_raises_hangs_up_and_comes_out(client: Client) -> None:
     async with serving((STREAM_HEAD, said([1]), Act.STALL)) as server:
         with pytest.raises(ZeroDivisionError):
-            await upstream_of(server, client).generate(
-                REQUEST, Faulty(error=ZeroDivisionError())
-            )
+            await upstream_of(server, client).generate(REQUEST, Faulty(error=ZeroDivisionError()))
         await server.hung_up.wait()

@@ -77,12 +77,12 @@ class Streams:
         yield measure
 
 
-def _times_nginx(row: str, limit: float) -> Target:
-    return Target(row, "CPU per token", "cpu_us", limit, "times", NGINX)
+def _times_nginx(limit: float, *rows: str) -> Iterator[Target]:
+    return (Target(row, "CPU per token", "cpu_us", limit, "times", NGINX) for row in rows)
 
 
-def _parts_targets(*rows: str) -> tuple[Target, ...]:
-    return tuple(Target(row, "CPU per token", "cpu_us", PARTS_LIMIT, "times", SUM) for row in rows)
+def _times_parts(*rows: str) -> Iterator[Target]:
+    return (Target(row, "CPU per token", "cpu_us", PARTS_LIMIT, "times", SUM) for row in rows)
 
 
 _SATURATED_LOAD: Final = Load(streams=64, requests=320, tokens=1000)
@@ -96,10 +96,10 @@ SATURATED: Final = Streams(
     replace(_SATURATED_LOAD, requests=128),
     (*_CPU_COLUMNS, *_BUSY_COLUMNS),
     (
-        _times_nginx(FOREGROUND, 0.95),
-        _times_nginx(BACKGROUND, 1.1),
+        *_times_nginx(0.95, FOREGROUND),
+        *_times_nginx(1.1, BACKGROUND),
         Target(BACKGROUND, "PostgreSQL's CPU, μs per token", "database_us", DATABASE_LIMIT_US),
-        *_parts_targets(FOREGROUND),
+        *_times_parts(FOREGROUND),
     ),
 )
 PACED: Final = Streams(
@@ -108,7 +108,7 @@ PACED: Final = Streams(
     _PACED_LOAD,
     replace(_PACED_LOAD, requests=64, tokens=100, ramp_s=1),
     (*_CPU_COLUMNS, *_LATENCY_COLUMNS, *_BUSY_COLUMNS),
-    (*map(_times_nginx, OURS, (2.2, 2.2, 2.2)), *_parts_targets(FOREGROUND)),
+    (*_times_nginx(2.2, *OURS), *_times_parts(FOREGROUND)),
 )
 MANY: Final = Streams(
     "c",
@@ -116,5 +116,6 @@ MANY: Final = Streams(
     _MANY_LOAD,
     replace(_MANY_LOAD, tokens=60, ramp_s=3),
     (*_CPU_COLUMNS, *_LATENCY_COLUMNS, *_BUSY_COLUMNS),
-    (*map(_times_nginx, OURS, (1.8, 1.8, 1.8)), *_parts_targets(FOREGROUND)),
+    (*_times_nginx(1.8, *OURS), *_times_parts(FOREGROUND)),
+    is_quick=False,
 )

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count, cycle
 from typing import TYPE_CHECKING
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.api import sse
 from gateway.api.body import ClientDisconnected
 from gateway.api.streaming import EventStream, StreamLimits
+from gateway.log import Alive, Finished
 from gateway.protocol.events import Event
 from gateway.protocol.showing import play_batches
+from gateway.runs.live import LiveLog
+from tests.fakes.toy_logs import new_fold
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -176,3 +182,53 @@ async def test_what_makes_the_events_fail_is_raised_as_it_is(comments: bool) -> 
     stream = EventStream(Client().send, LIMITS, partial(sse.frame, obfuscate=False))
     with pytest.raises(ValueError, match="a defect"):
         await stream.write(partial(play_batches, broken()), comments=comments)
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=4), max_size=6),
+    st.lists(st.integers(0, 2), min_size=1, max_size=6),
+    st.integers(1, 200),
+    st.booleans(),
+)
+def test_a_client_of_any_pace_gets_every_frame_once_in_order(
+    sizes: list[list[int]], pace: list[int], write_bytes_max: int, comments: bool
+) -> None:
+    numbers = count()
+    batches = [
+        [Event("response.output_text.delta", next(numbers), b"x" * size) for size in batch]
+        for batch in sizes
+    ]
+    batches.append([Event("response.completed", next(numbers), b"{}")])
+    turns, writes = cycle(pace), list[bytes]()
+
+    async def send(message: Message) -> None:
+        for _ in range(next(turns)):
+            await asyncio.sleep(0)
+        writes.append(message.get("body", b""))
+
+    async def played() -> None:
+        limits = StreamLimits(60, write_bytes_max, 60)
+        stream = EventStream(send, limits, sse.plain)
+        await stream.write(ready(*batches).play, comments=comments)
+
+    asyncio.run(played())
+    frames = [sse.plain(event) for batch in batches for event in batch]
+    assert b"".join(writes) == b"".join([*frames, sse.DONE])
+    assert all(write.endswith(b"\n\n") for write in writes if write)
+
+
+async def test_what_a_client_keeps_up_with_is_written_where_it_is_shown() -> None:
+    client, live = Client(), LiveLog(new_fold, reader_events_max=10)
+    stream = EventStream(client.send, LIMITS, sse.plain)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(stream.write(live.play, comments=False))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for written in range(1, 5):
+            live.append(Alive())
+            # Of the first entry come two events, in one write.
+            assert len(client.messages) == 1 + written
+        finished = Finished("completed", 1)
+        live.close(finished, live.fold.apply(finished))
+        assert client.body.endswith(sse.DONE)
+    assert client.messages[-1] == END

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from starlette.responses import PlainTextResponse
+from typing_extensions import override
 
-from gateway.cli.connection import BUSY, NO_REQUEST
+from gateway.cli.connection import BUSY, NO_REQUEST, HeadHolder
 from gateway.cli.serving import Server, listen
 from gateway.settings import Server as ServerSettings
 
@@ -109,3 +111,91 @@ async def test_a_connection_too_many_may_try_again() -> None:
     assert status == "HTTP/1.1 503 Service Unavailable"
     assert headers["retry-after"] == "1"
     assert (error["message"], error["code"]) == (BUSY, "server_is_overloaded")
+
+
+class Wire(asyncio.Transport):
+    """Keeps each write by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    @override
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+    @override
+    def is_closing(self) -> bool:
+        return self.closed
+
+    @override
+    def close(self) -> None:
+        self.closed = True
+
+
+def answering() -> tuple[Any, Wire]:
+    """An answer that is about to begin, and where it goes."""
+    wire = Wire()
+    cycle: Any = SimpleNamespace(transport=wire)
+    cycle.transport = HeadHolder(cycle, asyncio.get_running_loop())
+    return cycle, wire
+
+
+async def test_a_head_leaves_with_the_first_of_its_body() -> None:
+    cycle, wire = answering()
+    cycle.transport.write(b"head")
+    cycle.transport.write(b"body")
+    assert wire.writes == [b"headbody"]
+    assert cycle.transport is wire
+    await asyncio.sleep(0)
+    assert wire.writes == [b"headbody"]
+
+
+async def test_a_head_alone_leaves_in_the_same_turn_of_the_loop() -> None:
+    cycle, wire = answering()
+    cycle.transport.write(b"head")
+    await asyncio.sleep(0)
+    assert wire.writes == [b"head"]
+    cycle.transport.write(b"body")
+    assert wire.writes == [b"head", b"body"]
+
+
+async def test_a_head_leaves_before_its_connection_is_closed() -> None:
+    cycle, wire = answering()
+    cycle.transport.write(b"head")
+    assert not cycle.transport.is_closing()
+    cycle.transport.close()
+    assert (wire.writes, wire.closed) == ([b"head"], True)
+
+
+async def test_a_head_for_a_connection_that_is_gone_is_dropped() -> None:
+    cycle, wire = answering()
+    cycle.transport.write(b"head")
+    wire.closed = True
+    await asyncio.sleep(0)
+    assert wire.writes == []
+
+
+async def test_a_stream_s_head_comes_before_there_is_a_body() -> None:
+    going_on = asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await application(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await going_on.wait()
+        await send({"type": "http.response.body", "body": b"hello", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    with listen(HOST, 0, 10) as listener:
+        async with Server(slow, listener, SETTINGS) as server, asyncio.timeout(WAIT_S):
+            port = int(server.url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(GET)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            going_on.set()
+            assert await reader.readuntil(b"0\r\n\r\n") == b"5\r\nhello\r\n0\r\n\r\n"
+            writer.close()
+            await writer.wait_closed()

@@ -68,6 +68,7 @@ def test_whoever_joins_when_gets_the_rest_once(log: list[Entry], data: st.DataOb
     )
     read_bytes_max = data.draw(st.sampled_from([1, 40, 10_000]))
     slice_s = data.draw(st.sampled_from([0.0, 1.0]))
+    is_shown = data.draw(st.booleans())
 
     async def play() -> list[tuple[int, list[list[Event]]]]:
         stage = Stage(read_bytes_max=read_bytes_max, slice_s=slice_s)
@@ -79,7 +80,8 @@ def test_whoever_joins_when_gets_the_rest_once(log: list[Entry], data: st.DataOb
                     stage.append(rest[:number])
                     rest = rest[number:]
                 elif step == "join":
-                    readers.append((number, group.create_task(stage.read(number))))
+                    read = stage.play if is_shown else stage.read
+                    readers.append((number, group.create_task(read(number))))
                 elif step == "pass":
                     await pass_turns(number)
                 elif rest:
@@ -141,12 +143,14 @@ async def test_a_stream_that_is_beyond_the_head_waits() -> None:
 
 
 async def test_a_drain_ends_streams_without_an_end() -> None:
-    remote, local = Stage(), Stage()
-    local.come()
-    for stage in (remote, local):
+    stages = [Stage() for _ in range(4)]
+    for stage in stages[:2]:
+        stage.come()
+    for stage in stages:
+        read = stage.play if stage in stages[::2] else stage.read
         stage.append(LOG[:4])
         async with stage.running(), asyncio.TaskGroup() as group:
-            reading = group.create_task(stage.read())
+            reading = group.create_task(read())
             await pass_turns()
             assert not reading.done()
             stage.feed.close()
@@ -154,7 +158,7 @@ async def test_a_drain_ends_streams_without_an_end() -> None:
         events = [event for batch in reading.result() for event in batch]
         assert events == folded(LOG[:4])
         assert all(reading.result())
-        assert await stage.read() == []
+        assert await read() == []
         assert stage.followers[-1] == 0
 
 

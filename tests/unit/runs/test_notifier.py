@@ -61,6 +61,7 @@ async def test_a_notice_is_sent() -> None:
 async def test_what_comes_while_one_is_sent_goes_together_and_once() -> None:
     wire = Wire(busy=asyncio.Event())
     async with running(wire) as notifier:
+        notifier.followed([ONE, TWO])
         notifier.announce(Notice("work"))
         await wire.until_reached()
         for responses in ([ONE], [TWO, ONE], [ONE]):
@@ -75,7 +76,7 @@ async def test_what_comes_while_one_is_sent_goes_together_and_once() -> None:
 async def test_what_cannot_be_sent_is_dropped_and_the_next_is_sent() -> None:
     wire = Wire(failures=[StoreUnavailable("gone"), StoreUnavailable("gone")])
     async with running(wire) as notifier:
-        for kind in ("work", "log", "ended"):
+        for kind in ("work", "follow", "ended"):
             notifier.announce(Notice(kind))
             await wire.until_reached()
     assert wire.sent == [[Notice("ended")]]
@@ -90,3 +91,35 @@ async def test_the_last_ones_are_sent_without_a_task() -> None:
     await notifier.flush()
     await notifier.flush()
     assert wire.sent == [[Notice("work")]]
+
+
+async def test_a_log_is_told_of_only_while_somebody_follows_it() -> None:
+    wire = Wire()
+    notifier = Notifier(wire.send, followed_s=0.0)
+    notifier.followed([ONE])
+    notifier.committed([ONE])
+    await notifier.flush()
+    assert wire.sent == []
+    notifier = Notifier(wire.send)
+    notifier.committed([ONE])
+    notifier.followed([ONE])
+    notifier.followed([ONE])
+    notifier.committed([ONE, TWO])
+    notifier.announce(Notice("log", (TWO,)))
+    await notifier.flush()
+    assert wire.sent == [[Notice("log", (ONE,))]]
+
+
+async def test_what_is_followed_from_here_alone_is_not_told_of() -> None:
+    wire = Wire()
+    notifier = Notifier(wire.send)
+    notifier.announce(Notice("follow", (ONE,)))
+    await notifier.flush()
+    notifier.followed([ONE])
+    notifier.committed([ONE])
+    await notifier.flush()
+    assert wire.sent == [[Notice("follow", (ONE,))]]
+    notifier.followed([ONE])
+    notifier.committed([ONE])
+    await notifier.flush()
+    assert wire.sent[1:] == [[Notice("log", (ONE,))]]

@@ -125,6 +125,18 @@ async def test_nothing_is_looked_at_while_nothing_is_watched() -> None:
         assert len(heads.looks) == looks
 
 
+async def test_whoever_writes_is_asked_to_tell_as_long_as_somebody_watches() -> None:
+    asked: list[tuple[UUID, ...]] = []
+    heads = Heads()
+    tails = Tails(heads, interval_s=0, pause_s=0, follow=asked.append)
+    async with running(tails):
+        with tails.watch(TENANT, ONE), tails.watch(TENANT, ONE), tails.watch(TENANT, TWO):
+            await heads.next_look()
+            assert asked == []
+            await turns()
+            assert asked == [(ONE, TWO)]
+
+
 async def test_followers_of_one_response_share_its_tail() -> None:
     heads = Heads({ONE: head(1)})
     tails = Tails(heads, interval_s=NEVER_S, pause_s=0)

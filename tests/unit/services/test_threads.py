@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from contextlib import closing
 
 import pytest
 
+from gateway.errors import RateLimited
 from gateway.services.threads import Threads
 
 
@@ -26,3 +28,16 @@ async def test_what_work_raises_is_raised() -> None:
         pytest.raises(ValueError, match="too long"),
     ):
         await threads.run(refuse, size_bytes=11)
+
+
+async def test_work_that_would_make_too_much_wait_is_refused_and_taken_when_there_is_room() -> None:
+    go_on = threading.Event()
+    with closing(Threads(threads_max=1, inline_bytes_max=0, waiting_bytes_max=10)) as threads:
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(threads.run(go_on.wait, size_bytes=99))  # alone it may be
+            await asyncio.sleep(0)
+            with pytest.raises(RateLimited, match="as many large requests"):
+                await threads.run(go_on.wait, size_bytes=1)
+            go_on.set()
+        assert first.result()
+        assert await threads.run(go_on.is_set, size_bytes=10)

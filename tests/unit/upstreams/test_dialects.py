@@ -34,7 +34,13 @@ UNKNOWN = Dialect()
 
 def sent(dialect: Dialect, request: TokenRequest = REQUEST) -> dict[str, Any]:
     grammar = dialect.grammar(request)
-    body = dialect.body(request, served_model="served", stop_ids=STOP_IDS, prompt=orjson.dumps(request.prompt_ids), grammar=grammar)
+    body = dialect.body(
+        request,
+        served_model="served",
+        stop_ids=STOP_IDS,
+        prompt=orjson.dumps(request.prompt_ids),
+        grammar=grammar,
+    )
     found: dict[str, Any] = orjson.loads(body)
     return found
 

@@ -24,8 +24,8 @@ _LOG = text("SELECT entries FROM events WHERE response_id = :id ORDER BY first_e
 async def log_of(database: Database, response_id: str) -> list[Entry]:
     """The log of a response in the background."""
     async with database.runs_transaction() as connection:
-        rows = await connection.execute(_LOG, {"id": ids.parse_response_id(response_id)})
-        return [entry for packed in rows.scalars() for entry in unpack(packed)]
+        rows = await connection.scalars(_LOG, {"id": ids.parse_response_id(response_id)})
+        return [entry for packed in rows for entry in unpack(packed)]
 
 
 async def check_bill(response: dict[str, Any], database: Database, backends: Backends) -> None:

@@ -1,0 +1,177 @@
+"""Statements of Core as asyncpg executes them: what goes over the wire and what comes back."""
+
+from __future__ import annotations
+
+from array import array
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Column, Interval, bindparam, column, func, literal, select, text
+from sqlalchemy.types import Boolean, DateTime, Integer, LargeBinary, Text, Uuid
+
+from gateway import ids
+from gateway.errors import StoreError, StoreUnavailable
+from gateway.store.batches import Rows, by_tenant
+from gateway.store.engine import Database
+from gateway.store.execution import compiled
+from gateway.store.types import ClientText, TokenIds
+from gateway.tenancy import TenantId
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.fakes.postgres import PostgresServer
+
+COLUMNS: dict[str, Any] = {
+    "a_text": Text(),
+    "a_client_text": ClientText(),
+    "some_ids": TokenIds(),
+    "bytes": LargeBinary(),
+    "a_time": DateTime(timezone=True),
+    "an_id": Uuid(),
+    "yes": Boolean(),
+    "number": Integer(),
+}
+
+
+@pytest.fixture
+def database(shared_database: Database) -> Database:
+    return shared_database
+
+
+@pytest.fixture(params=[0, 1, None])
+async def with_cache(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[Database]:
+    """A connection that keeps no statement, one, or as many as it likes."""
+    opened = Database.connect(
+        database_url,
+        pool_size_max=1,
+        command_timeout_s=30,
+        connect_timeout_s=30,
+        statement_cache_size=request.param,
+    )
+    yield opened
+    await opened.close()
+
+
+async def test_statements_take_turns_on_one_connection(with_cache: Database) -> None:
+    first, second = text("SELECT :one + 1 AS sum"), select(bindparam("word", type_=Text))
+    for number in range(3):
+        async with with_cache.owner_transaction() as connection:
+            assert await connection.scalar(
+                text("SELECT CAST(:one AS integer) + 1 AS sum"), {"one": number}
+            ) == (number + 1)
+            assert await connection.scalar(second, {"word": "w"}) == "w"
+    assert compiled(first, ("one",)) is compiled(first, ("one",))
+
+
+async def test_rows_have_named_fields_and_unpack(database: Database) -> None:
+    statement = text("SELECT 1 AS one, 'b' AS two UNION ALL SELECT 2, 'c' ORDER BY 1")
+    async with database.owner_transaction() as connection:
+        result = await connection.execute(statement)
+        assert [(row.one, row.two) for row in result] == [(1, "b"), (2, "c")]
+        assert [tuple(row) for row in result.all()] == [(1, "b"), (2, "c")]
+        assert result.rowcount == 2
+        assert (await connection.scalars(statement)).all() == [1, 2]
+        with pytest.raises(ValueError, match="unpack"):
+            result.one_or_none()
+        none = await connection.execute(text("SELECT 1 WHERE false"))
+        assert none.one_or_none() is None
+        assert await connection.scalar(text("SELECT 1 WHERE false")) is None
+
+
+async def test_a_statement_brings_values_of_its_own(database: Database) -> None:
+    statement = select(literal("x").label("own"), (func.now() + bindparam("wait", type_=Interval)))
+    async with database.owner_transaction() as connection:
+        row = (await connection.execute(statement, {"wait": timedelta(hours=1)})).one()
+    assert row.own == "x"
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "a_text": st.none() | st.text(st.characters(codec="ascii", exclude_characters="\0")),
+            "a_client_text": st.none() | st.text(),
+            "some_ids": st.none()
+            | st.lists(st.integers(0, 2**32 - 1)).map(lambda i: array("I", i)),
+            "bytes": st.none() | st.binary(max_size=20),
+            "a_time": st.none() | st.datetimes(timezones=st.just(UTC)),
+            "an_id": st.none() | st.uuids(),
+            "yes": st.none() | st.booleans(),
+            "number": st.none() | st.integers(-(2**31), 2**31 - 1),
+        }
+    ),
+    max_size=5,
+)
+
+
+@given(rows=ROWS)
+async def test_rows_in_arrays_are_the_rows_one_by_one(
+    shared_database: Database, rows: list[dict[str, object]]
+) -> None:
+    many = Rows("sent", [Column(name, kind) for name, kind in COLUMNS.items()])
+    together = text(f"SELECT * FROM {many.source}").columns(
+        *(column(name, kind) for name, kind in COLUMNS.items())
+    )
+    one = select(*(bindparam(name, type_=kind).label(name) for name, kind in COLUMNS.items()))
+    async with shared_database.owner_transaction() as connection:
+        received = (await connection.execute(together, many.parameters(rows))).all()
+        assert [row._asdict() for row in received] == rows
+        for row in rows:
+            assert (await connection.execute(one, row)).one()._asdict() == row
+
+
+def test_tenants_are_ascending_and_their_rows_in_order() -> None:
+    tenants = sorted(TenantId(ids.new_uuid()) for _ in range(3))
+    rows = [(tenants[at % 3], at) for at in (5, 1, 0, 4, 3)]
+    assert list(by_tenant(rows)) == [(tenants[0], [0, 3]), (tenants[1], [1, 4]), (tenants[2], [5])]
+
+
+async def test_a_failure_that_was_overlooked_is_not_taken_for_a_commit(database: Database) -> None:
+    async def overlook() -> None:
+        async with database.owner_transaction() as connection:
+            with pytest.raises(asyncpg.DivisionByZeroError):
+                await connection.execute(text("SELECT 1 / 0"))
+
+    with pytest.raises(StoreUnavailable):
+        await overlook()
+
+
+async def test_an_error_of_the_caller_undoes_everything(database: Database) -> None:
+    async def break_off() -> None:
+        async with database.owner_transaction() as connection:
+            await connection.script("CREATE TABLE passing ()")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await break_off()
+    async with database.owner_transaction() as connection:
+        assert await connection.scalar(text("SELECT to_regclass('passing')")) is None
+
+
+async def test_a_direct_connection_keeps_its_statements_and_nothing_else(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    opened = Database.connect(
+        database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
+    )
+    async with opened.transaction(TenantId(ids.new_uuid())) as connection:
+        await connection.execute(text("SELECT 1"))
+    async with opened.owner_transaction() as connection:
+        await connection.script("ROLLBACK; BEGIN")
+        state = text(
+            "SELECT current_user = session_user, current_setting('app.tenant_id'),"
+            " (SELECT count(*) FROM pg_prepared_statements) > 0"
+        )
+        assert tuple((await connection.execute(state)).one()) == (True, "", True)
+    await opened.close()
+
+
+async def test_a_mistake_names_no_value(database: Database) -> None:
+    with pytest.raises(StoreError) as caught:
+        async with database.owner_transaction() as connection:
+            await connection.execute(text("SELECT CAST(:word AS integer)"), {"word": "secret"})
+    assert "secret" not in str(caught.value)

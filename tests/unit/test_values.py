@@ -1,0 +1,39 @@
+"""Values that are made for each token are like any other value."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.generation import Place, SegmentText, TokenChunk, TokenLogprob, Where
+from gateway.log import Tokens
+from gateway.protocol.events import Event
+
+VALUES = [
+    (Tokens((1, 2)), Tokens((1, 2)), Tokens((1,))),
+    (Event("a", 1, b"{}"), Event("a", 1, b"{}"), Event("a", 2, b"{}")),
+    (SegmentText("a"), SegmentText("a", ()), SegmentText("b")),
+    (Place(Where.BODY, 1), Place(Where.BODY, 1), Place(Where.BODY, 2)),
+    (TokenLogprob(-0.5), TokenLogprob(-0.5), TokenLogprob(-1.0)),
+]
+
+
+@pytest.mark.parametrize(("one", "same", "other"), VALUES, ids=lambda v: type(v).__name__)
+def test_values_are_equal_and_hashed_by_their_fields(
+    one: object, same: object, other: object
+) -> None:
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one != other
+
+
+@pytest.mark.parametrize("one", [one for one, _, _ in VALUES], ids=lambda v: type(v).__name__)
+def test_values_have_room_for_nothing_but_their_fields(one: object) -> None:
+    assert not hasattr(one, "__dict__")
+
+
+def test_who_told_a_chunk_is_no_part_of_it() -> None:
+    assert TokenChunk([1], upstream="a") == TokenChunk([1], upstream="b")
+
+
+def test_the_text_of_an_event_is_no_part_of_it() -> None:
+    assert Event("a", 1, b"{}", 1, b'"x"') == Event("a", 1, b"{}", 1)

@@ -1,0 +1,268 @@
+"""A generation that is pushed: whatever the network does, the listener hears what was said."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from gateway.generation import FinishReason, Sampling, TokenChunk
+from gateway.upstreams.backend import Timeouts
+from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.connection import Connection, ConnectionLimits
+from gateway.upstreams.exchange import Exchange
+from gateway.upstreams.response_reader import ResponseReader
+from gateway.upstreams.transport import ResponseBody
+from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
+from tests.fakes.listening import Heard, Led
+from tests.fakes.raw_server import STREAM_END, STREAM_HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STOP_IDS = (200002,)
+ANSWERS = [
+    b"".join(turn([5, 200002])),
+    b"".join([STREAM_HEAD, *(said([i, i]) for i in range(9)), said([9], "length"), usage(4), DONE]),
+    b"".join([STREAM_HEAD, said([1]), COMMENT, said([2]), said([3]), said([4]), failed(500)]),
+    b"".join([STREAM_HEAD, said([1]), said([2]), said([3]), said([200002])]),
+    b"".join([STREAM_HEAD, said([1]), said([2]), said([3]), STREAM_END]),
+    STREAM_HEAD + failed(400, "no"),
+    STREAM_HEAD + said([1]) + said([2]) + b"nonsense\r\n",
+]  # fmt: skip
+
+
+@dataclass
+class Wire(asyncio.Transport):
+    """The socket's side: what is not read stays in the kernel.
+
+    Unless it `leaks`, as TLS does: what was decrypted already comes in spite of a pause.
+    """
+
+    pieces: list[bytes]
+    error: Exception | None
+    connection: Connection
+    stays: bool = False
+    leaks: bool = False
+    is_paused: bool = False
+    is_closed: bool = False
+    aborted: int = 0
+    written: list[bytes] = field(default_factory=list)
+
+    @override
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    @override
+    def pause_reading(self) -> None:
+        assert not self.is_paused
+        self.is_paused = True
+
+    @override
+    def resume_reading(self) -> None:
+        assert self.is_paused
+        self.is_paused = False
+
+    @override
+    def is_closing(self) -> bool:
+        return bool(self.is_closed or self.aborted)
+
+    @override
+    def abort(self) -> None:
+        self.aborted += 1
+
+    def step(self) -> bool:
+        """One turn of the loop; False when nothing can happen any more until something is asked."""
+        if self.is_closed or (self.is_paused and not self.leaks and not self.aborted):
+            return False
+        if self.stays and not self.pieces and not self.aborted:
+            return False
+        if self.aborted or not self.pieces:
+            self.is_closed = True
+            self.connection.connection_lost(None if self.aborted else self.error)
+            return False
+        self.connection.data_received(self.pieces.pop(0))
+        return True
+
+
+@dataclass
+class Played:
+    """How a generation went."""
+
+    chunks: list[TokenChunk]
+    fault: BaseException | None
+    wire: Wire
+    released: list[Connection]
+
+    @property
+    def told(self) -> tuple[list[int], object, object, object]:
+        last = self.chunks[-1] if self.chunks else TokenChunk([])
+        ids = [i for chunk in self.chunks for i in chunk.ids]
+        return ids, last.finish, last.cached_tokens, type(self.fault)
+
+
+def reader_of() -> CompletionReader:
+    return CompletionReader("g", Sampling(max_tokens=50), stop_ids=STOP_IDS, frame_bytes_max=10**5)
+
+
+async def play(
+    pieces: Sequence[bytes],
+    listener: Heard,
+    *,
+    error: Exception | None = None,
+    stays: bool = False,
+    leaks: bool = False,
+    rhythm: Sequence[int] = (),
+) -> Played:
+    """Send a request, and let `pieces` be the answer, after which the server goes, or `stays`.
+
+    `rhythm` is for how many turns of the loop a listener that is full stays so.
+    """
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, ConnectionLimits(), lambda _: None)
+    wire = Wire(list(pieces), error, connection, stays, leaks)
+    connection.connection_made(wire)
+    await connection.send(b"request", {})
+    while not connection._reader.status:  # type: ignore[union-attr]
+        wire.step()
+    released: list[Connection] = []
+
+    def release(connection: Connection) -> None:
+        connection.finish()
+        released.append(connection)
+
+    exchange = Exchange(listener, reader_of(), Timeouts())
+    task = loop.create_task(exchange.hear_out(ResponseBody(connection, {}, release)))
+    pauses = iter(rhythm)
+    while not task.done():
+        await asyncio.sleep(0)
+        if isinstance(listener, Led) and listener.held.is_set():
+            for _ in range(next(pauses, 0)):
+                assert not wire.step() or leaks
+                await asyncio.sleep(0)
+            listener.make_room()
+        else:
+            wire.step()
+    while wire.step():
+        pass
+    return Played(listener.chunks, task.exception(), wire, released)
+
+
+def plainly(answer: bytes, error: Exception | None) -> tuple[list[int], object, object, object]:
+    """The same answer read in one piece, with nothing to hold it up."""
+    response, reader, chunks = ResponseReader(10_000), reader_of(), []
+    why = "connection lost" if error else "disconnected"
+    try:
+        response.feed(answer)
+    except Exception as broken:  # noqa: BLE001  the reader is told of it
+        why = str(broken)
+    chunks = [reader.feed(response.take())]
+    if reader.fault is None and not reader.finished:
+        chunks.append(reader.end(why))
+    present = [chunk for chunk in chunks if chunk is not None]
+    last = present[-1] if present else TokenChunk([])
+    ids = [i for chunk in present for i in chunk.ids]
+    return ids, last.finish, last.cached_tokens, type(reader.fault)
+
+
+@example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True)
+@given(
+    st.sampled_from(ANSWERS),
+    st.integers(0, 3000),
+    st.lists(st.integers(0, 3000), max_size=12),
+    st.sampled_from([None, ConnectionResetError()]),
+    st.sampled_from([None, 1, 2]),
+    st.lists(st.integers(0, 3), max_size=20),
+    st.booleans(),
+)
+def test_however_it_is_cut_held_up_and_broken_off_the_same_is_heard(
+    answer: bytes,
+    end: int,
+    cuts: list[int],
+    error: Exception | None,
+    width: int | None,
+    rhythm: list[int],
+    leaks: bool,
+) -> None:
+    size = len(STREAM_HEAD)
+    answer = answer[: max(end, size)]
+    edges = sorted({size, *(min(max(cut, size), len(answer)) for cut in cuts), len(answer)})
+    pieces = [answer[a:b] for a, b in zip([0, *edges], edges, strict=False)]
+    listener = Led(width=width)
+    played = asyncio.run(play(pieces, listener, error=error, rhythm=rhythm, leaks=leaks))
+    assert played.told == plainly(answer, error)
+    assert all(chunk.finish is None for chunk in played.chunks[:-1])
+    assert len(played.released) == 1
+    assert played.wire.is_closed or played.released[0].usable
+
+
+@pytest.mark.parametrize("enough", [1, 2])
+def test_nothing_is_heard_after_enough(enough: int) -> None:
+    pieces = [STREAM_HEAD, said([1]), said([2]), said([3]), said([4])]
+    played = asyncio.run(play(pieces, Led(stop_after=enough)))
+    assert [chunk.ids for chunk in played.chunks] == [[1], [2]][:enough]
+    assert (played.fault, played.wire.aborted) == (None, 1)
+
+
+def test_a_finish_that_is_enough_leaves_the_connection_alive() -> None:
+    played = asyncio.run(play(list(turn([1])), Led(stop_after=2), stays=True))
+    assert [chunk.finish for chunk in played.chunks] == [None, FinishReason.STOP]
+    assert played.released[0].usable
+
+
+def test_the_end_of_the_body_is_not_waited_for_but_the_connection_is_used_again() -> None:
+    async def finish_first() -> None:
+        head, *events, end = turn([1])
+        played = await play([head, b"".join(events)], Heard(), stays=True)
+        assert (played.fault, played.chunks[-1].finish) == (None, FinishReason.STOP)
+        (connection,) = (played.wire.connection,)
+        assert (played.released, connection.usable) == ([], False)
+        connection.data_received(end)
+        assert (len(played.released), connection.usable) == (1, True)
+
+    asyncio.run(finish_first())
+
+
+def test_a_listener_hears_in_the_context_of_who_asked() -> None:
+    who: ContextVar[str] = ContextVar("who", default="nobody")
+
+    class Asked(Heard):
+        @override
+        def hear(self, chunk: TokenChunk) -> bool:
+            names.append(who.get())
+            return super().hear(chunk)
+
+    async def ask() -> None:
+        who.set("caller")
+        await play(list(turn([1])), Asked())
+
+    names: list[str] = []
+    asyncio.run(ask())
+    assert set(names) == {"caller"}
+
+
+def test_a_held_listener_is_left_at_once_when_nobody_wants_it_any_more() -> None:
+    async def cancel() -> None:
+        loop = asyncio.get_running_loop()
+        connection = Connection(loop, ConnectionLimits(), lambda _: None)
+        wire = Wire([], None, connection)
+        connection.connection_made(wire)
+        await connection.send(b"request", {})
+        connection.data_received(STREAM_HEAD + said([1]))
+        led = Led(width=1)
+        exchange = Exchange(led, reader_of(), Timeouts())
+        body = ResponseBody(connection, {}, lambda one: cast("None", one.finish()))
+        task = loop.create_task(exchange.hear_out(body))
+        await led.held.wait()
+        assert wire.is_paused
+        task.cancel()
+        await asyncio.wait([task])
+        assert (wire.aborted, task.cancelled()) == (1, True)
+
+    asyncio.run(cancel())
