@@ -102,9 +102,11 @@ class Scheduler:
         async with self._looking:
             limit = min(self._runs.room, CLAIMED_AT_ONCE_MAX)
             claimed = await self._claim(limit) if limit > 0 else []
-            self._is_more = len(claimed) >= limit or await self._are_queued()
+            self._is_more = True
             with self._keeper.reserving(run.claim for run in claimed):
                 await self._take_up_all(claimed)
+            if len(claimed) < limit:
+                self._is_more = await self._are_queued()
             return 0 < len(claimed) == limit
 
     async def _claim(self, limit: int) -> list[ClaimedRun]:

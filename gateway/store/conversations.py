@@ -19,7 +19,6 @@ from gateway.store.types import pack_text, unpack_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from datetime import datetime
     from uuid import UUID
 
     from gateway.protocol.context import ContextItem

@@ -106,6 +106,7 @@ class Habits:
     claim_wait_s: float = 5.0
     flush_wait_s: float = 5.0
     keeper_lease_s: float = LEASE_S
+    heartbeat_s: float = 0.5
 
 
 class Replica:
@@ -123,7 +124,7 @@ class Replica:
         self.keeper = Keeper(
             partial(claims.heartbeat, database, self.owner, lease_s=habits.terms.lease_s),
             partial(claims.heads, database),
-            Rhythm(lease_s=habits.keeper_lease_s, heartbeat_s=0.5, poll_s=0.05),
+            Rhythm(lease_s=habits.keeper_lease_s, heartbeat_s=habits.heartbeat_s, poll_s=0.05),
             self.metrics,
         )
         self.archive = Archive(

@@ -33,9 +33,13 @@ async def load(database: Database, spec: RunSpecification) -> StoredResponse:
     return stored
 
 
-def bounded(spec: RunSpecification, **policy: int) -> RunSpecification:
-    of_it = replace(spec.principal, policy=replace(spec.principal.policy, **policy))
-    return replace(spec, principal=of_it)
+def bounded(spec: RunSpecification, *, running_max: int, queued_max: int) -> RunSpecification:
+    policy = replace(
+        spec.principal.policy,
+        background_running_max=running_max,
+        background_queued_max=queued_max,
+    )
+    return replace(spec, principal=replace(spec.principal, policy=policy))
 
 
 async def test_what_there_is_room_for_begins_at_once_and_is_announced_to_nobody(
@@ -73,8 +77,7 @@ async def test_a_tenant_that_may_run_no_more_waits_and_its_queue_is_bounded(
     database: Database, tenant: TenantId
 ) -> None:
     tokens = Speaker(ANSWER, silent=True)
-    policy = {"background_running_max": 1, "background_queued_max": 1}
-    specs = [bounded(background(tenant), **policy) for _ in range(3)]
+    specs = [bounded(background(tenant), running_max=1, queued_max=1) for _ in range(3)]
     async with replica(database, tokens) as one:
         await one.runs.queue(specs[0])
         await tokens.fell_silent()

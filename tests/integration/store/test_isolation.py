@@ -43,6 +43,7 @@ from tests.fakes.stored import (
     durable_response,
     finished,
     item,
+    new_response,
     store_turn,
 )
 
@@ -85,6 +86,12 @@ async def continue_from(database: Database, intruder: TenantId, uuid: UUID) -> l
     page = await messages.input_items(database, intruder, child, limit=100, order="asc", after=None)
     assert page is not None
     return [] if page.items == [item("in-child").json] else ["a foreign item"]
+
+
+async def queue_behind(database: Database, intruder: TenantId, uuid: UUID) -> dict[int, bool]:
+    """Nobody waits behind the responses of others."""
+    new = replace(durable_response(), owner="me", lease_s=9.0, queued_max=0, running_max=1)
+    return await responses.queue_all(database, [(intruder, replace(new, parent=uuid))])
 
 
 async def check_acceptance(database: Database, intruder: TenantId, uuid: UUID) -> None:
@@ -167,6 +174,23 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         lambda db, who, uuid: messages.find_items(db, who, ["in-secret", "out-secret"]),
         {},
     ),
+    "endings.finish_all": (
+        lambda db, who, uuid: endings.finish_all(
+            db, [(who, finished(uuid, [item("planted")], body=b"planted"))]
+        ),
+        {},
+    ),
+    "responses.insert_all": (
+        lambda db, who, uuid: responses.insert_all(db, [(who, new_response(parent=uuid))]),
+        None,
+    ),
+    "responses.queue_all": (queue_behind, {0: True}),
+    "usage.record_all": (
+        lambda db, who, uuid: usage.record_all(
+            db, [(who, usage.UsageLine(uuid, ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE))]
+        ),
+        None,
+    ),
     "usage.record": (
         lambda db, who, uuid: usage.record(
             db, who, usage.UsageLine(uuid, ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE)
@@ -185,7 +209,11 @@ def test_every_store_function_of_a_tenant_is_attacked() -> None:
         )
         for name, function in inspect.getmembers(module, inspect.iscoroutinefunction)
         if function.__module__ == module.__name__
-        and list(inspect.signature(function).parameters)[:2] == ["database", "tenant_id"]
+        and (
+            list(inspect.signature(function).parameters)[:2] == ["database", "tenant_id"]
+            or name.endswith("_all")
+        )
+        and not name.startswith("_")
     }
     assert found == set(ATTACKS)
 
