@@ -214,7 +214,7 @@ def unpacked(packed: bytes) -> Iterator[Entry]:
     if packed[:1] != VERSION_BYTE:
         raise ValueError("not a packed log of a version that is known here")
     reader = _Reader(packed, 1)
-    while not reader.is_at_end:
+    while True:
         for token in reader.single_ids():
             yield Tokens((token,))
         if reader.is_at_end:
@@ -242,7 +242,7 @@ class _Reader:
         little else.
         """
         content, start = self._content, self._position
-        if content[start] != _ONE_ID_HEAD:
+        if self.is_at_end or content[start] != _ONE_ID_HEAD:
             return
         whole = (len(content) - start) // _ONE_ID.size * _ONE_ID.size
         for head, token in _ONE_ID.iter_unpack(memoryview(content)[start : start + whole]):

@@ -54,7 +54,7 @@ def verified_prompt(vocabulary: Vocabulary) -> list[int]:
     message = Message(role="user", content=(InputText(text=_TEXT),))
     said = message.model_dump_json().encode()
     items = [ContextItem("message", "msg_1", said, role="user", parsed=message)]
-    ids = Renderer(vocabulary).render(items, _OPTIONS).ids
+    ids = Renderer(vocabulary).render(items, _OPTIONS).ids.tolist()
     conversation = Conversation.from_messages(prompt_messages(items, _OPTIONS))
     if ids != _reference(conversation):
         raise StartupError("prompts differ from openai-harmony's", remedy=_REMEDY)

@@ -36,7 +36,8 @@ class Threads:
     async def run(self, work: Callable[[], T], *, size_bytes: int) -> T:
         """What `work` returns; raises what it raises, and `RateLimited` where too much waits.
 
-        One work alone may be of any size. When the caller is cancelled, work that has begun goes on in its thread to its end.
+        One work alone may be of any size. When the caller is cancelled, work that has begun goes on
+        in its thread to its end.
         """
         if size_bytes <= self._inline_bytes_max:
             return work()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,7 +33,9 @@ class Load:
     """`streams` connections send `requests` requests in all, for `tokens` ids each.
 
     `rate_per_s` is the pace of each stream, 0: as fast as possible. The last connection begins
-    `ramp_s` after the first one.
+    `ramp_s` after the first one. Responses are created on the system and read from the gateway that
+    listens on the port `followed_on`, if that is not 0. A file `times`, if there is to be one, is
+    given the times of every word (`word_times`).
     """
 
     streams: int
@@ -41,6 +44,8 @@ class Load:
     rate_per_s: float = 0.0
     ramp_s: float = 0.0
     streamed: bool = True
+    followed_on: int = 0
+    times: str = ""
 
     @property
     def words(self) -> int:
@@ -147,6 +152,11 @@ def run(
     return figures
 
 
+def word_times(path: Path) -> list[tuple[int, int]]:
+    """When the backend sent each word and when its client read it, on the monotonic clock (ns)."""
+    return list(struct.iter_unpack("<QQ", path.read_bytes()))
+
+
 def _arguments(
     stack: Stack, system: System, load: Load, children: Sequence[Child], body: Path
 ) -> list[str]:
@@ -156,6 +166,8 @@ def _arguments(
     arguments += ["--key", stack.key, "--words", str(load.words)]
     arguments += ["--streams", str(load.streams), "--requests", str(load.requests)]
     arguments += ["--ramp", str(load.ramp_s), "--seconds-max", str(load.seconds_max)]
+    arguments += ["--follow", str(load.followed_on)] * bool(load.followed_on)
+    arguments += ["--times", load.times] * bool(load.times)
     return arguments if load.streamed else [*arguments, "--documents"]
 
 

@@ -100,7 +100,7 @@ class Deterministic:
         self, request: TokenRequest, *, is_new: bool
     ) -> AsyncGenerator[TokenChunk, None]:
         name = f"gpu-{self.calls}"
-        rest = self._rest(request.prompt_ids)[: request.sampling.max_tokens]
+        rest = self._rest(list(request.prompt_ids))[: request.sampling.max_tokens]
         said, kind = next(self.cuts, (len(rest), None))
         is_held = next(self.vouches) and request.constraint is not None
         if kind is not None and said == 0 and not is_new:

@@ -113,7 +113,7 @@ class Conversation:
             else item
             for index, item in enumerate(context.items)
         )
-        return prompt.ids, RENDERER.render(alone.items, options()).ids
+        return list(prompt.ids), list(RENDERER.render(alone.items, options()).ids)
 
     def hear(self, messages: list[Ids], *, size: int = 3, with_content: bool = False) -> None:
         """The model says these messages, each without `<|start|>assistant`, in one turn."""

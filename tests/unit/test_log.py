@@ -171,6 +171,7 @@ def test_damage_is_a_value_error(damaged: str, words: str) -> None:
     [
         Tokens((-1,)),
         Tokens((2**32,)),
+        Tokens((1, 2**32)),
         TurnStarted(-1),
         TurnEnded(FinishReason.STOP, 2**63),
         Hop("backend", -1),

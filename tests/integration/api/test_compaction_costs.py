@@ -93,6 +93,8 @@ async def test_of_turns_that_race_all_summaries_are_billed(
     fresh = [answer for answer in answers if "idempotent-replayed" not in answer.headers]
     assert kinds.count("compaction") == sum(answer.status_code == 200 for answer in fresh)
     asked = (await summary_requests(backends))[before:]
+    while (await bill())[0] < len(asked):
+        """What is not stored is booked after it was answered."""
     assert await bill() == (len(asked), sum(row["sent_tokens"] for row in asked))
 
 

@@ -133,7 +133,7 @@ async def test_another_replica_goes_on_where_one_fell_silent(
         events = await hear(alive, spec)
         await alive.idle()
         (request,) = rest.requests
-        assert request.prompt_ids == spec.prompt_ids + script_ids(BEGINNING)
+        assert list(request.prompt_ids) == [*spec.prompt_ids, *script_ids(BEGINNING)]
         fenced = dead.lives.get(spec.head.uuid)
         assert fenced is not None
         await dead.keeper.heartbeat()

@@ -111,7 +111,7 @@ class Completing:
         attempts_max: int | None = None,
     ) -> None:
         await asyncio.sleep(0)
-        listener.hear(TokenChunk(self._rest(request.prompt_ids), STOP))
+        listener.hear(TokenChunk(self._rest(list(request.prompt_ids)), STOP))
 
     @staticmethod
     def _rest(prompt: list[int]) -> list[int]:

@@ -104,9 +104,9 @@ async def test_the_end_of_a_durable_response_is_the_last_row_of_its_log(
     end = replace(finished(uuid, epoch=1), entries=last_row(1))
     await endings.finish(database, tenant, end)
     log = await events.read(database, tenant, uuid, CREATED.date(), bytes_max=999)
-    assert [unpack(row.entries) for row in log] == [
-        [Queued()],
-        [Finished("completed", 1_795_000_009, "why", "code", "text")],
+    assert [entry for row in log for entry in unpack(row.entries)] == [
+        Queued(),
+        Finished("completed", 1_795_000_009, "why", "code", "text"),
     ]
     stored = await load(database, tenant, uuid)
     assert (stored.next_entry, stored.epoch, stored.plan, stored.is_held) == (2, 1, None, False)

@@ -90,7 +90,7 @@ async def continue_from(database: Database, intruder: TenantId, uuid: UUID) -> l
 
 async def queue_behind(database: Database, intruder: TenantId, uuid: UUID) -> dict[int, bool]:
     """Nobody waits behind the responses of others."""
-    new = replace(durable_response(), owner="me", lease_s=9.0, queued_max=0, running_max=1)
+    new = replace(durable_response(), owner="me", lease_s=9.0, queued_max=0, running_max=9)
     return await responses.queue_all(database, [(intruder, replace(new, parent=uuid))])
 
 

@@ -199,7 +199,11 @@ async def test_a_conversation_that_is_too_long_is_refused(
 
 async def history(database: Database, tenant: TenantId, uuid: UUID, **bounds: int) -> list[str]:
     found = await messages.history(
-        database, tenant, uuid, **{"depth_max": 9, "items_max": 99, **bounds}
+        database,
+        tenant,
+        uuid,
+        depth_max=bounds.get("depth_max", 9),
+        items_max=bounds.get("items_max", 99),
     )
     assert found is not None
     return [one.item_id for one in found.items]

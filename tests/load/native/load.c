@@ -1,5 +1,7 @@
 /* The load: `streams` connections, each of which sends the same request again and again.
  *
+ * With --follow PORT a response is only created, then hung up on, and read from that port.
+ * With --times FILE the file is given the times of every word.
  * Every answer is checked; the first wrong one ends the process with code 1 and the reason. What was
  * measured is one JSON object on standard output: times in microseconds, of all answers.
  */
@@ -23,12 +25,14 @@ enum { EVENTS_MAX = 1024, READ_SIZE = 1 << 18, PORTS_MAX = 16, WAIT_MS = 50, SHO
 
 typedef struct {
     int fd, port;
+    bool is_creating; /* waits for the id of the response, which is to be read elsewhere */
+    Buffer created;
     AnswerReader answer;
     Transcript transcript;
 } Client;
 
 static struct {
-    int ports[PORTS_MAX];
+    int ports[PORTS_MAX], follow_port;
     size_t port_count, streams, requests;
     const char *path, *key, *body;
     double ramp_s, seconds_max;
@@ -52,10 +56,10 @@ static void send_all(int fd, const char *data, size_t length) {
     }
 }
 
-static void connect_client(Client *client) {
+static void connect_client(Client *client, int port) {
     int one = 1;
     client->fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)client->port)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (connect(client->fd, (struct sockaddr *)&address, sizeof address) != 0)
         die("cannot connect");
@@ -79,7 +83,9 @@ static void ask(Client *client) {
     }
     begun++;
     if (client->fd < 0)
-        connect_client(client);
+        connect_client(client, client->port);
+    client->is_creating = load.follow_port != 0;
+    client->created.length = 0;
     answer_begin(&client->answer);
     transcript_begin(&client->transcript, &ledger, now_ns());
     send_all(client->fd, request.data, request.length);
@@ -92,6 +98,29 @@ static _Noreturn void refuse(const Client *client, const char *why, const char *
     exit(1);
 }
 
+/* Reads what is said of a new response until its id is known, then follows it on the other port. */
+static void follow(Client *client, const char *data, size_t length) {
+    Buffer *created = &client->created;
+    buffer_append(created, data, length);
+    created->data[created->length] = '\0';
+    if (created->length >= 12 && strncmp(created->data, "HTTP/1.1 200", 12) != 0)
+        refuse(client, "not created", created->data, created->length);
+    const char *id = strstr(created->data, "\"id\":\"resp_");
+    if (id == NULL || strchr(id += strlen("\"id\":\""), '"') == NULL)
+        return;
+    char head[1024];
+    int size = snprintf(head, sizeof head,
+                        "GET /v1/responses/%.*s?stream=true HTTP/1.1\r\nhost: 127.0.0.1:%d\r\n"
+                        "authorization: Bearer %s\r\n\r\n",
+                        (int)strcspn(id, "\""), id, load.follow_port, load.key ? load.key : "none");
+    if (size < 0 || (size_t)size >= sizeof head)
+        die("the id or the key is too long");
+    hang_up(client);
+    connect_client(client, load.follow_port);
+    client->is_creating = false;
+    send_all(client->fd, head, (size_t)size);
+}
+
 static void on_readable(Client *client) {
     static char data[READ_SIZE];
     ssize_t got = read(client->fd, data, sizeof data);
@@ -101,6 +130,10 @@ static void on_readable(Client *client) {
         refuse(client, "the connection was closed in the middle", "", 0);
     client->transcript.read_ns = now_ns();
     bytes_read += (size_t)got;
+    if (client->is_creating) {
+        follow(client, data, (size_t)got);
+        return;
+    }
     answer_feed(&client->answer, data, (size_t)got, transcript_take, &client->transcript);
     if (client->transcript.wrong != NULL)
         refuse(client, client->transcript.wrong, data, (size_t)got);
@@ -113,7 +146,7 @@ static void on_readable(Client *client) {
         refuse(client, wrong, data, (size_t)got);
     samples_add(&whole, client->transcript.asked_ns, client->transcript.read_ns);
     finished++;
-    if (client->answer.is_last)
+    if (client->answer.is_last || load.follow_port != 0)
         hang_up(client);
     ask(client);
 }
@@ -173,6 +206,13 @@ static void set_kind(const char *name) {
     ledger.kind = strcmp(name, "responses") == 0 ? RESPONSES : strcmp(name, "chat") == 0 ? CHAT : COMPLETIONS;
 }
 
+static FILE *file_write(const char *path) {
+    FILE *file = fopen(path, "wb");
+    if (file == NULL)
+        die(path);
+    return file;
+}
+
 static void read_options(int count, char **arguments, Marks *marks, Tape *tape) {
     static const struct option options[] = {
         {"ports", required_argument, NULL, 'p'},     {"path", required_argument, NULL, 'u'},
@@ -182,7 +222,8 @@ static void read_options(int count, char **arguments, Marks *marks, Tape *tape) 
         {"tape", required_argument, NULL, 't'},      {"marks", required_argument, NULL, 'm'},
         {"slots", required_argument, NULL, 's'},     {"positions", required_argument, NULL, 'l'},
         {"ramp", required_argument, NULL, 'r'},      {"seconds-max", required_argument, NULL, 'x'},
-        {"documents", no_argument, NULL, 'j'},       {0},
+        {"documents", no_argument, NULL, 'j'},       {"follow", required_argument, NULL, 'f'},
+        {"times", required_argument, NULL, 'i'},     {0},
     };
     const char *marks_path = "";
     size_t slots = 0, positions = 0;
@@ -205,6 +246,8 @@ static void read_options(int count, char **arguments, Marks *marks, Tape *tape) 
         case 'r': load.ramp_s = atof(optarg); break;
         case 'x': load.seconds_max = atof(optarg); break;
         case 'j': ledger.is_streamed = false; break;
+        case 'f': load.follow_port = atoi(optarg); break;
+        case 'i': ledger.times = file_write(optarg); break;
         default: exit(2);
         }
     }

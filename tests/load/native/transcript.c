@@ -55,8 +55,11 @@ static void take_word(Transcript *transcript, const char *word) {
     if (transcript->wrong != NULL || !ledger->is_streamed) /* documents have no times of their words */
         return;
     const uint64_t *sent_ns = marks_at(ledger->marks, transcript->slot, position);
-    if (sent_ns != NULL && transcript->slot < ledger->marks->slots)
-        samples_add(&ledger->latency, *sent_ns, transcript->read_ns);
+    if (sent_ns == NULL || transcript->slot >= ledger->marks->slots)
+        return;
+    samples_add(&ledger->latency, *sent_ns, transcript->read_ns);
+    if (ledger->times != NULL)
+        fwrite((uint64_t[]){*sent_ns, transcript->read_ns}, sizeof(uint64_t), 2, ledger->times);
 }
 
 /* Text of the answer; it may be cut anywhere. */

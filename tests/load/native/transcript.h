@@ -4,6 +4,8 @@
 
 #include "shared.h"
 
+#include <stdio.h>
+
 /* Microseconds, as many as there are. */
 typedef struct {
     float *values;
@@ -16,7 +18,8 @@ double samples_quantile(Samples *samples, double share);
 
 typedef enum { COMPLETIONS, CHAT, RESPONSES } Kind;
 
-/* What is the same for all answers of a load, and what is counted over all of them. */
+/* What is the same for all answers of a load, and what is counted over all of them. `times`, if not
+ * NULL, is given when each word was sent and read: two numbers of 8 bytes, in nanoseconds. */
 typedef struct {
     Kind kind;
     bool is_streamed;
@@ -25,6 +28,7 @@ typedef struct {
     const Marks *marks;
     Samples first, latency, gap;
     size_t words_read, events_read;
+    FILE *times;
 } Ledger;
 
 /* `wrong` says what is, if anything. */

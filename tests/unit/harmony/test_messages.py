@@ -129,7 +129,7 @@ def test_an_item_is_one_message(item: Item, text: str) -> None:
 
 @pytest.mark.parametrize(("item", "text"), ONE_MESSAGE)
 def test_openai_harmony_gives_the_message_the_same_ids(item: Item, text: str) -> None:
-    ids = Renderer(vocabulary()).render_item(context_item(item))
+    ids = list(Renderer(vocabulary()).render_item(context_item(item)))
     assert ids == encoding().render(harmony_message(item))
 
 

@@ -221,7 +221,7 @@ def conversation_with(text: str) -> list[int]:
     schema = {"properties": {text: {"enum": [text]}}}
     form = AnswerFormat("json_schema", schema, name="form", description=text)
     chosen = options(instructions=text, tools=(tool,), answer=form)
-    return renderer().render(items, chosen).ids
+    return renderer().render(items, chosen).ids.tolist()
 
 
 def shell_output(text: str) -> dict[str, Any]:
