@@ -56,12 +56,26 @@ class Workload(Protocol):
 def workloads() -> tuple[Workload, ...]:
     """All of them, in the order of their letters."""
     from tests.load.workloads.documents import Documents
+    from tests.load.workloads.durable import Durable
     from tests.load.workloads.first_token import FirstToken
+    from tests.load.workloads.history import Turns
     from tests.load.workloads.memory import Memory
     from tests.load.workloads.replicas import Replicas
+    from tests.load.workloads.resume import Resume
     from tests.load.workloads.streams import MANY, PACED, SATURATED
 
-    return (SATURATED, PACED, MANY, FirstToken(), Memory(), Documents(), Replicas())
+    return (
+        SATURATED,
+        PACED,
+        MANY,
+        FirstToken(),
+        Memory(),
+        Turns(),
+        Durable(),
+        Resume(),
+        Documents(),
+        Replicas(),
+    )
 
 
 def chosen(letters: Sequence[str] | None, *, quick: bool) -> tuple[Workload, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def test_a_context_is_rendered_to_the_pinned_ids(name: str) -> None:
     items = [from_wire(item) for item in case["items"]]
     prompt = Renderer(vocabulary()).render(items, options_of(case))
     assert spelled(prompt.ids) == case["text"]
-    assert prompt == Prompt(case["ids"], tuple(Span(*span) for span in case["spans"]))
+    assert prompt == Prompt(array("I", case["ids"]), tuple(Span(*span) for span in case["spans"]))
 
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - TYPES_LOST_IN_LIBRARY))

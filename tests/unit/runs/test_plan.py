@@ -69,7 +69,8 @@ def claimed(spec: RunSpecification, plan: bytes | None = None) -> ClaimedRun:
 def durable(**fields: Any) -> RunSpecification:
     spec = specification(background=True)
     rules = rules_of(spec.head.echo)
-    return replace(spec, rules=rules, checker=Checker(rules), **fields)
+    packed = array("I", fields.pop("prompt_ids", spec.prompt_ids))
+    return replace(spec, rules=rules, checker=Checker(rules), prompt_ids=packed, **fields)
 
 
 def made_of(spec: RunSpecification, plan: bytes | None = None) -> RunSpecification:

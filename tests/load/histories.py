@@ -1,0 +1,175 @@
+"""Stored conversations to go on with: chains of responses, and Conversations with their copies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import asyncpg
+
+from gateway import ids
+from gateway.store.tables import conversation_items
+from tests.load import texts
+from tests.load.asking import asking
+from tests.load.tape import FRAMING_TOKENS, MODEL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncpg import Connection, Record
+
+    from tests.load.processes import Child
+    from tests.load.stack import Stack
+
+ADDED_AT_ONCE: Final = 20
+"""Items that one request may add to a Conversation."""
+READS: Final = 20
+_COLUMNS: Final = "kind, role, phase, item_id, call_id, name, complete, ids"
+_OF_CHAIN: Final = f"""
+SELECT {_COLUMNS} FROM messages
+WHERE tenant_id = $1 AND response_id = ANY($2::uuid[]) ORDER BY response_id, position
+"""  # noqa: S608 - constants only
+_OF_CONVERSATION: Final = f"""
+SELECT {_COLUMNS} FROM conversation_items
+WHERE tenant_id = $1 AND conversation_id = ANY($2::uuid[]) ORDER BY position
+"""  # noqa: S608 - constants only
+_OTHERS: Final = ", ".join(
+    column.name
+    for column in conversation_items.c
+    if column.name not in {"tenant_id", "conversation_id", "position"}
+)
+_COPY: Final = """
+INSERT INTO conversations (tenant_id, id, created_at, metadata, next_position)
+SELECT tenant_id, copy, created_at, metadata, next_position
+FROM conversations, unnest($3::uuid[]) AS copy WHERE tenant_id = $1 AND id = $2
+"""
+_COPY_ITEMS: Final = f"""
+INSERT INTO conversation_items (tenant_id, conversation_id, position, {_OTHERS})
+SELECT tenant_id, copy, position, {_OTHERS}
+FROM conversation_items, unnest($3::uuid[]) AS copy WHERE tenant_id = $1 AND conversation_id = $2
+"""  # noqa: S608 - constants only
+_REPEAT: Final = f"""
+INSERT INTO conversation_items (tenant_id, conversation_id, position, {_OTHERS})
+SELECT tenant_id, conversation_id, more, {_OTHERS.replace("item_id", "item_id || convert_to(more::text, 'UTF8')")}
+FROM conversation_items, generate_series(1, $3 - 1) AS more
+WHERE tenant_id = $1 AND conversation_id = $2 AND position = 0
+"""  # noqa: S608 - constants only
+_MOVE_END: Final = "UPDATE conversations SET next_position = $3 WHERE tenant_id = $1 AND id = $2"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What there is to go on with. `responses` are those of a chain, the oldest one first."""
+
+    responses: tuple[UUID, ...] = ()
+    conversation: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How long: so many messages, of so many words each."""
+
+    messages: int
+    words: int
+
+
+def chain(stack: Stack, child: Child, size: Size) -> History:
+    """A chain of stored responses, each of which is two messages: what was said, and the answer."""
+    words = texts.words_of(stack.tape)
+    made: list[UUID] = []
+    with asking(child.port, stack.key) as client:
+        for number in range(0, size.messages, 2):
+            body: dict[str, Any] = {
+                "model": MODEL,
+                "input": texts.text(words, size.words, seed=number),
+                "max_output_tokens": size.words + FRAMING_TOKENS,
+            }
+            if made:
+                body["previous_response_id"] = ids.response_id(made[-1])
+            made.append(_uuid(client.post("/v1/responses", body).json()["id"]))
+    return History(responses=tuple(made))
+
+
+def conversation(stack: Stack, child: Child, size: Size) -> History:
+    """A Conversation of messages."""
+    words = texts.words_of(stack.tape)
+    said = [texts.message(words, size.words, number=number) for number in range(size.messages)]
+    with asking(child.port, stack.key) as client:
+        name = client.post("/v1/conversations", {}).json()["id"]
+        for start in range(0, len(said), ADDED_AT_ONCE):
+            items = {"items": said[start : start + ADDED_AT_ONCE]}
+            client.post(f"/v1/conversations/{name}/items", items)
+    return History(conversation=_uuid(name))
+
+
+def copies(stack: Stack, of: UUID, count: int) -> list[UUID]:
+    """Conversations with the same items: one for each turn, since a turn makes its own longer."""
+    made = [ids.new_uuid() for _ in range(count)]
+
+    async def copy() -> None:
+        connection = await asyncpg.connect(stack.database_url)
+        try:
+            tenant = await tenant_id(connection)
+            await connection.execute(_COPY, tenant, of, made)
+            await connection.execute(_COPY_ITEMS, tenant, of, made)
+        finally:
+            await connection.close()
+
+    asyncio.run(copy())
+    return made
+
+
+def repeat_item(stack: Stack, of: UUID, count: int) -> None:
+    """Make a Conversation of one item one of `count` such items, under ids of their own."""
+
+    async def repeat() -> None:
+        connection = await asyncpg.connect(stack.database_url)
+        try:
+            tenant = await tenant_id(connection)
+            await connection.execute(_REPEAT, tenant, of, count)
+            await connection.execute(_MOVE_END, tenant, of, count)
+        finally:
+            await connection.close()
+
+    asyncio.run(repeat())
+
+
+def bare_read_ms(stack: Stack, history: History) -> float:
+    """CPU of this process for what cannot be left out: asyncpg fetches the same rows by their keys,
+    and nothing is done with them. ms a read."""
+    query = _OF_CHAIN if history.conversation is None else _OF_CONVERSATION
+    holders = history.responses if history.conversation is None else (history.conversation,)
+
+    async def read() -> float:
+        connection = await asyncpg.connect(stack.database_url)
+        try:
+            tenant = await tenant_id(connection)
+            await _fetch(connection, query, tenant, holders)
+            before = time.process_time()
+            for _ in range(READS):
+                await _fetch(connection, query, tenant, holders)
+            return (time.process_time() - before) * 1e3 / READS
+        finally:
+            await connection.close()
+
+    return asyncio.run(read())
+
+
+async def tenant_id(connection: Connection[Record]) -> UUID:
+    """The tenant whose key the benchmark has."""
+    found: UUID = await connection.fetchval("SELECT id FROM tenants WHERE name = 'load'")
+    return found
+
+
+async def _fetch(
+    connection: Connection[Record], query: str, tenant: UUID, holders: Sequence[UUID]
+) -> None:
+    async with connection.transaction():
+        await connection.fetch(query, tenant, list(holders))
+
+
+def _uuid(name: str) -> UUID:
+    return UUID(name.partition("_")[2])

@@ -1,0 +1,78 @@
+"""(h) Background streams: how many tokens a process makes durable, and how soon they are seen."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tests.load import loading
+from tests.load.figures import Column, Target
+from tests.load.loading import Load
+from tests.load.systems import BACKGROUND, SYSTEMS
+from tests.load.workloads.streams import WARM_UP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tests.load.figures import Figures
+    from tests.load.stack import Stack
+
+SATURATED: Final = "saturated"
+SAME: Final = "10,000 tokens/s, same replica"
+OTHER: Final = "10,000 tokens/s, read on another one"
+FASTEST: Final = Load(streams=64, requests=320, tokens=1000)
+PACED: Final = Load(streams=200, requests=200, tokens=300, rate_per_s=50, ramp_s=2)
+TOKENS_PER_S_MIN: Final = 100_000
+VISIBLE_P50_US, VISIBLE_P99_US = 15_000, 60_000
+
+
+class Durable:
+    """In the last row responses are created on one process and read on a second one, which knows of
+    them only by PostgreSQL."""
+
+    letter = "h"
+    title = "background streams, every token durable before it is shown"
+    is_quick = True
+    columns = (
+        Column("tokens/s", "tokens_per_s"),
+        Column("token p50 μs", "latency_p50_us"),
+        Column("p90", "latency_p90_us"),
+        Column("p99", "latency_p99_us"),
+        Column("CPU μs/token", "cpu_us", 2),
+        Column("PostgreSQL μs/token", "database_us", 2),
+        Column("tokens/event", "tokens_per_event", 1),
+        Column("busy: system", "busy", 2),
+        Column("backend", "backend_busy", 2),
+        Column("clients", "client_busy", 2),
+    )
+    targets = (
+        Target(SATURATED, "tokens/s", "tokens_per_s", TOKENS_PER_S_MIN, is_floor=True),
+        *(
+            target
+            for row in (SAME, OTHER)
+            for target in (
+                Target(row, "p50 μs from written to read", "latency_p50_us", VISIBLE_P50_US),
+                Target(row, "p99 μs from written to read", "latency_p99_us", VISIBLE_P99_US),
+            )
+        ),
+    )
+
+    def rows(self, stack: Stack) -> Sequence[str]:
+        return [SATURATED, SAME, OTHER] if BACKGROUND in stack.offered else []
+
+    @contextmanager
+    def opened(self, stack: Stack, *, quick: bool) -> Iterator[Callable[[str], Figures]]:
+        system = SYSTEMS[BACKGROUND]
+        with ExitStack() as second:
+            child = stack.child(system)
+            other = second.enter_context(stack.fresh("gateway"))
+            paced = replace(PACED, tokens=100, ramp_s=1) if quick else PACED
+            loads = {
+                SATURATED: replace(FASTEST, requests=128) if quick else FASTEST,
+                SAME: paced,
+                OTHER: replace(paced, followed_on=other.port),
+            }
+            loading.warm_up(stack, [BACKGROUND], WARM_UP)
+            loading.warm_up(stack, [BACKGROUND], replace(WARM_UP, followed_on=other.port))
+            yield lambda row: loading.measure(stack, system, loads[row], children=[child])
