@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.rules import OutputRules
     from gateway.settings import Settings
 
 FRAMING = Framing(opening=OPENING, turn_end=RETURN, message_end=END)
@@ -80,10 +81,12 @@ class Foundation:
             pool=_pool(settings, metrics),
         )
 
-    def new_fold_for(self, head: ResponseHead) -> Callable[[], Fold]:
-        """Makes the folds of one response."""
+    def new_fold_for(
+        self, head: ResponseHead, rules: OutputRules | None = None
+    ) -> Callable[[], Fold]:
+        """Makes the folds of one response; `rules` are its own, if they were made already."""
         vocabulary = self.vocabulary
-        rules = rules_of(head.echo)
+        rules = rules or rules_of(head.echo)
         tools = None if rules.calls == "none" else frozenset(rules.tools)
         seal = None if head.binding is None else partial(self.sealer.seal, head.binding)
         preambles = rules.answer is None

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from gateway.log import Finished
     from gateway.output.fold import Fold
+    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.rules import OutputRules
     from gateway.runs.archive import Archive
     from gateway.runs.lives import Lives
-    from gateway.runs.records import NewFoldFor
     from gateway.runs.runner import Engine
     from gateway.runs.specification import RunSpecification
     from gateway.runs.supervisor import Supervisor
@@ -39,7 +40,7 @@ class Workplace:
     supervisor: Supervisor
     writer: LogWriter
     lives: Lives
-    new_fold_for: NewFoldFor
+    new_fold_for: Callable[[ResponseHead, OutputRules], Callable[[], Fold]]
     reader_events_max: int
     replays: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -80,7 +81,7 @@ class DurableRuns:
 
         `requested_at` is in seconds of `time.perf_counter`.
         """
-        new_fold = self._at.new_fold_for(specification.head)
+        new_fold = self._at.new_fold_for(specification.head, specification.rules)
         live = LiveLog(
             new_fold,
             reader_events_max=self._at.reader_events_max,
@@ -112,7 +113,7 @@ class DurableRuns:
         self, specification: RunSpecification, rows: Sequence[LogRow], next_entry: int
     ) -> LiveLog:
         """The committed log of a response. Raises `ValueError` for a damaged one."""
-        new_fold = self._at.new_fold_for(specification.head)
+        new_fold = self._at.new_fold_for(specification.head, specification.rules)
         fold = new_fold()
         entries = await fold_rows(fold, rows)
         check_complete(len(entries), next_entry)

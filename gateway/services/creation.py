@@ -166,7 +166,7 @@ class Creation:
 
     def _in_memory(self, order: Order, specification: RunSpecification) -> ForegroundGeneration:
         at = self._at
-        new_fold = at.new_fold_for(specification.head)
+        new_fold = at.new_fold_for(specification.head, specification.rules)
         live = LiveLog(new_fold, reader_events_max=at.reader_events_max, turn=at.replays)
 
         async def commit(finished: Finished, fold: Fold) -> None:

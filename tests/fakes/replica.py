@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gateway.generation import Listener, TokenRequest
     from gateway.output.fold import Fold
     from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.rules import OutputRules
     from gateway.runs.live import LiveLog
     from gateway.runs.runner import Run
     from gateway.runs.specification import RunSpecification
@@ -52,8 +53,8 @@ LEASE_S = 600.0
 TERMS = Terms(lease_s=LEASE_S, attempts_max=4, tenant_running_max=8)
 
 
-def new_fold_for(head: ResponseHead) -> Callable[[], Fold]:
-    return folds(head, rules_of(head.echo))
+def new_fold_for(head: ResponseHead, rules: OutputRules | None = None) -> Callable[[], Fold]:
+    return folds(head, rules or rules_of(head.echo))
 
 
 class Speaker:

@@ -61,7 +61,11 @@ class Asking:
 
     def request(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The bytes of a request, for `ask`."""
-        lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {self._key}"]
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            "host: 127.0.0.1",
+            f"authorization: Bearer {self._key}",
+        ]
         if method == "POST":
             lines += ["content-type: application/json", f"content-length: {len(body)}"]
         return "\r\n".join([*lines, "", ""]).encode() + body

@@ -31,11 +31,11 @@ _COLUMNS: Final = "kind, role, phase, item_id, call_id, name, complete, ids"
 _OF_CHAIN: Final = f"""
 SELECT {_COLUMNS} FROM messages
 WHERE tenant_id = $1 AND response_id = ANY($2::uuid[]) ORDER BY response_id, position
-"""  # noqa: S608 - constants only
+"""
 _OF_CONVERSATION: Final = f"""
 SELECT {_COLUMNS} FROM conversation_items
 WHERE tenant_id = $1 AND conversation_id = ANY($2::uuid[]) ORDER BY position
-"""  # noqa: S608 - constants only
+"""
 _OTHERS: Final = ", ".join(
     column.name
     for column in conversation_items.c
@@ -50,13 +50,14 @@ _COPY_ITEMS: Final = f"""
 INSERT INTO conversation_items (tenant_id, conversation_id, position, {_OTHERS})
 SELECT tenant_id, copy, position, {_OTHERS}
 FROM conversation_items, unnest($3::uuid[]) AS copy WHERE tenant_id = $1 AND conversation_id = $2
-"""  # noqa: S608 - constants only
+"""
+_WITH_OWN_ID: Final = _OTHERS.replace("item_id", "item_id || convert_to(more::text, 'UTF8')")
 _REPEAT: Final = f"""
 INSERT INTO conversation_items (tenant_id, conversation_id, position, {_OTHERS})
-SELECT tenant_id, conversation_id, more, {_OTHERS.replace("item_id", "item_id || convert_to(more::text, 'UTF8')")}
+SELECT tenant_id, conversation_id, more, {_WITH_OWN_ID}
 FROM conversation_items, generate_series(1, $3 - 1) AS more
 WHERE tenant_id = $1 AND conversation_id = $2 AND position = 0
-"""  # noqa: S608 - constants only
+"""
 _MOVE_END: Final = "UPDATE conversations SET next_position = $3 WHERE tenant_id = $1 AND id = $2"
 
 

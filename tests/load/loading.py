@@ -7,7 +7,7 @@ import struct
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tests.load import accounting
 from tests.load.processes import LOG_CHARS_SHOWN, RowFailed, RunVoid, end
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.load.stack import Stack
     from tests.load.systems import System
 
+T = TypeVar("T")
 MICRO: Final = 1e6
 KEPT_OPEN_S: Final = 60.0
 """For the whole load, beyond what its pace makes it take."""
@@ -105,6 +106,17 @@ def measure(
         "backend_busy": backend_s / seconds,
         "client_busy": seen["cpu_s"] / seconds,
     }
+
+
+def charged(stack: Stack, system: System, work: Callable[[], T]) -> tuple[T, float, float]:
+    """What `work` returns, and CPU ms of the system's own process and of PostgreSQL's meanwhile."""
+    pids, databases = [stack.child(system).pid], stack.database_pids(system)
+    accounting.settle([*pids, *databases])
+    before = _charged(pids, databases, stack.backend.pid)
+    done = work()
+    accounting.settle([*pids, *databases])
+    after = _charged(pids, databases, stack.backend.pid)
+    return done, (after[0] - before[0]) * 1e3, (after[1] - before[1]) * 1e3
 
 
 def warm_up(stack: Stack, names: Iterable[str], load: Load) -> None:

@@ -62,6 +62,8 @@ def workloads() -> tuple[Workload, ...]:
     from tests.load.workloads.memory import Memory
     from tests.load.workloads.replicas import Replicas
     from tests.load.workloads.resume import Resume
+    from tests.load.workloads.stall import Stall
+    from tests.load.workloads.stored import Stored
     from tests.load.workloads.streams import MANY, PACED, SATURATED
 
     return (
@@ -71,10 +73,12 @@ def workloads() -> tuple[Workload, ...]:
         FirstToken(),
         Memory(),
         Turns(),
+        Stored(),
         Durable(),
         Resume(),
         Documents(),
         Replicas(),
+        Stall(),
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from statistics import quantiles
 from typing import TYPE_CHECKING, Final
 
 from tests.load import loading
 from tests.load.figures import Column, Target
-from tests.load.loading import Load
+from tests.load.loading import Load, word_times
+from tests.load.processes import RunVoid
 from tests.load.systems import BACKGROUND, SYSTEMS
 from tests.load.workloads.streams import WARM_UP
 
@@ -22,7 +24,10 @@ SATURATED: Final = "saturated"
 SAME: Final = "10,000 tokens/s, same replica"
 OTHER: Final = "10,000 tokens/s, read on another one"
 FASTEST: Final = Load(streams=64, requests=320, tokens=1000)
-PACED: Final = Load(streams=200, requests=200, tokens=300, rate_per_s=50, ramp_s=2)
+PACED: Final = Load(streams=200, requests=200, tokens=300, rate_per_s=50, ramp_s=3)
+SETTLING_S: Final = 0.5
+"""After the last request: what that cost is over then, and all streams run."""
+MEASURED_MIN: Final = 100
 TOKENS_PER_S_MIN: Final = 100_000
 VISIBLE_P50_US, VISIBLE_P99_US = 15_000, 60_000
 
@@ -67,7 +72,7 @@ class Durable:
         with ExitStack() as second:
             child = stack.child(system)
             other = second.enter_context(stack.fresh("gateway"))
-            paced = replace(PACED, tokens=100, ramp_s=1) if quick else PACED
+            paced = replace(PACED, tokens=200, ramp_s=2) if quick else PACED
             loads = {
                 SATURATED: replace(FASTEST, requests=128) if quick else FASTEST,
                 SAME: paced,
@@ -75,4 +80,33 @@ class Durable:
             }
             loading.warm_up(stack, [BACKGROUND], WARM_UP)
             loading.warm_up(stack, [BACKGROUND], replace(WARM_UP, followed_on=other.port))
-            yield lambda row: loading.measure(stack, system, loads[row], children=[child])
+
+            def measure(row: str) -> Figures:
+                if row == SATURATED:
+                    return loading.measure(stack, system, loads[row], children=[child])
+                times = stack.new_path("times")
+                load = replace(loads[row], times=str(times))
+                seen = loading.measure(stack, system, load, children=[child])
+                return {**seen, **visible(load, word_times(times))}
+
+            yield measure
+
+
+def visible(load: Load, words: Sequence[tuple[int, int]]) -> Figures:
+    """μs from sent to read, of the words that were sent while all streams ran.
+
+    `words`: when each was sent and read (ns). Raises `RunVoid` without any.
+    """
+    first = min(sent for sent, _ in words)
+    begins = first + int((load.ramp_s + SETTLING_S) * 1e9)
+    ends = first + int(load.words / load.rate_per_s * 1e9)
+    taken = [(read - sent) / 1e3 for sent, read in words if begins <= sent < ends]
+    if len(taken) < MEASURED_MIN:
+        raise RunVoid("the streams had not all begun when the first of them ended")
+    cuts = quantiles(taken, n=100)
+    return {
+        "latency_p50_us": cuts[49],
+        "latency_p90_us": cuts[89],
+        "latency_p99_us": cuts[98],
+        "measured": len(taken),
+    }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway import ids
-from tests.load import accounting, histories, texts
+from tests.load import histories, loading, texts
 from tests.load.asking import asking
 from tests.load.figures import Column, Target
 from tests.load.histories import History, Size
@@ -83,7 +83,6 @@ class Turns:
         for row in LONGEST
     )
 
-
     def rows(self, stack: Stack) -> Sequence[str]:
         return list(FORMS) if STORED in stack.offered else []
 
@@ -116,28 +115,28 @@ def measure(stack: Stack, history: History, turns: int) -> Figures:
 
     `beyond_ms` is what the gateway used more than a bare read of the rows takes.
     """
-    child, databases = stack.child(SYSTEMS[STORED]), stack.database_pids(SYSTEMS[STORED])
     words = texts.words_of(stack.tape)
     bodies = [orjson.dumps(TURN | place) for place in places(stack, history, turns + 1)]
     read_ms = histories.bare_read_ms(stack, history)
     stack.marks.set_rate(0)
-    with asking(child.port, stack.key) as client:
-        requests = [client.request("POST", SYSTEMS[STORED].path, body) for body in bodies]
+    system = SYSTEMS[STORED]
+    with asking(stack.child(system).port, stack.key) as client:
+        requests = [client.request("POST", system.path, body) for body in bodies]
         client.ask(requests.pop())
-        accounting.settle([child.pid, *databases])
-        before = [accounting.cpu_s(child.pid), sum(map(accounting.cpu_s, databases))]
-        answers = [client.ask(request) for request in requests]
-        reached = [reached_ms(stack, words, answer) for answer in answers]
-        accounting.settle([child.pid, *databases])
-        after = [accounting.cpu_s(child.pid), sum(map(accounting.cpu_s, databases))]
-    cpu_ms, database_ms = ((b - a) * 1e3 / turns for a, b in zip(before, after, strict=True))
+
+        def take_turns() -> list[tuple[Answer, float]]:
+            asked = (client.ask(request) for request in requests)
+            return [(answer, reached_ms(stack, words, answer)) for answer in asked]
+
+        answers, total_ms, database_ms = loading.charged(stack, system, take_turns)
+    cpu_ms = total_ms / turns
     return {
-        "reached_p50_ms": median(reached),
+        "reached_p50_ms": median(reached for _, reached in answers),
         "cpu_ms": cpu_ms,
-        "database_ms": database_ms,
+        "database_ms": database_ms / turns,
         "read_ms": read_ms,
         "beyond_ms": cpu_ms - read_ms,
-        "answered_p50_ms": median(answer.us for answer in answers) / 1e3,
+        "answered_p50_ms": median(answer.us for answer, _ in answers) / 1e3,
     }
 
 

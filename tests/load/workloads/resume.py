@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from tests.load import accounting, replays
+from tests.load import loading, replays
 from tests.load.asking import asking
 from tests.load.figures import Column, Target
 from tests.load.processes import RunVoid
@@ -55,7 +55,9 @@ class Resume:
         Column("CPU ms", "cpu_ms", 1),
         Column("PostgreSQL ms", "database_ms", 1),
     )
-    targets = tuple(Target(row, "p50 ms to the last event", "whole_p50_ms", LIMIT_MS) for row in FORMS)
+    targets = tuple(
+        Target(row, "p50 ms to the last event", "whole_p50_ms", LIMIT_MS) for row in FORMS
+    )
 
     def rows(self, stack: Stack) -> Sequence[str]:
         return list(FORMS) if BACKGROUND in stack.offered else []
@@ -64,37 +66,32 @@ class Resume:
     def opened(self, stack: Stack, *, quick: bool) -> Iterator[Callable[[str], Figures]]:
         child = stack.child(SYSTEMS[BACKGROUND])
         sizes = {form.entries_a_row for form in FORMS.values()}
-        names = {
-            size: replays.logged(stack, child, TOKENS, entries_a_row=size) for size in sizes
-        }
+        names = {size: replays.logged(stack, child, TOKENS, entries_a_row=size) for size in sizes}
         times = QUICK_TIMES if quick else TIMES
         yield lambda row: measure(stack, names[FORMS[row].entries_a_row], FORMS[row], times)
 
 
 def measure(stack: Stack, name: str, form: Form, times: int) -> Figures:
     """ms from the request to the last byte. Raises `RunVoid` where the last event is none."""
-    child, databases = stack.child(SYSTEMS[BACKGROUND]), stack.database_pids(SYSTEMS[BACKGROUND])
+    system = SYSTEMS[BACKGROUND]
     path = f"/v1/responses/{name}?stream=true&starting_after="
-    with asking(child.port, stack.key) as client:
+    with asking(stack.child(system).port, stack.key) as client:
         numbers = sequence_numbers(client.get(path + "0").body)
         after = numbers[len(numbers) // 2] if form.from_middle else 0
-        accounting.settle([child.pid, *databases])
-        before = [accounting.cpu_s(child.pid), sum(map(accounting.cpu_s, databases))]
-        answers = [client.get(path + str(after)) for _ in range(times)]
-        accounting.settle([child.pid, *databases])
-        used = [accounting.cpu_s(child.pid), sum(map(accounting.cpu_s, databases))]
+        answers, cpu_ms, database_ms = loading.charged(
+            stack, system, lambda: [client.get(path + str(after)) for _ in range(times)]
+        )
     found = sequence_numbers(answers[-1].body)
     if found[-1] != numbers[-1] or found[0] <= after:
         raise RunVoid(f"resumed after {after} of {numbers[-1]}, given {found[0]} to {found[-1]}")
     whole_ms = [answer.us / 1e3 for answer in answers]
-    cpu_ms, database_ms = ((b - a) * 1e3 / times for a, b in zip(before, used, strict=True))
     return {
         "whole_p50_ms": median(whole_ms),
         "whole_p90_ms": quantiles(whole_ms, n=10)[-1],
         "events": len(found),
         "kib": len(answers[-1].body) / 1024,
-        "cpu_ms": cpu_ms,
-        "database_ms": database_ms,
+        "cpu_ms": cpu_ms / times,
+        "database_ms": database_ms / times,
     }
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING, ClassVar
+from urllib.request import Request, urlopen
 
 import pytest
 from typing_extensions import override
@@ -162,6 +166,57 @@ def test_a_response_that_does_not_complete_fails_its_row_alone_if_it_is_a_peers(
     replayed = in_place_of(b'"type":"response.completed"', b'"type":"response.confused."')
     with exchanging(tmp_path, built, replayed) as stack, pytest.raises(RowFailed, match="terminal"):
         run(stack, "responses", LOAD, is_peer=True)
+
+
+class Relay(BaseHTTPRequestHandler):
+    """Answers every GET with what the backend streams."""
+
+    protocol_version = "HTTP/1.1"
+    backend_port = 0
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        body = System("backend", "backend", "responses").body(LOAD.tokens)
+        request = Request(f"http://127.0.0.1:{self.backend_port}/v1/responses", body)
+        with urlopen(request) as answer:
+            stream = answer.read()
+        self.send_response(200)
+        self.send_header("content-length", str(len(stream)))
+        self.end_headers()
+        self.wfile.write(stream)
+
+    @override
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_response_can_be_created_in_one_place_and_read_in_another(
+    tmp_path: Path, built: programs.Programs
+) -> None:
+    with (
+        exchanging(tmp_path, built, tape()) as stack,
+        ThreadingHTTPServer(("127.0.0.1", 0), Relay) as relay,
+    ):
+        Relay.backend_port = stack.backend.port
+        thread = Thread(target=relay.serve_forever)
+        thread.start()
+        try:
+            seen = run(stack, "responses", replace(LOAD, followed_on=relay.server_port))
+        finally:
+            relay.shutdown()
+            thread.join()
+    assert seen["words"] == LOAD.requests * LOAD.words
+    assert set(Relay.asked) == {"/v1/responses/resp_66615907c7144918?stream=true"}
+
+
+def test_the_times_of_all_words_are_kept(tmp_path: Path, built: programs.Programs) -> None:
+    times = tmp_path / "times"
+    with exchanging(tmp_path, built, tape()) as stack:
+        run(stack, "responses", replace(LOAD, times=str(times)))
+    kept = loading.word_times(times)
+    assert len(kept) == LOAD.requests * (LOAD.words - 2)
+    assert all(0 < sent < read for sent, read in kept)
 
 
 def test_sources_that_do_not_compile_are_reported(
