@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
-import asyncpg
-
 from gateway.store.migrate import upgrade
 from gateway.store.tables import messages, responses, usage
 from tests.fakes.gateway import gateway_settings, new_key
+from tests.load import copying
 from tests.load.asking import asking
-from tests.load.histories import tenant_id
 from tests.load.systems import STORED, SYSTEMS
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from asyncpg import Connection, Record
-    from sqlalchemy import Table
 
     from tests.load.processes import Child
     from tests.load.stack import Stack
@@ -66,7 +63,7 @@ def crowd(stack: Stack, count: int) -> Iterator[Crowd]:
     Each is the copy of a short one that the gateway stored, with its items and its usage line.
     """
     name = f"crowd_{count}"
-    asyncio.run(_execute(stack.database_url, f"CREATE DATABASE {name}"))
+    copying.execute(stack.database_url, (f"CREATE DATABASE {name}",))
     try:
         own = replace(stack, database_url=_database(stack.database_url, name))
         asyncio.run(upgrade(own.database_url))
@@ -75,16 +72,16 @@ def crowd(stack: Stack, count: int) -> Iterator[Crowd]:
             with asking(child.port, own.key) as client:
                 body = SYSTEMS[STORED].body(TOKENS, streamed=False)
                 client.ask(client.request("POST", SYSTEMS[STORED].path, body))
-            yield Crowd(own, child, asyncio.run(_filled(own.database_url, count)))
+            yield Crowd(own, child, _filled(own.database_url, count))
     finally:
-        asyncio.run(_execute(stack.database_url, f"DROP DATABASE {name} WITH (FORCE)"))
+        copying.execute(stack.database_url, (f"DROP DATABASE {name} WITH (FORCE)",))
 
 
-async def _filled(url: str, count: int) -> tuple[UUID, ...]:
+def _filled(url: str, count: int) -> tuple[UUID, ...]:
     """Copies of the only response there is; ids of some of the tenant's."""
-    connection = await asyncpg.connect(url)
-    try:
-        tenant = await tenant_id(connection)
+
+    async def fill(connection: Connection[Record]) -> tuple[UUID, ...]:
+        tenant = await copying.tenant_id(connection)
         template = await connection.fetchval("SELECT id FROM responses")
         # Nobody has to look for the parents of rows that were made with them.
         await connection.execute("SET session_replication_role = replica")
@@ -95,26 +92,17 @@ async def _filled(url: str, count: int) -> tuple[UUID, ...]:
         await _settle(connection)
         rows = await connection.fetch(_SOME, tenant, template, READ_MAX)
         return tuple(row["id"] for row in rows)
-    finally:
-        await connection.close()
+
+    return copying.on_database(url, fill)
 
 
 def _copies() -> Iterator[str]:
     """What fills each table. `$1` is the response that is copied."""
     times = dict.fromkeys(("created_at", "root_created_at", "completed_at", "at"), "made.at")
-    yield _copy(responses, "id", {"id": "made.id", **times})
-    yield _copy(messages, "response_id", {"response_id": "made.id"})
-    yield _copy(usage, "response_id", {"response_id": "made.id", **times})
-
-
-def _copy(table: Table, key: str, values: dict[str, str]) -> str:
-    values = {"tenant_id": "made.tenant_id", **values}
-    names = [column.name for column in table.c]
-    taken = ", ".join(values.get(name, f"one.{name}") for name in names)
-    return (
-        f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {taken} "
-        f"FROM made, {table.name} AS one WHERE one.{key} = $1"
-    )
+    owner = {"tenant_id": "made.tenant_id", **times}
+    yield copying.copy_of(responses, "id", {"id": "made.id", **owner})
+    yield copying.copy_of(messages, "response_id", {"response_id": "made.id", **owner})
+    yield copying.copy_of(usage, "response_id", {"response_id": "made.id", **owner})
 
 
 async def _settle(connection: Connection[Record]) -> None:
@@ -122,14 +110,6 @@ async def _settle(connection: Connection[Record]) -> None:
     for table in (responses, messages, usage):
         await connection.execute(f"VACUUM (ANALYZE) {table.name}")
     await connection.execute("CHECKPOINT")
-
-
-async def _execute(url: str, statement: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
 
 
 def _database(url: str, name: str) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-import asyncpg
-
 from gateway import ids
-from gateway.store.tables import conversation_items
-from tests.load import texts
+from gateway.store.tables import conversation_items, messages, responses
+from tests.load import copying, texts
 from tests.load.asking import asking
 from tests.load.tape import FRAMING_TOKENS, MODEL
 
@@ -44,21 +41,35 @@ _OTHERS: Final = ", ".join(
 _COPY: Final = """
 INSERT INTO conversations (tenant_id, id, created_at, metadata, next_position)
 SELECT tenant_id, copy, created_at, metadata, next_position
-FROM conversations, unnest($3::uuid[]) AS copy WHERE tenant_id = $1 AND id = $2
+FROM conversations, unnest($2::uuid[]) AS copy WHERE id = $1
 """
 _COPY_ITEMS: Final = f"""
 INSERT INTO conversation_items (tenant_id, conversation_id, position, {_OTHERS})
 SELECT tenant_id, copy, position, {_OTHERS}
-FROM conversation_items, unnest($3::uuid[]) AS copy WHERE tenant_id = $1 AND conversation_id = $2
+FROM conversation_items, unnest($2::uuid[]) AS copy WHERE conversation_id = $1
 """
 _WITH_OWN_ID: Final = _OTHERS.replace("item_id", "item_id || convert_to(more::text, 'UTF8')")
 _REPEAT: Final = f"""
 INSERT INTO conversation_items (tenant_id, conversation_id, position, {_OTHERS})
 SELECT tenant_id, conversation_id, more, {_WITH_OWN_ID}
-FROM conversation_items, generate_series(1, $3 - 1) AS more
-WHERE tenant_id = $1 AND conversation_id = $2 AND position = 0
+FROM conversation_items, generate_series(1, $2 - 1) AS more
+WHERE conversation_id = $1 AND position = 0
 """
-_MOVE_END: Final = "UPDATE conversations SET next_position = $3 WHERE tenant_id = $1 AND id = $2"
+_MOVE_END: Final = "UPDATE conversations SET next_position = $2 WHERE id = $1"
+
+_MAKE: Final = """
+CREATE TEMPORARY TABLE made AS
+SELECT id, parent_id FROM unnest($1::uuid[], $2::uuid[]) AS one (id, parent_id)
+"""
+_COPY_RESPONSES: Final = copying.copy_of(
+    responses, "id", {"id": "made.id", "parent_id": "made.parent_id"}
+)
+_ITEM_ID: Final = "'msg_' || replace(made.id::text, '-', '') || lpad(to_hex(one.position), 4, '0')"
+_COPY_MESSAGES: Final = copying.copy_of(
+    messages,
+    "response_id",
+    {"response_id": "made.id", "item_id": f"convert_to({_ITEM_ID}, 'UTF8')"},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +89,22 @@ class Size:
 
 
 def chain(stack: Stack, child: Child, size: Size) -> History:
-    """A chain of stored responses, each of which is two messages: what was said, and the answer."""
-    words = texts.words_of(stack.tape)
-    made: list[UUID] = []
+    """A chain of stored responses, each of which is two messages: what was said, and the answer.
+
+    The first one is asked for, the others are copies of it.
+    """
+    said = texts.text(texts.words_of(stack.tape), size.words)
+    body = {"model": MODEL, "input": said, "max_output_tokens": size.words + FRAMING_TOKENS}
     with asking(child.port, stack.key) as client:
-        for number in range(0, size.messages, 2):
-            body: dict[str, Any] = {
-                "model": MODEL,
-                "input": texts.text(words, size.words, seed=number),
-                "max_output_tokens": size.words + FRAMING_TOKENS,
-            }
-            if made:
-                body["previous_response_id"] = ids.response_id(made[-1])
-            made.append(_uuid(client.post("/v1/responses", body).json()["id"]))
-    return History(responses=tuple(made))
+        first = _uuid(client.post("/v1/responses", body).json()["id"])
+    chained = [first, *(ids.new_uuid() for _ in range(size.messages // 2 - 1))]
+    copying.execute(
+        stack.database_url,
+        (_MAKE, chained[1:], chained[:-1]),
+        (_COPY_RESPONSES, first),
+        (_COPY_MESSAGES, first),
+    )
+    return History(responses=tuple(chained))
 
 
 def conversation(stack: Stack, child: Child, size: Size) -> History:
@@ -109,33 +122,13 @@ def conversation(stack: Stack, child: Child, size: Size) -> History:
 def copies(stack: Stack, of: UUID, count: int) -> list[UUID]:
     """Conversations with the same items: one for each turn, since a turn makes its own longer."""
     made = [ids.new_uuid() for _ in range(count)]
-
-    async def copy() -> None:
-        connection = await asyncpg.connect(stack.database_url)
-        try:
-            tenant = await tenant_id(connection)
-            await connection.execute(_COPY, tenant, of, made)
-            await connection.execute(_COPY_ITEMS, tenant, of, made)
-        finally:
-            await connection.close()
-
-    asyncio.run(copy())
+    copying.execute(stack.database_url, (_COPY, of, made), (_COPY_ITEMS, of, made))
     return made
 
 
 def repeat_item(stack: Stack, of: UUID, count: int) -> None:
     """Make a Conversation of one item one of `count` such items, under ids of their own."""
-
-    async def repeat() -> None:
-        connection = await asyncpg.connect(stack.database_url)
-        try:
-            tenant = await tenant_id(connection)
-            await connection.execute(_REPEAT, tenant, of, count)
-            await connection.execute(_MOVE_END, tenant, of, count)
-        finally:
-            await connection.close()
-
-    asyncio.run(repeat())
+    copying.execute(stack.database_url, (_REPEAT, of, count), (_MOVE_END, of, count))
 
 
 def bare_read_ms(stack: Stack, history: History) -> float:
@@ -144,25 +137,15 @@ def bare_read_ms(stack: Stack, history: History) -> float:
     query = _OF_CHAIN if history.conversation is None else _OF_CONVERSATION
     holders = history.responses if history.conversation is None else (history.conversation,)
 
-    async def read() -> float:
-        connection = await asyncpg.connect(stack.database_url)
-        try:
-            tenant = await tenant_id(connection)
+    async def read(connection: Connection[Record]) -> float:
+        tenant = await copying.tenant_id(connection)
+        await _fetch(connection, query, tenant, holders)
+        before = time.process_time()
+        for _ in range(READS):
             await _fetch(connection, query, tenant, holders)
-            before = time.process_time()
-            for _ in range(READS):
-                await _fetch(connection, query, tenant, holders)
-            return (time.process_time() - before) * 1e3 / READS
-        finally:
-            await connection.close()
+        return (time.process_time() - before) * 1e3 / READS
 
-    return asyncio.run(read())
-
-
-async def tenant_id(connection: Connection[Record]) -> UUID:
-    """The tenant whose key the benchmark has."""
-    found: UUID = await connection.fetchval("SELECT id FROM tenants WHERE name = 'load'")
-    return found
+    return copying.on_database(stack.database_url, read)
 
 
 async def _fetch(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-import asyncpg
-
 from gateway.log import Tokens, pack, unpack
+from tests.load import copying
 from tests.load.asking import asking
 from tests.load.systems import BACKGROUND, SYSTEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from asyncpg import Connection, Record
 
     from gateway.log import Entry
     from tests.load.processes import Child
@@ -36,13 +36,12 @@ def logged(stack: Stack, child: Child, tokens: int, *, entries_a_row: int) -> st
     with asking(child.port, stack.key) as client:
         stream = client.ask(client.request("POST", system.path, system.body(tokens))).body
     name = stream.partition(b'"id":"')[2].partition(b'"')[0].decode()
-    asyncio.run(_rewrite(stack.database_url, UUID(name.removeprefix("resp_")), entries_a_row))
+    _rewrite(stack.database_url, UUID(name.removeprefix("resp_")), entries_a_row)
     return name
 
 
-async def _rewrite(url: str, uuid: UUID, entries_a_row: int) -> None:
-    connection = await asyncpg.connect(url)
-    try:
+def _rewrite(url: str, uuid: UUID, entries_a_row: int) -> None:
+    async def rewrite(connection: Connection[Record]) -> None:
         async with connection.transaction():
             rows = await connection.fetch(_READ, uuid)
             entries = list(one_by_one(entry for row in rows for entry in unpack(row["entries"])))
@@ -55,8 +54,8 @@ async def _rewrite(url: str, uuid: UUID, entries_a_row: int) -> None:
             await connection.execute(_ERASE, uuid)
             await connection.executemany(_WRITE, written)
             await connection.execute(_MOVE_END, uuid, len(entries))
-    finally:
-        await connection.close()
+
+    copying.on_database(url, rewrite)
 
 
 def one_by_one(entries: Iterable[Entry]) -> Iterator[Entry]:

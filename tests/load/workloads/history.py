@@ -94,19 +94,13 @@ class Turns:
 
 
 def _made(stack: Stack, *, quick: bool) -> dict[str, History]:
-    """The histories. A chain is a part of any longer one of messages as long."""
+    """The histories of those rows that are measured."""
     child = stack.child(SYSTEMS[STORED])
     stack.marks.set_rate(0)
-    wanted = {row: form for row, form in FORMS.items() if form.is_quick or not quick}
-    longest: dict[int, History] = {}
-    for form in sorted(wanted.values(), key=lambda form: -form.size.messages):
-        if form.is_chain and form.size.words not in longest:
-            longest[form.size.words] = histories.chain(stack, child, form.size)
     return {
-        row: History(responses=longest[form.size.words].responses[: form.size.messages // 2])
-        if form.is_chain
-        else histories.conversation(stack, child, form.size)
-        for row, form in wanted.items()
+        row: (histories.chain if form.is_chain else histories.conversation)(stack, child, form.size)
+        for row, form in FORMS.items()
+        if form.is_quick or not quick
     }
 
 
