@@ -115,7 +115,7 @@ class TokenChunk:
     """What one read from a backend brought: any number of ids, and at the end why it ended.
 
     `logprobs` has one for each id when the request asked for them, otherwise it is None.
-    `constrained`: the backend holds the model to the request's constraint. `upstream` names that
+    `cached_tokens` may come with the finish. `constrained`: the backend holds the model to the request's constraint. `upstream` names that
     backend; empty where nobody told.
     """
 
@@ -291,6 +291,14 @@ class TokenParser(Protocol):
         ...
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]: ...
+
+    def flow(self, ids: Sequence[int]) -> list[str]:
+        """What `feed` would tell of the first of these ids, one by one, as far as that is nothing
+        but text of the open segment: the text of each, empty for one of which it would tell none.
+
+        The ids behind those are not read; a parser that traces its text reads none.
+        """
+        ...
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
         """The turn is over (None: it was broken off). Closes what is open."""

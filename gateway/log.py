@@ -168,6 +168,25 @@ Entry = (
     TurnStarted | Tokens | Alive | TurnEnded | Finished | Queued | Hop | Hold | Repair | Compacted
 )
 
+
+@value
+class Singles:
+    """As many `Tokens` as there are ids, each with one of them and nothing else.
+
+    What a paced stream is made of, in the form in which it is replayed; no log holds it.
+    """
+
+    ids: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+Portion = Entry | Singles
+"""One entry of a log, or some that follow on each other."""
+SINGLES_MAX: Final = 256
+"""Entries in one portion at most: what is folded at once takes a fraction of a millisecond."""
+
 _TURN_STARTED, _TOKENS, _ALIVE, _TURN_ENDED, _FINISHED, _QUEUED, _HOP = range(1, 8)
 _TOKENS_WITH_LOGPROBS, _HOLD, _REPAIR, _COMPACTED = range(8, 12)
 _TAG_BITS: Final = 4
@@ -183,6 +202,8 @@ _ID_BYTES: Final = 4
 _ONE_ID: Final = struct.Struct("<BI")
 _ONE_ID_HEAD: Final = _ID_BYTES << _TAG_BITS | _TOKENS
 """The byte before the id of a `Tokens` with one: nothing else begins with it."""
+_ONE_ID_HEADS: Final = bytes([_ONE_ID_HEAD])
+_ID_AFTER_HEAD: Final = struct.Struct("<xI")
 _LOGPROB: Final = struct.Struct("<fB")
 _ALTERNATIVE: Final = struct.Struct("<If")
 _NUMBER_BITS_MAX: Final = 63
@@ -211,12 +232,34 @@ def unpack(packed: bytes) -> list[Entry]:
 
 def unpacked(packed: bytes) -> Iterator[Entry]:
     """The same one by one, each unpacked when it is asked for."""
+    for portion in portions(packed):
+        if type(portion) is Singles:
+            for token in portion.ids:
+                yield Tokens((token,))
+        else:
+            yield portion
+
+
+def portions(packed: bytes, skipped: int = 0) -> Iterator[Portion]:
+    """The same without the first `skipped` entries, those with a single id together."""
+    for portion in _portions(packed):
+        count = len(portion) if type(portion) is Singles else 1
+        if not skipped:
+            yield portion
+        elif skipped < count:
+            yield Singles(portion.ids[skipped:])
+            skipped = 0
+        else:
+            skipped -= count
+
+
+def _portions(packed: bytes) -> Iterator[Portion]:
     if packed[:1] != VERSION_BYTE:
         raise ValueError("not a packed log of a version that is known here")
     reader = _Reader(packed, 1)
     while True:
-        for token in reader.single_ids():
-            yield Tokens((token,))
+        while ids := reader.single_ids():
+            yield Singles(ids)
         if reader.is_at_end:
             return
         head = reader.number()
@@ -237,19 +280,17 @@ class _Reader:
     def is_at_end(self) -> bool:
         return self._position == len(self._content)
 
-    def single_ids(self) -> Iterator[int]:
-        """The ids of all `Tokens` with one id that come next, in one pass: a paced stream has
-        little else.
+    def single_ids(self) -> tuple[int, ...]:
+        """The ids of `Tokens` with one id that come next, at most `SINGLES_MAX`, in one pass: a
+        paced stream has little else.
         """
         content, start = self._content, self._position
-        if self.is_at_end or content[start] != _ONE_ID_HEAD:
-            return
-        whole = (len(content) - start) // _ONE_ID.size * _ONE_ID.size
-        for head, token in _ONE_ID.iter_unpack(memoryview(content)[start : start + whole]):
-            if head != _ONE_ID_HEAD:
-                return
-            self._position += _ONE_ID.size
-            yield token
+        whole = min((len(content) - start) // _ONE_ID.size, SINGLES_MAX)
+        # Each is as long as the others, so their heads stand at even distances.
+        heads = content[start : start + whole * _ONE_ID.size : _ONE_ID.size]
+        count = whole - len(heads.lstrip(_ONE_ID_HEADS))
+        self._position = end = start + count * _ONE_ID.size
+        return tuple([token for (token,) in _ID_AFTER_HEAD.iter_unpack(content[start:end])])
 
     def take(self, length: int) -> bytes:
         start, self._position = self._position, self._position + length

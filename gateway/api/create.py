@@ -75,7 +75,7 @@ class CreateEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._reading.body(scope, receive)
-        await while_connected(receive, self._respond(scope, send, body))
+        await while_connected(scope, receive, self._respond(scope, send, body))
 
     async def _respond(self, scope: Scope, send: Send, body: bytes) -> None:
         asked = await self._reading.parsed(body, self._parse)
@@ -119,7 +119,7 @@ class CreateEndpoint:
                 await generation.produced()
         except TimeoutError:
             pass
-        stream = EventStream(send, self._stream_limits, asked.encoder(scope))
+        stream = EventStream(scope, send, self._stream_limits, asked.encoder(scope))
         await stream.write(
             generation.play,
             headers=_headers(asked, generation),

@@ -58,8 +58,8 @@ class ResponseEndpoints:
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             encode = dialects.encoder(scope, obfuscate=obfuscate)
-            stream = EventStream(send, self._limits, encode)
-            await while_connected(receive, stream.write(play, comments=True))
+            stream = EventStream(scope, send, self._limits, encode)
+            await while_connected(scope, receive, stream.write(play, comments=True))
 
         return answer
 

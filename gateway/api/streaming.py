@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Self
 
 from gateway.api import sse
 from gateway.api.body import ClientDisconnected
-from gateway.api.writing import Later, begin
+from gateway.api.writing import Later, begin, part_writer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Iterator
 
-    from starlette.types import Send
+    from starlette.types import Scope, Send
 
     from gateway.api.sse import Encode
     from gateway.protocol.events import Event
@@ -46,9 +46,10 @@ class EventStream:
     for.
     """
 
-    def __init__(self, send: Send, limits: StreamLimits, encode: Encode) -> None:
+    def __init__(self, scope: Scope, send: Send, limits: StreamLimits, encode: Encode) -> None:
         """`encode` is how the client is shown events."""
         self._send = send
+        self._write_part = part_writer(scope)
         self._limits = limits
         self._encode = encode
         self._clock = asyncio.get_running_loop().time
@@ -111,6 +112,8 @@ class EventStream:
 
     def _write(self, chunk: bytes) -> Awaitable[None] | None:
         self._written_at = self._clock()
+        if self._write_part(chunk):
+            return None
         rest = begin(self._send({"type": "http.response.body", "body": chunk, "more_body": True}))
         return None if rest is None else Later(partial(self._wait, rest))
 

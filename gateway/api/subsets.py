@@ -38,7 +38,7 @@ class SubsetEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._reading.body(scope, receive)
-        await while_connected(receive, self._respond(scope, send, body))
+        await while_connected(scope, receive, self._respond(scope, send, body))
 
     async def _respond(self, scope: Scope, send: Send, body: bytes) -> None:
         request = await self._reading.parsed(body, self._parse)

@@ -7,17 +7,23 @@ envelope and a request id, which is logged.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import ref
 
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway import ids
+from gateway.api.connection import CONNECTION
 from gateway.api.errors import INVALID_REQUEST, OVERLOADED, SERVER_ERROR, envelope
+from gateway.api.writing import BODY_PART
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import Receive, Scope, Send
     from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -43,6 +49,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _reading_head = True
     _head_timer: asyncio.TimerHandle | None = None
+    _is_lost = False
+    _when_lost: Callable[[], None] | None = None
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -53,6 +61,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         super().connection_lost(exc)
+        self._is_lost = True
+        if self._when_lost is not None:
+            self._when_lost()
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -88,7 +99,19 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """An application that is not ours is uvicorn's, which refuses a connection too many."""
         cycle.transport = HeadHolder(cycle, self.loop)
+        # Weak, because the cycle refers to the scope.
+        write_part = partial(_write_part, ref(cycle))
+        cast("dict[str, Any]", cycle.scope)["extensions"] = {
+            BODY_PART: {"write": write_part},
+            CONNECTION: {"watch": self._watch},
+        }
         super()._start_asgi_task(cycle, app if app is self.app else _REFUSE_ONE_MORE)
+
+    def _watch(self, when_lost: Callable[[], None] | None) -> None:
+        """`gateway.api.connection.Watch`: requests of one connection come one after the other."""
+        self._when_lost = when_lost
+        if self._is_lost and when_lost is not None:
+            when_lost()
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         if self.transport.is_closing():
@@ -142,6 +165,22 @@ class HeadHolder(asyncio.Transport):
         head, self._head = self._head, b""
         if head and not self._transport.is_closing():
             self._transport.write(b"".join((head, data)))
+
+
+def _write_part(answer: ref[RequestResponseCycle], part: bytes) -> bool:
+    """`gateway.api.writing.WritePart`: what uvicorn does with a chunk of an answer's body."""
+    cycle = answer()
+    if (
+        cycle is None
+        or cycle.flow.write_paused
+        or cycle.disconnected
+        or not cycle.chunked_encoding  # the head is not written, or says how long the body is
+        or cycle.response_complete
+        or not part
+    ):
+        return False
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+    return True
 
 
 def bounded(head_bytes_max: int, head_timeout_s: float) -> type[BoundedHeadProtocol]:

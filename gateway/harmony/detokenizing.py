@@ -37,6 +37,18 @@ class Detokenizer:
             spelling = b"".join(pieces) if all(pieces) else b""
         return self._readable(spelling) if spelling else None
 
+    def read_each(self, ids: Sequence[int]) -> list[str]:
+        """What `read` says to each of the first ids that are text."""
+        pieces = list(map(self._piece, ids))
+        if not all(pieces):
+            del pieces[pieces.index(b"") :]
+        if not self._rest:
+            try:
+                return [piece.decode() for piece in pieces]
+            except UnicodeDecodeError:
+                pass
+        return list(map(self._readable, pieces))
+
     def trace(self, ids: Sequence[int], position: int) -> tuple[str, tuple[int, ...]]:
         """The same, and the positions of the ids that spell it; the first id is at `position`.
 

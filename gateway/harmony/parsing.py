@@ -152,6 +152,15 @@ class Parser:
                 return self._writer.flow(self._draft, text, len(ids))
         return self._feed_runs(ids)
 
+    def flow(self, ids: Sequence[int]) -> list[str]:
+        """As many of the next ids as are only more text, and what `feed` makes of each alone."""
+        draft = self._draft
+        if self._state is not _BODY or self._trace or not draft.flows:
+            return []
+        texts = self._detokenizer.read_each(ids)
+        self._position += len(texts)
+        return self._writer.flow_each(draft, texts)
+
     def _feed_runs(self, ids: Sequence[int]) -> list[SegmentEvent]:
         """One step for each special id, and for each run of text between them."""
         begin = 0

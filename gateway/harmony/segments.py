@@ -56,6 +56,11 @@ class Draft:
     arguments: Arguments | None = None
     doubts: tuple[str, ...] = ()
 
+    @property
+    def flows(self) -> bool:
+        """Its segment has begun, and text goes into it as it is read."""
+        return self.started and not self.glue
+
 
 @dataclass(frozen=True, slots=True)
 class Closing:
@@ -128,7 +133,7 @@ class SegmentWriter:
 
     def flow(self, draft: Draft, text: str, text_ids: int) -> list[SegmentEvent]:
         """`write` and `take`, for a read that brought nothing but text."""
-        if not draft.started or draft.glue:
+        if not draft.flows:
             self.write(draft, text, text_ids)
             return self.take()
         draft.text_ids += text_ids
@@ -137,6 +142,13 @@ class SegmentWriter:
         if draft.arguments is not None:
             text = draft.arguments.feed(text)
         return [SegmentText(text)] if text else []
+
+    def flow_each(self, draft: Draft, texts: list[str]) -> list[str]:
+        """`flow` for ids that were read one by one, into a draft that flows; the text of each."""
+        draft.text_ids += len(texts)
+        if draft.kind is _REASONING:
+            self.reasoning_tokens += len(texts)
+        return texts if draft.arguments is None else list(map(draft.arguments.feed, texts))
 
     def decide(self, draft: Draft, kind: SegmentKind, name: str = "") -> None:
         """A waiting draft learns what it is; what it held flows."""

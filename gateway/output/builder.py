@@ -125,6 +125,19 @@ class Builder:
                 return [item.write(segment.text, number)]
         return self._feed_any(segments, spelling)
 
+    @property
+    def is_flowing(self) -> bool:
+        """More text of the open segment is a delta of the open item, and nothing else."""
+        item = self._item
+        return item is not None and self._segment is not None and not item.is_summarized
+
+    def flow(self, texts: Sequence[str], after: int) -> list[Event]:
+        """The deltas of texts, none of which is empty, while `is_flowing`: those above `after`."""
+        assert self._item is not None, "nothing is open"
+        number = self._sequence_number
+        self._sequence_number = number + len(texts)
+        return self._item.write_each(texts, number, after)
+
     def _feed_any(self, segments: Sequence[SegmentEvent], spelling: Spelling | None) -> list[Event]:
         self._require_running()
         events: list[Event] = []

@@ -19,6 +19,7 @@ from gateway.log import (
     Hop,
     Queued,
     Repair,
+    Singles,
     Tokens,
     TurnEnded,
     TurnStarted,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
-    from gateway.log import Entry
+    from gateway.log import Entry, Portion
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
     from gateway.protocol.rules import OutputRules
@@ -215,11 +216,14 @@ class Fold:
 
     def apply(self, entry: Entry) -> list[Event]:
         """The events of one more entry."""
+        if isinstance(entry, Tokens):  # nearly every entry is
+            reading = self._reading or self._open_reading()
+            self._usage.output_tokens += len(entry.ids)
+            shown = reading.hear(entry.ids, entry.logprobs)
+            return self._builder.feed(shown, reading if reading.is_traced else None)
         if self._builder.is_finished:
             raise ValueError("the log goes on after its end")
         match entry:
-            case Tokens():
-                return self._hear(entry)
             case TurnStarted() | Compacted():
                 return self._begin(entry)
             case TurnEnded():
@@ -230,6 +234,21 @@ class Fold:
                 return self._pass_time(entry)
             case _:
                 return self._finish(entry)
+
+    def replay(self, portion: Portion, after: int = -1) -> list[Event]:
+        """The events of one more portion of a log that was; some that are not above number `after`
+        may be missing. Raises as `apply` does, for an entry after which those before it count.
+        """
+        if type(portion) is not Singles:
+            return self.apply(portion)
+        events: list[Event] = []
+        ids = portion.ids
+        while ids:
+            heard = self._flow(ids, after, events)
+            if not heard:
+                events += self.apply(Tokens(ids[:1]))
+            ids = ids[heard or 1 :]
+        return events
 
     def items(self) -> list[RenderedItem]:
         """The items that are done, with the ids that repeat them in the next prompt.
@@ -265,12 +284,17 @@ class Fold:
     def _screen(self) -> Screen | None:
         return self._reading.screen if self._reading else None
 
-    def _hear(self, entry: Tokens) -> list[Event]:
-        reading = self._reading or self._open_reading()
-        ids = entry.ids
-        self._usage.output_tokens += len(ids)
-        shown = reading.hear(ids, entry.logprobs)
-        return self._builder.feed(shown, reading if reading.is_traced else None)
+    def _flow(self, ids: tuple[int, ...], after: int, events: list[Event]) -> int:
+        """Hear the first of these, each as if alone, as far as that is simple; how many it was."""
+        reading = self._reading
+        if reading is None or not self._builder.is_flowing:
+            return 0
+        texts = reading.flow(ids)
+        self._usage.output_tokens += len(texts)
+        shown = texts if all(texts) else [text for text in texts if text]
+        if shown:
+            events += self._builder.flow(shown, after)
+        return len(texts)
 
     def _begin(self, entry: TurnStarted | Compacted) -> list[Event]:
         return self._begin_turn(entry) if isinstance(entry, TurnStarted) else self._compact(entry)

@@ -22,7 +22,7 @@ from gateway.output.lifecycle import (
 from gateway.protocol.events import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gateway.output.lifecycle import Envelope
     from gateway.output.summaries import Summarizer
@@ -113,6 +113,22 @@ class OpenItem:
         spelled = b'"logprobs":%b' % orjson.dumps(logprobs)
         data = (front % (sequence_number, orjson.dumps(text))) + spelled + end
         return Event(self._type, sequence_number, data, len(text))
+
+    def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> list[Event]:
+        """Append texts; the events that show them, numbered from `sequence_number` on.
+
+        Those that are not above number `after` are not made.
+        """
+        self._text += "".join(texts).encode()
+        self._is_written = True
+        self._is_spelled = False
+        kind, delta, dumps = self._type, self._delta, orjson.dumps
+        known = max(0, after + 1 - sequence_number)
+        events = []
+        for number, text in enumerate(texts[known:], sequence_number + known):
+            encoded = dumps(text)
+            events.append(Event(kind, number, delta % (number, encoded), len(text), encoded))
+        return events
 
     def summarize(self, text: str | None) -> str:
         """What more the summary says after this text, or (None) at the end; it must have one."""

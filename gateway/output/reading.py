@@ -35,19 +35,31 @@ class Turn:
     hops: int = 0
 
 
-@dataclass(slots=True)
 class _Reader:
-    """Who reads a turn. `prefilled` is what its prefill says, until it is shown."""
+    """Who reads a turn. `prefilled` is what its prefill says, until it is shown.
 
-    parser: TokenParser
-    screen: Screen | None
-    prefilled: list[SegmentEvent]
+    `feed` tells what more ids show; the first of them shows what the prefill says, too.
+    """
 
-    def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
-        """What more ids show; the first of them shows what the prefill says, too."""
+    __slots__ = ("_prefilled", "feed", "parser", "screen")
+
+    def __init__(
+        self, parser: TokenParser, screen: Screen | None, prefilled: list[SegmentEvent]
+    ) -> None:
+        self.parser = parser
+        self.screen = screen
+        self._prefilled = prefilled
+        is_plain = screen is None and not prefilled
+        self.feed: Callable[[Sequence[int]], list[SegmentEvent]] = (
+            parser.feed if is_plain else self._feed_shown
+        )
+
+    def _feed_shown(self, ids: Sequence[int]) -> list[SegmentEvent]:
         segments = self.parser.feed(ids)
-        if self.prefilled and ids:
-            segments, self.prefilled = [*self.prefilled, *segments], []
+        if self._prefilled and ids:
+            segments, self._prefilled = [*self._prefilled, *segments], []
+            if self.screen is None:
+                self.feed = self.parser.feed
         return segments if self.screen is None else self.screen.feed(segments)
 
     def show(self, segments: list[SegmentEvent]) -> list[SegmentEvent]:
@@ -153,6 +165,23 @@ class Reading:
         if shown:
             self._shown_from, self._shown_to = begin, len(said)
         return shown
+
+    def flow(self, ids: tuple[int, ...]) -> list[str]:
+        """Hear the first of these ids, each as if alone, as far as they only say more text.
+
+        The text of each, as `TokenParser.flow` gives it. Hears none where there is more to it: a
+        screen, logprobs, or what the prefill says.
+        """
+        turn, reader = self.turn, self._reader
+        if reader.screen is not None or reader.prefilled or self.is_traced or turn.logprobs:
+            return []
+        texts = reader.parser.flow(ids)
+        last = next((at for at in reversed(range(len(texts))) if texts[at]), None)
+        if last is not None:
+            self._shown_from = len(turn.said) + last
+            self._shown_to = self._shown_from + 1
+        turn.said.extend(ids[: len(texts)])
+        return texts
 
     def _note(self, logprobs: Sequence[TokenLogprob | None]) -> None:
         """Keep how likely the next ids are; a turn that begins with that is traced."""

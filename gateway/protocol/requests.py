@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
+from gateway.protocol.alike import alike
 from gateway.protocol.bounds import check_bounds, check_counts
 from gateway.protocol.create import PARAMETERS, CreateResponse
 from gateway.protocol.documented import CREATE_PARAMETERS
@@ -61,6 +62,9 @@ def create_of(
 
 def checked(document: dict[str, Any], *, limits: InputLimits, strict: bool) -> CreateResponse:
     """The request of a document that has known names only. Raises `InvalidRequest`."""
+    request = alike(document, limits)
+    if request is not None:
+        return request
     check_counts(document, limits)
     try:
         request = CreateResponse.model_validate(document)

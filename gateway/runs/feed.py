@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from datetime import UTC, datetime
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.errors import StoreUnavailable
 from gateway.log import unpacked
 from gateway.protocol.showing import play_batches
-from gateway.runs.plan import head_of
+from gateway.store.events import day_of
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -101,7 +102,7 @@ class Feed:
         self._turn = asyncio.Lock()
 
     async def follow(
-        self, tenant_id: TenantId, stored: StoredResponse, after: int = -1
+        self, tenant_id: TenantId, head: ResponseHead, after: int = -1
     ) -> AsyncGenerator[list[Event], None]:
         """Events with a sequence number above `after`, as soon as they are durable.
 
@@ -109,7 +110,7 @@ class Feed:
         the only one there is. Ends without either when this process drains (`close`), or when the
         log has been removed meanwhile. While the database is away it waits.
         """
-        place = _Place(tenant_id, stored, self._new_fold(stored), after)
+        place = _Place(tenant_id, head, self._new_fold_for, after)
         self._count(1)
         try:
             async with aclosing(self._events(place)) as batches:
@@ -119,7 +120,7 @@ class Feed:
             self._count(-1)
 
     async def play(
-        self, tenant_id: TenantId, stored: StoredResponse, show: Show, *, after: int = -1
+        self, tenant_id: TenantId, head: ResponseHead, show: Show, *, after: int = -1
     ) -> None:
         """Show a reader the same, an empty list included; what is generated here where it commits.
 
@@ -127,7 +128,7 @@ class Feed:
         """
         if self._is_closed:
             return
-        place = _Place(tenant_id, stored, self._new_fold(stored), after, show)
+        place = _Place(tenant_id, head, self._new_fold_for, after, show)
         self._count(1)
         try:
             async with self._until_closed():
@@ -135,9 +136,9 @@ class Feed:
         finally:
             self._count(-1)
 
-    async def snapshot(self, tenant_id: TenantId, stored: StoredResponse) -> dict[str, Any]:
+    async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
         """The Response object as far as its log has come. Raises `StoreUnavailable`."""
-        place = _Place(tenant_id, stored, self._new_fold(stored))
+        place = _Place(tenant_id, head, self._new_fold_for)
         before = -1
         while before < place.next_entry and not place.fold.is_finished:
             before = place.next_entry
@@ -279,9 +280,6 @@ class Feed:
             if wanted := place.wanted(events):
                 yield wanted
 
-    def _new_fold(self, stored: StoredResponse) -> Fold:
-        return self._new_fold_for(head_of(stored))()
-
     def _count(self, change: int) -> None:
         self._followers += change
         self._tell_followers(self._followers)
@@ -293,15 +291,15 @@ class _Place:
     def __init__(
         self,
         tenant_id: TenantId,
-        stored: StoredResponse,
-        fold: Fold,
+        head: ResponseHead,
+        new_fold_for: NewFold,
         after: int = -1,
         show: Show | None = None,
     ) -> None:
         self.tenant_id = tenant_id
-        self.uuid = stored.uuid
-        self.day = stored.day
-        self.fold = fold
+        self.uuid = head.uuid
+        self._head = head
+        self._new_fold_for = new_fold_for
         self.after = after
         self.show = show
         self.next_entry = 0
@@ -311,6 +309,16 @@ class _Place:
         """The terminal event was among it."""
         self.is_gone = False
         """The log does not have what its head promises: it was removed."""
+
+    @cached_property
+    def day(self) -> date:
+        """The partition of its rows."""
+        return day_of(datetime.fromtimestamp(self._head.created_at, UTC))
+
+    @cached_property
+    def fold(self) -> Fold:
+        """Of its rows: not made for what is only followed where it is generated."""
+        return self._new_fold_for(self._head)()
 
     def pass_by(self, events: Sequence[Event]) -> None:
         """The stream has these now."""

@@ -40,17 +40,17 @@ class Hearing:
         self.cached_tokens = 0
         """How many ids of the prompt the backend had read before."""
         self._pen = pen
-        self._append = pen.append
         self._said = turn.said
         self._live = pen.live
         # Nobody folds the log again while its run still writes.
         self._fold = pen.live.fold
         self._course = course
+        self._passes = course.passes
         self._meet = meet
         self._first_token = first_token
         self._is_met = False
         self._heard_none = True
-        self._at_header = True
+        self._in_body = False
 
     @property
     def is_full(self) -> bool:
@@ -63,6 +63,15 @@ class Hearing:
 
     def hear(self, chunk: TokenChunk) -> bool:
         """Write what a chunk brings; False once the gateway ends the turn."""
+        ids = chunk.ids
+        if not self._in_body or chunk.finish is not None or not ids:
+            return self._hear_any(chunk)
+        if not self._passes(ids, len(self._said) + len(ids)):
+            return self._hear_any(chunk)
+        self._pen.append(Tokens(tuple(ids), tuple(chunk.logprobs) if chunk.logprobs else ()))
+        return True
+
+    def _hear_any(self, chunk: TokenChunk) -> bool:
         if self._heard_none:
             self._begin(chunk)
         if chunk.cached_tokens:
@@ -70,9 +79,6 @@ class Hearing:
         self.finish = chunk.finish
         ids = chunk.ids
         if not ids:
-            return True
-        if not self._at_header and self._course.passes(ids, said=len(self._said) + len(ids)):
-            self._append(Tokens(tuple(ids), tuple(chunk.logprobs or ())))
             return True
         if len(ids) == 1:
             self.ending = self._write(chunk)
@@ -98,7 +104,7 @@ class Hearing:
             if not count:
                 return course.out_of_budget(fold)
             logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
-            self._append(Tokens(tuple(ids[at : at + count]), logprobs))
+            self._pen.append(Tokens(tuple(ids[at : at + count]), logprobs))
             if (ending := self._look(ids[at])) is not None:
                 return ending
             at += count
@@ -106,8 +112,8 @@ class Hearing:
 
     def _look(self, token: int) -> Ending | None:
         """After a marker, or text that begins with `token`: what is to be done, if anything."""
-        at_header = self._at_header or token >= FIRST_SPECIAL
+        at_header = not self._in_body or token >= FIRST_SPECIAL
         ending = self._course.look(self._fold, at_header=at_header)
         if at_header:
-            self._at_header = self._fold.place.where is not Where.BODY
+            self._in_body = self._fold.place.where is Where.BODY
         return ending

@@ -57,11 +57,8 @@ class MemoryJournal:
         self, live: LiveLog, commit: Callable[[Finished, Fold], Awaitable[None]] | None
     ) -> None:
         self.live = live
+        self.append = live.append
         self._commit = commit
-
-    def append(self, entry: Entry) -> None:
-        """Write an entry and show it."""
-        self.live.append(entry)
 
     async def room(self) -> None:
         """Return: memory is bounded by the tokens that a response may have."""
@@ -131,6 +128,8 @@ class Pen:
 
     def __init__(self, journal: Journal) -> None:
         self.is_down = False
+        self.append: Callable[[Entry], None] = journal.append
+        """Write one entry. Never waits: see `is_ahead`."""
         self._journal = journal
 
     @property
@@ -138,11 +137,10 @@ class Pen:
         """What was written so far."""
         return self._journal.live
 
-    def append(self, entry: Entry) -> None:
-        """Write one entry. Never waits: see `is_ahead`."""
-        if self.is_down:
-            raise ClaimLost
-        self._journal.append(entry)
+    def put_down(self) -> None:
+        """Write no more, whoever has it."""
+        self.is_down = True
+        self.append = _refuse
 
     @property
     def is_ahead(self) -> bool:
@@ -152,3 +150,7 @@ class Pen:
     async def catch_up(self) -> None:
         """Wait until the database is not too far behind. Raises `ClaimLost`."""
         await self._journal.room()
+
+
+def _refuse(_entry: Entry) -> None:
+    raise ClaimLost

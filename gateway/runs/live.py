@@ -43,10 +43,14 @@ class _Reader:
     """One who follows: shown events where they are made (`show`), or given them from a queue.
 
     `after` is the number of the last event it has, or is about to get. While it lags the queue is
-    empty, and the log is folded again instead.
+    empty, and the log is folded again instead. `_shows` while its task sleeps and can be shown
+    more.
     """
 
-    __slots__ = ("_events_max", "_failure", "_rest", "_show", "_waiter", "after", "events", "lags")
+    __slots__ = (
+        *("_events_max", "_failure", "_rest", "_show", "_shows", "_waiter", "after", "events"),
+        "lags",
+    )
 
     def __init__(self, after: int, events_max: int, show: Show | None) -> None:
         self.after = after
@@ -54,17 +58,17 @@ class _Reader:
         self.lags = False
         self._events_max = events_max
         self._show = show
+        self._shows = False
         self._waiter: asyncio.Future[None] | None = None
         self._rest: Awaitable[None] | None = None
         self._failure: Exception | None = None
 
     def put(self, events: list[Event] | None) -> None:
         """Show or queue events; None stands for some that are not at hand."""
-        waiter, show = self._waiter, self._show
         if events is None:
             self._lag()
-        elif show is not None and waiter is not None and not waiter.done():
-            if self._show_now(events, show):
+        elif self._shows and self._show is not None:
+            if self._show_now(events, self._show):
                 return
         elif not self.lags:
             self.events += events
@@ -74,6 +78,7 @@ class _Reader:
 
     def wake(self) -> None:
         """There is something to do for the task that follows."""
+        self._shows = False
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -98,9 +103,11 @@ class _Reader:
         waited for. Raises what `show` raised.
         """
         self._waiter = asyncio.get_running_loop().create_future()
+        self._shows = self._show is not None
         try:
             await self._waiter
         finally:
+            self._shows = False
             self._waiter = None
         if self._failure is not None:
             raise self._failure
@@ -110,13 +117,15 @@ class _Reader:
 
     def _show_now(self, events: list[Event], show: Show) -> bool:
         """Whether that was all, and the reader's task may sleep on."""
-        events = self.unknown(events)
+        if events[0].sequence_number <= self.after and not (events := self.unknown(events)):
+            return True
+        self.after = events[-1].sequence_number
         try:
-            self._rest = show(events) if events else None
+            self._rest = rest = show(events)
         except Exception as error:  # noqa: BLE001 - the reader's task raises it, the run goes on
             self._failure = error
             return False
-        return self._rest is None
+        return rest is None
 
     def _lag(self) -> None:
         self.lags = True
@@ -190,6 +199,7 @@ class LiveLog:
         self._withheld = _Withheld(reader_events_max)
         self._readers: set[_Reader] = set()
         self._defect: Exception | None = None
+        self._is_produced = False
         self.fold = new_fold()
         self.failure: Exception | None = None
         self.handed_over = False
@@ -253,8 +263,8 @@ class LiveLog:
             self._withheld.put(events)
             return
         self._shown += 1
-        if type(entry) is Tokens and not self.produced.is_set():
-            self.produced.set()
+        if not self._is_produced and isinstance(entry, Tokens):
+            self._produce()
         if events:
             self._tell(events)
 
@@ -374,12 +384,16 @@ class LiveLog:
     def _reveal(self, count: int, events: list[Event] | None) -> None:
         """Entries below number `count` are visible from now on; `events`, if known, are new."""
         before, self._shown = self._shown, count
-        if not self.produced.is_set():
+        if not self._is_produced:
             shown = self._entries.between(before, count)
             if any(isinstance(entry, Tokens) for entry in shown):
-                self.produced.set()
+                self._produce()
         if events is None or events:
             self._tell(events)
+
+    def _produce(self) -> None:
+        self._is_produced = True  # asked for at every entry, where `is_set` would be a call
+        self.produced.set()
 
     def _tell(self, events: list[Event] | None) -> None:
         if self._gathered is not None and events is not None:

@@ -110,7 +110,7 @@ class Run:
         From here on nothing is written, the backend is told to stop, and readers are let go to
         look elsewhere. An end that is being committed already is left to the database to decide.
         """
-        self._pen.is_down = True
+        self._pen.put_down()
         self._stop()
 
     async def __call__(self) -> None:

@@ -158,7 +158,7 @@ class Course:
             else sys.maxsize
         )
 
-    def passes(self, ids: Sequence[int], *, said: int) -> bool:
+    def passes(self, ids: Sequence[int], said: int) -> bool:
         """Behind a header: these ids are text that need not be looked at.
 
         `said` is how many the turn has with them.

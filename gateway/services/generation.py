@@ -12,6 +12,7 @@ from gateway import ids
 from gateway.errors import Draining
 from gateway.protocol.responses import Outcome, response_body
 from gateway.protocol.showing import play_batches
+from gateway.runs.plan import head_of
 from gateway.runs.records import output_context
 from gateway.services.parents import Parent
 from gateway.services.retrieval import not_found
@@ -19,9 +20,9 @@ from gateway.store import responses as rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from uuid import UUID
 
     from gateway.protocol.events import Event
+    from gateway.protocol.responses import ResponseHead
     from gateway.protocol.showing import Show
     from gateway.runs.feed import Feed
     from gateway.runs.live import LiveLog
@@ -118,33 +119,18 @@ class Reading:
     feed: Feed
     retrieval: Retrieval
 
-    async def follow(self, tenant_id: TenantId, uuid: UUID) -> Batches:
-        """All events of a response that was accepted a moment ago."""
-        stored = await rows.load(self.database, tenant_id, uuid)
-        if stored is None:
-            return
-        async with aclosing(self.feed.follow(tenant_id, stored)) as batches:
-            async for batch in batches:
-                yield batch
-
-    async def play(self, tenant_id: TenantId, uuid: UUID, show: Show) -> None:
-        """Show a reader the same."""
-        stored = await rows.load(self.database, tenant_id, uuid)
-        if stored is not None:
-            await self.feed.play(tenant_id, stored, show)
-
-    async def finished(self, tenant_id: TenantId, uuid: UUID) -> bytes:
+    async def finished(self, tenant_id: TenantId, head: ResponseHead) -> bytes:
         """The Response object once it is over.
 
         Raises `Draining` when this process is told to end before, `ResourceNotFound` when it is
         deleted before, `StoreUnavailable`.
         """
-        async with aclosing(self.follow(tenant_id, uuid)) as batches:
+        async with aclosing(self.feed.follow(tenant_id, head)) as batches:
             async for _ in batches:
                 pass
-        stored = await rows.load(self.database, tenant_id, uuid)
+        stored = await rows.load(self.database, tenant_id, head.uuid)
         if stored is None:
-            raise not_found(ids.response_id(uuid))
+            raise not_found(ids.response_id(head.uuid))
         if stored.body is None:
             raise Draining
         return stored.body
@@ -245,11 +231,11 @@ class AcceptedGeneration:
 
     async def play(self, show: Show) -> None:
         """Show all events as soon as they are committed, wherever they are generated."""
-        await self._reading.play(self._tenant_id, self._head.uuid, show)
+        await self._reading.feed.play(self._tenant_id, self._head, show)
 
     def follow(self) -> Batches:
         """All events, as soon as they are committed, wherever they are generated."""
-        return self._reading.follow(self._tenant_id, self._head.uuid)
+        return self._reading.feed.follow(self._tenant_id, self._head)
 
     def continued(self) -> None:
         """It is stored."""
@@ -258,7 +244,7 @@ class AcceptedGeneration:
         """A background response: that it is queued. Otherwise the finished Response object."""
         if self._started is None:
             return orjson.dumps(response_body(self._head, Outcome("queued"), []))
-        finished = await self._reading.finished(self._tenant_id, self._head.uuid)
+        finished = await self._reading.finished(self._tenant_id, self._head)
         if self._started.failure is not None:
             raise self._started.failure
         return finished
@@ -308,4 +294,4 @@ class RepeatedGeneration:
         """A background response as it is, any other once it is over, also if it failed."""
         if self._stored.background or self._stored.is_terminal:
             return await self._reading.retrieval.get(self._principal, self.response_id)
-        return await self._reading.finished(self._principal.tenant_id, self._stored.uuid)
+        return await self._reading.finished(self._principal.tenant_id, head_of(self._stored))

@@ -71,12 +71,13 @@ class Retrieval:
         Raises `InvalidRequest` for a response that has no stream, or whose stream has expired.
         """
         stored = await self._streamed(principal, response_id)
-        return self._feed.follow(principal.tenant_id, stored, after)
+        return self._feed.follow(principal.tenant_id, head_of(stored), after)
 
     async def played(self, principal: Principal, response_id: str, *, after: int = -1) -> Play:
         """What shows them (`Feed.play`). Raises as `stream` does."""
         stored = await self._streamed(principal, response_id)
-        return lambda show: self._feed.play(principal.tenant_id, stored, show, after=after)
+        head = head_of(stored)
+        return lambda show: self._feed.play(principal.tenant_id, head, show, after=after)
 
     async def _streamed(self, principal: Principal, response_id: str) -> StoredResponse:
         stored = await self._find(principal, response_id)
@@ -167,7 +168,7 @@ class Retrieval:
     async def _snapshot(self, tenant_id: TenantId, stored: StoredResponse) -> dict[str, Any]:
         """What its log says; of one that another release writes, only that it is under way."""
         if stored.fold_version == FOLD_VERSION:
-            return await self._feed.snapshot(tenant_id, stored)
+            return await self._feed.snapshot(tenant_id, head_of(stored))
         status: ResponseStatus = "queued" if stored.status == "queued" else "in_progress"
         return response_body(head_of(stored), Outcome(status), [])
 

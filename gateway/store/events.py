@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 ROW_BYTES: Final = 20
 """What a row counts for when it is read, beside its entries: it takes time to find."""
+SHORT_ROW_BYTES: Final = 64
+"""What a row of a paced stream has at most: a few ids."""
+SHORT_ROWS_MIN: Final = 1000
+"""On pages that have no room for so many, joining short rows in another way saves nothing."""
 _UNBOUNDED: Final = 2**62
 
 
@@ -99,9 +103,35 @@ WHERE held.epoch IS NULL
 
 # Rows that follow on each other, packed in one version, are one `piece` to whoever reads them: a
 # stream that was written token by token has thousands, and each would cost more than the entry in
-# it. All windows have the order of the key, so nothing is sorted; `row_limit` is as many as
-# `bytes_max` could let through, so that a page costs what is on it and not what follows.
+# it. Nearly always a page is one piece of short rows, which plain sums can tell in a quarter of the
+# time of windows; so many rows are asked for as could not reach `bytes_max`, and a longer row is
+# not joined, which bounds what the server joins for nothing. Windows do the rest, in which only the
+# order of the key occurs, so nothing is sorted; `row_limit` is as many as `bytes_max` could let
+# through, so that a page costs what is on it and not what follows.
 _READ: Final = text("""
+WITH log AS NOT MATERIALIZED (
+    SELECT first_entry, entry_count, entries FROM events
+    WHERE tenant_id = :tenant AND response_id = :response AND day = :day
+      AND first_entry >= (
+          SELECT coalesce(max(first_entry), 0) FROM events
+          WHERE tenant_id = :tenant AND response_id = :response AND day = :day
+            AND first_entry <= :from_entry
+      )
+), whole AS MATERIALIZED (
+    SELECT min(first_entry) AS first_entry, CAST(sum(entry_count) AS integer) AS entry_count,
+           string_agg(
+               CASE WHEN octet_length(entries) <= :short_bytes THEN substring(entries FROM 2) END,
+               CAST('' AS bytea) ORDER BY first_entry
+           ) AS entries,
+           min(get_byte(nullif(entries, ''), 0)) AS version,
+           bool_and(octet_length(entries) BETWEEN 1 AND :short_bytes)
+           AND min(get_byte(nullif(entries, ''), 0)) = max(get_byte(nullif(entries, ''), 0))
+           AND max(first_entry + entry_count) - min(first_entry) = sum(entry_count) AS is_whole
+    FROM (SELECT * FROM log ORDER BY first_entry LIMIT :short_limit) AS found
+)
+SELECT first_entry, entry_count, set_byte(CAST(' ' AS bytea), 0, version) || entries
+FROM whole WHERE is_whole
+UNION ALL (
 SELECT min(first_entry), CAST(sum(entry_count) AS integer),
        version || string_agg(substring(entries FROM 2), CAST('' AS bytea) ORDER BY first_entry)
 FROM (
@@ -115,22 +145,18 @@ FROM (
                - octet_length(entries) - :row_bytes AS bytes_before
         FROM (
             SELECT first_entry, entry_count, entries, substring(entries FROM 1 FOR 1) AS version
-            FROM events
-            WHERE tenant_id = :tenant AND response_id = :response AND day = :day
-              AND first_entry >= (
-                  SELECT coalesce(max(first_entry), 0) FROM events
-                  WHERE tenant_id = :tenant AND response_id = :response AND day = :day
-                    AND first_entry <= :from_entry
-              )
+            FROM log
             ORDER BY first_entry
             LIMIT :row_limit
         ) AS found
+        WHERE (SELECT is_whole FROM whole) IS NOT TRUE
         WINDOW one_by_one AS (ORDER BY first_entry ROWS UNBOUNDED PRECEDING)
-    ) AS log
+    ) AS marked
     WHERE bytes_before < :bytes_max
 ) AS page
 GROUP BY piece, version
 ORDER BY piece
+)
 """)
 _ADD: Final = insert(events)
 
@@ -181,7 +207,8 @@ async def read(
 ) -> list[LogRow]:
     """Rows of a log in order, from the one that holds `from_entry` on; [] when there is none yet.
 
-    Stops with the row that reaches `bytes_max`, each row counting `ROW_BYTES` beside its entries.
+    Stops with the row that reaches `bytes_max`, each row counting `ROW_BYTES` beside its entries;
+    a long page of short rows, for which it counts `SHORT_ROW_BYTES` more, stops before that.
     """
     async with database.transaction(tenant_id) as connection:
         return await rows(
@@ -199,6 +226,7 @@ async def rows(
     bytes_max: int = _UNBOUNDED,
 ) -> list[LogRow]:
     """The same inside a transaction of the caller's; without bounds the whole log."""
+    short_rows = bytes_max // (ROW_BYTES + SHORT_ROW_BYTES)
     parameters = {
         "tenant": tenant_id,
         "response": uuid,
@@ -207,6 +235,8 @@ async def rows(
         "bytes_max": bytes_max,
         "row_bytes": ROW_BYTES,
         "row_limit": -(-bytes_max // ROW_BYTES),
+        "short_bytes": SHORT_ROW_BYTES,
+        "short_limit": short_rows if short_rows >= SHORT_ROWS_MIN else 0,
     }
     return [LogRow(*row) for row in await connection.execute(_READ, parameters)]
 

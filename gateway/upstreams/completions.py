@@ -45,9 +45,9 @@ class CompletionReader:
     """
 
     __slots__ = (
-        "_alternatives", "_cached", "_constrained", "_finish", "_frame_bytes_max", "_ids",
+        "_alternatives", "_cached", "_constrained", "_frame_bytes_max", "_ids",
         "_ids_left", "_last_id", "_lessons", "_logprobs", "_said_all", "_shape", "_splitter",
-        "_stop_ids", "_upstream", "fault", "finished", "started",
+        "_stop_ids", "_upstream", "fault", "finish", "finished", "started",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,8 @@ class CompletionReader:
         self.started = False
         self.finished = False
         self.fault: UpstreamError | None = None
+        self.finish: FinishReason | None = None
+        """Once it is known; only token counts may follow."""
         self._upstream = upstream
         self._stop_ids = stop_ids
         self._ids_left = sampling.max_tokens
@@ -74,17 +76,21 @@ class CompletionReader:
         self._lessons = _LESSONS_MAX
         self._ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
-        self._finish: FinishReason | None = None
         self._cached: int | None = None
         self._said_all = False
 
-    @property
-    def ending(self) -> bool:
-        """The finish reason is known; only token counts may follow."""
-        return self._finish is not None
-
     def feed(self, data: bytes) -> TokenChunk | None:
         """Take in one read. All its ids come in one chunk."""
+        if self._shape is not None and self._splitter.is_between and self.finish is None:
+            # Nearly every read is one more event like those before.
+            token = self._shape.only_id(data)
+            if token is not None and self.fault is None and len(data) <= self._frame_bytes_max:
+                self._ids_left -= 1
+                self._last_id = token
+                return TokenChunk([token], None, None, None, self._constrained, self._upstream)
+        return self._feed_any(data)
+
+    def _feed_any(self, data: bytes) -> TokenChunk | None:
         block = self._splitter.feed(data)
         if block:
             self._take_in(block)
@@ -104,10 +110,10 @@ class CompletionReader:
         logprobs = None
         if self._alternatives is not None:
             logprobs, self._logprobs = self._logprobs, []
-        if self._said_all and self._finish is not None:
+        if self._said_all and self.finish is not None:
             self.finished = True
             return TokenChunk(
-                ids, self._finish, self._cached, logprobs, self._constrained, self._upstream
+                ids, self.finish, self._cached, logprobs, self._constrained, self._upstream
             )
         if not ids:
             return None
@@ -121,7 +127,7 @@ class CompletionReader:
                 break
             self._parse(block[:end])
             block = block[end:]
-        if self._shape is None or self.ending or len(block) > self._frame_bytes_max:
+        if self._shape is None or self.finish is not None or len(block) > self._frame_bytes_max:
             self._parse(block)
             return
         for run in self._shape.runs(block):
@@ -164,7 +170,7 @@ class CompletionReader:
                 self._usage(usage)
             is_first = not self.started
             self._choices(event.get("choices"))
-            if not is_first and not self.ending:  # the first repeats the prompt, and none does so
+            if not is_first and self.finish is None:  # the first repeats the prompt, and none does so
                 self._learn(payload, event)
 
     def _refused(self, event: dict[str, object]) -> None:
@@ -186,8 +192,8 @@ class CompletionReader:
         if not isinstance(choices, list):
             self._break("event has no choices")
         elif not choices:
-            self._said_all = self._finish is not None  # the token counts, which come last
-        elif self._finish is None:
+            self._said_all = self.finish is not None  # the token counts, which come last
+        elif self.finish is None:
             self._choice(choices[0])
 
     def _choice(self, choice: object) -> None:
@@ -205,8 +211,8 @@ class CompletionReader:
             return
         reason = choice.get("finish_reason")
         if reason is not None:
-            self._finish = _FINISH.get(reason) if isinstance(reason, str) else None
-            if self._finish is None:
+            self.finish = _FINISH.get(reason) if isinstance(reason, str) else None
+            if self.finish is None:
                 self._break(f"finish reason {message_of(reason)}")
 
     def _take(self, ids: list[int], logprobs: object) -> bool:
@@ -221,7 +227,7 @@ class CompletionReader:
         return True
 
     def _have(self, ids: list[int]) -> None:
-        if self.ending or self.fault is not None:
+        if self.finish is not None or self.fault is not None:
             return  # they come too late to be wanted
         self.started = True
         self._ids += ids
@@ -233,9 +239,9 @@ class CompletionReader:
 
         After a stop id, or when all tokens asked for are there, nothing is missing but words.
         """
-        if self._finish is None:
-            self._finish = self._unsaid_finish()
-        if self._finish is not None:
+        if self.finish is None:
+            self.finish = self._unsaid_finish()
+        if self.finish is not None:
             self._said_all = True
         elif fault is not None:
             self.fault = fault

@@ -70,6 +70,11 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._listener: BodyListener | None = None
         self._deadline = Deadline(loop, self._expire)
+        self.wait_until: Callable[[float], None] = self._deadline.set_at
+        """When to tell who is poured into of a ReadTimeout, in the loop's time; moving it is cheap.
+
+        Bytes do not move it: only the listener knows which of them are worth waiting for.
+        """
         self._expired = False
         self._reading_paused = False
         self._writing_paused = False
@@ -145,13 +150,6 @@ class Connection(asyncio.Protocol):
         """Pour what came meanwhile, and read on."""
         self._resume_reading()
         self._pour()
-
-    def wait_until(self, when: float) -> None:
-        """When to tell who is poured into of a ReadTimeout, in the loop's time; moving it is cheap.
-
-        Bytes do not move it: only the listener knows which of them are worth waiting for.
-        """
-        self._deadline.set_at(when)
 
     def finish(self) -> bool:
         """End the exchange: True if the connection is fit for another one, else it is aborted."""

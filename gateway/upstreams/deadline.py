@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,13 +18,14 @@ class Deadline:
     span of its timeout instead of one for each read.
     """
 
-    __slots__ = ("_at", "_expire", "_loop", "_timer")
+    __slots__ = ("_at", "_expire", "_fires_at", "_loop", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[], None]) -> None:
         self._loop = loop
         self._expire = expire
         self._at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = math.inf
 
     def set(self, seconds: float) -> None:
         """Let the deadline be `seconds` from now, whatever it was."""
@@ -32,10 +34,10 @@ class Deadline:
     def set_at(self, at: float) -> None:
         """Let the deadline be at `at` of the loop's time."""
         self._at = at
-        if self._timer is None or self._timer.when() > at:
+        if at < self._fires_at:
             self.cancel()
             self._at = at
-            self._timer = self._loop.call_at(at, self._fire)
+            self._start(at)
 
     def clear(self) -> None:
         """No deadline; the timer is left to run out unheard, the next `set` may use it again."""
@@ -47,13 +49,19 @@ class Deadline:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._fires_at = math.inf
+
+    def _start(self, at: float) -> None:
+        self._fires_at = at
+        self._timer = self._loop.call_at(at, self._fire)
 
     def _fire(self) -> None:
         self._timer = None
+        self._fires_at = math.inf
         if self._at is None:
             return
         if self._at > self._loop.time():
-            self._timer = self._loop.call_at(self._at, self._fire)
+            self._start(self._at)
             return
         self._at = None
         self._expire()

@@ -34,8 +34,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_body", "_changed", "_context", "_error", "_is_held", "_is_over", "_listener", "_loop",
-        "_reader", "_timeouts", "connection", "has_begun", "heard_at",
+        "_body", "_changed", "_error", "_insider", "_is_held", "_is_over", "_listener",
+        "_loop", "_reader", "_run", "_timeouts", "connection", "has_begun", "heard_at",
     )  # fmt: skip
 
     def __init__(self, listener: Listener, reader: CompletionReader, timeouts: Timeouts) -> None:
@@ -44,9 +44,10 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self.heard_at = self._loop.time()
         self._listener = listener
+        self._insider = _insider(listener)
         self._reader = reader
         self._timeouts = timeouts
-        self._context = copy_context()
+        self._run = copy_context().run
         self._body: ResponseBody | None = None
         self._changed: asyncio.Future[None] | None = None
         self._error: Exception | None = None
@@ -64,7 +65,7 @@ class Exchange:
         what the listener raises. To cancel it closes the connection at once.
         """
         self._body = body
-        connection = body.connection
+        self.connection = connection = body.connection
         try:
             connection.wait_until(self.heard_at + self._timeouts.first_token_s)
             connection.pour(self)
@@ -72,7 +73,7 @@ class Exchange:
                 if self._is_held:
                     await self._listener.room()
                     self._is_held = False
-                    self._wait(connection)
+                    self._wait()
                     connection.go_on()
                 else:
                     self._changed = self._loop.create_future()
@@ -95,44 +96,53 @@ class Exchange:
         self._pass_on(self._reader.end(why))
 
     def _pass_on(self, chunk: TokenChunk | None) -> None:
-        is_full = False
-        if chunk is not None:
-            self.has_begun = True
-            try:
-                goes_on = self._context.run(self._listener.hear, chunk)
-                is_full = self._listener.is_full
-            except Exception as error:  # noqa: BLE001  it comes out of `hear_out`
-                self._error = error
-                goes_on = False
-            if not goes_on and (self._error is not None or not self._reader.finished):
-                self._break_off()
-                return
-        self._look_on(has_heard=chunk is not None, is_full=is_full)
-
-    def _look_on(self, *, has_heard: bool, is_full: bool) -> None:
-        body, reader = self._body, self._reader
-        if body is None:
+        reader = self._reader
+        if chunk is None:
+            if reader.fault is not None:
+                self._fail(reader.fault)
             return
-        if reader.finished:
+        is_between = self.has_begun and chunk.finish is None
+        self.has_begun = True
+        listener = self._insider if is_between else self._listener
+        try:
+            goes_on = self._run(listener.hear, chunk)
+            is_full = listener.is_full
+        except Exception as error:  # noqa: BLE001  it comes out of `hear_out`
+            self._fail(error)
+            return
+        if goes_on and not is_full and chunk.finish is None and reader.fault is None:
+            self._wait()
+        else:
+            self._stop(goes_on=goes_on)
+
+    def _stop(self, *, goes_on: bool) -> None:
+        """Hear no more: for good, or until there is room."""
+        body, reader = self._body, self._reader
+        if reader.finished and body is not None:
             body.drain(self._timeouts.tail_s)
             self._is_over = True
             self._wake()
-        elif reader.fault is not None:
-            self._error = reader.fault
+        elif not goes_on:
             self._break_off()
-        elif is_full:
+        elif reader.fault is not None:
+            self._fail(reader.fault)
+        elif body is not None:
             self._is_held = True
             self.heard_at = math.inf
             body.connection.hold()
             self._wake()
-        elif has_heard:
-            self._wait(body.connection)
 
-    def _wait(self, connection: Connection) -> None:
+    def _wait(self) -> None:
         """Patience begins anew: ids were heard, bytes alone do not count."""
-        self.heard_at = now = self._loop.time()
-        patience_s = self._timeouts.tail_s if self._reader.ending else self._timeouts.stall_s
-        connection.wait_until(now + patience_s)
+        if self.connection is not None:
+            timeouts = self._timeouts
+            patience_s = timeouts.stall_s if self._reader.finish is None else timeouts.tail_s
+            self.heard_at = now = self._loop.time()
+            self.connection.wait_until(now + patience_s)
+
+    def _fail(self, error: Exception) -> None:
+        self._error = error
+        self._break_off()
 
     def _break_off(self) -> None:
         if self._body is not None:
@@ -146,9 +156,12 @@ class Exchange:
 
 
 class Overheard:
-    """A listener, and somebody else who is told of its first chunk, and of the last one."""
+    """A listener, and somebody else who is told of its first chunk, and of the last one.
 
-    __slots__ = ("_finish", "_first", "_listener", "room")
+    What is between these may be told to the `listener` alone.
+    """
+
+    __slots__ = ("_finish", "_first", "listener", "room")
 
     def __init__(
         self,
@@ -157,7 +170,7 @@ class Overheard:
         first: Callable[[], None],
         finish: Callable[[], None] | None = None,
     ) -> None:
-        self._listener = listener
+        self.listener = listener
         self._first: Callable[[], None] | None = first
         self._finish = finish
         self.room: Callable[[], Coroutine[object, object, None]] = listener.room
@@ -165,7 +178,7 @@ class Overheard:
     @property
     def is_full(self) -> bool:
         """Whether the listener is."""
-        return self._listener.is_full
+        return self.listener.is_full
 
     def hear(self, chunk: TokenChunk) -> bool:
         """Whether the listener wants more."""
@@ -174,7 +187,14 @@ class Overheard:
             first()
         if chunk.finish is not None and self._finish is not None:
             self._finish()
-        return self._listener.hear(chunk)
+        return self.listener.hear(chunk)
+
+
+def _insider(listener: Listener) -> Listener:
+    """The one that is overheard by all others."""
+    while isinstance(listener, Overheard):
+        listener = listener.listener
+    return listener
 
 
 def describe(error: httpx2.TransportError) -> str:

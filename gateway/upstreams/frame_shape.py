@@ -15,12 +15,14 @@ import orjson
 
 _FRAME_BYTES_MAX: Final = 2048
 _ID_END: Final = 1 << 31
+_ID_DIGITS_MAX: Final = 10
 
 _STRING: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
 r"""The inside of a JSON string, its UTF-8 unchecked. `\u` is for a parser: some are invalid."""
 _TEMPLATE: Final = re.compile(
     rb'(data: [^\n]*?"text": ?")' + _STRING + rb'("[^\n]*"token_ids": ?\[)[0-9,]+(\][^\n]*)'
 )
+_INSIDE_STRING: Final = re.compile(_STRING).fullmatch
 _PROBE: Final = "a probe"
 _PROBE_IDS: Final = [7, 12]
 
@@ -53,6 +55,22 @@ class FrameShape:
         }:  # fmt: skip
             return None
         return shape
+
+    def only_id(self, event: bytes) -> int | None:
+        """The id of an event, given with its blank line, that has this shape and no other id.
+
+        None where it has not, or that takes a closer look (`runs`).
+        """
+        if not (event.startswith(self.before) and event.endswith(self.behind)):
+            return None
+        inside = event[len(self.before) : -len(self.behind)]
+        text, between, digits = inside.rpartition(self.between)
+        if not between or not digits.isdigit() or len(digits) > _ID_DIGITS_MAX:
+            return None
+        if digits.startswith(b"0") or not _INSIDE_STRING(text) or not _is_utf8(text):
+            return None
+        token = int(digits)
+        return token if token < _ID_END else None
 
     def runs(self, block: bytes) -> list[bytes | list[int]]:
         """Cut whole events, each with its blank line, into the ids of those that have this shape

@@ -34,6 +34,11 @@ class SseSplitter:
         self._ends_in_cr = False
 
     @property
+    def is_between(self) -> bool:
+        """What comes next begins an event, and is as it stands."""
+        return not self._rest and not self._ends_in_cr
+
+    @property
     def is_too_long(self) -> bool:
         """The event that has begun is longer than the bound already."""
         return len(self._rest) > self._frame_bytes_max

@@ -150,7 +150,8 @@ class Stage:
         self.live: LiveLog | None = None
         self._claim = Claim(TENANT, UUID_OF_TEST, 1)
         self._entries: list[Entry] = []
-        self._new_fold = new_fold_for(head_of(self.table.load()))
+        self.head = head_of(self.table.load())
+        self._new_fold = new_fold_for(self.head)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -222,8 +223,7 @@ class Stage:
 
     async def read(self, after: int = -1) -> list[list[Event]]:
         """All that a stream from `after` on yields."""
-        stored = self.table.load()
-        return [batch async for batch in self.feed.follow(TENANT, stored, after)]
+        return [batch async for batch in self.feed.follow(TENANT, self.head, after)]
 
     async def play(self, after: int = -1) -> list[list[Event]]:
         """The same as it is shown; now and then it has to be waited for."""
@@ -233,7 +233,7 @@ class Stage:
             shown.append(list(events))
             return asyncio.sleep(0) if len(shown) % 3 == 2 else None
 
-        await self.feed.play(TENANT, self.table.load(), show, after=after)
+        await self.feed.play(TENANT, self.head, show, after=after)
         return shown
 
 

@@ -92,6 +92,17 @@ class ToyParser:
             events += self._step(token)
         return events
 
+    def flow(self, ids: Sequence[int]) -> list[str]:
+        """The first of them that are text of an open body."""
+        texts: list[str] = []
+        for token in ids:
+            if self._trace or token < TEXT or TOOL_CALL <= token < SAYING or not self._is_open:
+                break
+            (text,) = self.feed((token,))
+            assert isinstance(text, SegmentText)
+            texts.append(text.text)
+        return texts
+
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
         """What is open was cut off, unless the model stopped by itself."""
         return self._close(complete=reason is FinishReason.STOP, verbatim=False)

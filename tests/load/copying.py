@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
 
 T = TypeVar("T")
+ITEM_ID: Final = (
+    "convert_to('msg_' || replace(made.id::text, '-', '') || lpad(to_hex(one.position), 4, '0'),"
+    " 'UTF8')"
+)
+"""The id of an item of a copied response: its own, since an index has them all."""
 
 
 def copy_of(table: Table, key: str, values: Mapping[str, str]) -> str:

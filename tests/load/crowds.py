@@ -34,7 +34,7 @@ READ_MAX: Final = 1000
 _MAKE: Final = """
 CREATE TEMPORARY TABLE made AS
 SELECT CASE WHEN n % $2 = 0 THEN $1::uuid ELSE md5((n % $2)::text)::uuid END AS tenant_id, at,
-       CAST(lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7'
+       CAST(lpad(to_hex(floor(extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7'
             || substr(md5(n::text), 1, 3) || 'a' || substr(md5(n::text), 4, 15) AS uuid) AS id
 FROM (
     SELECT n, now() - make_interval(days => $4) * (1 - n / $3::float8) AS at
@@ -72,12 +72,12 @@ def crowd(stack: Stack, count: int) -> Iterator[Crowd]:
             with asking(child.port, own.key) as client:
                 body = SYSTEMS[STORED].body(TOKENS, streamed=False)
                 client.ask(client.request("POST", SYSTEMS[STORED].path, body))
-            yield Crowd(own, child, _filled(own.database_url, count))
+            yield Crowd(own, child, filled(own.database_url, count))
     finally:
         copying.execute(stack.database_url, (f"DROP DATABASE {name} WITH (FORCE)",))
 
 
-def _filled(url: str, count: int) -> tuple[UUID, ...]:
+def filled(url: str, count: int) -> tuple[UUID, ...]:
     """Copies of the only response there is; ids of some of the tenant's."""
 
     async def fill(connection: Connection[Record]) -> tuple[UUID, ...]:
@@ -101,7 +101,8 @@ def _copies() -> Iterator[str]:
     times = dict.fromkeys(("created_at", "root_created_at", "completed_at", "at"), "made.at")
     owner = {"tenant_id": "made.tenant_id", **times}
     yield copying.copy_of(responses, "id", {"id": "made.id", **owner})
-    yield copying.copy_of(messages, "response_id", {"response_id": "made.id", **owner})
+    items = {"response_id": "made.id", "item_id": copying.ITEM_ID, **owner}
+    yield copying.copy_of(messages, "response_id", items)
     yield copying.copy_of(usage, "response_id", {"response_id": "made.id", **owner})
 
 

@@ -61,7 +61,7 @@ def _conversation(stack: Stack, child: Child, client: Asking) -> bytes:
     """Items of one word each, since all of them have to fit into the model's context."""
     made = histories.conversation(stack, child, Size(messages=1, words=1)).conversation
     assert made is not None
-    histories.repeat_item(stack, made, ITEMS)
+    histories.repeat_item(stack.database_url, made, ITEMS)
     return _turn(client, "hi", conversation=ids.conversation_id(made))
 
 

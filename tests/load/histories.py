@@ -64,11 +64,8 @@ SELECT id, parent_id FROM unnest($1::uuid[], $2::uuid[]) AS one (id, parent_id)
 _COPY_RESPONSES: Final = copying.copy_of(
     responses, "id", {"id": "made.id", "parent_id": "made.parent_id"}
 )
-_ITEM_ID: Final = "'msg_' || replace(made.id::text, '-', '') || lpad(to_hex(one.position), 4, '0')"
 _COPY_MESSAGES: Final = copying.copy_of(
-    messages,
-    "response_id",
-    {"response_id": "made.id", "item_id": f"convert_to({_ITEM_ID}, 'UTF8')"},
+    messages, "response_id", {"response_id": "made.id", "item_id": copying.ITEM_ID}
 )
 
 
@@ -97,14 +94,19 @@ def chain(stack: Stack, child: Child, size: Size) -> History:
     body = {"model": MODEL, "input": said, "max_output_tokens": size.words + FRAMING_TOKENS}
     with asking(child.port, stack.key) as client:
         first = _uuid(client.post("/v1/responses", body).json()["id"])
-    chained = [first, *(ids.new_uuid() for _ in range(size.messages // 2 - 1))]
+    return History(responses=copy_chain(stack.database_url, first, size.messages // 2))
+
+
+def copy_chain(url: str, first: UUID, count: int) -> tuple[UUID, ...]:
+    """A chain of so many responses: the first one, and copies of it with its messages."""
+    chained = [first, *(ids.new_uuid() for _ in range(count - 1))]
     copying.execute(
-        stack.database_url,
+        url,
         (_MAKE, chained[1:], chained[:-1]),
         (_COPY_RESPONSES, first),
         (_COPY_MESSAGES, first),
     )
-    return History(responses=tuple(chained))
+    return tuple(chained)
 
 
 def conversation(stack: Stack, child: Child, size: Size) -> History:
@@ -119,16 +121,16 @@ def conversation(stack: Stack, child: Child, size: Size) -> History:
     return History(conversation=_uuid(name))
 
 
-def copies(stack: Stack, of: UUID, count: int) -> list[UUID]:
+def copies(url: str, of: UUID, count: int) -> list[UUID]:
     """Conversations with the same items: one for each turn, since a turn makes its own longer."""
     made = [ids.new_uuid() for _ in range(count)]
-    copying.execute(stack.database_url, (_COPY, of, made), (_COPY_ITEMS, of, made))
+    copying.execute(url, (_COPY, of, made), (_COPY_ITEMS, of, made))
     return made
 
 
-def repeat_item(stack: Stack, of: UUID, count: int) -> None:
+def repeat_item(url: str, of: UUID, count: int) -> None:
     """Make a Conversation of one item one of `count` such items, under ids of their own."""
-    copying.execute(stack.database_url, (_REPEAT, of, count), (_MOVE_END, of, count))
+    copying.execute(url, (_REPEAT, of, count), (_MOVE_END, of, count))
 
 
 def bare_read_ms(stack: Stack, history: History) -> float:

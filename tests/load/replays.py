@@ -36,12 +36,14 @@ def logged(stack: Stack, child: Child, tokens: int, *, entries_a_row: int) -> st
     with asking(child.port, stack.key) as client:
         stream = client.ask(client.request("POST", system.path, system.body(tokens))).body
     name = stream.partition(b'"id":"')[2].partition(b'"')[0].decode()
-    _rewrite(stack.database_url, UUID(name.removeprefix("resp_")), entries_a_row)
+    rewrite(stack.database_url, UUID(name.removeprefix("resp_")), entries_a_row)
     return name
 
 
-def _rewrite(url: str, uuid: UUID, entries_a_row: int) -> None:
-    async def rewrite(connection: Connection[Record]) -> None:
+def rewrite(url: str, uuid: UUID, entries_a_row: int) -> None:
+    """Write the log of a response anew: one id in an entry, so many entries in a row."""
+
+    async def written_anew(connection: Connection[Record]) -> None:
         async with connection.transaction():
             rows = await connection.fetch(_READ, uuid)
             entries = list(one_by_one(entry for row in rows for entry in unpack(row["entries"])))
@@ -55,7 +57,7 @@ def _rewrite(url: str, uuid: UUID, entries_a_row: int) -> None:
             await connection.executemany(_WRITE, written)
             await connection.execute(_MOVE_END, uuid, len(entries))
 
-    copying.on_database(url, rewrite)
+    copying.on_database(url, written_anew)
 
 
 def one_by_one(entries: Iterable[Entry]) -> Iterator[Entry]:

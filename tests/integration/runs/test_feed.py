@@ -17,6 +17,7 @@ from gateway.log import Alive, Finished, Hop, Queued, Tokens, TurnEnded, TurnSta
 from gateway.runs import records
 from gateway.runs.feed import Feed, FeedLimits
 from gateway.runs.lives import Lives
+from gateway.runs.plan import head_of
 from gateway.runs.tails import Tails
 from gateway.store import claims, endings, events, responses
 from gateway.store.claims import Claim
@@ -114,7 +115,7 @@ class Reader:
         )
 
     async def read(self, tenant: TenantId, stored: StoredResponse, after: int = -1) -> list[Event]:
-        batches = [batch async for batch in self.feed.follow(tenant, stored, after)]
+        batches = [batch async for batch in self.feed.follow(tenant, head_of(stored), after)]
         return [event for batch in batches for event in batch]
 
 
@@ -185,7 +186,7 @@ async def test_a_stream_follows_its_run_from_replica_to_replica(
             await one.scheduler.look()
             await stalled.reached.wait()
             late = group.create_task(at_one.read(tenant, stored, 3))
-            async with aclosing(at_one.feed.follow(tenant, stored)) as local:
+            async with aclosing(at_one.feed.follow(tenant, head_of(stored))) as local:
                 seen = await anext(local)
                 await one.supervisor.begin_drain()
                 await two.scheduler.look()
@@ -207,7 +208,7 @@ async def test_broken_connections_are_nothing_to_a_stream(
     await author.append(BODY[:8])
     async with reading(database) as reader:
         stored = await author.load()
-        async with aclosing(reader.feed.follow(tenant, stored)) as stream:
+        async with aclosing(reader.feed.follow(tenant, head_of(stored))) as stream:
             seen = await anext(stream)
             async with database.owner_transaction() as connection:
                 await connection.execute(
@@ -234,7 +235,7 @@ async def test_a_notice_of_another_replica_wakes_a_stream(
         )
         await listens.wait()
         stored = await author.load()
-        async with aclosing(reader.feed.follow(tenant, stored)) as stream:
+        async with aclosing(reader.feed.follow(tenant, head_of(stored))) as stream:
             seen = await anext(stream)
             for write, log in (
                 (partial(author.append, BODY), [Queued(), *BODY]),
@@ -255,7 +256,7 @@ async def test_a_deleted_log_ends_its_stream(database: Database, tenant: TenantI
     stored = await author.load()
     async with reading(database) as reader:
         assert await reader.feed.has_log(tenant, stored)
-        async with aclosing(reader.feed.follow(tenant, stored)) as stream:
+        async with aclosing(reader.feed.follow(tenant, head_of(stored))) as stream:
             await anext(stream)
         assert await responses.delete(database, tenant, author.uuid)
         assert not await reader.feed.has_log(tenant, stored)

@@ -7,12 +7,20 @@ from datetime import date, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import text
 
 from gateway import ids
 from gateway.store import claims, events, responses
 from gateway.store.claims import Claim, Head
-from gateway.store.events import ROW_BYTES, LogRow, Parcel
+from gateway.store.events import (
+    ROW_BYTES,
+    SHORT_ROW_BYTES,
+    SHORT_ROWS_MIN,
+    LogRow,
+    Parcel,
+)
 from tests.fakes.stored import CREATED, durable_response
 
 if TYPE_CHECKING:
@@ -239,3 +247,38 @@ def test_the_day_of_a_log_is_that_of_utc(hours: int, day: int) -> None:
     zone = timezone(timedelta(hours=hours))
     hour = 0 if hours > 0 else 22
     assert events.day_of(datetime(2026, 11, 20, hour, tzinfo=zone)) == date(2026, 11, day)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from([0, 0, 0, 1]), st.sampled_from(b"111112"), st.integers(0, 70)),
+        max_size=12,
+    ),
+    from_entry=st.integers(0, 16),
+)
+async def test_a_long_page_joins_rows_as_a_short_one_does(
+    database: Database,
+    tenant: TenantId,
+    rows: list[tuple[int, int, int]],
+    from_entry: int,
+) -> None:
+    """Whatever is missing, in what version it is packed, and however long a row is."""
+    claim = await begin(database, tenant)
+    first_entry = 0
+    for missing, version, size in rows:
+        first_entry += missing
+        await insert_row(database, claim, LogRow(first_entry, 1, bytes([version]) + b"." * size))
+        first_entry += 1
+    bound = (ROW_BYTES + SHORT_ROW_BYTES) * SHORT_ROWS_MIN
+    long = await read(database, claim, from_entry=from_entry, bytes_max=bound)
+    short = await read(database, claim, from_entry=from_entry, bytes_max=bound - 1)
+    assert short == long
+
+
+async def insert_row(database: Database, claim: Claim, row: LogRow) -> None:
+    """Whether it can follow on what there is, or not."""
+    async with database.transaction(claim.tenant_id) as connection:
+        await events.add(connection, claim, CREATED, row)

@@ -138,6 +138,8 @@ READ = {
     "bytes_max": 1000,
     "row_bytes": 20,
     "row_limit": 50,
+    "short_bytes": 64,
+    "short_limit": 12,
 }
 NUMBERS = ("epochs", "firsts", "counts", "places", "sizes")
 KEYS_OF_HEADS = ("tenants", "responses")

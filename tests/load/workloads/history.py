@@ -138,7 +138,7 @@ def places(stack: Stack, history: History, count: int) -> list[dict[str, str]]:
     """What so many requests say of where they go on."""
     if history.conversation is None:
         return [{"previous_response_id": ids.response_id(history.responses[-1])}] * count
-    made = histories.copies(stack, history.conversation, count)
+    made = histories.copies(stack.database_url, history.conversation, count)
     return [{"conversation": ids.conversation_id(uuid)} for uuid in made]
 
 

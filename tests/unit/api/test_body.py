@@ -84,7 +84,7 @@ async def test_work_of_a_client_that_leaves_is_cancelled() -> None:
         await waiting.put(DISCONNECT)
 
     with pytest.raises(ClientDisconnected):
-        await asyncio.gather(while_connected(waiting.get, work()), leave())
+        await asyncio.gather(while_connected({}, waiting.get, work()), leave())
     assert cancelled.is_set()
 
 
@@ -94,7 +94,7 @@ async def test_work_that_ends_is_not_disturbed() -> None:
     async def work() -> None:
         done.append(1)
 
-    await while_connected(receiving(), work())
+    await while_connected({}, receiving(), work())
     assert done == [1]
 
 
@@ -103,4 +103,4 @@ async def test_what_work_raises_comes_out_as_it_is() -> None:
         raise InvalidRequest("no")
 
     with pytest.raises(InvalidRequest, match="no"):
-        await while_connected(receiving(), work())
+        await while_connected({}, receiving(), work())

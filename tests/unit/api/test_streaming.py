@@ -91,7 +91,7 @@ def ready(*batches: list[Event]) -> Source:
 @pytest.mark.parametrize("comments", [True, False])
 async def test_events_are_written_as_they_come(comments: bool) -> None:
     client, source = Client(), ready([CREATED], [COMPLETED])
-    stream = EventStream(client.send, LIMITS, partial(sse.frame, obfuscate=False))
+    stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=False))
     await stream.write(source.play, headers=[(b"x-more", b"1")], comments=comments)
     start, *written, end = client.messages
     assert start["status"] == 200
@@ -107,14 +107,14 @@ async def test_events_are_written_as_they_come(comments: bool) -> None:
 
 async def test_a_stream_that_is_over_before_it_begins_has_its_end_mark() -> None:
     client = Client()
-    stream = EventStream(client.send, LIMITS, partial(sse.frame, obfuscate=True))
+    stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=True))
     await stream.write(ready([]).play, comments=True)
     assert client.body == sse.DONE
 
 
 async def test_a_stream_that_is_cut_off_has_no_end_mark() -> None:
     client = Client()
-    stream = EventStream(client.send, LIMITS, partial(sse.frame, obfuscate=True))
+    stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=True))
     await stream.write(ready([CREATED]).play, comments=True)
     assert client.body == sse.frame(CREATED, obfuscate=True)
     assert client.messages[-1] == END
@@ -124,7 +124,7 @@ async def test_padding_is_as_asked_for() -> None:
     delta = Event("response.output_text.delta", 1, b'{"delta":"hi"}', delta_length=2)
     for obfuscate in (True, False):
         client = Client()
-        await EventStream(client.send, LIMITS, partial(sse.frame, obfuscate=obfuscate)).write(
+        await EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=obfuscate)).write(
             ready([delta]).play, comments=False
         )
         data = orjson.loads(client.body.split(b"data: ")[1])
@@ -135,7 +135,7 @@ async def test_padding_is_as_asked_for() -> None:
 async def test_silence_is_filled_with_comments_only() -> None:
     client, source = Client(), Source([[CREATED], [COMPLETED]])
     limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=0.001)
-    stream = EventStream(client.send, limits, partial(sse.frame, obfuscate=False))
+    stream = EventStream({}, client.send, limits, partial(sse.frame, obfuscate=False))
     async with asyncio.TaskGroup() as group:
         group.create_task(stream.write(source.play, comments=True))
         await client.has(sse.COMMENT * 2)
@@ -148,7 +148,7 @@ async def test_silence_is_filled_with_comments_only() -> None:
 @pytest.mark.parametrize("comments", [True, False])
 async def test_a_client_that_does_not_read_counts_as_gone(comments: bool) -> None:
     client, source = Client(reads=2), ready([CREATED], [COMPLETED])
-    stream = EventStream(client.send, IMPATIENT, partial(sse.frame, obfuscate=False))
+    stream = EventStream({}, client.send, IMPATIENT, partial(sse.frame, obfuscate=False))
     with pytest.raises(ClientDisconnected):
         await stream.write(source.play, comments=comments)
     assert source.closed
@@ -156,7 +156,7 @@ async def test_a_client_that_does_not_read_counts_as_gone(comments: bool) -> Non
 
 async def test_a_client_that_takes_no_comment_counts_as_gone() -> None:
     client, source = Client(reads=2), Source([[CREATED], [COMPLETED]])
-    stream = EventStream(client.send, IMPATIENT, partial(sse.frame, obfuscate=False))
+    stream = EventStream({}, client.send, IMPATIENT, partial(sse.frame, obfuscate=False))
     with pytest.raises(ClientDisconnected):
         await stream.write(source.play, comments=True)
     assert source.closed
@@ -165,7 +165,7 @@ async def test_a_client_that_takes_no_comment_counts_as_gone() -> None:
 @pytest.mark.parametrize("comments", [True, False])
 async def test_a_stream_whose_client_is_gone_is_finalised_at_once(comments: bool) -> None:
     client, source = Client(), Source([[CREATED], [COMPLETED]])
-    stream = EventStream(client.send, LIMITS, partial(sse.frame, obfuscate=False))
+    stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=False))
     async with asyncio.TaskGroup() as group:
         writing = group.create_task(stream.write(source.play, comments=comments))
         await client.has(b"created")
@@ -179,7 +179,7 @@ async def test_what_makes_the_events_fail_is_raised_as_it_is(comments: bool) -> 
         yield [CREATED]
         raise ValueError("a defect")
 
-    stream = EventStream(Client().send, LIMITS, partial(sse.frame, obfuscate=False))
+    stream = EventStream({}, Client().send, LIMITS, partial(sse.frame, obfuscate=False))
     with pytest.raises(ValueError, match="a defect"):
         await stream.write(partial(play_batches, broken()), comments=comments)
 
@@ -208,7 +208,7 @@ def test_a_client_of_any_pace_gets_every_frame_once_in_order(
 
     async def played() -> None:
         limits = StreamLimits(60, write_bytes_max, 60)
-        stream = EventStream(send, limits, sse.plain)
+        stream = EventStream({}, send, limits, sse.plain)
         await stream.write(ready(*batches).play, comments=comments)
 
     asyncio.run(played())
@@ -219,7 +219,7 @@ def test_a_client_of_any_pace_gets_every_frame_once_in_order(
 
 async def test_what_a_client_keeps_up_with_is_written_where_it_is_shown() -> None:
     client, live = Client(), LiveLog(new_fold, reader_events_max=10)
-    stream = EventStream(client.send, LIMITS, sse.plain)
+    stream = EventStream({}, client.send, LIMITS, sse.plain)
     async with asyncio.TaskGroup() as group:
         group.create_task(stream.write(live.play, comments=False))
         await asyncio.sleep(0)

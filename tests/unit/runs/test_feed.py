@@ -118,7 +118,7 @@ async def test_nothing_is_shown_before_it_is_committed() -> None:
     stage = Stage()
     stage.append(LOG[:2])
     stage.come()
-    async with stage.running(), aclosing(stage.feed.follow(TENANT, stage.table.load())) as stream:
+    async with stage.running(), aclosing(stage.feed.follow(TENANT, stage.head)) as stream:
         seen = [*await anext(stream)]
         assert stage.live is not None
         for entry in LOG[2:4]:
@@ -189,7 +189,7 @@ async def test_a_stream_that_takes_its_time_to_end_may_be_told_twice() -> None:
 async def test_a_log_that_was_removed_ends_the_stream() -> None:
     stage = Stage()
     stage.append(LOG[:4])
-    async with stage.running(), aclosing(stage.feed.follow(TENANT, stage.table.load())) as stream:
+    async with stage.running(), aclosing(stage.feed.follow(TENANT, stage.head)) as stream:
         await anext(stream)
         stage.append(LOG[4:])
         stage.table.rows.rows[UUID_OF_TEST].log.clear()
@@ -209,7 +209,7 @@ async def test_a_log_with_a_gap_is_shown_as_far_as_it_goes() -> None:
 async def test_a_response_that_was_deleted_ends_the_stream() -> None:
     stage = Stage()
     stage.append(LOG[:4])
-    async with stage.running(), aclosing(stage.feed.follow(TENANT, stage.table.load())) as stream:
+    async with stage.running(), aclosing(stage.feed.follow(TENANT, stage.head)) as stream:
         await anext(stream)
         del stage.table.rows.rows[UUID_OF_TEST]
         stage.tails.heard([UUID_OF_TEST])
@@ -235,11 +235,10 @@ async def test_a_database_that_is_away_is_waited_for() -> None:
 async def test_followers_are_counted() -> None:
     stage = Stage()
     stage.append(LOG[:2])
-    stored = stage.table.load()
     async with (
         stage.running(),
-        aclosing(stage.feed.follow(TENANT, stored)) as first,
-        aclosing(stage.feed.follow(TENANT, stored)) as second,
+        aclosing(stage.feed.follow(TENANT, stage.head)) as first,
+        aclosing(stage.feed.follow(TENANT, stage.head)) as second,
     ):
         await anext(first)
         await anext(second)
@@ -279,9 +278,9 @@ async def test_a_snapshot_is_the_log_as_far_as_it_has_come() -> None:
     stage = Stage(read_bytes_max=1)
     statuses = []
     for entry in LOG:
-        statuses.append((await stage.feed.snapshot(TENANT, stage.table.load()))["status"])
+        statuses.append((await stage.feed.snapshot(TENANT, stage.head))["status"])
         stage.append([entry])
-    whole = await stage.feed.snapshot(TENANT, stage.table.load())
+    whole = await stage.feed.snapshot(TENANT, stage.head)
     assert statuses == ["queued", "queued", *["in_progress"] * 5]
     assert whole["status"] == "completed"
     assert whole["output"][0]["content"][0]["text"] == "aba"

@@ -44,7 +44,7 @@ async def test_nothing_is_said_once_it_is_left() -> None:
 
 async def test_nothing_is_said_by_a_run_that_was_abandoned() -> None:
     one = pen()
-    one.is_down = True
+    one.put_down()
     with KeepAlive(one, INTERVAL_S):
         await ticks()
     assert not list(one.live._entries)

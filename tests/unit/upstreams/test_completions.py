@@ -96,7 +96,7 @@ def test_a_read_without_ids_is_no_chunk() -> None:
 def test_ids_do_not_wait_for_the_token_counts_but_the_finish_does() -> None:
     reader = reader_of()
     assert reader.feed(event([1, 200002], "stop")) == TokenChunk([1, 200002])
-    assert reader.ending
+    assert reader.finish is not None
     assert not reader.finished
     assert reader.feed(usage(cached=16)) == TokenChunk([], FinishReason.STOP, 16)
     assert reader.finished
