@@ -233,7 +233,7 @@ def unpack(packed: bytes) -> list[Entry]:
 def unpacked(packed: bytes) -> Iterator[Entry]:
     """The same one by one, each unpacked when it is asked for."""
     for portion in portions(packed):
-        if type(portion) is Singles:
+        if isinstance(portion, Singles):
             for token in portion.ids:
                 yield Tokens((token,))
         else:
@@ -243,14 +243,15 @@ def unpacked(packed: bytes) -> Iterator[Entry]:
 def portions(packed: bytes, skipped: int = 0) -> Iterator[Portion]:
     """The same without the first `skipped` entries, those with a single id together."""
     for portion in _portions(packed):
-        count = len(portion) if type(portion) is Singles else 1
         if not skipped:
             yield portion
-        elif skipped < count:
+        elif not isinstance(portion, Singles):
+            skipped -= 1
+        elif skipped < len(portion):
             yield Singles(portion.ids[skipped:])
             skipped = 0
         else:
-            skipped -= count
+            skipped -= len(portion)
 
 
 def _portions(packed: bytes) -> Iterator[Portion]:

@@ -90,8 +90,12 @@ class EventStream:
             raise failure
 
     def _show(self, events: list[Event]) -> Awaitable[None] | None:
-        if len(events) == 1 and not events[0].is_terminal:
+        if len(events) == 1 and events[0].delta_length:
+            # Nearly always it is one more delta, and its client keeps up.
             frames = self._encode(events[0])
+            if self._write_part(frames):
+                self._written_at = self._clock()
+                return None
             return self._write(frames) if frames else None
         bytes_max = self._limits.write_bytes_max
         chunks = sse.writes(events, self._encode, bytes_max=bytes_max) if events else [sse.DONE]

@@ -246,7 +246,9 @@ class _Intake:
 def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
     """What is stored and listed."""
     body = item.model_dump(exclude_none=True)
-    return orjson.dumps(body | {"id": item_id, "status": status})
+    encoded = orjson.dumps(body | {"id": item_id, "status": status})
+    # A copy, for what orjson returns has 4 KiB of its buffer behind it, and this is kept.
+    return b"".join((encoded, b""))
 
 
 def _answered_calls(items: Iterable[InputItem]) -> set[int]:

@@ -35,7 +35,14 @@ class Detokenizer:
         else:
             pieces = list(map(self._piece, ids))
             spelling = b"".join(pieces) if all(pieces) else b""
-        return self._readable(spelling) if spelling else None
+        if not spelling:
+            return None
+        if not self._rest:
+            try:
+                return spelling.decode()
+            except UnicodeDecodeError:
+                pass
+        return self._readable(spelling)
 
     def read_each(self, ids: Sequence[int]) -> list[str]:
         """What `read` says to each of the first ids that are text."""
@@ -78,11 +85,6 @@ class Detokenizer:
 
     def _readable(self, spelling: bytes) -> str:
         """The whole characters of what waits and these bytes; the rest of them waits."""
-        if not self._rest:
-            try:
-                return spelling.decode()
-            except UnicodeDecodeError:
-                pass
         spelling = self._rest + spelling
         text, size = _decode(spelling, "replace")
         self._rest = spelling[size:]

@@ -239,7 +239,7 @@ class Fold:
         """The events of one more portion of a log that was; some that are not above number `after`
         may be missing. Raises as `apply` does, for an entry after which those before it count.
         """
-        if type(portion) is not Singles:
+        if not isinstance(portion, Singles):
             return self.apply(portion)
         events: list[Event] = []
         ids = portion.ids

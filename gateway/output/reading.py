@@ -62,6 +62,11 @@ class _Reader:
                 self.feed = self.parser.feed
         return segments if self.screen is None else self.screen.feed(segments)
 
+    @property
+    def is_plain(self) -> bool:
+        """What the parser tells is shown as it is."""
+        return self.screen is None and not self._prefilled
+
     def show(self, segments: list[SegmentEvent]) -> list[SegmentEvent]:
         """What of these may be shown."""
         return segments if self.screen is None else self.screen.feed(segments)
@@ -173,7 +178,7 @@ class Reading:
         screen, logprobs, or what the prefill says.
         """
         turn, reader = self.turn, self._reader
-        if reader.screen is not None or reader.prefilled or self.is_traced or turn.logprobs:
+        if not reader.is_plain or self.is_traced or turn.logprobs:
             return []
         texts = reader.parser.flow(ids)
         last = next((at for at in reversed(range(len(texts))) if texts[at]), None)

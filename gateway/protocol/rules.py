@@ -7,6 +7,7 @@ replica or a year later, has the same ones.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import TypeAdapter
@@ -123,6 +124,9 @@ _SUMMARIES: Final[dict[str | None, Summary]] = {
 def rules_of(echo: Mapping[str, Any]) -> OutputRules:
     """The rules of a response that repeats `echo` of its request (`protocol.echo.echo`)."""
     choice = echo["tool_choice"]
+    is_plain = isinstance(choice, str) and not echo["tools"] and "stop" not in echo
+    if is_plain and echo["text"]["format"]["type"] == "text":
+        return _plain_rules(choice, not echo["parallel_tool_calls"], echo["reasoning"]["summary"])
     if not isinstance(choice, str):
         choice = _CHOICE.validate_python(choice)
     calls = _calls(choice)
@@ -138,6 +142,19 @@ def rules_of(echo: Mapping[str, Any]) -> OutputRules:
         answer=answer,
         stop=tuple(echo.get("stop", ())),
         summary=_SUMMARIES[echo["reasoning"]["summary"]],
+    )
+
+
+@cache
+def _plain_rules(calls: CallMode, one_call: bool, summary: str | None) -> OutputRules:  # noqa: FBT001 - as `cache` wants it
+    """Those of a request that demands next to nothing: the same for all of them."""
+    return OutputRules(
+        tools={},
+        allowed=frozenset(),
+        calls=calls,
+        open_calls=calls == "auto",
+        one_call=one_call,
+        summary=_SUMMARIES[summary],
     )
 
 

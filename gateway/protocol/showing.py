@@ -22,5 +22,6 @@ async def play_batches(batches: AsyncGenerator[list[Event], None], show: Show) -
     async with aclosing(batches):
         async for batch in batches:
             rest = show(batch)
+            del batch  # it is shown, and the next one may be long in coming
             if rest is not None:
                 await rest

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 RETRY_PAUSE_S: Final = 0.2
+BEGIN_INTERVAL_S: Final = 0.005
+"""Of responses whose first token waits for it."""
+COMMIT_INTERVAL_S: Final = 0.01
+"""A transaction costs as much as a dozen rows of it. At a hundred a second they begin to share."""
 READ_BYTES_MAX: Final = 1 << 20
 """Of a log at once."""
 TOGETHER_ITEMS_MAX: Final = 32
@@ -79,9 +83,9 @@ class Archive:
         metrics: Metrics,
     ) -> None:
         self._database = database
-        self._begins = Lane(partial(_insert_all, database))
-        self._queues = Lane(partial(responses.queue_all, database))
-        self._ends = Lane(partial(endings.finish_all, database))
+        self._begins = Lane(partial(_insert_all, database), interval_s=BEGIN_INTERVAL_S)
+        self._queues = Lane(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
+        self._ends = Lane(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
         self._meter = Meter(partial(usage.record_all, database), metrics=metrics)
         self._endings = records.Endings(renderer, new_fold_for)
         self._ours = ownership
@@ -150,18 +154,17 @@ class Archive:
         finished: Finished,
         fold: Fold,
         claim: Claim,
-        next_entry: int | None,
+        rest: LogRow | None,
     ) -> None:
         """Commit the end of a response, in one transaction.
 
-        `next_entry` is the number of that end in its durable log, None when it has none. While the
-        database is away it tries again, then raises `StoreUnavailable`; a commit whose outcome was
-        lost is safe to repeat. Raises `ClaimLost` when another goes on with it or has ended it.
+        `rest` is what of its durable log is not written yet, and is committed with the end; None
+        when it has none. While the database is away it tries again, then raises
+        `StoreUnavailable`; a commit whose outcome was lost is safe to repeat. Raises `ClaimLost`
+        when another goes on with it or has ended it.
         """
-        row = self._endings.finished(
-            specification, finished, fold, epoch=claim.epoch, next_entry=next_entry
-        )
-        is_durable = next_entry is not None
+        row = self._endings.finished(specification, finished, fold, epoch=claim.epoch, rest=rest)
+        is_durable = rest is not None
         await self._insist(
             lambda: self._end_one(claim.tenant_id, row),
             wait_s=self._ours.claim_wait_s if is_durable else self._ours.commit_wait_s,
@@ -306,7 +309,7 @@ class Archive:
     async def _end_one(self, tenant_id: TenantId, row: FinishedResponse) -> None:
         if (
             not row.free_key
-            and _is_light(row.items, len(row.body))
+            and _is_light(row.items, _ended_bytes(row))
             and await self._ends.commit((tenant_id, row))
         ):
             return
@@ -335,6 +338,10 @@ async def _insert_all(
 
 def _size_bytes(new: NewResponse) -> int:
     return len(new.request) + len(new.plan or b"") + 4 * len(new.prompt_ids or ())
+
+
+def _ended_bytes(row: FinishedResponse) -> int:
+    return len(row.body) + (len(row.entries.entries) if row.entries else 0)
 
 
 def _is_light(items: Sequence[StoredItem], size_bytes: int) -> bool:

@@ -6,14 +6,14 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.log import Queued, pack
+from gateway.log import Queued
 from gateway.runs.journal import DurableJournal
 from gateway.runs.live import LiveLog
 from gateway.runs.records import moment
 from gateway.runs.runner import Run
 from gateway.runs.slices import check_complete, fold_rows
 from gateway.runs.supervisor import Durable
-from gateway.store.events import LogRow, day_of
+from gateway.store.events import day_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.runs.supervisor import Supervisor
     from gateway.runs.writer import LogWriter
     from gateway.store.claims import Claim, ClaimedRun
+    from gateway.store.events import LogRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +82,7 @@ class DurableRuns:
 
         `requested_at` is in seconds of `time.perf_counter`.
         """
-        new_fold = self._at.new_fold_for(specification.head, specification.rules)
-        live = LiveLog(
-            new_fold,
-            reader_events_max=self._at.reader_events_max,
-            held=True,
-            turn=self._at.replays,
-        )
+        live = self._new_live(specification)
         run = self._start(specification, claim, live, 0, requested_at=requested_at)
         return run, live
 
@@ -106,8 +101,18 @@ class DurableRuns:
         finally:
             self._accepting -= 1
         if claim is not None:
-            live = await self.restored(specification, [LogRow(0, 1, pack([Queued()]))], 1)
+            live = self._new_live(specification)
+            live.append(Queued())
+            live.show(1)
             self._start(specification, claim, live, 1, over=self._when_one_ends)
+
+    def _new_live(self, specification: RunSpecification) -> LiveLog:
+        return LiveLog(
+            self._at.new_fold_for(specification.head, specification.rules),
+            reader_events_max=self._at.reader_events_max,
+            held=True,
+            turn=self._at.replays,
+        )
 
     async def restored(
         self, specification: RunSpecification, rows: Sequence[LogRow], next_entry: int
@@ -149,8 +154,8 @@ class DurableRuns:
         def lost() -> None:
             run.abandon()
 
-        async def commit(finished: Finished, fold: Fold, last_entry: int) -> None:
-            await at.archive.finish(specification, finished, fold, claim, last_entry)
+        async def commit(finished: Finished, fold: Fold, rest: LogRow) -> None:
+            await at.archive.finish(specification, finished, fold, claim, rest)
 
         def leave() -> None:
             channel.close()

@@ -13,12 +13,12 @@ from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.errors import StoreUnavailable
-from gateway.log import unpacked
+from gateway.log import Singles, portions
 from gateway.protocol.showing import play_batches
+from gateway.runs.slices import SLICE_S, fold_slice
 from gateway.store.events import day_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from datetime import date
     from uuid import UUID
 
-    from gateway.log import Entry
+    from gateway.log import Portion
     from gateway.output.fold import Fold
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
@@ -62,7 +62,7 @@ class FeedLimits:
     """
 
     read_bytes_max: int
-    slice_s: float = 0.002
+    slice_s: float = SLICE_S
     retry_pause_s: float = 0.5
 
 
@@ -262,19 +262,11 @@ class Feed:
     ) -> AsyncGenerator[list[Event], None]:
         """The events of rows, in lists that took a slice to make."""
         is_short = sum(len(row.entries) for row in rows) <= SHORT_BYTES
-        clock = asyncio.get_running_loop().time
-        apply, entries = place.fold.apply, place.unread(rows)
+        log, slice_s = place.unread(rows), self._limits.slice_s
         is_more = True
         while is_more:
-            events: list[Event] = []
             async with nullcontext() if is_short else self._turn:
-                until = clock() + self._limits.slice_s
-                for entry in entries:
-                    events += apply(entry)
-                    if clock() >= until:
-                        break
-                else:
-                    is_more = False
+                events, is_more = fold_slice(place.fold, log, after=place.after, slice_s=slice_s)
                 if is_more:
                     await asyncio.sleep(0)
             if wanted := place.wanted(events):
@@ -325,14 +317,14 @@ class _Place:
         self.after = events[-1].sequence_number
         self.is_ended = events[-1].is_terminal
 
-    def unread(self, rows: Iterable[LogRow]) -> Iterator[Entry]:
+    def unread(self, rows: Iterable[LogRow]) -> Iterator[Portion]:
         """Their entries from `next_entry` on, as far as none is missing."""
         for row in rows:
             if row.first_entry > self.next_entry:
                 return
-            for entry in islice(unpacked(row.entries), self.next_entry - row.first_entry, None):
-                self.next_entry += 1
-                yield entry
+            for portion in portions(row.entries, self.next_entry - row.first_entry):
+                self.next_entry += len(portion) if isinstance(portion, Singles) else 1
+                yield portion
 
     def wanted(self, events: list[Event]) -> list[Event]:
         """Those of some events, in order, that the stream has not had."""

@@ -40,6 +40,7 @@ class Hearing:
         self.cached_tokens = 0
         """How many ids of the prompt the backend had read before."""
         self._pen = pen
+        self._journal = pen.journal
         self._said = turn.said
         self._live = pen.live
         # Nobody folds the log again while its run still writes.
@@ -55,11 +56,11 @@ class Hearing:
     @property
     def is_full(self) -> bool:
         """The log is too far ahead of the database."""
-        return self._pen.is_ahead
+        return self._journal.is_full
 
     async def room(self) -> None:
         """Wait until the database has caught up. Raises `ClaimLost`."""
-        await self._pen.catch_up()
+        await self._journal.room()
 
     def hear(self, chunk: TokenChunk) -> bool:
         """Write what a chunk brings; False once the gateway ends the turn."""

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
     from gateway.log import Entry, Finished
     from gateway.output.fold import Fold
+    from gateway.protocol.events import Event
     from gateway.runs.live import LiveLog
     from gateway.runs.writer import Channel
+    from gateway.store.events import LogRow
 
 
 class Journal(Protocol):
@@ -78,15 +80,15 @@ class MemoryJournal:
 class DurableJournal:
     """A response whose log is committed before anybody sees it.
 
-    `live` is held, and the channel shows it: `durable` is `live.show`. `commit` gets the number of
-    the last entry, which it writes together with all that stays of the response.
+    `live` is held, and the channel shows it: `durable` is `live.show`. `commit` gets what of the
+    log is not written yet, and writes it together with the end and all that stays of the response.
     """
 
     def __init__(
         self,
         live: LiveLog,
         channel: Channel,
-        commit: Callable[[Finished, Fold, int], Awaitable[None]],
+        commit: Callable[[Finished, Fold, LogRow], Awaitable[None]],
     ) -> None:
         self.live = live
         self.channel = channel
@@ -107,20 +109,31 @@ class DurableJournal:
         await self.channel.room()
 
     async def finish(self, finished: Finished) -> None:
-        """When all before it is durable, commit the end, then show it.
+        """Commit the end, with all before it that is not durable yet, then show it.
 
         Waits while the database is away. Raises `ClaimLost`, and what `commit` does; then it may
         be called again.
         """
-        next_entry = await self.channel.settled()
-        events = self.live.fold.apply(finished)
         try:
-            await self._commit(finished, self.live.fold, next_entry)
-        except BaseException:
-            self.live.refold()
+            events = await self._end(finished)
+        except ClaimLost:
             raise
-        self.channel.close()
+        except Exception:
+            # What was said is in the log all the same: whoever has to end it says it again.
+            await self.channel.settled()
+            raise
         self.live.close(finished, events)
+
+    async def _end(self, finished: Finished) -> list[Event]:
+        async with self.channel.ending() as rest:
+            events = self.live.fold.apply(finished)
+            try:
+                await self._commit(finished, self.live.fold, rest)
+            except BaseException:
+                self.live.refold()
+                raise
+            self.channel.close()
+        return events
 
 
 class Pen:
@@ -129,27 +142,18 @@ class Pen:
     def __init__(self, journal: Journal) -> None:
         self.is_down = False
         self.append: Callable[[Entry], None] = journal.append
-        """Write one entry. Never waits: see `is_ahead`."""
-        self._journal = journal
+        """Write one entry. Never waits: see `journal.is_full`."""
+        self.journal = journal
 
     @property
     def live(self) -> LiveLog:
         """What was written so far."""
-        return self._journal.live
+        return self.journal.live
 
     def put_down(self) -> None:
         """Write no more, whoever has it."""
         self.is_down = True
         self.append = _refuse
-
-    @property
-    def is_ahead(self) -> bool:
-        """It is time to let the database `catch_up`."""
-        return self._journal.is_full
-
-    async def catch_up(self) -> None:
-        """Wait until the database is not too far behind. Raises `ClaimLost`."""
-        await self._journal.room()
 
 
 def _refuse(_entry: Entry) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from gateway.log import Tokens
+from gateway.log import SINGLES_MAX, Singles, Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gateway.log import Entry
+    from gateway.log import Entry, Portion
 
 
 class KeptEntries:
@@ -36,6 +36,32 @@ class KeptEntries:
         else:
             self._others[len(self._ends)] = entry
         self._ends.append(len(self._ids))
+
+    def add(self, portion: Portion) -> None:
+        """One more portion."""
+        if isinstance(portion, Singles):
+            end = len(self._ids)
+            self._ids.extend(portion.ids)
+            self._ends.extend(range(end + 1, end + 1 + len(portion)))
+        else:
+            self.append(portion)
+
+    def portions(self, start: int, stop: int) -> Iterator[Portion]:
+        """The same as `between`, those with a single id together."""
+        while start < stop:
+            ids = self._singles(start, min(stop, start + SINGLES_MAX))
+            yield Singles(ids) if ids else self._at(start)
+            start += len(ids) or 1
+
+    def _singles(self, start: int, stop: int) -> tuple[int, ...]:
+        """The ids of the first entries between these, as far as each has one."""
+        first = self._ends[start - 1] if start else 0
+        end = first
+        for end_of_one in self._ends[start:stop]:
+            if end_of_one != end + 1:
+                break
+            end = end_of_one
+        return tuple(self._ids[first:end])
 
     def between(self, start: int, stop: int) -> Iterator[Entry]:
         """Those from number `start` on, before number `stop`, which must be there."""

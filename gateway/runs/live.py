@@ -13,24 +13,23 @@ all the same, because the run decides by the fold what comes next.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.log import Repair, Tokens, TurnStarted
 from gateway.protocol.showing import play_batches
 from gateway.runs.kept import KeptEntries
+from gateway.runs.moment import Moment
+from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
     from gateway.log import Entry
     from gateway.output.fold import Fold
     from gateway.protocol.events import Event
     from gateway.protocol.showing import Show
 
-REPLAY_SLICE_ENTRIES: Final = 256
-"""A replay lets other tasks run after so many entries."""
 SHORT_ENTRIES: Final = 16
 """So many are folded without waiting for one's turn."""
 
@@ -67,8 +66,8 @@ class _Reader:
         """Show or queue events; None stands for some that are not at hand."""
         if events is None:
             self._lag()
-        elif self._shows and self._show is not None:
-            if self._show_now(events, self._show):
+        elif self._shows:
+            if self._is_shown(events):
                 return
         elif not self.lags:
             self.events += events
@@ -115,13 +114,14 @@ class _Reader:
             rest, self._rest = self._rest, None
             await rest
 
-    def _show_now(self, events: list[Event], show: Show) -> bool:
-        """Whether that was all, and the reader's task may sleep on."""
+    def _is_shown(self, events: list[Event]) -> bool:
+        """Show events; whether that was all, and the reader's task may sleep on."""
+        assert self._show is not None, "it asks for its events"
         if events[0].sequence_number <= self.after and not (events := self.unknown(events)):
             return True
         self.after = events[-1].sequence_number
         try:
-            self._rest = rest = show(events)
+            self._rest = rest = self._show(events)
         except Exception as error:  # noqa: BLE001 - the reader's task raises it, the run goes on
             self._failure = error
             return False
@@ -141,7 +141,7 @@ class _Withheld:
 
     def __init__(self, events_max: int) -> None:
         self._events_max = events_max
-        self._by_entry: deque[list[Event]] = deque()
+        self._by_entry: list[list[Event]] = []
         self._number = 0
         self._forgotten_entries = 0
 
@@ -157,9 +157,9 @@ class _Withheld:
         """The events of the first so many entries; None when some of them are forgotten."""
         forgotten = min(entries, self._forgotten_entries)
         self._forgotten_entries -= forgotten
-        events: list[Event] = []
-        for _ in range(entries - forgotten):
-            events += self._by_entry.popleft()
+        taken = self._by_entry[: entries - forgotten]
+        del self._by_entry[: entries - forgotten]
+        events = [event for each in taken for event in each]
         self._number -= len(events)
         return None if forgotten else events
 
@@ -184,8 +184,10 @@ class LiveLog:
         reader_events_max: int,
         held: bool = False,
         turn: asyncio.Lock | None = None,
+        slice_s: float = SLICE_S,
     ) -> None:
-        """Of all logs that share a `turn`, one is folded again at a time."""
+        """Of all logs that share a `turn`, one is folded again at a time, for `slice_s`."""
+        self._slice_s = slice_s
         self._new_fold = new_fold
         self._reader_events_max = reader_events_max
         self._held = held
@@ -204,15 +206,15 @@ class LiveLog:
         self.failure: Exception | None = None
         self.handed_over = False
         """Nothing follows here, but the response goes on or has ended elsewhere."""
-        self.produced = asyncio.Event()
-        self.closed = asyncio.Event()
+        self.produced = Moment()
+        self.closed = Moment()
         self.shown_at = self._clock()
 
     @classmethod
     def restored(
         cls,
         new_fold: Callable[[], Fold],
-        entries: Sequence[Entry],
+        entries: KeptEntries,
         *,
         fold: Fold,
         reader_events_max: int,
@@ -224,7 +226,7 @@ class LiveLog:
         """
         live = cls(new_fold, reader_events_max=reader_events_max, held=True, turn=turn)
         live.fold = fold
-        live._entries = KeptEntries(entries)
+        live._entries = entries
         live._reveal(len(entries), None)
         return live
 
@@ -317,8 +319,8 @@ class LiveLog:
     def refold(self) -> Fold:
         """Fold again all that was appended: takes back an end that could not be kept."""
         self.fold = self._new_fold()
-        for entry in self._entries:
-            self.fold.apply(entry)
+        for portion in self._entries.portions(0, len(self._entries)):
+            self.fold.replay(portion, ALL_KNOWN)
         return self.fold
 
     async def play(self, show: Show, after: int = -1) -> None:
@@ -346,6 +348,8 @@ class LiveLog:
                 elif reader.events:
                     if batch := reader.take():
                         yield batch
+                    # The first ones repeat the request, and would stay as long as the stream.
+                    del batch
                 elif self.closed.is_set():
                     if self._defect is not None:
                         raise self._defect
@@ -370,15 +374,16 @@ class LiveLog:
         fold = self._new_fold()
         done = 0
         while (left := self._shown - done) > 0:
-            events: list[Event] = []
-            async with nullcontext() if left <= SHORT_ENTRIES else self._turn:
-                end = min(self._shown, done + REPLAY_SLICE_ENTRIES)
-                for entry in self._entries.between(done, end):
-                    events += fold.apply(entry)
-                done = end
-                await asyncio.sleep(0)
-            if batch := reader.unknown(events):
-                yield batch
+            log, done = self._entries.portions(done, self._shown), self._shown
+            is_more = True
+            while is_more:
+                async with nullcontext() if left <= SHORT_ENTRIES else self._turn:
+                    events, is_more = fold_slice(
+                        fold, log, after=reader.after, slice_s=self._slice_s
+                    )
+                    await asyncio.sleep(0)
+                if batch := reader.unknown(events):
+                    yield batch
         reader.lags = False
 
     def _reveal(self, count: int, events: list[Event] | None) -> None:

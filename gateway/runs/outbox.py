@@ -17,7 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from gateway.log import VERSION_BYTE, packed_entry
-from gateway.store.events import Parcel
+from gateway.store.events import LogRow, Parcel
 
 if TYPE_CHECKING:
     from datetime import date
@@ -58,6 +58,12 @@ class Outbox:
         """There is something for another parcel."""
         return bool(self._waiting)
 
+    def waiting(self) -> LogRow:
+        """What waits, as it would stand in the log if it were the next row; not taken by this."""
+        assert self.parcel is None, "a parcel is under way"
+        count = self.end - self.next_entry
+        return LogRow(self.next_entry, count, VERSION_BYTE + bytes(self._waiting))
+
     def put(self, entry: Entry) -> int:
         """Add an entry to what waits; its length in bytes. Raises `ValueError` as `pack` does."""
         packed = packed_entry(entry)
@@ -68,11 +74,9 @@ class Outbox:
 
     def take(self) -> Parcel:
         """All that waits, as the parcel that is under way now. Only when none is."""
-        assert self.parcel is None, "a parcel is under way"
-        entries = VERSION_BYTE + bytes(self._waiting)
+        row = self.waiting()
         self._waiting.clear()
-        count = self.end - self.next_entry
-        self.parcel = Parcel(self._claim, self._day, self.next_entry, count, entries)
+        self.parcel = Parcel(self._claim, self._day, row.first_entry, row.count, row.entries)
         return self.parcel
 
     def committed(self) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from gateway.log import FOLD_VERSION, Queued, pack
+from gateway.log import FOLD_VERSION, Queued, pack, packed_entry
 from gateway.protocol.calls import call_of
 from gateway.protocol.context import ContextItem, Kind, StoredItem
 from gateway.protocol.responses import Outcome, response_body
@@ -128,11 +128,14 @@ class Endings:
         fold: Fold,
         *,
         epoch: int,
-        next_entry: int | None,
+        rest: LogRow | None,
     ) -> FinishedResponse:
-        """The end of one by its owner; `next_entry` None: it has no durable log."""
+        """The end of one by its owner.
+
+        `rest` is what of its log is not written yet; None: it has no durable log.
+        """
         added, inputs = specification.added, len(specification.added)
-        if next_entry is not None:
+        if rest is not None:
             # The input of a durable one was stored when it was accepted.
             added, inputs = (), specification.inputs
         return FinishedResponse(
@@ -141,7 +144,7 @@ class Endings:
             status=finished.status,
             completed_at=moment(finished.at),
             body=orjson.dumps(fold.response()),
-            entries=None if next_entry is None else _last_row(next_entry, finished),
+            entries=None if rest is None else _ended(rest, finished),
             recoveries=orjson.dumps(fold.recoveries),
             items=[
                 *_items(added, 0, is_output=False),
@@ -240,6 +243,10 @@ def output_context(rendered: RenderedItem) -> ContextItem:
 
 def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) -> list[StoredItem]:
     return [StoredItem(at, is_output, item) for at, item in enumerate(context, position)]
+
+
+def _ended(rest: LogRow, finished: Finished) -> LogRow:
+    return LogRow(rest.first_entry, rest.count + 1, rest.entries + packed_entry(finished))
 
 
 def _last_row(next_entry: int, finished: Finished) -> LogRow:

@@ -19,6 +19,7 @@ from gateway.runs import outcome
 from gateway.runs.failover import HopPolicy
 from gateway.runs.journal import Pen
 from gateway.runs.keepalive import KeepAlive
+from gateway.runs.moment import Moment
 from gateway.runs.steering import Steering, Unruly
 from gateway.runs.turn import Relay
 
@@ -87,7 +88,7 @@ class Run:
         self.specification = specification
         self.claim = claim
         """The right to write for the response; None until it is recorded."""
-        self.begun = asyncio.Event()
+        self.begun = Moment()
         """What `store: true` promises is recorded, or the log says why it is not."""
         self.first_token_s: float | None = None
         """Seconds from the request to the first id; None for one that another replica heard."""

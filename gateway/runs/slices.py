@@ -3,42 +3,69 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.log import unpacked
+from gateway.log import portions
+from gateway.runs.kept import KeptEntries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from gateway.log import Entry
+    from gateway.log import Portion
     from gateway.output.fold import Fold
+    from gateway.protocol.events import Event
     from gateway.store.events import LogRow
 
 SLICE_S: Final = 0.002
 """So long one log may be folded before all else that goes on here has its turn."""
+ALL_KNOWN: Final = 2**62
+"""A number above that of every event: for a log of which nobody is shown any."""
 
 
-async def fold_rows(fold: Fold, rows: Iterable[LogRow], *, from_entry: int = 0) -> list[Entry]:
-    """Apply the entries of a log from number `from_entry` on, and return them.
+def fold_slice(
+    fold: Fold, log: Iterator[Portion], *, after: int, slice_s: float
+) -> tuple[list[Event], bool]:
+    """Fold for `slice_s`, or to the end: the events (`Fold.replay`), and whether there is more.
+
+    Raises `ValueError` for entries that cannot stand where they stand.
+    """
+    events: list[Event] = []
+    until = monotonic() + slice_s
+    for portion in log:
+        events += fold.replay(portion, after)
+        if monotonic() >= until:
+            return events, True
+    return events, False
+
+
+async def fold_rows(
+    fold: Fold, rows: Iterable[LogRow], *, from_entry: int = 0, slice_s: float = SLICE_S
+) -> KeptEntries:
+    """Fold the entries of a log from number `from_entry` on, and return them.
 
     `rows` begin with the row that holds it. Raises `ValueError` when some are missing or damaged,
     or cannot stand where they stand.
     """
-    clock = asyncio.get_running_loop().time
-    entries: list[Entry] = []
-    until = clock() + SLICE_S
+    entries = KeptEntries()
+    log = _kept(entries, rows, from_entry)
+    is_more = True
+    while is_more:
+        _, is_more = fold_slice(fold, log, after=ALL_KNOWN, slice_s=slice_s)
+        if is_more:
+            await asyncio.sleep(0)
+    return entries
+
+
+def _kept(entries: KeptEntries, rows: Iterable[LogRow], from_entry: int) -> Iterator[Portion]:
+    """What is left of the rows, each portion kept once it is folded."""
     for row in rows:
         done = from_entry + len(entries)
         if row.first_entry > done:
             raise ValueError(f"entries of the log are missing before number {row.first_entry}")
-        for entry in islice(unpacked(row.entries), done - row.first_entry, None):
-            fold.apply(entry)
-            entries.append(entry)
-            if clock() >= until:
-                await asyncio.sleep(0)
-                until = clock() + SLICE_S
-    return entries
+        for portion in portions(row.entries, done - row.first_entry):
+            yield portion
+            entries.add(portion)
 
 
 def check_complete(entries: int, next_entry: int) -> None:

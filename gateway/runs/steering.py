@@ -239,9 +239,10 @@ class Course:
 
     def _not_understood_from(self, fold: Fold) -> int | None:
         place = fold.place
-        size = _position(fold) - place.start
-        is_long = place.where is Where.HEADER and size > self._policy.header_tokens_max
-        if not (is_long or place.doubts) or self._repairs_left(fold) <= 0:
+        is_wrong = place.doubts
+        if place.where is Where.HEADER:
+            is_wrong |= _position(fold) - place.start > self._policy.header_tokens_max
+        if not is_wrong or self._repairs_left(fold) <= 0:
             return None
         return _unseen_from(fold, place.start)
 

@@ -224,6 +224,9 @@ class Relay:
         rule = self._pen.live.last_repair
         if rule is not None and rule not in WITHIN_TURN:
             return Ending(rule=rule, is_written=True)
+        if len(self._fold.turns) == 1 and not turn.prefill and not turn.said:
+            # Nothing was said yet that could be wrong, nor is there a turn before.
+            return None if self._sampling().max_tokens > 0 else Ending(FinishReason.LENGTH)
         if (ending := self._course.look(self._fold, at_header=True)) is not None:
             return ending
         if turn.said and turn.said[-1] in STOP_IDS:
@@ -372,7 +375,10 @@ class Relay:
         What was taken back takes none, but the random numbers must be others than before.
         """
         generated = self._generated(self._turns())
-        sampling = self._spec.sampling.after(generated + self._fold.usage.voided_tokens)
+        drawn = generated + self._fold.usage.voided_tokens
+        if not drawn:
+            return self._spec.sampling
+        sampling = self._spec.sampling.after(drawn)
         return replace(sampling, max_tokens=self._tokens_max - generated)
 
     def _generated(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,13 +23,20 @@ from gateway.runs.outbox import Fate, Outbox
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Sequence,
+    )
     from datetime import date
     from uuid import UUID
 
     from gateway.log import Entry
     from gateway.store.claims import Claim, Head
-    from gateway.store.events import Parcel
+    from gateway.store.events import LogRow, Parcel
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
 
@@ -77,6 +85,8 @@ class Channel:
         self.is_queued = False
         self.is_open = True
         """Neither closed by its run nor lost."""
+        self.is_ending = False
+        """What waits is written with the end."""
         self.moved = asyncio.Event()
         """Set when something became durable, or nothing will any more."""
 
@@ -110,6 +120,25 @@ class Channel:
             await self.moved.wait()
         self._check()
         return self.outbox.next_entry
+
+    @asynccontextmanager
+    async def ending(self) -> AsyncIterator[LogRow]:
+        """What of the log is not written yet, for the end to be committed together with it.
+
+        Entered when nothing is under way, for which it waits as long as the database is away; from
+        then on nothing is taken. Leave it without closing the channel, and that waits as before.
+        Raises `ClaimLost`. Nothing may be appended meanwhile.
+        """
+        self.is_ending = True
+        try:
+            while self.is_open and self.outbox.parcel is not None:
+                self.moved.clear()
+                await self.moved.wait()
+            self._check()
+            yield self.outbox.waiting()
+        finally:
+            self.is_ending = False
+            self._writer.resume(self)
 
     def close(self) -> None:
         """Forget what is not under way yet. Safe to call twice, and after the claim was lost."""
@@ -192,6 +221,14 @@ class LogWriter:
     def accept(self, channel: Channel, added_bytes: int) -> None:
         """A channel has `added_bytes` more that wait."""
         self.pending_bytes += added_bytes
+        self._enqueue(channel)
+
+    def resume(self, channel: Channel) -> None:
+        """What waits in a channel is to be written after all, if there is anything."""
+        if channel.is_open and channel.outbox.has_waiting:
+            self._enqueue(channel)
+
+    def _enqueue(self, channel: Channel) -> None:
         if not channel.is_queued:
             channel.is_queued = True
             self._queue.append(channel)
@@ -234,7 +271,7 @@ class LogWriter:
         while self._queue and size < self._bounds.flush_bytes_max:
             channel = self._queue.popleft()
             channel.is_queued = False
-            if channel.is_open:
+            if channel.is_open and not channel.is_ending:
                 size += len(channel.outbox.take().entries)
                 batch.append(channel)
         if not self._queue:

@@ -65,12 +65,7 @@ class Preparation:
         that was sealed elsewhere, a prompt that is too long), `StoreUnavailable`, and where the
         context is to be compacted `UpstreamError`, `SummaryFailed` and what `check` raises.
         """
-        draft = replace(
-            await self._draft(order.principal, order.request, order.body_bytes, local=order.local),
-            durable=order.is_durable,
-            remembered=order.is_remembered,
-            silent=not order.generate,
-        )
+        draft = await self._draft(order.principal, order.request, order.body_bytes, order=order)
         planned = await self._in_thread(self._planned, draft)
         if not isinstance(planned, SummaryPlan):
             yield planned
@@ -105,9 +100,10 @@ class Preparation:
         request: CreateResponse,
         body_bytes: int,
         *,
-        local: Mapping[str, Parent] = NOTHING_LOCAL,
+        order: Order | None = None,
         with_json: bool = False,
     ) -> Draft:
+        local = NOTHING_LOCAL if order is None else order.local
         model = self._models.get(request.model)
         if request.wants_logprobs:
             self._models.require_logprobs(model)
@@ -123,6 +119,9 @@ class Preparation:
             stored=await self._parents.named_items(tenant_id, request),
             uuid=ids.new_uuid(),
             created_at=created_at,
+            durable=order is not None and order.is_durable,
+            remembered=order is not None and order.is_remembered,
+            silent=order is not None and not order.generate,
         )
 
     async def _in_thread(self, work: Callable[[Draft], T], draft: Draft) -> T:

@@ -81,10 +81,13 @@ class CompletionReader:
 
     def feed(self, data: bytes) -> TokenChunk | None:
         """Take in one read. All its ids come in one chunk."""
-        if self._shape is not None and self._splitter.is_between and self.finish is None:
+        shape, splitter = self._shape, self._splitter
+        if shape is not None and not splitter.rest and not splitter.ends_in_cr:
             # Nearly every read is one more event like those before.
-            token = self._shape.only_id(data)
-            if token is not None and self.fault is None and len(data) <= self._frame_bytes_max:
+            token = (
+                None if self.finish is not None or self.fault is not None else shape.only_id(data)
+            )
+            if token is not None and len(data) <= self._frame_bytes_max:
                 self._ids_left -= 1
                 self._last_id = token
                 return TokenChunk([token], None, None, None, self._constrained, self._upstream)
@@ -170,7 +173,9 @@ class CompletionReader:
                 self._usage(usage)
             is_first = not self.started
             self._choices(event.get("choices"))
-            if not is_first and self.finish is None:  # the first repeats the prompt, and none does so
+            if (
+                not is_first and self.finish is None
+            ):  # the first repeats the prompt, and none does so
                 self._learn(payload, event)
 
     def _refused(self, event: dict[str, object]) -> None:

@@ -9,20 +9,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _FRAME_BYTES_MAX: Final = 2048
 _ID_END: Final = 1 << 31
-_ID_DIGITS_MAX: Final = 10
 
 _STRING: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
 r"""The inside of a JSON string, its UTF-8 unchecked. `\u` is for a parser: some are invalid."""
 _TEMPLATE: Final = re.compile(
     rb'(data: [^\n]*?"text": ?")' + _STRING + rb'("[^\n]*"token_ids": ?\[)[0-9,]+(\][^\n]*)'
 )
-_INSIDE_STRING: Final = re.compile(_STRING).fullmatch
 _PROBE: Final = "a probe"
 _PROBE_IDS: Final = [7, 12]
 
@@ -35,6 +36,7 @@ class FrameShape:
     between: bytes
     behind: bytes
     _cutter: re.Pattern[bytes] = field(repr=False)
+    _only: Callable[[bytes], re.Match[bytes] | None] = field(repr=False)
 
     @classmethod
     def learn(cls, payload: bytes, event: dict[str, object]) -> FrameShape | None:
@@ -48,7 +50,8 @@ class FrameShape:
         if not match or not isinstance(choices, list) or not isinstance(choices[0], dict):
             return None
         before, between, behind = match[1], match[2], match[3] + b"\n\n"
-        shape = cls(before, between, behind, _cutter(len(before), len(between), len(behind)))
+        sizes = len(before), len(between), len(behind)
+        shape = cls(before, between, behind, _cutter(*sizes), _only(*sizes).fullmatch)
         said = {**choices[0], "text": _PROBE, "token_ids": _PROBE_IDS}
         if orjson.loads(shape._frame(_PROBE, _PROBE_IDS)) != {
             **event, "choices": [said, *choices[1:]],
@@ -61,13 +64,12 @@ class FrameShape:
 
         None where it has not, or that takes a closer look (`runs`).
         """
-        if not (event.startswith(self.before) and event.endswith(self.behind)):
+        match = self._only(event)
+        if match is None:
             return None
-        inside = event[len(self.before) : -len(self.behind)]
-        text, between, digits = inside.rpartition(self.between)
-        if not between or not digits.isdigit() or len(digits) > _ID_DIGITS_MAX:
-            return None
-        if digits.startswith(b"0") or not _INSIDE_STRING(text) or not _is_utf8(text):
+        text, digits = match.groups()
+        made = b"".join((self.before, text, self.between, digits, self.behind))
+        if made != event or not (event.isascii() or _is_utf8(event)):
             return None
         token = int(digits)
         return token if token < _ID_END else None
@@ -81,7 +83,7 @@ class FrameShape:
         """
         parts = self._cutter.split(block)
         others, ids = parts[0::3], parts[2::3]
-        if not ids or not self._makes(parts, block) or not _is_utf8(block):
+        if not ids or not self._makes(parts, block) or not (block.isascii() or _is_utf8(block)):
             return [block]
         if not any(others):
             taken = _numbers(ids)
@@ -140,6 +142,15 @@ def _cutter(before: int, between: int, behind: int) -> re.Pattern[bytes]:
     )
 
 
+@lru_cache(maxsize=256)
+def _only(before: int, between: int, behind: int) -> re.Pattern[bytes]:
+    """Finds text and id of one event."""
+    return re.compile(
+        rb'(?s).{%d}"(%s)".{%d}\[([1-9][0-9]{0,9}+)\].{%d}'
+        % (before - 1, _STRING, between - 2, behind - 1)
+    )
+
+
 def _numbers(lists: list[bytes]) -> list[int] | None:
     """The ids of several lists in one; None when any is no id, or a list is not as JSON has it."""
     try:
@@ -150,8 +161,6 @@ def _numbers(lists: list[bytes]) -> list[int] | None:
 
 
 def _is_utf8(block: bytes) -> bool:
-    if block.isascii():
-        return True
     try:
         block.decode()
     except UnicodeDecodeError:

@@ -26,28 +26,25 @@ class SseSplitter:
     The first event of a completion repeats the whole prompt: 128k ids are about 800 kB.
     """
 
-    __slots__ = ("_ends_in_cr", "_frame_bytes_max", "_rest")
+    __slots__ = ("_frame_bytes_max", "ends_in_cr", "rest")
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._rest = bytearray()
-        self._ends_in_cr = False
-
-    @property
-    def is_between(self) -> bool:
-        """What comes next begins an event, and is as it stands."""
-        return not self._rest and not self._ends_in_cr
+        self.rest = bytearray()
+        """Of an event that is not complete."""
+        self.ends_in_cr = False
+        """A line feed that comes next is part of a line end that was there before."""
 
     @property
     def is_too_long(self) -> bool:
         """The event that has begun is longer than the bound already."""
-        return len(self._rest) > self._frame_bytes_max
+        return len(self.rest) > self._frame_bytes_max
 
     def feed(self, data: bytes) -> bytes:
         """The events that `data` completes, each with its blank line, and with LF for line ends."""
-        if self._ends_in_cr or b"\r" in data:
+        if self.ends_in_cr or b"\r" in data:
             data = self._with_plain_newlines(data)
-        rest = self._rest
+        rest = self.rest
         if not rest:
             if data.endswith(b"\n\n"):
                 return data
@@ -78,11 +75,11 @@ class SseSplitter:
 
     def _with_plain_newlines(self, data: bytes) -> bytes:
         """CR LF and CR become LF, also when a read ends between the two."""
-        if self._ends_in_cr and data.startswith(b"\n"):
+        if self.ends_in_cr and data.startswith(b"\n"):
             data = data[1:]
-            self._ends_in_cr = False
+            self.ends_in_cr = False
         if data:
-            self._ends_in_cr = data.endswith(b"\r")
+            self.ends_in_cr = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 

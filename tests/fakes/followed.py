@@ -16,6 +16,7 @@ import orjson
 from gateway.log import FOLD_VERSION, Finished, pack
 from gateway.output.fold import Fold
 from gateway.runs.feed import Feed, FeedLimits
+from gateway.runs.kept import KeptEntries
 from gateway.runs.live import LiveLog
 from gateway.runs.lives import Lives
 from gateway.runs.plan import head_of
@@ -204,7 +205,7 @@ class Stage:
             for entry in self._entries:
                 fold.apply(entry)
             self.live = LiveLog.restored(
-                self._new_fold, self._entries, fold=fold, reader_events_max=3
+                self._new_fold, KeptEntries(self._entries), fold=fold, reader_events_max=3
             )
             self.lives.add(UUID_OF_TEST, self.live)
 

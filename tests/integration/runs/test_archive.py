@@ -20,7 +20,7 @@ from gateway.output.fold import Fold
 from gateway.runs.archive import Archive, Ownership
 from gateway.store import claims, events, messages, responses
 from gateway.store.engine import Database
-from gateway.store.events import Parcel, day_of
+from gateway.store.events import LogRow, Parcel, day_of
 from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.store.notifications import Notice
 from gateway.telemetry import Metrics
@@ -131,6 +131,11 @@ async def used(database: Database, spec: RunSpecification) -> list[int]:
         return list(await connection.scalars(statement, {"id": spec.head.uuid}))
 
 
+def written(entries: int) -> LogRow:
+    """All that there is of a log is written already."""
+    return LogRow(entries, 0, pack([]))
+
+
 async def test_a_malformed_message_is_stored_as_it_should_have_been(
     database: Database, tenant: TenantId, kept: Kept
 ) -> None:
@@ -223,6 +228,22 @@ async def test_a_tenant_may_only_have_so_many_responses_queued(
     assert await kept.archive.accept(background(tenant, spec=spec), None, owned=True)
 
 
+async def test_what_is_not_written_yet_is_committed_with_the_end(
+    database: Database, tenant: TenantId, kept: Kept
+) -> None:
+    spec = with_input(tenant)
+    claim = await kept.archive.accept(spec, None, owned=True)
+    assert claim is not None
+    log = said(ANSWER)
+    await append(database, spec, claim, 0, log[:1])
+    rest = LogRow(1, len(log) - 1, pack(log[1:]))
+    await kept.archive.finish(spec, COMPLETED, folded(spec, [*log, COMPLETED]), claim, rest)
+    assert await logged(database, spec) == [*log, COMPLETED]
+    stored = await responses.load(database, tenant, spec.head.uuid)
+    assert stored is not None
+    assert stored.next_entry == len(log) + 1
+
+
 async def test_the_end_of_a_durable_response_follows_on_its_log(
     database: Database, tenant: TenantId, kept: Kept
 ) -> None:
@@ -231,7 +252,7 @@ async def test_the_end_of_a_durable_response_follows_on_its_log(
     assert claim is not None
     await append(database, spec, claim, 0, said(ANSWER))
     fold = folded(spec, [*said(ANSWER), COMPLETED])
-    await kept.archive.finish(spec, COMPLETED, fold, claim, 3)
+    await kept.archive.finish(spec, COMPLETED, fold, claim, written(3))
     assert await logged(database, spec) == [*said(ANSWER), COMPLETED]
     contexts = await history(database, spec)
     assert [one.item_id for one in contexts[:2]] == ["msg_in1", "msg_in2"]
@@ -244,7 +265,7 @@ async def test_an_end_that_would_leave_a_gap_is_refused(tenant: TenantId, kept: 
     claim = await kept.archive.accept(spec, None, owned=True)
     assert claim is not None
     with pytest.raises(ClaimLost):
-        await kept.archive.finish(spec, COMPLETED, folded(spec, [COMPLETED]), claim, 3)
+        await kept.archive.finish(spec, COMPLETED, folded(spec, [COMPLETED]), claim, written(3))
 
 
 async def test_a_key_is_free_again_when_its_response_failed_before_it_said_anything(
@@ -256,13 +277,13 @@ async def test_a_key_is_free_again_when_its_response_failed_before_it_said_anyth
     assert claim is not None
     with pytest.raises(KeyTaken):
         await kept.archive.accept(speaking, key, owned=True)
-    await kept.archive.finish(failing, FAILED, folded(failing, [FAILED]), claim, 0)
+    await kept.archive.finish(failing, FAILED, folded(failing, [FAILED]), claim, written(0))
     assert await find_key(database, tenant, key.key_hash, ttl_s=600) is None
     claim = await kept.archive.accept(speaking, key, owned=True)
     assert claim is not None
     await append(database, speaking, claim, 0, said(ANSWER))
     fold = folded(speaking, [*said(ANSWER), FAILED])
-    await kept.archive.finish(speaking, FAILED, fold, claim, 3)
+    await kept.archive.finish(speaking, FAILED, fold, claim, written(3))
     assert await find_key(database, tenant, key.key_hash, ttl_s=600)
 
 
@@ -286,7 +307,7 @@ async def test_cancelling_keeps_what_was_said_and_stops_its_owner(
     assert kept.notices == [Notice("ended", (spec.head.uuid,))]
     assert b'status="cancelled"' in kept.metrics.exposition()
     with pytest.raises(ClaimLost):
-        await kept.archive.finish(spec, COMPLETED, folded(spec, [COMPLETED]), claim, 2)
+        await kept.archive.finish(spec, COMPLETED, folded(spec, [COMPLETED]), claim, written(2))
 
 
 async def test_nobody_waits_while_a_log_is_folded_for_its_end(

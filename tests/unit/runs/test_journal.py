@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import TYPE_CHECKING
+
 import pytest
 
 from gateway.errors import ClaimLost, StoreUnavailable
-from gateway.log import Alive, Finished, Queued
+from gateway.log import Alive, Entry, Finished, Queued, unpack
 from gateway.runs.journal import DurableJournal, Journal, MemoryJournal
+from gateway.runs.kept import KeptEntries
 from gateway.runs.live import LiveLog
 from tests.fakes.log_rows import Desk, writing
 from tests.fakes.toy_logs import new_fold
+
+if TYPE_CHECKING:
+    from gateway.store.events import LogRow
 
 END = Finished("completed", 1_795_000_009)
 
 
 class Commit:
-    """Keeps the number of the last entry, if it is given one; fails as often as it is told."""
+    """Keeps the entries that were not written yet, if there is a log; fails as it is told."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
-        self.committed: list[int | None] = []
+        self.committed: list[tuple[int, list[Entry]] | None] = []
 
-    async def __call__(
-        self, finished: Finished, fold: object, next_entry: int | None = None
-    ) -> None:
+    async def __call__(self, finished: Finished, fold: object, rest: LogRow | None = None) -> None:
         if self.failures:
             raise self.failures.pop(0)
-        self.committed.append(next_entry)
+        known = None if rest is None else (rest.first_entry, unpack(rest.entries))
+        self.committed.append(known)
 
 
 async def types(journal: Journal) -> list[str]:
@@ -36,7 +42,7 @@ async def types(journal: Journal) -> list[str]:
 def durable(desk: Desk, commit: Commit) -> DurableJournal:
     fold = new_fold()
     fold.apply(Queued())
-    live = LiveLog.restored(new_fold, [Queued()], fold=fold, reader_events_max=100)
+    live = LiveLog.restored(new_fold, KeptEntries([Queued()]), fold=fold, reader_events_max=100)
     return DurableJournal(live, desk.open(durable=live.show), commit)
 
 
@@ -70,15 +76,44 @@ async def test_durable_entries_are_shown_when_they_are_committed() -> None:
         assert not journal.is_full
 
 
-async def test_a_durable_end_is_the_entry_after_all_others() -> None:
+@pytest.mark.requirement("resume.log-first")
+async def test_a_durable_end_takes_with_it_what_is_not_under_way_yet() -> None:
     async with writing() as desk:
         commit = Commit()
         journal = durable(desk, commit)
         journal.append(Alive())
         await journal.finish(END)
-        assert commit.committed == [2]
+        assert commit.committed == [(1, [Alive()])]
+        assert not desk.rows.batches
         assert not journal.channel.is_open
         assert (await types(journal))[-1] == "response.completed"
+
+
+async def test_a_durable_end_waits_for_what_is_under_way() -> None:
+    async with writing() as desk, asyncio.TaskGroup() as group:
+        commit = Commit()
+        journal = durable(desk, commit)
+        desk.rows.gate.clear()
+        journal.append(Alive())
+        await desk.rows.reached.wait()
+        journal.append(Alive())
+        end = group.create_task(journal.finish(END))
+        await asyncio.sleep(0)
+        assert not commit.committed
+        desk.rows.gate.set()
+        await end
+        assert commit.committed == [(2, [Alive()])]
+        assert desk.rows.batches == [1]
+
+
+async def test_what_was_said_is_in_the_log_although_its_end_is_not() -> None:
+    async with writing() as desk:
+        journal = durable(desk, Commit(StoreUnavailable("away")))
+        journal.append(Alive())
+        with pytest.raises(StoreUnavailable):
+            await journal.finish(END)
+        assert desk.rows.log(journal.channel.claim) == [Alive()]
+        assert not journal.live.is_holding
 
 
 @pytest.mark.parametrize("failure", [StoreUnavailable("away"), ClaimLost()])
@@ -104,6 +139,7 @@ async def test_without_its_claim_a_durable_journal_commits_no_end() -> None:
         journal = durable(desk, commit)
         desk.rows.table.rows[journal.channel.claim.uuid].epoch += 1
         journal.append(Alive())
+        await journal.channel.moved.wait()
         with pytest.raises(ClaimLost):
             await journal.finish(END)
         assert not commit.committed

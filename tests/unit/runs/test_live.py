@@ -17,7 +17,8 @@ from typing_extensions import override
 from gateway.api.writing import Later
 from gateway.log import Alive, Entry, Finished, Tokens, TurnStarted
 from gateway.output.fold import Fold
-from gateway.runs.live import REPLAY_SLICE_ENTRIES, LiveLog
+from gateway.runs.kept import KeptEntries
+from gateway.runs.live import LiveLog
 from tests.fakes.response_heads import response_head
 from tests.fakes.staged_run import NO_RULES
 from tests.fakes.toy_logs import FRAMING, apply_all, logs, new_fold
@@ -303,7 +304,7 @@ async def test_a_restored_log_goes_on_where_it_stood() -> None:
     began: list[Entry] = [TurnStarted(1), Tokens((1,))]
     fold = new_fold()
     known = apply_all(fold, began)
-    live = LiveLog.restored(new_fold, began, fold=fold, reader_events_max=100)
+    live = LiveLog.restored(new_fold, KeptEntries(began), fold=fold, reader_events_max=100)
     live.append(Alive())
     async with aclosing(live.follow()) as follower:
         assert await anext(follower) == known
@@ -346,7 +347,7 @@ async def test_logs_that_are_folded_again_take_turns_with_all_else() -> None:
         return Counting(response_head(), lambda _trace: ToyParser(), FRAMING, NO_RULES)
 
     turn = asyncio.Lock()
-    lives = [LiveLog(counting, reader_events_max=100, turn=turn) for _ in range(5)]
+    lives = [LiveLog(counting, reader_events_max=100, turn=turn, slice_s=0) for _ in range(5)]
     entries: list[Entry] = [*[Alive()] * 600, Finished("completed", 1)]
     for live in lives:
         play(live, entries)
@@ -359,7 +360,7 @@ async def test_logs_that_are_folded_again_take_turns_with_all_else() -> None:
             most = max(most, applied - before)
     wanted = apply_all(new_fold(), entries)
     assert all(task.result() == wanted for task in reading)
-    assert most <= REPLAY_SLICE_ENTRIES
+    assert most == 1
 
 
 async def test_a_reader_may_be_ahead_of_the_log() -> None:

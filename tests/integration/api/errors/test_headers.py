@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
+from gateway.telemetry import configure_logging
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.integration.api.bodies import MODEL, create
 
@@ -113,14 +116,17 @@ async def test_what_a_client_says_it_is_counts_for_nothing(client: httpx2.AsyncC
 
 @pytest.mark.requirement("header.client-request-id")
 async def test_a_clients_own_request_id_is_in_the_log(
-    client: httpx2.AsyncClient, capsys: pytest.CaptureFixture[str]
+    client: httpx2.AsyncClient,
 ) -> None:
     own = "!" + "a" * 511
+    log = io.StringIO()
+    configure_logging("info", "json", stream=log)
     answer = await client.get("/v1/models", headers={"X-Client-Request-Id": own})
+    configure_logging("error", "json")
     assert answer.status_code == 200
     request_id = assert_signed(answer)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if request_id in line]
-    assert f"client_request_id={own}" in line
+    (line,) = [line for line in log.getvalue().splitlines() if request_id in line]
+    assert json.loads(line)["client_request_id"] == own
 
 
 @pytest.mark.requirement("header.client-request-id")
