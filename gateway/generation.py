@@ -41,7 +41,7 @@ class Span:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Prompt:
     """What a backend is asked to continue: token ids, ending with `<|start|>assistant`.
 
@@ -52,7 +52,7 @@ class Prompt:
     spans: tuple[Span, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Sampling:
     """Explicit sampling parameters; none is ever left to a backend's default."""
 
@@ -82,7 +82,7 @@ class Sampling:
         return replace(self, max_tokens=self.max_tokens - generated, seed=seed)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TokenRequest:
     """One raw completion: `model` is the public name, `cache_salt` isolates a tenant's prefixes.
 
@@ -115,8 +115,8 @@ class TokenChunk:
     """What one read from a backend brought: any number of ids, and at the end why it ended.
 
     `logprobs` has one for each id when the request asked for them, otherwise it is None.
-    `cached_tokens` may come with the finish. `constrained`: the backend holds the model to the request's constraint. `upstream` names that
-    backend; empty where nobody told.
+    `cached_tokens` may come with the finish. `constrained`: the backend holds the model to the
+    request's constraint. `upstream` names that backend; empty where nobody told.
     """
 
     ids: list[int]
@@ -195,7 +195,7 @@ CALL_KINDS = frozenset(
 """The kinds that a client executes."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SegmentStarted:
     """A segment opens. `name` is the function's name for a call, otherwise empty.
 
@@ -220,7 +220,7 @@ class SegmentText:
     tokens: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SegmentEnded:
     """The open segment closes.
 

@@ -49,7 +49,7 @@ Status = Literal["completed", "incomplete", "failed", "cancelled"]
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TurnStarted:
     """A model call begins. `prefill` ids were put into the prompt after `<|start|>assistant`.
 
@@ -135,7 +135,7 @@ class Compacted:
     reasoning_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TurnEnded:
     """The model call ended well."""
 
@@ -143,7 +143,7 @@ class TurnEnded:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Finished:
     """The response is over, at `at` (unix seconds). Always the last entry, always exactly one.
 
@@ -184,8 +184,10 @@ class Singles:
 
 Portion = Entry | Singles
 """One entry of a log, or some that follow on each other."""
-SINGLES_MAX: Final = 256
-"""Entries in one portion at most: what is folded at once takes a fraction of a millisecond."""
+SINGLES_MAX: Final = 64
+"""Entries in one portion at most: what their events take is small enough to be used again and
+again, where more would be fetched from the system each time, which takes longer than to fold them.
+"""
 
 _TURN_STARTED, _TOKENS, _ALIVE, _TURN_ENDED, _FINISHED, _QUEUED, _HOP = range(1, 8)
 _TOKENS_WITH_LOGPROBS, _HOLD, _REPAIR, _COMPACTED = range(8, 12)

@@ -14,7 +14,7 @@ import sys
 import traceback
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypedDict, TypeVar, Unpack
@@ -255,7 +255,10 @@ class Metrics:
             "model",
         )
         self._requests = self._counter("requests", "Answered requests.", "status", "model")
-        self._in_flight = self._gauge("requests_in_flight", "Requests being answered.")
+        # What goes up and down with every request is counted here, and asked for when it is read.
+        self._requests_now = 0
+        in_flight = self._gauge("requests_in_flight", "Requests being answered.")
+        in_flight.set_function(lambda: self._requests_now)
         self._responses = self._counter("responses", "Responses that ended.", "status", "model")
         self._tokens = self._counter("tokens", "Tokens, by what they are.", "model", "type")
         self._disconnects = self._counter("sse_disconnects", "Streams that clients left early.")
@@ -277,6 +280,7 @@ class Metrics:
         self._upstream_in_flight = self._gauge(
             "upstream_requests_in_flight", "Generations at a backend.", "upstream"
         )
+        self._generations_now: dict[str, int] = {}
         self._upstream_up = self._gauge(
             "upstream_up", "1 if a backend takes requests, 0 if not.", "upstream"
         )
@@ -323,11 +327,11 @@ class Metrics:
 
     def request_started(self) -> None:
         """A request came in."""
-        self._in_flight.inc()
+        self._requests_now += 1
 
     def request_finished(self, *, status: int, model: str = "", seconds: float) -> None:
         """It was answered. `model` is one this gateway serves, or empty: never free text."""
-        self._in_flight.dec()
+        self._requests_now -= 1
         self._requests.labels(str(status), model).inc()
         if model:
             self._request_seconds.labels(model).observe(seconds)
@@ -355,7 +359,9 @@ class Metrics:
         """Token counts of one response; `cached` are part of input, `reasoning` of output."""
         counts = {"input": input_tokens, "cached": cached, "output": output, "reasoning": reasoning}
         for kind, count in counts.items():
-            self._tokens.labels(model, kind).inc(count)
+            counter = self._tokens.labels(model, kind)  # which is there from now on, if at 0
+            if count:
+                counter.inc(count)
 
     def client_disconnected(self) -> None:
         """A client left before its response was complete."""
@@ -384,7 +390,10 @@ class Metrics:
 
     def upstream_started(self, upstream: str) -> None:
         """A prompt goes to a backend."""
-        self._upstream_in_flight.labels(upstream).inc()
+        if upstream not in self._generations_now:
+            now = partial(self._generations_now.__getitem__, upstream)
+            self._upstream_in_flight.labels(upstream).set_function(now)
+        self._generations_now[upstream] = self._generations_now.get(upstream, 0) + 1
 
     def upstream_first_token(self, upstream: str, seconds: float) -> None:
         """Its first token came."""
@@ -392,7 +401,7 @@ class Metrics:
 
     def upstream_finished(self, upstream: str, outcome: str) -> None:
         """That attempt is over: `ok`, `unavailable`, `rejected`, `failed` or `cancelled`."""
-        self._upstream_in_flight.labels(upstream).dec()
+        self._generations_now[upstream] -= 1
         self._upstream_requests.labels(upstream, outcome).inc()
 
     def upstream_is_up(self, upstream: str, up: int) -> None:

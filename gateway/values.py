@@ -1,4 +1,4 @@
-"""Values of which there is one for each token, so that making one has to cost little."""
+"""Values of which there are many for each request, so that making one has to cost little."""
 
 from __future__ import annotations
 

@@ -114,17 +114,15 @@ class CreateEndpoint:
         The status is held back for `start_grace_s` at most: until the first token shows that a
         backend took the request, a failure can still be an HTTP status, which clients retry.
         """
+        # All is ready when the first token comes.
+        stream = EventStream(scope, send, self._stream_limits, asked.encoder(scope))
+        headers = _headers(asked, generation)
         try:
             async with asyncio.timeout(self._reading.limits.start_grace_s):
                 await generation.produced()
         except TimeoutError:
             pass
-        stream = EventStream(scope, send, self._stream_limits, asked.encoder(scope))
-        await stream.write(
-            generation.play,
-            headers=_headers(asked, generation),
-            comments=generation.is_durable,
-        )
+        await stream.write(generation.play, headers=headers, comments=generation.is_durable)
 
 
 def create_endpoint(

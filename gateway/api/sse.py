@@ -77,20 +77,19 @@ def padded(data: bytes, event: Event) -> bytes:
 
 def writes(events: Sequence[Event], encode: Encode, *, bytes_max: int) -> Iterator[bytes]:
     """Frames joined into writes of about `bytes_max` bytes at most; a frame is never split."""
-    pending: list[bytes] = []
-    size = 0
-    for event in events:
-        encoded = encode(event)
-        if pending and size + len(encoded) > bytes_max:
-            yield b"".join(pending)
-            pending, size = [], 0
-        if encoded:
-            pending.append(encoded)
-            size += len(encoded)
+    frames = list(map(encode, events))
     if events and events[-1].is_terminal:
-        pending.append(DONE)
-    if pending:
-        yield b"".join(pending)
+        frames.append(DONE)
+    begin = 0
+    size = 0
+    if sum(map(len, frames)) > bytes_max:
+        for at, encoded in enumerate(frames):
+            size += len(encoded)
+            if len(encoded) < size > bytes_max:
+                yield b"".join(frames[begin:at])
+                begin, size = at, len(encoded)
+    if rest := b"".join(frames[begin:]):
+        yield rest
 
 
 def _head(type_: str) -> bytes:

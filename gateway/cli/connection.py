@@ -100,9 +100,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         """An application that is not ours is uvicorn's, which refuses a connection too many."""
         cycle.transport = HeadHolder(cycle, self.loop)
         # Weak, because the cycle refers to the scope.
-        write_part = partial(_write_part, ref(cycle))
+        write = partial(write_part, ref(cycle))
         cast("dict[str, Any]", cycle.scope)["extensions"] = {
-            BODY_PART: {"write": write_part},
+            BODY_PART: {"write": write},
             CONNECTION: {"watch": self._watch},
         }
         super()._start_asgi_task(cycle, app if app is self.app else _REFUSE_ONE_MORE)
@@ -167,7 +167,7 @@ class HeadHolder(asyncio.Transport):
             self._transport.write(b"".join((head, data)))
 
 
-def _write_part(answer: ref[RequestResponseCycle], part: bytes) -> bool:
+def write_part(answer: ref[RequestResponseCycle], part: bytes) -> bool:
     """`gateway.api.writing.WritePart`: what uvicorn does with a chunk of an answer's body."""
     cycle = answer()
     if (

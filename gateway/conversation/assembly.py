@@ -9,7 +9,7 @@ else.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -25,12 +25,14 @@ from gateway.protocol.items import (
     CallItem,
     Compaction,
     CompactionTrigger,
+    InputText,
     ItemReference,
     Message,
     OutputItem,
     Reasoning,
     ReasoningText,
 )
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -56,7 +58,7 @@ _ID_PREFIXES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Context:
     """`items` in prompt order; the first `inherited` of them came from the previous response."""
 
@@ -245,10 +247,22 @@ class _Intake:
 
 def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
     """What is stored and listed."""
-    body = item.model_dump(exclude_none=True)
+    body = _plain_body(item) or item.model_dump(exclude_none=True)
     encoded = orjson.dumps(body | {"id": item_id, "status": status})
     # A copy, for what orjson returns has 4 KiB of its buffer behind it, and this is kept.
     return b"".join((encoded, b""))
+
+
+def _plain_body(item: PlainItem) -> dict[str, object]:
+    """What `model_dump` makes of a message that is one text and says nothing else of itself, as
+    most do; empty for anything else.
+    """
+    match item:
+        case Message(id=None, status=None, phase=None, content=(InputText(text=text),)):
+            content = [{"type": "input_text", "text": text}]
+            return {"type": item.type, "role": item.role, "content": content}
+        case _:
+            return {}
 
 
 def _answered_calls(items: Iterable[InputItem]) -> set[int]:

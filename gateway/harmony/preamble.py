@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import orjson
@@ -20,6 +19,7 @@ from openai_harmony import Message as HarmonyMessage
 from gateway.harmony.messages import recipient
 from gateway.harmony.schema import SchemaNormaliser
 from gateway.harmony.typescript import function_text
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _ANY_OBJECT: Final = "The answer is exactly one JSON object, with nothing before or behind it."
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RenderOptions:
     """What a prompt depends on besides its items; nothing of it is carried over between requests.
 

@@ -40,7 +40,7 @@ from gateway.output.summaries import summarizer
 from gateway.protocol.calls import call_fields
 from gateway.protocol.compaction import compaction_body
 from gateway.protocol.events import Event
-from gateway.protocol.responses import Outcome, response_body
+from gateway.protocol.responses import Outcome, encoded_body, response_body, spelled_echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,6 +75,7 @@ class Builder:
         self._head = head
         self._rules = rules
         self._seal = seal
+        self._echo = head.spelled
         self._outcome = Outcome("queued" if head.background else "in_progress")
         self._sequence_number = 0
         self._segment: SegmentStarted | None = None
@@ -195,8 +196,15 @@ class Builder:
 
     def response(self) -> dict[str, Any]:
         """The Response object as it is now, an open item with the text that it has so far."""
+        return response_body(self._head, self._outcome, self._items())
+
+    def encoded_response(self) -> bytes:
+        """The same as JSON."""
+        return self._encoded(self._items())
+
+    def _items(self) -> list[dict[str, Any]]:
         unfinished = [self._item.body()] if self._item else []
-        return response_body(self._head, self._outcome, [*self.output, *unfinished])
+        return [*self.output, *unfinished]
 
     def _open(self, status: ResponseStatus) -> list[Event]:
         self.is_started = True
@@ -350,7 +358,8 @@ class Builder:
         return item.write(text, number, logprobs)
 
     def _encoded(self, output: Sequence[dict[str, Any]]) -> bytes:
-        return orjson.dumps(response_body(self._head, self._outcome, output))
+        self._echo = self._echo or spelled_echo(self._head.echo)
+        return encoded_body(self._head, self._outcome, output, echo=self._echo)
 
     def _show(self, event_type: str, body: bytes) -> Event:
         """An event with the Response object."""

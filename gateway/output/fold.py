@@ -265,6 +265,10 @@ class Fold:
         """The Response object as it is now; at the end, the one inside the terminal event."""
         return self._builder.response()
 
+    def encoded_response(self) -> bytes:
+        """The same as JSON."""
+        return self._builder.encoded_response()
+
     def _open_stream(self) -> list[Event]:
         return self._builder.start() if self._builder.is_waiting else []
 

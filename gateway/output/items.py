@@ -6,6 +6,7 @@ Their text, their body, and the fields of their events.
 from __future__ import annotations
 
 from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -122,13 +123,15 @@ class OpenItem:
         self._text += "".join(texts).encode()
         self._is_written = True
         self._is_spelled = False
-        kind, delta, dumps = self._type, self._delta, orjson.dumps
+        kind, delta = self._type, self._delta
         known = max(0, after + 1 - sequence_number)
-        events = []
-        for number, text in enumerate(texts[known:], sequence_number + known):
-            encoded = dumps(text)
-            events.append(Event(kind, number, delta % (number, encoded), len(text), encoded))
-        return events
+        texts = texts[known:]
+        return [
+            Event(kind, number, delta % (number, encoded), len(text), encoded)
+            for number, text, encoded in zip(
+                count(sequence_number + known), texts, map(orjson.dumps, texts), strict=False
+            )
+        ]
 
     def summarize(self, text: str | None) -> str:
         """What more the summary says after this text, or (None) at the end; it must have one."""

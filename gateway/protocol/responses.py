@@ -6,14 +6,17 @@ which requires nearly every key, null where there is nothing to say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import orjson
+
 from gateway import ids
+from gateway.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from gateway.generation import TokenUsage
@@ -49,12 +52,13 @@ ECHO_FIELDS: Final = (
 _echoed: Final = itemgetter(*ECHO_FIELDS)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ResponseHead:
     """What a response is known by before a token was generated; the fold's only other input.
 
     `echo` holds every field of the Response object that follows from the request alone. With a
-    `binding` its reasoning items are sealed.
+    `binding` its reasoning items are sealed. `spelled` is `spelled_echo(echo)` where that was made
+    already: with many tools it is long, and every event with the Response object repeats it.
     """
 
     uuid: UUID
@@ -62,9 +66,10 @@ class ResponseHead:
     background: bool
     echo: dict[str, Any] = field(hash=False)
     binding: Binding | None = None
+    spelled: bytes = field(default=b"", compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outcome:
     """How a response ended, or (status `queued`, `in_progress`) that it did not yet.
 
@@ -87,21 +92,49 @@ def response_body(
     Keys come in a fixed order: identity and fate, the output, `ECHO_FIELDS`, what else `echo`
     holds, the usage (null until the end). Raises `KeyError` when `echo` lacks a field.
     """
-    body = {
+    return {
+        **_fate(head, outcome, output),
+        **_shown_echo(head.echo),
+        "usage": usage_body(outcome.usage) if outcome.usage else None,
+    }
+
+
+def encoded_body(
+    head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]], *, echo: bytes
+) -> bytes:
+    """JSON of `response_body`; `echo` is `spelled_echo` of the head's."""
+    fate = orjson.dumps(_fate(head, outcome, output))
+    usage = orjson.dumps(usage_body(outcome.usage)) if outcome.usage else b"null"
+    return b'%b,%b,"usage":%b}' % (fate[:-1], echo, usage)
+
+
+def spelled_echo(echo: Mapping[str, Any]) -> bytes:
+    """What `response_body` shows of it, as the inside of a JSON object.
+
+    Raises `KeyError` when it lacks a field.
+    """
+    return orjson.dumps(_shown_echo(echo))[1:-1]
+
+
+def _fate(head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
         "id": ids.response_id(head.uuid),
         "object": "response",
         "created_at": head.created_at,
         "status": outcome.status,
-        "background": head.background,
+        "background": head.echo.get("background", head.background),
         "completed_at": outcome.completed_at,
         "error": outcome.error,
         "incomplete_details": outcome.incomplete_details,
         "output": list(output),
     }
-    body.update(zip(ECHO_FIELDS, _echoed(head.echo), strict=True))
-    body.update(head.echo)
-    body["usage"] = usage_body(outcome.usage) if outcome.usage else None
-    return body
+
+
+def _shown_echo(echo: Mapping[str, Any]) -> dict[str, Any]:
+    shown = dict(zip(ECHO_FIELDS, _echoed(echo), strict=True))
+    shown.update(echo)
+    shown.pop("background", None)  # it stands before the output
+    return shown
 
 
 def usage_body(usage: TokenUsage) -> dict[str, Any]:

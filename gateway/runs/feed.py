@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gateway.errors import StoreUnavailable
 from gateway.log import Singles, portions
 from gateway.protocol.showing import play_batches
-from gateway.runs.slices import SLICE_S, fold_slice
+from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
 from gateway.store.events import day_of
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Feed:
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
         """The Response object as far as its log has come. Raises `StoreUnavailable`."""
-        place = _Place(tenant_id, head, self._new_fold_for)
+        place = _Place(tenant_id, head, self._new_fold_for, ALL_KNOWN)
         before = -1
         while before < place.next_entry and not place.fold.is_finished:
             before = place.next_entry
@@ -194,7 +194,6 @@ class Feed:
             source = self._from_rows(place) if live is None else self._from_live(place, live)
             async with aclosing(source) as batches:
                 async for batch in batches:
-                    place.pass_by(batch)
                     yield batch
             if place.is_gone:
                 return
@@ -211,15 +210,17 @@ class Feed:
         else:
             async with aclosing(live.follow(place.after)) as batches:
                 async for batch in batches:
+                    place.pass_by(batch)
                     yield batch
         place.is_over = not live.handed_over
 
     def _pass_on(self, place: _Place, show: Show, events: list[Event]) -> Awaitable[None] | None:
-        if self._is_closed:
-            # The stream is about to be left.
+        wanted = place.wanted(events)
+        if self._is_closed or not wanted:
+            # A stream that is closed is about to be left.
             return None
-        place.pass_by(events)
-        return show(events)
+        place.pass_by(wanted)
+        return show(wanted)
 
     async def _from_rows(self, place: _Place) -> AsyncGenerator[list[Event], None]:
         """Events of rows, until the end, or until the response is generated here."""
@@ -260,17 +261,23 @@ class Feed:
     async def _fold(
         self, place: _Place, rows: Sequence[LogRow]
     ) -> AsyncGenerator[list[Event], None]:
-        """The events of rows, in lists that took a slice to make."""
+        """The events of rows, in lists that took a slice to make; who is shown them has them."""
         is_short = sum(len(row.entries) for row in rows) <= SHORT_BYTES
         log, slice_s = place.unread(rows), self._limits.slice_s
         is_more = True
         while is_more:
+            asked: list[Event] = []
+            show = partial(self._pass_on, place, place.show or asked.extend)
             async with nullcontext() if is_short else self._turn:
-                events, is_more = fold_slice(place.fold, log, after=place.after, slice_s=slice_s)
-                if is_more:
+                rest, is_more = fold_slice(
+                    place.fold, log, show, after=place.after, slice_s=slice_s
+                )
+                if is_more and rest is None:
                     await asyncio.sleep(0)
-            if wanted := place.wanted(events):
-                yield wanted
+            if rest is not None:
+                await rest
+            if asked:
+                yield asked
 
     def _count(self, change: int) -> None:
         self._followers += change

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.log import Repair, Tokens, TurnStarted
@@ -64,11 +65,11 @@ class _Reader:
 
     def put(self, events: list[Event] | None) -> None:
         """Show or queue events; None stands for some that are not at hand."""
-        if events is None:
-            self._lag()
-        elif self._shows:
+        if self._shows and events is not None:
             if self._is_shown(events):
                 return
+        elif events is None:
+            self._lag()
         elif not self.lags:
             self.events += events
             if len(self.events) > self._events_max:
@@ -94,6 +95,14 @@ class _Reader:
         if events:
             self.after = events[-1].sequence_number
         return events
+
+    def catch_up(self, asked: list[Event], events: list[Event]) -> Awaitable[None] | None:
+        """Show it what it does not have of these, or put it where it will be asked for."""
+        events = self.unknown(events)
+        if self._show is not None and events:
+            return self._show(events)
+        asked += events
+        return None
 
     async def wait(self) -> None:
         """Until events are queued, or not at hand, or the reader is woken.
@@ -377,13 +386,17 @@ class LiveLog:
             log, done = self._entries.portions(done, self._shown), self._shown
             is_more = True
             while is_more:
+                asked: list[Event] = []
+                show = partial(reader.catch_up, asked)
                 async with nullcontext() if left <= SHORT_ENTRIES else self._turn:
-                    events, is_more = fold_slice(
-                        fold, log, after=reader.after, slice_s=self._slice_s
+                    rest, is_more = fold_slice(
+                        fold, log, show, after=reader.after, slice_s=self._slice_s
                     )
                     await asyncio.sleep(0)
-                if batch := reader.unknown(events):
-                    yield batch
+                if rest is not None:
+                    await rest
+                if asked:
+                    yield asked
         reader.lags = False
 
     def _reveal(self, count: int, events: list[Event] | None) -> None:

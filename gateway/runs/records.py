@@ -143,7 +143,7 @@ class Endings:
             epoch=epoch,
             status=finished.status,
             completed_at=moment(finished.at),
-            body=orjson.dumps(fold.response()),
+            body=fold.encoded_response(),
             entries=None if rest is None else _ended(rest, finished),
             recoveries=orjson.dumps(fold.recoveries),
             items=[
@@ -189,7 +189,7 @@ class Endings:
             epoch=stored.epoch,
             status=finished.status,
             completed_at=moment(finished.at),
-            body=orjson.dumps(fold.response()),
+            body=fold.encoded_response(),
             entries=LogRow(stored.next_entry, len(ending), pack(ending)),
             recoveries=orjson.dumps(fold.recoveries),
             items=_items(self._outputs(fold), inputs_of(plan), is_output=True),

@@ -15,6 +15,7 @@ from gateway import ids
 from gateway.errors import StoreError
 from gateway.runs.plan import rebuild
 from gateway.store import claims, events
+from gateway.store.claims import Work
 from gateway.store.events import day_of
 from gateway.telemetry import EventLog
 
@@ -101,12 +102,18 @@ class Scheduler:
         """Claim what there is room for and start it. Is there likely to be more?"""
         async with self._looking:
             limit = min(self._runs.room, CLAIMED_AT_ONCE_MAX)
-            claimed = await self._claim(limit) if limit > 0 else []
             self._is_more = True
+            if limit <= 0:
+                return False
+            # Whoever claims keeps new responses from beginning: not for nothing.
+            if not any(work := await self._work()):
+                self._is_more = False
+                return False
+            claimed = await self._claim(limit)
             with self._keeper.reserving(run.claim for run in claimed):
                 await self._take_up_all(claimed)
             if len(claimed) < limit:
-                self._is_more = await self._are_queued()
+                self._is_more = work.is_queued and (await self._work()).is_queued
             return 0 < len(claimed) == limit
 
     async def _claim(self, limit: int) -> list[ClaimedRun]:
@@ -124,12 +131,14 @@ class Scheduler:
         self._metrics.claimed(len(claimed), sum(not run.was_queued for run in claimed))
         return claimed
 
-    async def _are_queued(self) -> bool:
-        """Does anything wait, such as for others of its tenant?"""
+    async def _work(self) -> Work:
+        """What waits, such as for others of its tenant; nobody knows while the database is away."""
         try:
-            return await claims.are_queued(self._database, self._appetite.terms)
+            return await claims.work(
+                self._database, self._appetite.terms, take_over=self._keeper.trusted
+            )
         except StoreError:
-            return True
+            return Work(is_queued=True, is_left=True)
 
     async def _take_up_all(self, claimed: Sequence[ClaimedRun]) -> None:
         """Start them here; when the process drains meanwhile, give the rest back."""

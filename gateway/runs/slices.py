@@ -6,15 +6,16 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.log import portions
+from gateway.log import SINGLES_MAX, portions
 from gateway.runs.kept import KeptEntries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Awaitable, Iterable, Iterator
 
     from gateway.log import Portion
     from gateway.output.fold import Fold
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import Show
     from gateway.store.events import LogRow
 
 SLICE_S: Final = 0.002
@@ -24,19 +25,29 @@ ALL_KNOWN: Final = 2**62
 
 
 def fold_slice(
-    fold: Fold, log: Iterator[Portion], *, after: int, slice_s: float
-) -> tuple[list[Event], bool]:
-    """Fold for `slice_s`, or to the end: the events (`Fold.replay`), and whether there is more.
+    fold: Fold, log: Iterator[Portion], show: Show, *, after: int, slice_s: float
+) -> tuple[Awaitable[None] | None, bool]:
+    """Fold for `slice_s`, to the end, or until `show` has something to wait for.
 
-    Raises `ValueError` for entries that cannot stand where they stand.
+    Returns that, and whether there is more. `show` gets the events (`Fold.replay`) in small lists,
+    so that what they take is free again for the next. Raises what it does, and `ValueError` for
+    entries that cannot stand where they stand.
     """
     events: list[Event] = []
     until = monotonic() + slice_s
     for portion in log:
         events += fold.replay(portion, after)
-        if monotonic() >= until:
-            return events, True
-    return events, False
+        is_over = monotonic() >= until
+        if is_over or len(events) >= SINGLES_MAX:
+            rest = show(events)
+            if is_over or rest is not None:
+                return rest, True
+            events = []
+    return show(events), False
+
+
+def _show_nobody(_events: list[Event]) -> None:
+    pass
 
 
 async def fold_rows(
@@ -51,7 +62,7 @@ async def fold_rows(
     log = _kept(entries, rows, from_entry)
     is_more = True
     while is_more:
-        _, is_more = fold_slice(fold, log, after=ALL_KNOWN, slice_s=slice_s)
+        _, is_more = fold_slice(fold, log, _show_nobody, after=ALL_KNOWN, slice_s=slice_s)
         if is_more:
             await asyncio.sleep(0)
     return entries

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunSpecification:
     """One response to generate.
 

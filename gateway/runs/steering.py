@@ -37,6 +37,7 @@ from gateway.errors import GatewayError
 from gateway.generation import FinishReason, SegmentKind, Where
 from gateway.harmony.prefills import answer_header, call_header, channel_header
 from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +115,7 @@ class Steering:
     refusals: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ending:
     """How the open turn ends: by itself, with a repair (`rule`), or with all of the response.
 
@@ -239,7 +240,7 @@ class Course:
 
     def _not_understood_from(self, fold: Fold) -> int | None:
         place = fold.place
-        is_wrong = place.doubts
+        is_wrong = bool(place.doubts)
         if place.where is Where.HEADER:
             is_wrong |= _position(fold) - place.start > self._policy.header_tokens_max
         if not is_wrong or self._repairs_left(fold) <= 0:

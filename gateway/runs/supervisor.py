@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,9 +11,10 @@ from gateway.errors import ClaimLost, RateLimited, StoreError
 from gateway.runs import outcome
 from gateway.store.notifications import Notice
 from gateway.telemetry import EventLog
+from gateway.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from gateway.runs.runner import Run
     from gateway.store.claims import Claim
@@ -43,7 +44,7 @@ class Durable:
     is_claimed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class _Running:
     run: Run
     durable: Durable | None
@@ -74,7 +75,8 @@ class Supervisor:
         self._release = release
         self._announce = announce
         self._flush_wait_s = flush_wait_s
-        self._admitted = 0
+        self.prepared = 0
+        """How many runs are being prepared."""
         self._running: dict[asyncio.Task[None], _Running] = {}
         self._claimed = 0
         self._is_draining = False
@@ -94,22 +96,17 @@ class Supervisor:
         """How many runs there are right now that this process looked for."""
         return self._claimed
 
-    @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def admitted(self) -> _Place:
         """Holds a place while a run is being prepared; start it before leaving.
 
         Raises `RateLimited` when this process has as many as it takes, prepared or running.
         """
-        if self._admitted + self.in_flight >= self._in_flight_max:
+        if self.prepared + self.in_flight >= self._in_flight_max:
             raise RateLimited(
                 "The server is processing as many requests as it can. Please retry in a moment.",
                 code="rate_limit_exceeded",
             )
-        self._admitted += 1
-        try:
-            yield
-        finally:
-            self._admitted -= 1
+        return _Place(self)
 
     def start(
         self,
@@ -180,6 +177,21 @@ class Supervisor:
                     group.create_task(_settle(one.channel))
         except TimeoutError:
             _log.warning("a log was not flushed in time")
+
+
+class _Place:
+    """One of those that are admitted."""
+
+    __slots__ = ("_supervisor",)
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def __enter__(self) -> None:
+        self._supervisor.prepared += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._supervisor.prepared -= 1
 
 
 async def _settle(channel: Settling) -> None:

@@ -8,6 +8,7 @@ backend that fails is decided in `failover`, and about a model that does not do 
 from __future__ import annotations
 
 import asyncio
+from array import array
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -388,7 +389,9 @@ class Relay:
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not turn.said:
             return self._spec.prompt_ids
-        return thread_ids(self._spec.prompt_ids, self._turns())
+        prompt, behind = self._spec.prompt_ids, thread_ids((), self._turns())
+        # A long prompt stays packed: a number for each of its ids would take the loop milliseconds.
+        return prompt + array("I", behind) if isinstance(prompt, array) else [*prompt, *behind]
 
     def _turns(self) -> list[tuple[Sequence[int], Sequence[int]]]:
         return [(turn.prefill, turn.said) for turn in self._fold.turns]

@@ -193,7 +193,7 @@ class ForegroundGeneration:
         await self._live.closed.wait()
         if self._live.failure is not None:
             raise self._live.failure
-        return orjson.dumps(self._live.fold.response())
+        return self._live.fold.encoded_response()
 
 
 class AcceptedGeneration:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Order:
     """One request to create a response.
 

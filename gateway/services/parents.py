@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway import ids
@@ -10,6 +9,7 @@ from gateway.conversation.assembly import referenced_ids
 from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.conversations import unknown_conversation
 from gateway.store import messages, turns
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _RUNNING = frozenset({"queued", "in_progress"})
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Parent:
     """What a response continues.
 

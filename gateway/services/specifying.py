@@ -18,15 +18,17 @@ from gateway.generation import PREAMBLE
 from gateway.harmony.rendering import RenderOptions
 from gateway.protocol.callables import declared, named
 from gateway.protocol.echo import echo
-from gateway.protocol.responses import ResponseHead
+from gateway.protocol.responses import ResponseHead, spelled_echo
 from gateway.protocol.rules import rules_of
 from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding
 from gateway.services import terms
 from gateway.services.compactor import is_triggered, summary_in
+from gateway.store.packed import PackedItems
+from gateway.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from gateway.conversation.assembly import Context
@@ -70,7 +72,7 @@ class Secrets:
     sealer: Sealer
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Draft:
     """All that a specification is made from, read and looked up.
 
@@ -95,10 +97,8 @@ class Draft:
     @property
     def size_bytes(self) -> int:
         """How much there is to compile, to assemble and to render."""
-        looked_up = (*self.parent.items, *self.stored.values())
-        size_bytes = self.body_bytes + sum(
-            REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in looked_up
-        )
+        size_bytes = self.body_bytes + _size_bytes(self.parent.items)
+        size_bytes += _size_bytes(tuple(self.stored.values()))
         return size_bytes + (COMPILED_BYTES if terms.is_compiled(self.request) else 0)
 
     @property
@@ -107,7 +107,7 @@ class Draft:
         return self.silent or is_triggered(self.request)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Written:
     """A draft, assembled and rendered: the `prompt` of `items` has nothing left out.
 
@@ -210,13 +210,20 @@ class Specifier:
             service_tier=terms.service_tier(request, principal.policy),
             summaries=principal.policy.reasoning_summary != "off",
         )
-        return ResponseHead(draft.uuid, draft.created_at, request.background, repeated, binding)
+        return ResponseHead(
+            draft.uuid,
+            draft.created_at,
+            request.background,
+            repeated,
+            binding,
+            spelled=spelled_echo(repeated),
+        )
 
     def _assembled(self, draft: Draft) -> Context:
         new = draft.request.input
         sealer, tenant = self._secrets.sealer, draft.principal.tenant_id
         return assemble(
-            with_last_opened(draft.parent.items, sealer, tenant=tenant),
+            with_last_opened(tuple(draft.parent.items), sealer, tenant=tenant),
             new,
             stored={
                 name: opened(item, sealer, tenant=tenant) for name, item in draft.stored.items()
@@ -259,6 +266,13 @@ class Specifier:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
         digest = hmac.digest(self._secrets.cache_salt, tenant_id.bytes, hashlib.sha256)
         return digest.hex()
+
+
+def _size_bytes(items: Sequence[ContextItem]) -> int:
+    """Of items that are packed still no more is known than what they are together."""
+    if isinstance(items, PackedItems):
+        return len(items) * REPEATED_ITEM_BYTES + items.json_bytes
+    return sum(REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in items)
 
 
 def _check_room(prompt: Prompt, model: Model) -> None:

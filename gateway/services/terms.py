@@ -6,16 +6,15 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import Sampling
-from gateway.protocol.callables import named
 from gateway.protocol.formats import JsonSchemaFormat
-from gateway.protocol.tools import CustomTool, FunctionTool, GrammarFormat
+from gateway.protocol.tools import CustomTool, FunctionTool, GrammarFormat, NamespaceTool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.protocol.create import CreateResponse
     from gateway.protocol.echo import ServiceTier
-    from gateway.protocol.tools import ClientTool
+    from gateway.protocol.tools import Tool
     from gateway.tenancy import TenantPolicy
 
 PRIORITIES: Final[Mapping[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}
@@ -70,12 +69,12 @@ def sampling(request: CreateResponse, *, room: int) -> Sampling:
 def is_compiled(request: CreateResponse) -> bool:
     """Whether it brings a schema or a grammar that output is checked against."""
     has_schema = isinstance(request.text.format, JsonSchemaFormat)
-    return has_schema or any(_is_bound(offered.tool) for offered in named(request.offered_tools))
+    return has_schema or any(map(_is_bound, request.offered_tools))
 
 
-def _is_bound(tool: ClientTool) -> bool:
-    match tool:
-        case FunctionTool(strict=True) | CustomTool(format=GrammarFormat()):
-            return True
-        case _:
-            return False
+def _is_bound(tool: Tool) -> bool:
+    if isinstance(tool, FunctionTool):
+        return tool.strict is True
+    if isinstance(tool, NamespaceTool):
+        return any(map(_is_bound, tool.tools))
+    return isinstance(tool, CustomTool) and isinstance(tool.format, GrammarFormat)

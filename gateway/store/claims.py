@@ -8,7 +8,7 @@ only one can write. Only the database's clock counts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy import text
 
@@ -74,6 +74,13 @@ class ClaimedRun:
     request: bytes
     plan: bytes
     prompt_ids: array[int]
+
+
+class Work(NamedTuple):
+    """Is anything queued? Has anybody left one that had begun, or fallen silent?"""
+
+    is_queued: bool
+    is_left: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +177,14 @@ _RELEASE: Final = text(
     )
 )
 
-_ARE_QUEUED: Final = text("""
-SELECT EXISTS (
-    SELECT FROM responses
-    WHERE status = 'queued' AND status IN ('queued', 'in_progress')
-      AND durable AND fold_version = :fold_version
-)
+_WORK: Final = text("""
+SELECT coalesce(bool_or(status = 'queued'), false),
+       coalesce(bool_or(
+           status = 'in_progress' AND attempts < :attempts_max
+           AND (owner IS NULL OR CAST(:take_over AS boolean) AND lease_until < clock_timestamp())
+       ), false)
+FROM responses
+WHERE status IN ('queued', 'in_progress') AND durable AND fold_version = :fold_version
 """)
 
 _ABANDONED: Final = text("""
@@ -225,10 +234,18 @@ async def claim(
     return sorted(map(_claimed, rows), key=lambda run: (run.was_queued, run.claim.uuid))
 
 
-async def are_queued(database: Database, terms: Terms) -> bool:
-    """Is anything queued that a process with these terms knows how to generate?"""
+async def work(database: Database, terms: Terms, *, take_over: bool) -> Work:
+    """What there is for a process with these terms, seen without a turn among those who claim.
+
+    Of what is queued some may have to wait for others of its tenant. Raises `StoreUnavailable`.
+    """
+    parameters = {
+        "attempts_max": terms.attempts_max,
+        "fold_version": terms.fold_version,
+        "take_over": take_over,
+    }
     async with database.runs_transaction() as connection:
-        return bool(await connection.scalar(_ARE_QUEUED, {"fold_version": terms.fold_version}))
+        return Work(*(await connection.execute(_WORK, parameters)).one())
 
 
 def _claimed(row: Row) -> ClaimedRun:

@@ -6,7 +6,6 @@ the oldest response first, in each its items by position.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -18,6 +17,7 @@ from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context import ContextItem, StoredItem
 from gateway.protocol.refusals import unknown_place
 from gateway.store.batches import Rows
+from gateway.store.packed import PACKED, PackedItems
 from gateway.store.tables import messages
 from gateway.store.types import pack_text, unpack_ids, unpack_text
 
@@ -45,7 +45,7 @@ class History:
     `root_created_at` is when the first response of the chain was created.
     """
 
-    items: tuple[ContextItem, ...]
+    items: PackedItems
     status: str
     root_created_at: datetime
 
@@ -66,7 +66,8 @@ CASE WHEN :with_json OR i.ids IS NULL OR i.role IN ('system', 'developer')
      THEN i.item ELSE '' END AS item"""
 
 # A chain may begin in a conversation: with its items as far as it had come then. They stand one
-# level above the first response.
+# level above the first response. OFFSET keeps the planner from making another join of a look-up by
+# key: while it knows nothing of a table, it would read all of a tenant's rows at every step.
 _CHAIN: Final = """
 WITH RECURSIVE chain AS (
     SELECT id, parent_id, conversation_id, conversation_end, status, root_created_at, 0 AS depth
@@ -76,7 +77,11 @@ WITH RECURSIVE chain AS (
     SELECT parent.id, parent.parent_id, parent.conversation_id, parent.conversation_end,
            parent.status, parent.root_created_at, chain.depth + 1
     FROM chain
-    JOIN responses AS parent ON parent.tenant_id = :tenant AND parent.id = chain.parent_id
+    CROSS JOIN LATERAL (
+        SELECT * FROM responses
+        WHERE tenant_id = :tenant AND id = chain.parent_id
+        OFFSET 0
+    ) AS parent
     WHERE chain.depth < :depth_max
 ), root AS (
     SELECT depth, parent_id, conversation_id, conversation_end
@@ -93,23 +98,33 @@ _OF_CONVERSATION: Final = """
                                 AND c.position < root.conversation_end
 """
 
-# A response without any items has a row of nulls.
 _HISTORY: Final = text(f"""{_CHAIN}
 SELECT root.depth, root.parent_id, root.conversation_id, asked.status, asked.root_created_at,
-       root.conversation_id IS NOT NULL AND one.id IS NULL AS lost_conversation,
-       i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, {NEEDED_ITEM}, i.ids
+       root.conversation_id IS NOT NULL AND one.id IS NULL AS lost_conversation, inherited.*
 FROM root
 JOIN chain AS asked ON asked.depth = 0
 LEFT JOIN conversations AS one ON one.tenant_id = :tenant AND one.id = root.conversation_id
-LEFT JOIN (
-    SELECT chain.depth, m.position, {_COLUMNS}
-    {_OF_RESPONSES}
-    UNION ALL
-    SELECT root.depth + 1, c.position, {_COLUMNS}
-    {_OF_CONVERSATION}
-) AS i ON true
-ORDER BY i.depth DESC, i.position
-LIMIT :row_limit
+CROSS JOIN (
+    SELECT {PACKED}
+    FROM (
+        SELECT i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, {NEEDED_ITEM},
+               i.ids
+        FROM (
+            SELECT chain.depth, m.position, {_COLUMNS}
+            FROM chain
+            CROSS JOIN LATERAL (
+                SELECT position, {_COLUMNS} FROM messages
+                WHERE tenant_id = :tenant AND response_id = chain.id
+                OFFSET 0
+            ) AS m
+            UNION ALL
+            SELECT root.depth + 1, c.position, {_COLUMNS}
+            {_OF_CONVERSATION}
+        ) AS i
+        ORDER BY i.depth DESC, i.position
+        LIMIT :row_limit
+    ) AS ordered
+) AS inherited
 """)  # noqa: S608 - constants only
 
 # An item that clients sent again with its id is listed once, at its latest place: otherwise a page
@@ -219,20 +234,6 @@ def context_of(row: Row) -> ContextItem:
     )
 
 
-async def items_of(rows: Sequence[Row]) -> tuple[ContextItem, ...]:
-    """The items of rows that end with `_COLUMNS`, where a row of nulls stands for none.
-
-    However many there are, the event loop comes round in between.
-    """
-    items: list[ContextItem] = []
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        if start:
-            await asyncio.sleep(0)
-        some = rows[start : start + ROWS_AT_ONCE]
-        items += [context_of(row) for row in some if row.kind is not None]
-    return tuple(items)
-
-
 async def history(
     database: Database,
     tenant_id: TenantId,
@@ -257,14 +258,14 @@ async def history(
         "with_json": with_json,
     }
     async with database.transaction(tenant_id) as connection:
-        rows = (await connection.execute(_HISTORY, parameters)).all()
-    if not rows:
+        row = (await connection.execute(_HISTORY, parameters)).one_or_none()
+    if row is None:
         return None
-    _check_root(rows[0], depth_max)
-    if len(rows) > items_max:
+    _check_root(row, depth_max)
+    items = PackedItems(row)
+    if len(items) > items_max:
         raise _too_long(f"more than {items_max} items")
-    items = await items_of(rows)
-    return History(items=items, status=rows[0].status, root_created_at=rows[0].root_created_at)
+    return History(items=items, status=row.status, root_created_at=row.root_created_at)
 
 
 def _check_root(row: Row, depth_max: int) -> None:

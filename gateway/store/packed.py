@@ -1,8 +1,8 @@
 """Many items in one row: what a context inherits, as few values however many items there are.
 
-The event loop of a process reads every row that its database sends it, column by column, and others
-wait meanwhile. So a history comes as a handful of long values, and is made into items only where
-they are needed: for a long one that is a thread.
+The event loop turns every row that the database sends into objects, column by column, and all
+other requests wait meanwhile. So a history comes as a handful of long values. They are made into
+items where those are needed: for a long history that is in a thread.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from typing_extensions import override
 
@@ -22,34 +22,134 @@ from gateway.store.types import unpack_ids, unpack_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from gateway.protocol.context import Kind
+    from gateway.protocol.items import Phase, Role
     from gateway.store.execution import Row
 
+    T = TypeVar("T", bytes, str, array[int])
+
+_KINDS: Final = "concat(kind, ' ', role, ' ', phase, ' ', complete)"
+_LINE: Final = r"E'\n'"
+_VALUES: Final = ("item_id", "call_id", "name", "item", "ids")
 _NULL: Final = -1
 """The length of a value that is null."""
-_BYTES: Final = ("item_id", "call_id", "name", "item", "ids")
+_ID_BYTES: Final = 4
 
 
-def _columns() -> Iterator[str]:
-    yield "count(*) AS packed_count"
-    yield "string_agg(concat(kind, ' ', role, ' ', phase, ' ', complete), E'\\n') AS packed_kinds"
-    for name in _BYTES:
+def _packed() -> Iterator[str]:
+    yield "count(*) AS packed"
+    yield f"string_agg({_KINDS}, {_LINE}) AS kinds"
+    for name in _VALUES:
         length = f"int4send(coalesce(octet_length({name}), {_NULL}))"
-        yield f"CASE WHEN bool_or({name} IS NOT NULL) THEN string_agg({length}, '') END AS {name}_lengths"
         yield f"string_agg({name}, '') AS {name}_values"
+        yield f"string_agg({length}, '') AS {name}_lengths"
 
 
-PACKED: Final = ", ".join(_columns())
-"""Columns, aggregated from a subquery that is ordered and has those of `messages.item_columns`."""
+PACKED: Final = ", ".join(_packed())
+"""The columns of one row, made of those of `messages.item_columns`: select them from a subquery
+that has these, in order and with a LIMIT, without which the planner need not keep the order."""
 
 
 class PackedItems(Sequence[ContextItem]):
-    """The items of a row with the columns of `PACKED`; made when one of them is first asked for."""
+    """The items of a row that has the columns of `PACKED`, made when one is first asked for."""
 
     def __init__(self, row: Row) -> None:
-        self._row = row
-        self._count: int = row.packed_count
-        self.text_bytes = sum(len(getattr(row, f"{name}_values") or b"") for name in ("item",))
+        self._row: Row | None = row
+        self._count: int = row.packed
+        self._items: tuple[ContextItem, ...] = ()
+        self.json_bytes = len(row.item_values or b"")
+        """How long the `json` of all of them is."""
 
-    @cached_property
-    def _items(self) -> tuple[ContextItem, ...]:
-        ...
+    @override
+    def __len__(self) -> int:
+        return self._count
+
+    @override
+    def __iter__(self) -> Iterator[ContextItem]:
+        return iter(self._made())
+
+    @overload
+    def __getitem__(self, index: int) -> ContextItem: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ContextItem, ...]: ...
+
+    @override
+    def __getitem__(self, index: int | slice) -> ContextItem | tuple[ContextItem, ...]:
+        return self._made()[index]
+
+    def _made(self) -> tuple[ContextItem, ...]:
+        row = self._row
+        if row is not None:
+            # In this order: another thread that comes in between makes the same once more.
+            self._items = _items(row)
+            self._row = None
+        return self._items
+
+
+def _items(row: Row) -> tuple[ContextItem, ...]:
+    if not row.packed:
+        return ()
+    return tuple(
+        [
+            ContextItem(kind, item_id, json, role, phase, call_id, name, complete, ids)
+            for (kind, role, phase, complete), item_id, json, call_id, name, ids in zip(
+                map(_kind, row.kinds.split("\n")),
+                _texts(row.item_id_values, row.item_id_lengths),
+                _pieces(row.item_values, row.item_lengths),
+                _texts(row.call_id_values, row.call_id_lengths),
+                _texts(row.name_values, row.name_lengths),
+                _ids(row.ids_values, row.ids_lengths),
+                strict=False,  # what is null everywhere has no end
+            )
+        ]
+    )
+
+
+@lru_cache(maxsize=256)
+def _kind(line: str) -> tuple[Kind, Role | None, Phase | None, bool]:
+    """There are no more of them than kinds, roles and phases that go together."""
+    found: tuple[Any, ...] = tuple(line.split(" "))
+    kind, role, phase, complete = found
+    return kind, role or None, phase or None, complete == "t"
+
+
+def _texts(values: bytes | None, lengths: bytes) -> Iterable[Any]:
+    """Texts, or None for each; what is ASCII is decoded at once, since there a byte is a letter."""
+    if values is None:
+        return repeat(None)
+    if values.isascii():
+        return _cut(values.decode("ascii"), _numbers(lengths))
+    pieces = _cut(values, _numbers(lengths))
+    return [None if piece is None else unpack_text(piece) for piece in pieces]
+
+
+def _pieces(values: bytes | None, lengths: bytes) -> Iterable[Any]:
+    return repeat(None) if values is None else _cut(values, _numbers(lengths))
+
+
+def _ids(values: bytes | None, lengths: bytes) -> Iterable[Any]:
+    if values is None:
+        return repeat(None)
+    counts = [length if length == _NULL else length // _ID_BYTES for length in _numbers(lengths)]
+    return _cut(unpack_ids(values), counts)
+
+
+def _cut(values: T, lengths: Iterable[int]) -> list[T | None]:
+    pieces: list[T | None] = []
+    start = 0
+    for length in lengths:
+        if length == _NULL:
+            pieces.append(None)
+        else:
+            pieces.append(values[start : start + length])
+            start += length
+    return pieces
+
+
+def _numbers(packed: bytes) -> array[int]:
+    """Signed 32-bit integers, big-endian as PostgreSQL sends them."""
+    numbers = array("i", packed)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers

@@ -17,7 +17,8 @@ from gateway import ids
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.context import ConversationPlace
 from gateway.protocol.conversations import unknown_conversation
-from gateway.store.messages import NEEDED_ITEM, items_of
+from gateway.store.messages import NEEDED_ITEM
+from gateway.store.packed import PACKED, PackedItems
 from gateway.store.tables import responses
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any
     from uuid import UUID
 
-    from gateway.protocol.context import ContextItem
     from gateway.store.engine import Database
     from gateway.store.execution import Connection
     from gateway.tenancy import TenantId
@@ -40,22 +40,29 @@ class Contents:
     """
 
     place: ConversationPlace
-    items: tuple[ContextItem, ...]
+    items: PackedItems
     created_at: datetime
     is_locked: bool
 
 
 _READ: Final = text(f"""
-SELECT one.created_at, one.next_position, writer.id IS NOT NULL AS is_locked,
-       i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, {NEEDED_ITEM}, i.ids
+SELECT one.created_at, one.next_position, writer.id IS NOT NULL AS is_locked, kept.*
 FROM conversations AS one
 LEFT JOIN responses AS writer
     ON writer.tenant_id = one.tenant_id AND writer.id = one.writer
        AND writer.status IN ('queued', 'in_progress')
-LEFT JOIN conversation_items AS i ON i.tenant_id = one.tenant_id AND i.conversation_id = one.id
+CROSS JOIN (
+    SELECT {PACKED}
+    FROM (
+        SELECT i.kind, i.role, i.phase, i.item_id, i.call_id, i.name, i.complete, {NEEDED_ITEM},
+               i.ids
+        FROM conversation_items AS i
+        WHERE i.tenant_id = :tenant AND i.conversation_id = :conversation
+        ORDER BY i.position
+        LIMIT :row_limit
+    ) AS ordered
+) AS kept
 WHERE one.tenant_id = :tenant AND one.id = :conversation
-ORDER BY i.position
-LIMIT :row_limit
 """)  # noqa: S608 - constants only
 
 _GIVEN: Final = tuple(
@@ -122,10 +129,11 @@ async def read(
     parameters = {"tenant": tenant_id, "conversation": uuid, "row_limit": items_max + 1}
     parameters |= {"with_json": with_json}
     async with database.transaction(tenant_id) as connection:
-        rows = (await connection.execute(_READ, parameters)).all()
-    if not rows:
+        row = (await connection.execute(_READ, parameters)).one_or_none()
+    if row is None:
         return None
-    if len(rows) > items_max:
+    items = PackedItems(row)
+    if len(items) > items_max:
         raise InvalidRequest(
             f"The conversation has more than {items_max} items. Delete some of them, or create a"
             " new one with the items that still matter.",
@@ -133,10 +141,10 @@ async def read(
             param="conversation",
         )
     return Contents(
-        place=ConversationPlace(uuid, rows[0].next_position),
-        items=await items_of(rows),
-        created_at=rows[0].created_at,
-        is_locked=rows[0].is_locked,
+        place=ConversationPlace(uuid, row.next_position),
+        items=items,
+        created_at=row.created_at,
+        is_locked=row.is_locked,
     )
 
 

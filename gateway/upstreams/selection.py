@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.engines import Capabilities
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BackendState:
     """One backend now.
 

@@ -182,7 +182,7 @@ class InferenceServer:
             request,
             served_model=self._backend.served_name(request.model),
             stop_ids=self._stop_ids,
-            prompt=self._spell(request.prompt_ids, owner=request.cache_salt),
+            prompt=await self._spell.in_steps(request.prompt_ids, owner=request.cache_salt),
             grammar=grammar,
         )
         try:

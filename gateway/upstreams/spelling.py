@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 BLOCK_IDS: Final = 1024
 """Spelled and kept together, counted from the beginning of the prompt."""
+STEP_IDS: Final = 32 * BLOCK_IDS
+"""Spelled between two pauses: in about a millisecond, if none of them is kept."""
 KEPT_FROM_IDS: Final = 16 * BLOCK_IDS
 """A shorter prompt is spelled sooner than looked up."""
 _ID_BYTES: Final = 11
@@ -40,6 +43,20 @@ class Spelling:
         """A JSON array; `owner` stands for whose prompt it is."""
         if len(ids) < KEPT_FROM_IDS or not isinstance(ids, array):
             return orjson.dumps(list(ids))
+        return self._joined(self._parts(ids, owner))
+
+    async def in_steps(self, ids: Sequence[int], *, owner: str) -> bytes:
+        """The same, with pauses for the event loop in a long prompt."""
+        if len(ids) < KEPT_FROM_IDS or not isinstance(ids, array):
+            return self(ids, owner=owner)
+        parts: list[bytes] = []
+        for start in range(0, len(ids), STEP_IDS):
+            if start:
+                await asyncio.sleep(0)
+            parts += self._parts(ids[start : start + STEP_IDS], owner)
+        return self._joined(parts)
+
+    def _parts(self, ids: array[int], owner: str) -> list[bytes]:
         whole = len(ids) - len(ids) % BLOCK_IDS
         packed = memoryview(ids).cast("B")
         size = BLOCK_IDS * ids.itemsize
@@ -49,6 +66,9 @@ class Spelling:
         ]
         if whole < len(ids):
             parts.append(_inside(ids[whole:]))
+        return parts
+
+    def _joined(self, parts: Sequence[bytes]) -> bytes:
         while len(self._blocks) > self._blocks_max:
             self._blocks.popitem(last=False)
         return b"[%b]" % b",".join(parts)

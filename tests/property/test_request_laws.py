@@ -49,6 +49,18 @@ VALUES: dict[str, list[Any]] = {
 }
 TEXTS = st.one_of(st.text(max_size=25), st.just([{"role": "user", "content": "hi"}]), st.just(1))
 
+UNLIKE = {
+    *("conversation", "metadata", "previous_response_id", "prompt"),
+    *("seed", "tools", "unheard_of"),
+}
+
+plain_documents = st.fixed_dictionaries(
+    {"model": st.sampled_from(["m", "n"]), "input": st.text(min_size=1, max_size=20)},
+    optional={
+        "instructions": st.text(max_size=20),
+        **{name: st.sampled_from(VALUES[name]) for name in VALUES if name not in UNLIKE},
+    },
+)
 documents = st.fixed_dictionaries(
     {},
     optional={
@@ -60,7 +72,7 @@ documents = st.fixed_dictionaries(
 )
 
 
-@given(documents)
+@given(documents | plain_documents)
 def test_a_request_like_others_is_what_it_is_by_itself(document: dict[str, Any]) -> None:
     for _ in range(2):
         request = alike(document, LIMITS)

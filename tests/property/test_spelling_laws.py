@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.upstreams.spelling import BLOCK_IDS, KEPT_FROM_IDS, Spelling
+from gateway.upstreams.spelling import BLOCK_IDS, KEPT_FROM_IDS, STEP_IDS, Spelling
 
 PROMPT = array("I", range(199_000, 199_000 + KEPT_FROM_IDS))
 _KEPT_BYTES_OF_A_BLOCK = 11 * BLOCK_IDS
@@ -36,6 +37,31 @@ def test_the_json_is_that_of_the_ids_whatever_was_spelled_before(
         ids = PROMPT[:shared] + array("I", added)
         assert spelled(spell, ids) == ids
         assert spelled(spell, ids + PROMPT) == ids + PROMPT
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 5 * KEPT_FROM_IDS))
+def test_a_prompt_that_is_spelled_in_steps_is_the_same(length: int) -> None:
+    ids = array("I", range(length))
+    assert asyncio.run(Spelling().in_steps(ids, owner="salt")) == Spelling()(ids, owner="salt")
+
+
+def test_a_prompt_is_spelled_in_steps_between_which_others_have_their_turn() -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def spell() -> None:
+        others = asyncio.create_task(take_turns())
+        await Spelling().in_steps(array("I", range(4 * STEP_IDS)), owner="salt")
+        others.cancel()
+
+    asyncio.run(spell())
+    assert turns == 3
 
 
 def test_a_prompt_that_goes_on_is_spelled_from_what_is_kept() -> None:

@@ -332,7 +332,7 @@ async def test_nobody_waits_while_a_log_is_folded_for_its_end(
         async def _read_ahead(self, *arguments: Any) -> Any:
             read = await super()._read_ahead(*arguments)
             assert claim is not None
-            await append(database, spec, claim, 2, [Tokens(tuple(script_ids(" there")))])
+            await append(database, spec, claim, 2, [Tokens(tuple(script_ids(" there, you")))])
             return read
 
     kept = Kept(database, new_fold_for=watched, of=Meanwhile)
@@ -341,7 +341,7 @@ async def test_nobody_waits_while_a_log_is_folded_for_its_end(
     await append(database, spec, claim, 0, said("<|channel|>final<|message|>Hello")[:2])
     stored = await kept.archive.cancel(tenant, spec.head.uuid)
     assert stored is not None
-    assert shown_text(orjson.loads(stored.body or b"")) == "Hello there"
+    assert shown_text(orjson.loads(stored.body or b"")) == "Hello there, you"
     assert [type(entry) for entry in await logged(database, spec)] == [
         TurnStarted,
         Tokens,

@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 from gateway.errors import RateLimited
 from gateway.log import Finished
 from gateway.store import responses
+from gateway.store.claims import LOCK_KEY
 from gateway.store.notifications import Notice
 from gateway.store.tables import usage as usage_table
 from tests.fakes.replica import Habits, Speaker, background, foreground, replica
@@ -54,6 +55,16 @@ async def test_what_there_is_room_for_begins_at_once_and_is_announced_to_nobody(
     for spec in specs:
         stored = await load(database, spec)
         assert (stored.status, stored.epoch, stored.next_entry > 2) == ("completed", 1, True)
+
+
+async def test_who_looks_in_vain_does_not_wait_for_a_turn(
+    database: Database, tenant: TenantId
+) -> None:
+    async with (
+        replica(database, Speaker(ANSWER)) as one,
+        database.transaction(tenant, lock_key=LOCK_KEY),
+    ):
+        assert not await one.scheduler.look()
 
 
 async def test_what_there_is_no_room_for_waits_and_follows(

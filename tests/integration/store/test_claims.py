@@ -129,6 +129,20 @@ async def test_a_lapsed_lease_is_taken_over_under_the_next_epoch(
     assert (run.claim, run.attempts, run.was_queued) == (Claim(tenant, uuid, 2), 2, False)
 
 
+async def test_what_there_is_to_claim_is_seen_before_it_is_claimed(
+    database: Database, tenant: TenantId
+) -> None:
+    seen = [await claims.work(database, TERMS, take_over=True)]
+    await add(database, tenant, durable_response(owner="other", lease_s=600))
+    seen.append(await claims.work(database, TERMS, take_over=True))
+    await let_time_pass(database, tenant, seconds=601)
+    seen.append(await claims.work(database, TERMS, take_over=False))
+    seen.append(await claims.work(database, TERMS, take_over=True))
+    await queue(database, tenant, 1)
+    seen.append(await claims.work(database, TERMS, take_over=False))
+    assert seen == [(False, False)] * 3 + [(False, True), (True, False)]
+
+
 async def test_what_was_begun_is_claimed_before_what_waits(
     database: Database, tenant: TenantId
 ) -> None:

@@ -89,7 +89,7 @@ async def test_finishing_writes_body_items_and_usage_together(
     assert (stored.completed_at, stored.is_terminal) == (COMPLETED, True)
     history = await messages.history(database, tenant, new.uuid, depth_max=9, items_max=9)
     assert history is not None
-    assert history.items == (item("a"), item("b"))
+    assert tuple(history.items) == (item("a"), item("b"))
     async with database.transaction(tenant) as connection:
         line = (await connection.execute(select(usage_table))).one()
     assert (line.input_tokens, line.cached_tokens) == (10, 4)

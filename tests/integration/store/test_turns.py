@@ -64,7 +64,7 @@ async def test_a_response_is_added_when_it_ends(database: Database, tenant: Tena
     await end(database, tenant, response, inputs=["in"], outputs=["out-1", "out-2"])
     found = await contents(database, tenant, uuid)
     assert not found.is_locked
-    assert found.items == tuple(map(item, ("first", "in", "out-1", "out-2")))
+    assert tuple(found.items) == tuple(map(item, ("first", "in", "out-1", "out-2")))
     assert found.created_at == CREATED
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.api.body import ClientDisconnected, read_body
-from gateway.api.connection import while_connected
+from gateway.api.connection import CONNECTION, while_connected
 from gateway.errors import InvalidRequest, PayloadTooLarge
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import Receive
 
 
@@ -86,6 +88,38 @@ async def test_work_of_a_client_that_leaves_is_cancelled() -> None:
     with pytest.raises(ClientDisconnected):
         await asyncio.gather(while_connected({}, waiting.get, work()), leave())
     assert cancelled.is_set()
+
+
+async def test_work_is_cancelled_when_the_server_tells_that_its_client_left() -> None:
+    watching: list[Callable[[], None] | None] = []
+    cancelled = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def leave() -> None:
+        (gone,) = watching
+        assert gone is not None
+        gone()
+
+    scope = {"extensions": {CONNECTION: {"watch": watching.append}}}
+    with pytest.raises(ClientDisconnected):
+        await asyncio.gather(while_connected(scope, receiving(), work()), leave())
+    assert cancelled.is_set()
+    assert watching[1:] == [None]
+
+
+async def test_work_for_a_client_that_has_left_is_cancelled_at_once() -> None:
+    def watch(gone: Callable[[], None] | None) -> None:
+        if gone is not None:
+            gone()
+
+    scope = {"extensions": {CONNECTION: {"watch": watch}}}
+    with pytest.raises(ClientDisconnected):
+        await while_connected(scope, receiving(), asyncio.Event().wait())  # type: ignore[arg-type]
 
 
 async def test_work_that_ends_is_not_disturbed() -> None:

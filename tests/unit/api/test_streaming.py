@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gateway.api import sse
 from gateway.api.body import ClientDisconnected
 from gateway.api.streaming import EventStream, StreamLimits
+from gateway.api.writing import BODY_PART
 from gateway.log import Alive, Finished
 from gateway.protocol.events import Event
 from gateway.protocol.showing import play_batches
@@ -189,13 +190,19 @@ async def test_what_makes_the_events_fail_is_raised_as_it_is(comments: bool) -> 
     st.lists(st.integers(0, 2), min_size=1, max_size=6),
     st.integers(1, 200),
     st.booleans(),
+    st.lists(st.booleans(), min_size=1, max_size=6) | st.none(),
 )
 def test_a_client_of_any_pace_gets_every_frame_once_in_order(
-    sizes: list[list[int]], pace: list[int], write_bytes_max: int, comments: bool
+    sizes: list[list[int]],
+    pace: list[int],
+    write_bytes_max: int,
+    comments: bool,
+    takes: list[bool] | None,
 ) -> None:
+    """Also from a server that (without None) takes parts at one time, and not at another."""
     numbers = count()
     batches = [
-        [Event("response.output_text.delta", next(numbers), b"x" * size) for size in batch]
+        [Event("response.output_text.delta", next(numbers), b"x" * size, 1) for size in batch]
         for batch in sizes
     ]
     batches.append([Event("response.completed", next(numbers), b"{}")])
@@ -206,9 +213,18 @@ def test_a_client_of_any_pace_gets_every_frame_once_in_order(
             await asyncio.sleep(0)
         writes.append(message.get("body", b""))
 
+    taken = cycle(takes or [False])
+
+    def write_part(part: bytes) -> bool:
+        takes_it = next(taken)
+        if takes_it:
+            writes.append(part)
+        return takes_it
+
     async def played() -> None:
         limits = StreamLimits(60, write_bytes_max, 60)
-        stream = EventStream({}, send, limits, sse.plain)
+        scope = {} if takes is None else {"extensions": {BODY_PART: {"write": write_part}}}
+        stream = EventStream(scope, send, limits, sse.plain)
         await stream.write(ready(*batches).play, comments=comments)
 
     asyncio.run(played())

@@ -316,3 +316,22 @@ def test_a_cut_off_call_of_any_kind_need_not_be_answered() -> None:
 def test_outputs_may_come_in_any_order(order: list[str]) -> None:
     context = assembled(*map(call, "abcd"), *map(output, order))
     assert len(context.items) == 8
+
+
+MESSAGES = st.builds(
+    Message,
+    id=st.sampled_from([None, "msg_1"]),
+    role=st.sampled_from(["user", "developer", "system", "assistant"]),
+    content=st.lists(
+        st.builds(InputText, text=st.text()) | st.builds(OutputText, text=st.text()), max_size=2
+    ).map(tuple),
+    status=st.sampled_from([None, "completed"]),
+    phase=st.sampled_from([None, "commentary"]),
+)
+
+
+@given(MESSAGES)
+def test_a_message_is_listed_as_it_came_with_an_id_and_a_status(message: Message) -> None:
+    (item,) = assembled(message).items
+    told = message.model_dump(exclude_none=True) | {"id": item.item_id, "status": "completed"}
+    assert item.json == orjson.dumps(told)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import orjson
 import pytest
 from openai.types.responses import Response
 
 from gateway import ids
 from gateway.generation import TokenUsage
-from gateway.protocol.responses import ECHO_FIELDS, Outcome, response_body, usage_body
+from gateway.protocol.responses import (
+    ECHO_FIELDS,
+    Outcome,
+    encoded_body,
+    response_body,
+    spelled_echo,
+    usage_body,
+)
 from tests.fakes.response_heads import CREATED_AT, ECHO, UUID_OF_TEST, response_head
 
 REQUIRED_BY_OPEN_RESPONSES = {
@@ -69,6 +78,17 @@ def test_an_echo_that_lacks_a_field_is_refused() -> None:
     echo = {name: value for name, value in ECHO.items() if name != "model"}
     with pytest.raises(KeyError, match="model"):
         response_body(replace(response_head(), echo=echo), Outcome(), [])
+
+
+@pytest.mark.parametrize("more", [{}, {"background": True, "conversation": {"id": "conv_1"}}])
+@pytest.mark.parametrize("usage", [None, TokenUsage(5, 4, 3, 2)])
+def test_what_is_spelled_in_two_parts_is_the_same_object(
+    more: dict[str, Any], usage: TokenUsage | None
+) -> None:
+    head, outcome = replace(response_head(), echo=ECHO | more), Outcome(usage=usage)
+    output = [{"type": "message", "content": []}]
+    spelled = encoded_body(head, outcome, output, echo=spelled_echo(head.echo))
+    assert spelled == orjson.dumps(response_body(head, outcome, output))
 
 
 @pytest.mark.requirement("usage.adds-up")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Database:
     """Commits rows when it is told to. `outcomes` are those of its commits, in order."""
 
-    def __init__(self, *, rows_max: int = 100) -> None:
-        self.lane: Lane[int, str] = Lane(self._commit_all, rows_max=rows_max)
+    def __init__(self, *, rows_max: int = 100, interval_s: float = 0.0) -> None:
+        self.lane: Lane[int, str] = Lane(self._commit_all, rows_max=rows_max, interval_s=interval_s)
         self.batches: list[list[int]] = []
         self.committed: list[int] = []
         self.left_out: set[int] = set()
@@ -50,6 +50,18 @@ async def running(database: Database) -> AsyncIterator[asyncio.TaskGroup]:
 
 async def test_without_anybody_who_commits_each_goes_alone() -> None:
     assert await Database().lane.commit(1) is None
+
+
+async def test_what_comes_soon_after_a_commit_waits_for_company() -> None:
+    database = Database(interval_s=3600.0)
+    database.may_go_on.release()
+    async with running(database) as group:
+        assert await database.lane.commit(1) == "row 1"
+        others = [group.create_task(database.lane.commit(row)) for row in (2, 3)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert [other.result() for other in others] == [None, None]
+    assert database.batches == [[1]]
 
 
 async def test_what_comes_while_one_is_under_way_goes_together() -> None:

@@ -16,7 +16,7 @@ from gateway.generation import FinishReason, Sampling, TokenChunk
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.completions import CompletionReader
 from gateway.upstreams.connection import Connection, ConnectionLimits
-from gateway.upstreams.exchange import Exchange
+from gateway.upstreams.exchange import Exchange, Overheard
 from gateway.upstreams.response_reader import ResponseReader
 from gateway.upstreams.transport import ResponseBody
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
@@ -25,6 +25,8 @@ from tests.fakes.raw_server import STREAM_END, STREAM_HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from gateway.generation import Listener
 
 STOP_IDS = (200002,)
 ANSWERS = [
@@ -119,10 +121,12 @@ async def play(
     stays: bool = False,
     leaks: bool = False,
     rhythm: Sequence[int] = (),
+    through: Listener | None = None,
 ) -> Played:
     """Send a request, and let `pieces` be the answer, after which the server goes, or `stays`.
 
-    `rhythm` is for how many turns of the loop a listener that is full stays so.
+    `rhythm` is for how many turns of the loop a listener that is full stays so. It hears what goes
+    `through` another one, if any.
     """
     loop = asyncio.get_running_loop()
     connection = Connection(loop, ConnectionLimits(), lambda _: None)
@@ -137,7 +141,7 @@ async def play(
         connection.finish()
         released.append(connection)
 
-    exchange = Exchange(listener, reader_of(), Timeouts())
+    exchange = Exchange(through or listener, reader_of(), Timeouts())
     task = loop.create_task(exchange.hear_out(ResponseBody(connection, {}, release)))
     pauses = iter(rhythm)
     while not task.done():
@@ -266,3 +270,31 @@ def test_a_held_listener_is_left_at_once_when_nobody_wants_it_any_more() -> None
         assert (wire.aborted, task.cancelled()) == (1, True)
 
     asyncio.run(cancel())
+
+
+@given(
+    st.sampled_from(ANSWERS),
+    st.lists(st.integers(0, 3000), max_size=12),
+    st.sampled_from([None, 1, 2]),
+)
+def test_who_overhears_is_told_of_the_first_chunk_and_of_the_last(
+    answer: bytes, cuts: list[int], width: int | None
+) -> None:
+    size = len(STREAM_HEAD)
+    edges = sorted({size, *(min(max(cut, size), len(answer)) for cut in cuts), len(answer)})
+    pieces = [answer[a:b] for a, b in zip([0, *edges], edges, strict=False)]
+    led = Led(width=width)
+    told: list[tuple[str, int]] = []
+    inner = Overheard(led, first=lambda: told.append(("inner", len(led.chunks))))
+    outer = Overheard(
+        inner,
+        first=lambda: told.append(("first", len(led.chunks))),
+        finish=lambda: told.append(("finish", len(led.chunks))),
+    )
+    played = asyncio.run(play(pieces, led, through=outer))
+    assert played.told == plainly(answer, None)
+    wanted = [("first", 0), ("inner", 0)] if led.chunks else []
+    if led.chunks and led.chunks[-1].finish is not None:
+        last = ("finish", len(led.chunks) - 1)
+        wanted.insert(len(wanted) if last[1] else 1, last)
+    assert told == wanted

@@ -95,7 +95,12 @@ def outcome(
     return chunks, (type(reader.fault), str(reader.fault), reader.started, reader.finished)
 
 
-@given(FRAMES, CUTS, st.sampled_from([None, 0, 1]), st.booleans())
+@given(FRAMES, CUTS | st.none(), st.sampled_from([None, 0, 1]), st.booleans())
+@example([frame(b"a", b"2"), frame(b"\xff", b"3")], None, None, True)
+@example([frame(b"a", b"2147483648")], None, None, True)
+@example([frame(b"a" * 2000, b"2")], None, None, True)
+@example([FINISH, frame(b"a", b"2")], None, None, True)
+@example([b": x\r\n\r", b"\n" + frame(b"a", b"2")], None, None, True)
 @example([frame(b"\\", b"2")], [], None, True)
 @example([frame(b"\xff", b"2")], [], None, True)
 @example([frame(b"a", b"2147483648")], [], None, True)
@@ -103,13 +108,30 @@ def outcome(
 @example([FINISH, frame(b"a", b"2"), b"data: [DONE]\n\n"], [], None, True)
 @example([frame(b"a", b"2", BEHIND_TEXT.replace(b"logprobs", b"logprops"))], [], None, True)
 def test_ids_taken_without_parsing_are_those_that_parsing_finds(
-    frames: list[bytes], cuts: list[int], logprobs: int | None, opened: bool
+    frames: list[bytes], cuts: list[int] | None, logprobs: int | None, opened: bool
 ) -> None:
-    whole = b"".join([*[frame(b"a", b"1")] * (2 * opened), *frames])
-    edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
-    reads = [whole[a:b] for a, b in pairwise(edges)]
+    """Whatever comes in one read: so many bytes, or (without cuts) one event."""
+    reads = [*[frame(b"a", b"1")] * (2 * opened), *frames]
+    if cuts is not None:
+        whole = b"".join(reads)
+        edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+        reads = [whole[a:b] for a, b in pairwise(edges)]
     sampling = Sampling(max_tokens=50, logprobs=logprobs)
     assert outcome(CompletionReader, reads, sampling) == outcome(PlainReader, reads, sampling)
+
+
+@given(TEXTS, IDS, st.sampled_from([b"", b"\n", frame(b"a", b"1")]))
+@example(b"a", b"2147483647", b"")
+@example("é".encode(), b"12", b"")
+def test_the_id_of_one_event_is_the_one_that_its_list_has(
+    text: bytes, ids: bytes, more: bytes
+) -> None:
+    assert SHAPE is not None
+    event = frame(text, ids) + more
+    token = SHAPE.only_id(event)
+    assert token is None or SHAPE.runs(event) == [[token]]
+    is_plain = text.isalnum() and ids.isdigit() and not ids.startswith(b"0") and not more
+    assert token is not None or not is_plain or int(ids) >= 1 << 31
 
 
 @given(st.lists(st.tuples(TEXTS, IDS), min_size=1))

@@ -125,8 +125,11 @@ async def test_a_clients_own_request_id_is_in_the_log(
     configure_logging("error", "json")
     assert answer.status_code == 200
     request_id = assert_signed(answer)
-    (line,) = [line for line in log.getvalue().splitlines() if request_id in line]
-    assert json.loads(line)["client_request_id"] == own
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    (line,) = [
+        one for one in lines if one["event"] == "request" and one["request_id"] == request_id
+    ]
+    assert line["client_request_id"] == own
 
 
 @pytest.mark.requirement("header.client-request-id")

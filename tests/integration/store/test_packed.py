@@ -1,0 +1,86 @@
+"""What a history is read as, against PostgreSQL: the items that were written, whatever is in them."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway import ids
+from gateway.protocol.context import ContextItem
+from gateway.store import messages, responses
+from tests.fakes.stored import new_response, stored_items
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.store.engine import Database
+    from gateway.store.packed import PackedItems
+    from gateway.tenancy import TenantId
+
+PLAIN = ContextItem("message", "msg_1", b"{}", "user", ids=array("I", [1, 200_000, 2**32 - 1]))
+LATIN = ContextItem("message", "msg_é\n", b'{"a":"\xff"}', "assistant", "commentary")
+BROKEN = ContextItem("message", "\ud800", b"", "assistant", "final_answer", ids=array("I"))
+CALL = ContextItem("function_call", "fc_1", b"{}", call_id="c 1", name="näme", complete=False)
+OUTPUT = ContextItem("function_call_output", "fo_1", b"{}", call_id="", ids=array("I", [7]))
+THOUGHT = ContextItem("reasoning", "rs_1", b"\x00", ids=array("I", [9]))
+EVERY = (PLAIN, LATIN, BROKEN, CALL, OUTPUT, THOUGHT)
+
+
+@pytest.fixture
+def database(shared_database: Database) -> Database:
+    return shared_database
+
+
+async def read(database: Database, tenant: TenantId, items: Sequence[ContextItem]) -> PackedItems:
+    new = new_response()
+    await responses.insert(database, tenant, new)
+    async with database.transaction(tenant) as connection:
+        await messages.add(connection, tenant, new.uuid, stored_items(items, []))
+    found = await messages.history(database, tenant, new.uuid, depth_max=9, items_max=9)
+    assert found is not None
+    return found.items
+
+
+@pytest.mark.parametrize(
+    "items", [(), (PLAIN,), (LATIN,), (BROKEN,), (CALL, OUTPUT), (OUTPUT, THOUGHT, PLAIN), EVERY]
+)
+async def test_items_are_read_as_they_were_written(
+    database: Database, tenant: TenantId, items: tuple[ContextItem, ...]
+) -> None:
+    found = await read(database, tenant, items)
+    assert tuple(found) == items
+    assert len(found) == len(items)
+
+
+async def test_packed_items_are_a_sequence_and_are_made_once(
+    database: Database, tenant: TenantId
+) -> None:
+    found = await read(database, tenant, EVERY)
+    assert found.json_bytes == sum(len(one.json) for one in EVERY)
+    assert (found[0], found[-1], found[1:3]) == (PLAIN, THOUGHT, (LATIN, BROKEN))
+    assert found[0] is next(iter(found))
+
+
+async def test_the_json_of_items_that_have_ids_is_not_read_where_nobody_needs_it(
+    database: Database, tenant: TenantId
+) -> None:
+    system = ContextItem("message", "msg_2", b"{'s'}", "system", ids=array("I", [1]))
+    new = new_response()
+    await responses.insert(database, tenant, new)
+    async with database.transaction(tenant) as connection:
+        items = stored_items([PLAIN, LATIN, system], [])
+        await messages.add(connection, tenant, new.uuid, items)
+    found = await messages.history(
+        database, tenant, new.uuid, depth_max=9, items_max=9, with_json=False
+    )
+    assert found is not None
+    assert [one.json for one in found.items] == [b"", LATIN.json, system.json]
+
+
+async def test_nothing_is_found_of_an_unknown_response(
+    database: Database, tenant: TenantId
+) -> None:
+    found = await messages.history(database, tenant, ids.new_uuid(), depth_max=9, items_max=9)
+    assert found is None

@@ -1,0 +1,207 @@
+"""What is replayed many entries at once is what was folded one by one."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway.generation import SegmentText
+from gateway.harmony.parsing import Parser
+from gateway.log import (
+    SINGLES_MAX,
+    Entry,
+    Finished,
+    Singles,
+    Tokens,
+    TurnStarted,
+    pack,
+    packed_entry,
+    portions,
+    unpack,
+)
+from gateway.output.fold import Fold
+from gateway.runs.kept import KeptEntries
+from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
+from tests.fakes.response_heads import NO_RULES, response_head
+from tests.fakes.toy_logs import FRAMING, apply_all, logs, new_fold, steered_logs
+from tests.fakes.toy_parser import FINAL, PIECES, TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gateway.log import Portion
+    from gateway.protocol.events import Event
+    from gateway.protocol.rules import OutputRules
+
+laws = settings(deadline=None)
+
+_SCRIPTS = (
+    "<|channel|>analysis<|message|>Let me see. 💖 नमस्ते<|end|><|start|>assistant",
+    "<|channel|>final<|message|>Hello 💖, world",
+    '<|channel|>commentary to=functions.bash <|constrain|>json<|message|>{"a": 1}<|call|>',
+    "<|channel|>commentary to=functions.bash<|message|>",
+    "<|channel|>analysis to=functions.bash<|message|>x",
+    "some text",
+    "<|return|>",
+)
+_SPOKEN = [script_ids(script) for script in _SCRIPTS]
+# Halves of characters, and ids that are no text or none at all.
+_STRAY = [*script_ids("💖"), *script_ids("नमस्ते"), 199998, 201087, 2**32 - 1]
+_IDS = st.lists(st.sampled_from([*_SPOKEN, *([token] for token in _STRAY)]), max_size=12).map(
+    lambda pieces: [token for piece in pieces for token in piece]
+)
+_LONG_ANSWER: list[Entry] = [
+    TurnStarted(0),
+    Tokens((FINAL,)),
+    *(Tokens((TEXT + number % len(PIECES),)) for number in range(2 * SINGLES_MAX + 3)),
+    Finished("completed", 1_795_000_009),
+]
+
+
+def one_id_each(entries: Iterable[Entry]) -> list[Entry]:
+    """The same log as a paced stream leaves it."""
+    return [
+        alone
+        for entry in entries
+        for alone in (
+            [Tokens((token,), entry.logprobs[at : at + 1]) for at, token in enumerate(entry.ids)]
+            if isinstance(entry, Tokens)
+            else [entry]
+        )
+    ]
+
+
+def spread(taken: Iterable[Portion]) -> list[Entry]:
+    """Their entries, one by one."""
+    return [
+        entry
+        for portion in taken
+        for entry in (
+            [Tokens((token,)) for token in portion.ids]
+            if isinstance(portion, Singles)
+            else [portion]
+        )
+    ]
+
+
+def check_replay(
+    fresh: Callable[[], Fold], log: list[Entry], data: st.DataObject, *, is_whole: bool
+) -> None:
+    """From any entry on, for a reader with any events, the replay is the fold."""
+    log = one_id_each(log) if data.draw(st.booleans()) else log
+    begin = data.draw(st.integers(0, len(log)))
+    end = len(log) if is_whole else data.draw(st.integers(begin, len(log)))
+    plain, replayed = fresh(), fresh()
+    apply_all(replayed, log[:begin])
+    events = [*apply_all(plain, log[:begin]), *apply_all(plain, log[begin:end])]
+    after = data.draw(st.integers(-1, len(events)))
+    known = len(apply_all(fresh(), log[:begin]))
+    found: list[Event] = []
+    packed = pack(log[:end])
+    for portion in portions(packed, begin):
+        found += replayed.replay(portion, after)
+    wanted = [event for event in events[known:] if event.sequence_number > after]
+    assert [event for event in found if event.sequence_number > after] == wanted
+    assert [event.text for event in found if event.sequence_number > after] == [
+        event.text for event in wanted
+    ]
+    assert knowledge(replayed) == knowledge(plain)
+
+
+def knowledge(fold: Fold) -> dict[str, Any]:
+    """All that a fold says of itself."""
+    names = (
+        *("astray", "bodies", "called", "pending", "place", "repairs", "seen", "stopped", "hops"),
+        *("is_held", "turns", "usage", "recoveries", "visible", "is_finished", "takeovers"),
+    )
+    return {
+        "response": fold.response(),
+        "items": fold.items(),
+        **{name: getattr(fold, name) for name in names},
+    }
+
+
+@laws
+@given(logs(), st.data(), st.booleans())
+def test_a_log_is_replayed_as_it_was_folded(
+    log: list[Entry], data: st.DataObject, is_whole: bool
+) -> None:
+    check_replay(new_fold, log, data, is_whole=is_whole)
+
+
+@laws
+@given(st.data(), st.booleans())
+def test_a_long_answer_is_replayed_as_it_was_folded(data: st.DataObject, is_whole: bool) -> None:
+    check_replay(new_fold, _LONG_ANSWER, data, is_whole=is_whole)
+
+
+@laws
+@given(steered_logs(), st.data())
+def test_a_steered_log_is_replayed_as_it_was_folded(
+    case: tuple[OutputRules, list[Entry]], data: st.DataObject
+) -> None:
+    rules, log = case
+    # As far as packing keeps them: a logprob has half the digits there.
+    check_replay(lambda: new_fold(rules=rules), unpack(pack(log)), data, is_whole=True)
+
+
+@laws
+@given(_IDS, st.integers(0, 3), st.data())
+def test_harmony_is_replayed_as_it_was_folded(
+    ids: list[int], prefilled: int, data: st.DataObject
+) -> None:
+    def fresh() -> Fold:
+        return Fold(
+            response_head(),
+            lambda trace: Parser(vocabulary(), frozenset(TOOLS), trace=trace),
+            FRAMING,
+            NO_RULES,
+        )
+
+    log: list[Entry] = [TurnStarted(9, tuple(ids[:prefilled]))]
+    log += [Tokens((token,)) for token in ids[prefilled:]]
+    log.append(Finished("completed", 1_795_000_009))
+    check_replay(fresh, log, data, is_whole=data.draw(st.booleans()))
+
+
+@laws
+@given(_IDS, _IDS, st.booleans())
+def test_ids_that_flow_are_what_each_would_have_told(
+    before: list[int], ids: list[int], trace: bool
+) -> None:
+    one, other = (Parser(vocabulary(), frozenset(TOOLS), trace=trace) for _ in range(2))
+    one.feed(before)
+    other.feed(before)
+    texts = one.flow(ids)
+    told = [other.feed((token,)) for token in islice(ids, len(texts))]
+    assert told == [[SegmentText(text)] if text else [] for text in texts]
+    assert (one.place, one.reasoning_tokens) == (other.place, other.reasoning_tokens)
+    rest = ids[len(texts) :]
+    assert one.feed(rest) == other.feed(rest)
+    assert one.finish(None) == other.finish(None)
+    assert one.recoveries == other.recoveries
+
+
+@laws
+@example(_LONG_ANSWER, 70, 160)
+@given(steered_logs().map(lambda case: case[1]), st.integers(0, 60), st.integers(0, 60))
+def test_portions_are_the_entries(log: list[Entry], start: int, size: int) -> None:
+    log = unpack(pack(log))
+    stop = min(len(log), start + size)
+    for entries in (log, one_id_each(log)):
+        assert spread(portions(pack(entries), start)) == entries[start:]
+        kept = KeptEntries()
+        for portion in portions(pack(entries)):
+            kept.add(portion)
+        assert list(kept) == entries
+        for taken in (KeptEntries(entries), kept):
+            assert spread(taken.portions(start, stop)) == entries[start:stop]
+
+
+def test_singles_are_packed_one_by_one() -> None:
+    (portion,) = portions(pack([Tokens((7,)), Tokens((8,))]))
+    assert portion == Singles((7, 8))
+    assert b"".join(map(packed_entry, spread([portion]))) == pack(spread([portion]))[1:]

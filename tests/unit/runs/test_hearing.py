@@ -1,0 +1,105 @@
+"""What one attempt writes: text that flows is written unseen, and nothing tells that it was."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from gateway.errors import ClaimLost
+from gateway.generation import FinishReason, TokenChunk, TokenLogprob
+from gateway.log import TurnStarted
+from gateway.runs.hearing import Hearing
+from gateway.runs.journal import MemoryJournal, Pen
+from gateway.runs.live import LiveLog
+from gateway.runs.steering import Course, Steering
+from tests.fakes.harmony_script import script_ids, vocabulary
+from tests.fakes.staged_run import folds, specification
+
+if TYPE_CHECKING:
+    from gateway.protocol.events import Event
+    from gateway.runs.steering import Ending
+
+FINAL = script_ids("<|channel|>final<|message|>")
+PIECES = [
+    FINAL,
+    script_ids("<|channel|>analysis<|message|>"),
+    script_ids("<|end|><|start|>assistant"),
+    script_ids(" the sea"),
+    script_ids("é\N{GRINNING FACE} "),
+    script_ids("a") * 9,
+    script_ids("<|return|>"),
+]
+POLICY = Steering(repeated_tokens_max=16)
+
+
+class Wary(Hearing):
+    """Looks at everything."""
+
+    @override
+    def hear(self, chunk: TokenChunk) -> bool:
+        return self._hear_any(chunk)
+
+
+def begun(kind: type[Hearing] = Hearing) -> tuple[Hearing, Pen]:
+    spec = specification()
+    pen = Pen(MemoryJournal(LiveLog(folds(spec.head, spec.rules), reader_events_max=100), None))
+    pen.append(TurnStarted(10))
+    (turn,) = pen.live.fold.turns
+    course = Course(spec.rules, POLICY, vocabulary(), reasoning_budget=None)
+    hearing = kind(turn, pen, course, meet=lambda _: None, first_token=lambda: None)
+    return hearing, pen
+
+
+Outcome = tuple[list[bool], "Ending | None", FinishReason | None, int, "list[Event]", list[int]]
+
+
+async def heard(kind: type[Hearing], chunks: list[TokenChunk]) -> Outcome:
+    hearing, pen = begun(kind)
+    shown: list[Event] = []
+    follower = asyncio.create_task(pen.live.play(shown.extend))
+    await asyncio.sleep(0)
+    answers = []
+    for chunk in chunks:
+        answers.append(hearing.hear(chunk))
+        if not answers[-1]:
+            break
+    pen.live.hand_over()
+    await follower
+    said = pen.live.fold.turns[0].said
+    return answers, hearing.ending, hearing.finish, hearing.cached_tokens, shown, list(said)
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=12),
+    st.lists(st.integers(1, 12), min_size=1),
+    st.booleans(),
+    st.booleans(),
+)
+def test_text_that_is_not_looked_at_is_written_as_if_it_were(
+    pieces: list[list[int]], sizes: list[int], is_told: bool, has_words: bool
+) -> None:
+    ids = [*FINAL, *(token for piece in pieces for token in piece)]
+    chunks, at = list[TokenChunk](), 0
+    while at < len(ids):
+        part = ids[at : at + sizes[len(chunks) % len(sizes)]]
+        chunks.append(TokenChunk(part, logprobs=[TokenLogprob(-1.0) for _ in part] * is_told))
+        at += len(part)
+    words = script_ids("and so") if has_words else []
+    chunks.append(TokenChunk(words, FinishReason.STOP, 4))
+    assert asyncio.run(heard(Hearing, chunks)) == asyncio.run(heard(Wary, chunks))
+
+
+@pytest.mark.parametrize("before", [[], [TokenChunk([*FINAL, *script_ids("and so")])]])
+async def test_nothing_is_written_once_the_pen_is_down(before: list[TokenChunk]) -> None:
+    hearing, pen = begun()
+    for chunk in before:
+        hearing.hear(chunk)
+    pen.put_down()
+    assert pen.is_down
+    with pytest.raises(ClaimLost):
+        hearing.hear(TokenChunk(script_ids(" on")))

@@ -1,0 +1,43 @@
+"""What happens once, and may be waited for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.runs.moment import Moment
+
+
+async def test_all_who_wait_go_on_when_it_comes() -> None:
+    moment = Moment()
+    async with asyncio.TaskGroup() as group:
+        waiting = [group.create_task(moment.wait()) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        assert not moment.is_set()
+        moment.set()
+    assert moment.is_set()
+
+
+async def test_nobody_waits_for_what_has_come() -> None:
+    moment = Moment()
+    moment.set()
+    moment.set()
+    await moment.wait()
+
+
+async def test_who_no_longer_waits_keeps_nobody_else_waiting() -> None:
+    moment = Moment()
+    async with asyncio.TaskGroup() as group:
+        impatient, patient = (group.create_task(moment.wait()) for _ in range(2))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await impatient
+        late = group.create_task(moment.wait())
+        await asyncio.sleep(0)
+        late.cancel()
+        moment.set()
+        await patient
+    assert late.cancelled()
