@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from gateway.generation import SegmentKind
 from gateway.protocol.callables import NO_ARGUMENTS, PARAMETERS, named
 from gateway.protocol.choices import allowed_names
-from gateway.protocol.formats import AnyFormat, JsonObjectFormat, JsonSchemaFormat
+from gateway.protocol.formats import AnyFormat, JsonSchemaFormat
 from gateway.protocol.items import Many
 from gateway.protocol.parameters import AllowedTools, AnyToolChoice, ToolChoice
 from gateway.protocol.tools import AnyTool, CustomTool, FunctionTool, GrammarFormat
@@ -194,7 +194,5 @@ def _answer(asked: Mapping[str, Any]) -> AnswerFormat | None:
                 description=bound.description or "",
                 strict=bound.strict,
             )
-        case JsonObjectFormat():
-            return AnswerFormat("json_object", {"type": "object"})
         case _:
-            return None
+            return AnswerFormat("json_object", {"type": "object"})

@@ -43,14 +43,10 @@ class _Reader:
     """One who follows: shown events where they are made (`show`), or given them from a queue.
 
     `after` is the number of the last event it has, or is about to get. While it lags the queue is
-    empty, and the log is folded again instead. `_shows` while its task sleeps and can be shown
-    more.
+    empty, and the log is folded again instead.
     """
 
-    __slots__ = (
-        *("_events_max", "_failure", "_rest", "_show", "_shows", "_waiter", "after", "events"),
-        "lags",
-    )
+    __slots__ = ("_events_max", "_failure", "_rest", "_show", "_waiter", "after", "events", "lags")
 
     def __init__(self, after: int, events_max: int, show: Show | None) -> None:
         self.after = after
@@ -58,18 +54,18 @@ class _Reader:
         self.lags = False
         self._events_max = events_max
         self._show = show
-        self._shows = False
         self._waiter: asyncio.Future[None] | None = None
         self._rest: Awaitable[None] | None = None
         self._failure: Exception | None = None
 
     def put(self, events: list[Event] | None) -> None:
         """Show or queue events; None stands for some that are not at hand."""
-        if self._shows and events is not None:
-            if self._is_shown(events):
-                return
-        elif events is None:
+        waiter, show = self._waiter, self._show
+        if events is None:
             self._lag()
+        elif show is not None and waiter is not None and not waiter.done():
+            if self._show_now(events, show):
+                return
         elif not self.lags:
             self.events += events
             if len(self.events) > self._events_max:
@@ -78,7 +74,6 @@ class _Reader:
 
     def wake(self) -> None:
         """There is something to do for the task that follows."""
-        self._shows = False
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -111,11 +106,9 @@ class _Reader:
         waited for. Raises what `show` raised.
         """
         self._waiter = asyncio.get_running_loop().create_future()
-        self._shows = self._show is not None
         try:
             await self._waiter
         finally:
-            self._shows = False
             self._waiter = None
         if self._failure is not None:
             raise self._failure
@@ -123,14 +116,13 @@ class _Reader:
             rest, self._rest = self._rest, None
             await rest
 
-    def _is_shown(self, events: list[Event]) -> bool:
-        """Show events; whether that was all, and the reader's task may sleep on."""
-        assert self._show is not None, "it asks for its events"
+    def _show_now(self, events: list[Event], show: Show) -> bool:
+        """Whether that was all, and the reader's task may sleep on."""
         if events[0].sequence_number <= self.after and not (events := self.unknown(events)):
             return True
         self.after = events[-1].sequence_number
         try:
-            self._rest = rest = self._show(events)
+            self._rest = rest = show(events)
         except Exception as error:  # noqa: BLE001 - the reader's task raises it, the run goes on
             self._failure = error
             return False

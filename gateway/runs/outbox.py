@@ -62,7 +62,7 @@ class Outbox:
         """What waits, as it would stand in the log if it were the next row; not taken by this."""
         assert self.parcel is None, "a parcel is under way"
         count = self.end - self.next_entry
-        return LogRow(self.next_entry, count, VERSION_BYTE + bytes(self._waiting))
+        return LogRow(self.next_entry, count, VERSION_BYTE + self._waiting)
 
     def put(self, entry: Entry) -> int:
         """Add an entry to what waits; its length in bytes. Raises `ValueError` as `pack` does."""
@@ -74,9 +74,10 @@ class Outbox:
 
     def take(self) -> Parcel:
         """All that waits, as the parcel that is under way now. Only when none is."""
-        row = self.waiting()
+        entries = VERSION_BYTE + self._waiting
         self._waiting.clear()
-        self.parcel = Parcel(self._claim, self._day, row.first_entry, row.count, row.entries)
+        count = self.end - self.next_entry
+        self.parcel = Parcel(self._claim, self._day, self.next_entry, count, entries)
         return self.parcel
 
     def committed(self) -> int:

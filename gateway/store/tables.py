@@ -40,7 +40,7 @@ sees no item, no body and no key."""
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "f27a90c3d5b8"
+REVISION: Final = "a6e19b04c7d2"
 """The newest revision of the schema (`migrations`), which these tables describe."""
 
 metadata = MetaData(
@@ -150,7 +150,8 @@ responses = Table(
         "status IN ('queued', 'in_progress', 'completed', 'incomplete', 'failed', 'cancelled')",
         name="status",
     ),
-    Index(None, "tenant_id", "parent_id"),
+    # Not for those without: a look-up by id must not be planned on it (see the migration).
+    Index(None, "tenant_id", "parent_id", postgresql_where=text("parent_id IS NOT NULL")),
     # Neither owner, lease nor head is indexed, so that heartbeats and appends stay HOT updates.
     Index(
         "ix_responses_running",

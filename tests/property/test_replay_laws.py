@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ from gateway.output.fold import Fold
 from gateway.runs.kept import KeptEntries
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head
-from tests.fakes.toy_logs import FRAMING, apply_all, logs, new_fold, steered_logs
+from tests.fakes.toy_logs import FRAMING, RULES, apply_all, logs, new_fold, steered_logs
 from tests.fakes.toy_parser import FINAL, PIECES, TEXT
 
 if TYPE_CHECKING:
@@ -136,6 +137,16 @@ def test_a_log_is_replayed_as_it_was_folded(
 @given(st.data(), st.booleans())
 def test_a_long_answer_is_replayed_as_it_was_folded(data: st.DataObject, is_whole: bool) -> None:
     check_replay(new_fold, _LONG_ANSWER, data, is_whole=is_whole)
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_an_answer_under_any_rules_is_replayed_as_it_was_folded(rules: OutputRules) -> None:
+    plain, replayed = new_fold(rules=rules), new_fold(rules=rules)
+    found = [
+        event for portion in portions(pack(_LONG_ANSWER)) for event in replayed.replay(portion)
+    ]
+    assert found == apply_all(plain, _LONG_ANSWER)
+    assert knowledge(replayed) == knowledge(plain)
 
 
 @laws

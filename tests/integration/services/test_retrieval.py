@@ -19,7 +19,7 @@ from gateway.runs.lives import Lives
 from gateway.runs.tails import Tails
 from gateway.services.retrieval import Retrieval
 from gateway.store import claims, events, responses
-from gateway.store.events import Parcel
+from gateway.store.events import LogRow, Parcel
 from gateway.tenancy import Principal, TenantPolicy
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.replica import Replica, background, foreground, new_fold_for, talkative
@@ -98,8 +98,8 @@ class Office:
         fold = new_fold_for(spec.head)()
         for entry in (*SAID, turn_end, end):
             fold.apply(entry)
-        await self.append(spec, claim, next_entry, [turn_end])
-        await self.archive.finish(spec, end, fold, claim, next_entry + 1)
+        rest = LogRow(next_entry, 1, pack([turn_end]))
+        await self.archive.finish(spec, end, fold, claim, rest)
         return ids.response_id(spec.head.uuid)
 
     async def kept(self) -> str:

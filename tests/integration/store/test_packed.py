@@ -1,4 +1,4 @@
-"""What a history is read as, against PostgreSQL: the items that were written, whatever is in them."""
+"""What a history is read as, beside what was written: the same items, whatever is in them."""
 
 from __future__ import annotations
 

@@ -155,3 +155,17 @@ def test_an_answer_satisfies_its_schema_only_if_that_is_strict() -> None:
     assert AnswerFormat("json_schema", schema).demand == {"type": "object"}
     assert AnswerFormat("json_schema", {"type": "array"}).demand == {}
     assert AnswerFormat("json_object", {"type": "object"}).demand == {"type": "object"}
+
+
+@pytest.mark.parametrize("choice", ["none", "auto", "required"])
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("summary", [None, "concise", "auto", "detailed"])
+def test_a_request_without_demands_has_the_rules_that_any_other_would_have(
+    choice: str, parallel: bool, summary: str | None
+) -> None:
+    plain = echo(parse()) | {
+        "tool_choice": choice,
+        "parallel_tool_calls": parallel,
+        "reasoning": {"effort": "low", "summary": summary},
+    }
+    assert rules_of(plain) == rules_of(plain | {"stop": []})

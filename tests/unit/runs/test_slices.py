@@ -84,6 +84,10 @@ async def test_rows_are_folded_from_any_entry_on(slice_s: float, entries_a_row: 
     assert fold.response() == wanted.response()
 
 
+async def test_a_row_that_was_folded_before_adds_nothing() -> None:
+    assert len(await fold_rows(new_fold(), [LogRow(0, 2, pack(LOG[:2]))], from_entry=2)) == 0
+
+
 async def test_a_missing_row_is_no_log() -> None:
     with pytest.raises(ValueError, match="missing before number 2"):
         await fold_rows(new_fold(background=True), [LogRow(2, 1, pack([Alive()]))])
