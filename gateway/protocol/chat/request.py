@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest
+from gateway.protocol import documented
 from gateway.protocol.bounds import check_counts
 from gateway.protocol.chat.answers import ChatAnswers
 from gateway.protocol.chat.bodies import ChatForm
@@ -27,7 +28,6 @@ from gateway.protocol.chat.parameters import ChatRequest
 from gateway.protocol.chat.places import Places
 from gateway.protocol.chat.respelling import SHARED, Respelled, respelled, shared
 from gateway.protocol.create import LOGPROBS
-from gateway.protocol.documented import CHAT_PARAMETERS as DOCUMENTED
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.nulls import without_nulls
 from gateway.protocol.refusals import missing, unknown, unsupported
@@ -108,7 +108,7 @@ def _output_tokens(request: ChatRequest, places: Places) -> int | None:
 def _check_known(ignored: tuple[str, ...]) -> None:
     """Hosted search is a tool that is not served; other hints that OpenAI knows are no mistake."""
     for name in ignored:
-        if name not in DOCUMENTED:
+        if name not in documented.CHAT_PARAMETERS:
             raise unknown(name)
         if name == "web_search_options":
             raise unsupported(name, "Leave it out, or offer a tool that your client executes.")

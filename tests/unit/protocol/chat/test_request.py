@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.errors import InvalidRequest
+from gateway.protocol import documented
 from gateway.protocol.chat.answers import ChatAnswers
 from gateway.protocol.chat.bodies import ChatForm
-from gateway.protocol.chat.request import CHAT_PARAMETERS, DOCUMENTED, parse_chat
+from gateway.protocol.chat.request import CHAT_PARAMETERS, parse_chat
 from tests.fakes.chat_bodies import CUSTOM, FUNCTION, GRAMMAR, HI, Row, chat, check_refusal
 from tests.fakes.create_bodies import LIMITS, SCHEMA
 
@@ -194,7 +195,7 @@ def test_strictly_only_what_openai_documents_is_accepted() -> None:
 
 
 def test_all_that_openai_documents_is_known() -> None:
-    without_effect = DOCUMENTED - CHAT_PARAMETERS
+    without_effect = documented.CHAT_PARAMETERS - CHAT_PARAMETERS
     assert without_effect == {"audio", "prediction", "web_search_options"}
 
 
