@@ -86,6 +86,4 @@ def _is_passing(error: BaseException) -> bool:
 def _describe(error: BaseException | None) -> str:
     state = getattr(error, "sqlstate", None)
     name = type(error).__name__
-    if isinstance(error, asyncpg_errors.InternalClientError):
-        return f"database: {name}: {error}"  # made by the driver: no row, no value is in it
     return f"database: {name} ({state})" if state else f"database: {name}"
