@@ -201,8 +201,8 @@ def test_ids_that_flow_are_what_each_would_have_told(
 @given(steered_logs().map(lambda case: case[1]), st.integers(0, 60), st.integers(0, 60))
 def test_portions_are_the_entries(log: list[Entry], start: int, size: int) -> None:
     log = unpack(pack(log))
-    stop = min(len(log), start + size)
     for entries in (log, one_id_each(log)):
+        stop = min(len(entries), start + size)
         assert spread(portions(pack(entries), start)) == entries[start:]
         kept = KeptEntries()
         for portion in portions(pack(entries)):
