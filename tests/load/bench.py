@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.load.results import Measured
     from tests.load.stack import Stack
 
-REPETITIONS: Final = 3
+REPETITIONS: Final = 5
 EXIT_VOID, EXIT_NO_COMPILER, EXIT_INTERRUPTED = 1, 2, 130
 
 
