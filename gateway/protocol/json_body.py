@@ -87,17 +87,14 @@ def _check_shape(document: dict[str, Any], limits: InputLimits) -> None:
     """Level by level, so that nothing recurses and a hostile body costs one look at each value."""
     level: list[dict[str, Any] | list[Any]] = [document]
     depth_max = min(limits.json_depth_max, DEPTH_MAX)
-    depth = containers = 0
+    depth = 0
     while level:
         depth += 1
-        containers += len(level)
         if depth > depth_max:
             raise InvalidRequest(
                 "The JSON body of your request is nested too deeply. Expected at most "
                 f"{depth_max} levels."
             )
-        if containers > limits.json_containers_max:
-            raise _too_many(limits.json_containers_max)
         level = [
             child
             for container in level

@@ -61,6 +61,12 @@ class PackedItems(Sequence[ContextItem]):
         """How long the `json` of all of them is."""
 
     @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedItems) and self._made() == other._made()
+
+    __hash__ = None  # type: ignore[assignment] # items hold arrays
+
+    @override
     def __len__(self) -> int:
         return self._count
 

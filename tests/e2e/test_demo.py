@@ -182,7 +182,7 @@ def test_what_the_demo_prints_works_when_pasted_and_a_signal_ends_it(
 
 def test_a_gateway_without_a_database_brings_its_own(folder: Path, port: int) -> None:
     with running(folder, "simulate", "--port", "0") as simulator:
-        url = re.findall(r'"url": "([^"]+)"', until(simulator, "listening"))[0]
+        url = re.findall(r'"url": ?"([^"]+)"', until(simulator, "listening"))[0]
         backends = f"backends: [{{name: simulator, url: '{url}'}}]\n"
         (folder / "gateway.yaml").write_text(backends, encoding="utf-8")
         with running(folder, "serve", "--port", str(port)) as gateway:

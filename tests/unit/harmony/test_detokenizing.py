@@ -45,3 +45,12 @@ def test_what_is_not_all_text_is_not_read(ids: list[int]) -> None:
     detokenizer = Detokenizer(vocabulary())
     assert detokenizer.read(ids) is None
     assert detokenizer.flush() == ""
+
+
+@given(st.lists(st.sampled_from([*range(100, 356), 40, 5000]), min_size=1, max_size=6))
+def test_each_of_several_ids_shows_what_it_would_show_alone(ids: list[int]) -> None:
+    one, other = Detokenizer(vocabulary()), Detokenizer(vocabulary())
+    half, _ = vocabulary().encode("💖")
+    assert one.feed([half]) == other.feed([half]) == ""
+    assert one.read_each([*ids, 200007, 40]) == [other.feed([token]) for token in ids]
+    assert one.flush() == other.flush()
