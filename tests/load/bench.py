@@ -53,10 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_VOID
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    if options.save:
+        exit_code = EXIT_INTERRUPTED
+    else:
+        exit_code = 0
+    if options.save and measured:  # what is whole of a run that was interrupted, too
         print("\n" + results.save(machine, repetitions, measured))
-    return 0
+    return exit_code
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
