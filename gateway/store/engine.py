@@ -129,6 +129,7 @@ class Transaction:
     async def _end(self, how: str) -> None:
         connection = self._connection
         if not self._is_begun:
+            connection.is_new = False
             await self._pool.give_back(connection)
             return
         try:

@@ -6,6 +6,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from sqlalchemy import text
 
@@ -117,6 +118,23 @@ async def test_connections_that_the_server_closed_are_replaced(
             )
         )
     await single.ping()
+
+
+async def test_a_connection_that_was_used_for_one_statement_is_replaced_once_lost(
+    database_url: str,
+) -> None:
+    journal = Database.connect(
+        database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30, for_runs=True
+    )
+    async with journal.runs_transaction(in_bulk=True) as connection:
+        pid = await connection.scalar(text("SELECT pg_backend_pid()"))
+    # While nothing else runs here, so that nobody hears of it before the next statement is sent.
+    server = psutil.Process(pid)
+    server.terminate()
+    server.wait(timeout=30)
+    async with journal.runs_transaction() as connection:
+        assert await connection.scalar(text("SELECT pg_backend_pid()")) != pid
+    await journal.close()
 
 
 async def test_a_connection_lost_inside_a_transaction_is_unavailable(database: Database) -> None:
