@@ -115,10 +115,10 @@ async def test_sealed_reasoning_gives_the_prompt_that_our_memory_gives(
     assert any(isinstance(message, tuple) for message in prompt)
 
 
-async def run(fleet: Asker, tool: Json, choice: Json, arguments: Any) -> Told:
+async def run(fleet: Asker, tool: Json, choice: Json, arguments: Any, *, pace: str = "") -> Told:
     """A call with these arguments, dictated as JSON."""
     said = json.dumps(arguments, ensure_ascii=False)
-    return await fleet.ask(f"Go. [[sim arguments={said}]]", tools=[tool], tool_choice=choice)
+    return await fleet.ask(f"Go. [[sim {pace} arguments={said}]]", tools=[tool], tool_choice=choice)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,9 @@ async def test_the_text_of_a_custom_call_is_what_the_model_wrote(fleet: Asker, t
 
 
 async def test_a_patch_of_codexs_grammar_is_streamed_or_shown_whole(fleet: Asker) -> None:
-    told = await run(fleet, PATCHER, {"type": "custom", "name": "apply_patch"}, {"input": PATCH})
+    choice = {"type": "custom", "name": "apply_patch"}
+    # Slowly: what comes in one read is one delta, and a backend in haste may send it all at once.
+    told = await run(fleet, PATCHER, choice, {"input": PATCH}, pace="tokens_per_s=200")
     (call,) = told.calls
     assert (call["type"], call["input"]) == ("custom_tool_call", PATCH)
     deltas = [e for e in told.events if e["type"] == "response.custom_tool_call_input.delta"]
