@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 
+# What checks for several tests says what it found, as a test does.
+pytest.register_assert_rewrite("tests.fakes", "tests.integration", "tests.conformance")
+
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")

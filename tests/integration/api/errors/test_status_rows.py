@@ -252,13 +252,13 @@ BODIES: list[tuple[dict[str, Any], Row]] = [
         ),
     ),
     (
-        {"input": [{"type": "item_reference", "id": "rs_1"}]},
+        {"input": [{"type": "item_reference", "id": "rs_of_nobody"}]},
         Row(
             404,
             None,
             "input",
-            "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false. "
-            "Try again with `store` set to true, or remove this item from your input.",
+            "Item with id 'rs_of_nobody' not found. Items are not persisted when `store` is set to "
+            "false. Try again with `store` set to true, or remove this item from your input.",
         ),
     ),
 ]
