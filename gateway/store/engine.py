@@ -21,7 +21,7 @@ from gateway.store.dsn import driver_url
 from gateway.store.execution import Connection
 from gateway.store.pool import Pool
 from gateway.store.tables import APP_ROLE, REVISION, RUNS_ROLE
-from gateway.store.translation import DRIVER_ERRORS, translate
+from gateway.store.translation import DRIVER_ERRORS, ends_connection, translate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -303,6 +303,6 @@ def _is_intact(error: BaseException) -> bool:
     if isinstance(error, asyncpg.InvalidCachedStatementError):
         # What is prepared on it was made for tables that have changed.
         return False
-    return isinstance(error, asyncpg.PostgresError) or not isinstance(
-        error, (*DRIVER_ERRORS, asyncio.CancelledError)
-    )
+    if isinstance(error, asyncpg.PostgresError):
+        return not ends_connection(error)
+    return not isinstance(error, (*DRIVER_ERRORS, asyncio.CancelledError))

@@ -45,6 +45,8 @@ _PASSING_STATES: Final = frozenset(
     }
 )
 
+_LAST_WORDS: Final = ("FATAL", "PANIC")
+
 
 def translate(error: BaseException) -> StoreError:
     """What a driver's error means to a caller; total over `DRIVER_ERRORS`.
@@ -62,6 +64,14 @@ def translate(error: BaseException) -> StoreError:
     return (
         StoreUnavailable(_describe(error)) if _is_passing(error) else StoreError(_describe(error))
     )
+
+
+def ends_connection(error: asyncpg.PostgresError) -> bool:
+    """Were these the server's last words on the connection? To close it may take it a moment.
+
+    Severities: https://www.postgresql.org/docs/18/runtime-config-logging.html.
+    """
+    return error.severity_en in _LAST_WORDS
 
 
 def _from_server(error: asyncpg.PostgresError) -> StoreError:

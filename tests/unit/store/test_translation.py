@@ -9,7 +9,7 @@ from asyncpg import exceptions as asyncpg_errors
 from sqlalchemy import exc
 
 from gateway.errors import StoreConflict, StoreError, StoreUnavailable
-from gateway.store.translation import DRIVER_ERRORS, translate
+from gateway.store.translation import DRIVER_ERRORS, ends_connection, translate
 
 SERVER_ERRORS = [
     kind
@@ -99,3 +99,12 @@ def test_a_missing_value_names_its_column() -> None:
     meaning = translate(error)
     assert isinstance(meaning, StoreConflict)
     assert meaning.constraint == "model"
+
+
+@pytest.mark.parametrize(
+    ("severity", "is_over"), [("ERROR", False), ("FATAL", True), ("PANIC", True)]
+)
+def test_a_connection_is_over_when_the_server_says_so(severity: str, is_over: bool) -> None:
+    # What a person reads is in the server's language: only `V` is always English.
+    words = {"S": "SCHWERWIEGEND", "V": severity, "C": "57P01", "M": "terminating connection"}
+    assert ends_connection(asyncpg.PostgresError.new(words)) is is_over
