@@ -82,8 +82,10 @@ class Constraint:
 
     `turn` describes every id to come, up to the one that ends the turn, which is not part of it.
     `answer` is the schema of the final message alone, for engines whose grammars begin only there;
-    None where there is none, or where more than the answer is bound.
+    None where there is none, or where more than the answer is bound. `calls` is how many different
+    calls it tells of: with hundreds of them it takes long to put into an engine's words.
     """
 
     turn: Node
     answer: dict[str, Any] | None = field(default=None, hash=False)
+    calls: int = 0

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -127,6 +128,14 @@ class TokenChunk:
     upstream: str = field(default="", compare=False)
 
 
+HearText = Callable[[int, float], bool]
+"""Hears one id at a time of the event loop's clock, as `Listener.hear` does that goes on.
+
+False: there is more to this id, and nothing was heard. It never raises, nor is a listener full
+behind it.
+"""
+
+
 class Listener(Protocol):
     """Who hears a generation as it comes.
 
@@ -140,6 +149,13 @@ class Listener(Protocol):
     def is_full(self) -> bool: ...
 
     def hear(self, chunk: TokenChunk) -> bool: ...
+
+    def flow(self) -> HearText | None:
+        """A shorter way for the ids that are nothing but more text; None where there is none.
+
+        It serves until it says False, or `hear` is called.
+        """
+        ...
 
     async def room(self) -> None: ...
 
@@ -297,6 +313,13 @@ class TokenParser(Protocol):
         but text of the open segment: the text of each, empty for one of which it would tell none.
 
         The ids behind those are not read; a parser that traces its text reads none.
+        """
+        ...
+
+    @property
+    def spelling(self) -> Callable[[int], bytes] | None:
+        """The bytes of an id, none if it is no text, as long as each id of whole characters is more
+        text of the open segment and nothing else; None where there is more to it.
         """
         ...
 

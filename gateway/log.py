@@ -184,10 +184,8 @@ class Singles:
 
 Portion = Entry | Singles
 """One entry of a log, or some that follow on each other."""
-SINGLES_MAX: Final = 64
-"""Entries in one portion at most: what their events take is small enough to be used again and
-again, where more would be fetched from the system each time, which takes longer than to fold them.
-"""
+SINGLES_MAX: Final = 256
+"""Entries in one portion at most: their deltas fill one write of a stream."""
 
 _TURN_STARTED, _TOKENS, _ALIVE, _TURN_ENDED, _FINISHED, _QUEUED, _HOP = range(1, 8)
 _TOKENS_WITH_LOGPROBS, _HOLD, _REPAIR, _COMPACTED = range(8, 12)
@@ -205,7 +203,6 @@ _ONE_ID: Final = struct.Struct("<BI")
 _ONE_ID_HEAD: Final = _ID_BYTES << _TAG_BITS | _TOKENS
 """The byte before the id of a `Tokens` with one: nothing else begins with it."""
 _ONE_ID_HEADS: Final = bytes([_ONE_ID_HEAD])
-_ID_AFTER_HEAD: Final = struct.Struct("<xI")
 _LOGPROB: Final = struct.Struct("<fB")
 _ALTERNATIVE: Final = struct.Struct("<If")
 _NUMBER_BITS_MAX: Final = 63
@@ -293,7 +290,11 @@ class _Reader:
         heads = content[start : start + whole * _ONE_ID.size : _ONE_ID.size]
         count = whole - len(heads.lstrip(_ONE_ID_HEADS))
         self._position = end = start + count * _ONE_ID.size
-        return tuple([token for (token,) in _ID_AFTER_HEAD.iter_unpack(content[start:end])])
+        # So do the bytes of their ids: each of the four is copied for all ids at once.
+        ids = bytearray(count * _ID_BYTES)
+        for at in range(_ID_BYTES):
+            ids[at::_ID_BYTES] = content[start + 1 + at : end : _ONE_ID.size]
+        return _unpack_ids(ids)
 
     def take(self, length: int) -> bytes:
         start, self._position = self._position, self._position + length
@@ -452,7 +453,7 @@ def _pack_ids(ids: Sequence[int]) -> bytes:
         raise ValueError(f"an id cannot be packed: {error}") from error
 
 
-def _unpack_ids(content: bytes) -> tuple[int, ...]:
+def _unpack_ids(content: bytes | bytearray) -> tuple[int, ...]:
     count, surplus = divmod(len(content), _ID_BYTES)
     if surplus:
         raise ValueError("ids in a log entry are cut off")

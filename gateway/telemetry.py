@@ -13,25 +13,27 @@ import logging
 import sys
 import traceback
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypedDict, Unpack
 
 import orjson
-import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from typing_extensions import override
 
 from gateway.errors import StartupError, StoreError, UpstreamError
+from gateway.tallies import Counter, Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from structlog.typing import EventDict, Processor, WrappedLogger
+    Event = dict[str, Any]
+    Render = Callable[[Event], str]
 
-M = TypeVar("M", Counter, Gauge, Histogram)
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "json", "console"]
 
@@ -52,8 +54,6 @@ NOISY: Final = ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.
 """Libraries of whom only warnings are of interest."""
 FRAMES_MAX: Final = 40
 _FOR_OPERATORS: Final = (StartupError, StoreError, UpstreamError)
-_OF_ERRORS: Final = frozenset({"error", "exc_info", "_record"})
-"""An event without any of them is of no error; the last one is a library's own record."""
 
 
 class Context(TypedDict, total=False):
@@ -101,56 +101,66 @@ _context: Final[ContextVar[Mapping[str, object]]] = ContextVar("log_context", de
 class EventLog:
     """One line per event: a short sentence and fields."""
 
+    __slots__ = ("_name",)
+
     def __init__(self, name: str) -> None:
         self._name = name
-        self._processors: object = None
-        self._bound: Any = None
 
     def debug(self, event: str, **fields: Unpack[Fields]) -> None:
         """For whoever debugs this package."""
-        self._logger.debug(event, **fields)
+        if outlet.least <= logging.DEBUG:
+            outlet.take("debug", {"logger": self._name, **fields, "event": event})
 
     def info(self, event: str, **fields: Unpack[Fields]) -> None:
         """Normal operation."""
-        self._logger.info(event, **fields)
+        if outlet.least <= logging.INFO:
+            outlet.take("info", {"logger": self._name, **fields, "event": event})
 
     def warning(self, event: str, **fields: Unpack[Fields]) -> None:
         """Worth a look; nobody has noticed yet."""
-        self._logger.warning(event, **fields)
+        if outlet.least <= logging.WARNING:
+            outlet.take("warning", {"logger": self._name, **fields, "event": event})
 
     def error(self, event: str, **fields: Unpack[Fields]) -> None:
         """Somebody did not get what they asked for, and it is not their fault."""
-        self._logger.error(event, **fields)
-
-    @property
-    def _logger(self) -> Any:
-        """Made once, and again when logging was configured anew: each event would cost it twice."""
-        processors = structlog.get_config()["processors"]
-        if processors is not self._processors:
-            self._processors = processors
-            self._bound = structlog.get_logger().bind(logger=self._name)
-        return self._bound
+        outlet.take("error", {"logger": self._name, **fields, "event": event})
 
 
 class _Lines:
-    """Where rendered events go, each in one write.
+    """Where rendered events go, each in one write; `stream` None: what is standard error then.
 
     What cannot be written is lost, as with Python's own logging: a full disk must not end requests.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None, render: Render) -> None:
         self._stream = stream
+        self._render = render
         self._lock = Lock()
 
-    def msg(self, line: str) -> None:
+    def take(self, level: str, event: Event) -> None:
+        line = self._render(_complete(level, event))
+        stream = self._stream or sys.stderr
         try:
             with self._lock:
-                self._stream.write(f"{line}\n")
-                self._stream.flush()
+                stream.write(f"{line}\n")
+                stream.flush()
         except (OSError, ValueError):
             return
 
-    debug = info = warning = error = msg
+
+class _AsEvent(logging.Formatter):
+    """Makes an event of what a library logs."""
+
+    def __init__(self, render: Render) -> None:
+        super().__init__()
+        self._render = render
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        event: Event = {"event": record.getMessage(), "logger": record.name}
+        if isinstance(record.exc_info, tuple):
+            event["error"] = record.exc_info[1]
+        return self._render(_complete(record.levelname.lower(), event))
 
 
 def bind(**context: Unpack[Context]) -> None:
@@ -169,18 +179,9 @@ def configure_logging(
     """Send all events, those of libraries too, to `stream` (default: standard error)."""
     stream = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and stream.isatty())
-    renderer: Processor = (
-        structlog.dev.ConsoleRenderer(colors=colors and stream.isatty())
-        if console
-        else structlog.processors.JSONRenderer(serializer=_json)
-    )
+    render = _console(colors=colors and stream.isatty()) if console else _json
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-            foreign_pre_chain=[structlog.stdlib.add_logger_name, _complete],
-        )
-    )
+    handler.setFormatter(_AsEvent(render))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in NOISY:
         logging.getLogger(noisy).setLevel(max(logging.getLogger().level, logging.WARNING))
@@ -188,31 +189,20 @@ def configure_logging(
     own = logging.getLogger("uvicorn")
     own.handlers.clear()
     own.propagate = True
-    lines = _Lines(stream)
     # Not by way of `logging`, which makes a record of every event and looks for its handlers.
-    structlog.configure(
-        processors=[_complete, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=lambda *_: lines,
-        cache_logger_on_first_use=False,
-    )
+    outlet.least = logging.getLogger().level
+    outlet.take = _Lines(stream, render).take
 
 
-def _complete(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Adds what was bound, the level and the time, and describes an error.
+def _console(*, colors: bool) -> Render:
+    """For people. Imported for them only: with what it imports it is 6 MiB of a process."""
+    from structlog.dev import ConsoleRenderer  # noqa: PLC0415
 
-    One step for all of it: there are two lines for every request.
-    """
-    for name, said in _context.get().items():
-        event.setdefault(name, said)
-    event["level"] = method
-    event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    if _OF_ERRORS.isdisjoint(event):
-        return event
-    return _describe_error(logger, method, event)
+    render = ConsoleRenderer(colors=colors)
+    return lambda event: render(None, event["level"], event)
 
 
-def _json(event: EventDict, **_: object) -> str:
+def _json(event: Event) -> str:
     """One line. What orjson cannot carry (half a surrogate pair in a library's text) is escaped."""
     try:
         return orjson.dumps(event, default=repr).decode()
@@ -220,20 +210,40 @@ def _json(event: EventDict, **_: object) -> str:
         return json.dumps(event, default=repr)
 
 
-def _describe_error(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Exceptions as type and stack, with their text only if it was written for operators."""
-    record = event.get("_record")
-    error = event.pop("error", None)
-    exc_info = event.pop("exc_info", None) or (record.exc_info if record else None)
-    if isinstance(exc_info, tuple):
-        error = error or exc_info[1]
-    if isinstance(error, BaseException):
-        ours = isinstance(error, _FOR_OPERATORS)
-        event["error"] = f"{type(error).__name__}: {error}" if ours else type(error).__name__
-        frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
-        if frames and not ours:
-            event["stack"] = "\n".join(f"{f.filename}:{f.lineno} {f.name}" for f in frames)
+def _complete(level: str, event: Event) -> Event:
+    """Adds what was bound, the level and the time, and describes an error.
+
+    One step for all of it: there are two lines for every request.
+    """
+    for name, said in _context.get().items():
+        event.setdefault(name, said)
+    event["level"] = level
+    event["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    if event.get("error") is not None:
+        _describe_error(event)
     return event
+
+
+def _describe_error(event: Event) -> None:
+    """Exceptions as type and stack, with their text only if it was written for operators."""
+    error = event["error"]
+    ours = isinstance(error, _FOR_OPERATORS)
+    event["error"] = f"{type(error).__name__}: {error}" if ours else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES_MAX:]
+    if frames and not ours:
+        event["stack"] = "\n".join(f"{f.filename}:{f.lineno} {f.name}" for f in frames)
+
+
+@dataclass(slots=True)
+class Outlet:
+    """What is done with an event of at least this level (a number, as in `logging`)."""
+
+    least: int
+    take: Callable[[str, Event], None]
+
+
+outlet: Final = Outlet(logging.WARNING, _Lines(None, _json).take)
+"""The process's own. Until `configure_logging` it tells of what is wrong only."""
 
 
 class Metrics:
@@ -295,7 +305,9 @@ class Metrics:
         self._recomputed = self._counter("recomputed_tokens", "Ids read again because of a hop.")
         self._claims = self._counter("claims", "Runs this process claimed.", "kind")
         self._claims_lost = self._counter("claims_lost", "Claims that another replica took.")
-        self._claims_held = self._gauge("claims_held", "Runs this process holds a claim on.")
+        self._claims_now = 0
+        claims_held = self._gauge("claims_held", "Runs this process holds a claim on.")
+        claims_held.set_function(lambda: self._claims_now)
         self._log_rows = self._counter("log_rows", "Rows of the durable log that were committed.")
         self._log_bytes = self._counter("log_bytes", "Bytes of the durable log committed.")
         self._log_pending = self._gauge("log_pending_bytes", "Bytes not committed yet.")
@@ -311,15 +323,18 @@ class Metrics:
         self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        counter = Counter(f"gateway_{name}_total", text, labels, registry=self.registry)
-        return _remembering(counter)
+        counter = Counter(f"gateway_{name}_total", text, labels)
+        self.registry.register(counter)
+        return counter
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return _remembering(Gauge(f"gateway_{name}", text, labels, registry=self.registry))
+        return Gauge(f"gateway_{name}", text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         """`name` is whole: some are OpenTelemetry's."""
-        return _remembering(Histogram(name, text, labels, buckets=buckets, registry=self.registry))
+        histogram = Histogram(name, text, labels, buckets)
+        self.registry.register(histogram)
+        return histogram
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format, of type `EXPOSITION_TYPE`."""
@@ -332,13 +347,13 @@ class Metrics:
     def request_finished(self, *, status: int, model: str = "", seconds: float) -> None:
         """It was answered. `model` is one this gateway serves, or empty: never free text."""
         self._requests_now -= 1
-        self._requests.labels(str(status), model).inc()
+        self._requests[str(status), model].value += 1
         if model:
-            self._request_seconds.labels(model).observe(seconds)
+            self._request_seconds[(model,)].observe(seconds)
 
     def connection_opened(self) -> None:
         """A client may send requests over a WebSocket."""
-        self._connections.inc()
+        self._connections[()].value += 1
         self._connections_open.inc()
 
     def connection_closed(self) -> None:
@@ -347,11 +362,11 @@ class Metrics:
 
     def first_token(self, *, model: str, seconds: float) -> None:
         """A response's first token, `seconds` after its request."""
-        self._first_token_seconds.labels(model).observe(seconds)
+        self._first_token_seconds[(model,)].observe(seconds)
 
     def response_finished(self, *, status: str, model: str) -> None:
         """A response reached a terminal status."""
-        self._responses.labels(status, model).inc()
+        self._responses[status, model].value += 1
 
     def tokens(
         self, *, model: str, input_tokens: int, cached: int, output: int, reasoning: int
@@ -359,34 +374,32 @@ class Metrics:
         """Token counts of one response; `cached` are part of input, `reasoning` of output."""
         counts = {"input": input_tokens, "cached": cached, "output": output, "reasoning": reasoning}
         for kind, count in counts.items():
-            counter = self._tokens.labels(model, kind)  # which is there from now on, if at 0
-            if count:
-                counter.inc(count)
+            self._tokens[model, kind].value += count  # which is there from now on, if at 0
 
     def client_disconnected(self) -> None:
         """A client left before its response was complete."""
-        self._disconnects.inc()
+        self._disconnects[()].value += 1
 
     def recovered(self, rules: Mapping[str, int]) -> None:
         """How often each recovery rule of the parser fired in one response."""
         for rule, count in rules.items():
-            self._recoveries.labels(rule).inc(count)
+            self._recoveries[(rule,)].value += count
 
     def repaired(self, *, rule: str, upstream: str, voided: int) -> None:
         """The gateway intervened, as `rule` says, in what a backend generates.
 
         It took back `voided` tokens.
         """
-        self._repairs.labels(rule, upstream).inc()
-        self._voided_tokens.labels(upstream).inc(voided)
+        self._repairs[rule, upstream].value += 1
+        self._voided_tokens[(upstream,)].value += voided
 
     def bound_turn(self, upstream: str, kind: Literal["constrained", "held"]) -> None:
         """A turn that has rules goes to a backend that upholds them, or is checked first."""
-        self._bound_turns.labels(upstream, kind).inc()
+        self._bound_turns[upstream, kind].value += 1
 
     def empty_output(self) -> None:
         """A turn ended well and the client saw nothing of it."""
-        self._empty.inc()
+        self._empty[()].value += 1
 
     def upstream_started(self, upstream: str) -> None:
         """A prompt goes to a backend."""
@@ -397,12 +410,12 @@ class Metrics:
 
     def upstream_first_token(self, upstream: str, seconds: float) -> None:
         """Its first token came."""
-        self._upstream_wait.labels(upstream).observe(seconds)
+        self._upstream_wait[(upstream,)].observe(seconds)
 
     def upstream_finished(self, upstream: str, outcome: str) -> None:
         """That attempt is over: `ok`, `unavailable`, `rejected`, `failed` or `cancelled`."""
         self._generations_now[upstream] -= 1
-        self._upstream_requests.labels(upstream, outcome).inc()
+        self._upstream_requests[upstream, outcome].value += 1
 
     def upstream_is_up(self, upstream: str, up: int) -> None:
         """1: the backend takes requests; 0: it does not."""
@@ -410,34 +423,34 @@ class Metrics:
 
     def store_failed(self, kind: str) -> None:
         """Database work failed; `kind` is the class of the error."""
-        self._store_errors.labels(kind).inc()
+        self._store_errors[(kind,)].value += 1
 
     def hopped(self, reason: Literal["backend", "replica"]) -> None:
         """A generation went on elsewhere, because its `backend` or its `replica` had gone."""
-        self._hops.labels(reason).inc()
+        self._hops[(reason,)].value += 1
 
     def recomputed(self, count: int) -> None:
         """So many ids had to be read again, which nobody pays for."""
-        self._recomputed.inc(count)
+        self._recomputed[()].value += count
 
     def claimed(self, count: int, taken_over: int = 0) -> None:
         """`count` runs were claimed here, `taken_over` of them from another replica."""
-        self._claims.labels("begun").inc(count - taken_over)
-        self._claims.labels("taken_over").inc(taken_over)
+        self._claims[("begun",)].value += count - taken_over
+        self._claims[("taken_over",)].value += taken_over
 
     def claim_lost(self) -> None:
         """Another replica took what this one was working on, or ended it."""
-        self._claims_lost.inc()
+        self._claims_lost[()].value += 1
 
     def claims_held(self, count: int) -> None:
         """So many claims are held now."""
-        self._claims_held.set(count)
+        self._claims_now = count
 
     def log_flushed(self, rows: int, size_bytes: int, seconds: float) -> None:
         """A part of the durable log was committed."""
-        self._log_rows.inc(rows)
-        self._log_bytes.inc(size_bytes)
-        self._log_flush_seconds.observe(seconds)
+        self._log_rows[()].value += rows
+        self._log_bytes[()].value += size_bytes
+        self._log_flush_seconds[()].observe(seconds)
 
     def log_pending(self, size_bytes: int) -> None:
         """So many bytes of the durable log wait for their commit."""
@@ -449,14 +462,4 @@ class Metrics:
 
     def notice_heard(self, kind: Literal["log", "work", "ended", "follow"]) -> None:
         """Another replica said that there is something to look at."""
-        self._notices.labels(kind).inc()
-
-
-def _remembering(metric: M) -> M:
-    """The metric, which looks for the child of the same labels only once.
-
-    prometheus_client makes a key of them and takes a lock each time, which is half of the cost of
-    counting. There are few: no label holds anything that a client could invent.
-    """
-    metric.labels = cache(metric.labels)  # type: ignore[method-assign]
-    return metric
+        self._notices[(kind,)].value += 1

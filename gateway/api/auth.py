@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import AuthenticationError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.services.access import Access
@@ -29,10 +31,23 @@ class Authentication:
         self._app = app
         self._access = access
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in {"http", "websocket"} and scope["path"] not in PUBLIC_PATHS:
-            scope["authenticate"] = partial(self._access.authenticate, _bearer_key(scope))
-            scope["principal"] = await scope["authenticate"]()
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Nearly always the key is known, and there is nothing to wait for. Raises what
+        `authenticate` does, then or when it is awaited.
+        """
+        if scope["type"] not in {"http", "websocket"} or scope["path"] in PUBLIC_PATHS:
+            return self._app(scope, receive, send)
+        secret = _bearer_key(scope)
+        if scope["type"] == "websocket":
+            scope["authenticate"] = partial(self._access.authenticate, secret)
+        principal = self._access.known(secret)
+        if principal is None:
+            return self._ask(secret, scope, receive, send)
+        scope["principal"] = principal
+        return self._app(scope, receive, send)
+
+    async def _ask(self, secret: str, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["principal"] = await self._access.authenticate(secret)
         await self._app(scope, receive, send)
 
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from gateway.api.writing import begin
 from gateway.errors import InvalidRequest, PayloadTooLarge
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope
+
+WHOLE_BODY: Final = "gateway.whole_body"
+"""The ASGI extension of a server that has a `TakeBody`: `{"take": ...}`."""
+
+TakeBody = Callable[[], bytes | None]
+"""Takes all of a request's body, once. None, and nothing was taken: it has not come, or its client
+waits to be asked for it, and `receive` is to be called.
+"""
 
 
 class ClientDisconnected(Exception):
@@ -27,8 +36,12 @@ async def read_body(scope: Scope, receive: Receive, *, bytes_max: int, timeout_s
             raise InvalidRequest("Compressed request bodies are not accepted; send plain JSON.")
         if name == b"content-length" and value.isdigit() and int(value) > bytes_max:
             raise _too_large(bytes_max)
+    whole = _whole(scope)
+    if whole is not None:
+        if len(whole) > bytes_max:
+            raise _too_large(bytes_max)
+        return whole
     body = bytearray()
-    # A short body came with its head: then there is nothing to wait for, and to be timed.
     rest = begin(_read(receive, body, bytes_max))
     try:
         if rest is not None:
@@ -39,6 +52,12 @@ async def read_body(scope: Scope, receive: Receive, *, bytes_max: int, timeout_s
             f"The request body did not arrive within {timeout_s:g} seconds. Please send it again."
         ) from None
     return bytes(body)
+
+
+def _whole(scope: Scope) -> bytes | None:
+    """A short body, which came with its head: there is nothing to wait for, and to be timed."""
+    extension = (scope.get("extensions") or {}).get(WHOLE_BODY)
+    return None if extension is None else extension["take"]()
 
 
 async def _read(receive: Receive, body: bytearray, bytes_max: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.api.body import ClientDisconnected
@@ -24,51 +23,84 @@ It spares a request the task that `receive` needs to say the same.
 """
 
 
+class _Absence:
+    """What the loss of a connection does: the task that works for it is cancelled, once."""
+
+    __slots__ = ("_is_over", "_task", "is_noticed")
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._is_over = False
+        self.is_noticed = False
+
+    def notice(self) -> None:
+        """The client has gone: cancel the task when it sleeps. One that runs just now may be at
+        its end, and then nothing must be left that would cancel it later.
+        """
+        asyncio.get_running_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        if not self._is_over and not self.is_noticed and self._task is not None:
+            self.is_noticed = True
+            self._task.cancel()
+
+    def settle(self) -> bool:
+        """The work is over, however it ended. Whether the task was cancelled for this alone."""
+        self._is_over = True
+        return self.is_noticed and self._task is not None and not self._task.uncancel()
+
+
 async def while_connected(scope: Scope, receive: Receive, work: Coroutine[Any, Any, None]) -> None:
     """Do `work` unless the client goes away first: then cancel it and raise `ClientDisconnected`.
 
     The request body must have been read: whatever `receive` brings next is the disconnect.
     """
     extension = (scope.get("extensions") or {}).get(CONNECTION)
-    working = asyncio.timeout(None)
     if extension is not None:
-        failure = await _outcome(working, work, extension["watch"])
-    else:
-        async with asyncio.TaskGroup() as group:
-            watching = group.create_task(_watch(receive, working))
-            failure = await _outcome(working, work, _nobody)
-            watching.cancel()
-    if working.expired():
-        raise ClientDisconnected
+        await _watched(work, extension["watch"])
+        return
+    failure = None
+    async with asyncio.TaskGroup() as group:
+        watch = _Watching(receive, group)
+        try:
+            await _watched(work, watch)
+        except Exception as error:  # noqa: BLE001 - raised again, outside of the group
+            failure = error
     if failure is not None:
         raise failure
 
 
-async def _outcome(
-    working: asyncio.Timeout, work: Coroutine[Any, Any, None], watch: Watch
-) -> Exception | None:
-    """What `work` raised, to be raised where no group of tasks wraps it up."""
+async def _watched(work: Coroutine[Any, Any, None], watch: Watch) -> None:
+    absence = _Absence()
+    watch(absence.notice)
     try:
-        async with working:
-            watch(partial(_expire, working))
-            try:
-                await work
-            finally:
-                watch(None)
-    except Exception as error:  # noqa: BLE001 - raised again by the caller
-        return error
-    return None
+        await work
+    except BaseException:
+        if absence.settle():
+            raise ClientDisconnected from None
+        raise
+    else:
+        if absence.settle():
+            raise ClientDisconnected
+    finally:
+        watch(None)
 
 
-async def _watch(receive: Receive, working: asyncio.Timeout) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    _expire(working)
+class _Watching:
+    """`Watch` of a server that only tells through `receive`: it takes a task to listen."""
 
+    def __init__(self, receive: Receive, group: asyncio.TaskGroup) -> None:
+        self._receive = receive
+        self._group = group
+        self._listening: asyncio.Task[None] | None = None
 
-def _nobody(_: Callable[[], None] | None) -> None:
-    """There is a task that watches."""
+    def __call__(self, when_lost: Callable[[], None] | None) -> None:
+        if when_lost is not None:
+            self._listening = self._group.create_task(self._listen(when_lost))
+        elif self._listening is not None:
+            self._listening.cancel()
 
-
-def _expire(working: asyncio.Timeout) -> None:
-    working.reschedule(asyncio.get_running_loop().time())
+    async def _listen(self, when_lost: Callable[[], None]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        when_lost()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -117,11 +116,7 @@ class CreateEndpoint:
         # All is ready when the first token comes.
         stream = EventStream(scope, send, self._stream_limits, asked.encoder(scope))
         headers = _headers(asked, generation)
-        try:
-            async with asyncio.timeout(self._reading.limits.start_grace_s):
-                await generation.produced()
-        except TimeoutError:
-            pass
+        await generation.produced(self._reading.limits.start_grace_s)
         await stream.write(generation.play, headers=headers, comments=generation.is_durable)
 
 

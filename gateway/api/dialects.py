@@ -8,17 +8,19 @@ was created through the other.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.api import sse
+from gateway.api import sse, sse_runs
 from gateway.protocol import open_responses
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from gateway.protocol.deltas import Deltas
     from gateway.protocol.events import Event
     from gateway.tenancy import Dialect
 
@@ -32,14 +34,14 @@ class DialectPaths:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] in {"http", "websocket"}:
             base = scope.get("root_path", "") + BASE_PATH
             # Routes are looked up by what follows the root path; logs and errors show all of it.
             if scope["path"].startswith(f"{base}/v1/"):
                 scope["root_path"] = base
                 scope["dialect"] = "openresponses"
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
 
 
 def spoken(scope: Scope) -> Dialect:
@@ -52,7 +54,7 @@ def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encode:
     """How the client of a stream is shown events."""
     if spoken(scope) == "openai":
         return sse.obfuscated if obfuscate else sse.plain
-    return partial(_frame, obfuscate=obfuscate)
+    return _OpenResponses(sse.obfuscated if obfuscate else sse.plain)
 
 
 def body(scope: Scope, content: bytes) -> bytes:
@@ -70,7 +72,17 @@ def data(scope: Scope, event: Event) -> bytes:
     return shown.data if shown else b""
 
 
-def _frame(event: Event, *, obfuscate: bool) -> bytes:
+class _OpenResponses:
     """What is left out is a sign of life all the same: a comment."""
-    shown = open_responses.shown(event)
-    return sse.frame(shown, obfuscate=obfuscate) if shown else sse.COMMENT
+
+    def __init__(self, encode: sse.Encode) -> None:
+        self._encode = encode
+
+    def __call__(self, event: Event) -> bytes:
+        shown = open_responses.shown(event)
+        return self._encode(shown) if shown else sse.COMMENT
+
+    def run(self, deltas: Deltas) -> bytes:
+        """`sse_runs.EncodesRuns`"""
+        shown = open_responses.shown_deltas(deltas)
+        return sse_runs.ENCODERS[self._encode](shown) if shown else sse.COMMENT * len(deltas)

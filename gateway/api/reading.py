@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.api.body import read_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from starlette.types import Receive, Scope
 
@@ -37,13 +37,13 @@ class Reading:
     input_limits: InputLimits
     strict: bool
 
-    async def body(self, scope: Scope, receive: Receive) -> bytes:
+    def body(self, scope: Scope, receive: Receive) -> Coroutine[Any, Any, bytes]:
         """All of it. Raises what `read_body` raises."""
         limits = self.limits
-        return await read_body(
+        return read_body(
             scope, receive, bytes_max=limits.body_bytes_max, timeout_s=limits.body_timeout_s
         )
 
-    async def parsed(self, body: bytes, parse: Callable[[bytes], T]) -> T:
+    def parsed(self, body: bytes, parse: Callable[[bytes], T]) -> Coroutine[Any, Any, T]:
         """What `parse` makes of a body. Raises what it raises."""
-        return await self.threads.run(partial(parse, body), size_bytes=len(body))
+        return self.threads.run(partial(parse, body), size_bytes=len(body))

@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from gateway.api.websocket.endpoint import Elsewhere
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -91,10 +91,10 @@ class ShortWay:
         self._app = app
         self._posts = posts
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         app = self._app
         # Below a root path it is the rest of the path that counts: the router knows how.
         is_plain = scope["type"] == "http" and not scope.get("root_path")
         if is_plain and scope["method"] == "POST":
             app = self._posts.get(scope["path"], app)
-        await app(scope, receive, send)
+        return app(scope, receive, send)

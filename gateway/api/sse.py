@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import DeltaPattern, ShowDelta
 
     Encode = Callable[[Event], bytes]
     """How one client is shown an event: as whole frames, one, several or none."""
@@ -39,7 +43,6 @@ _STARTS: Final = len(_POOL) - PADDING_STEP
 _STRIDE: Final = 2741
 """Shares no divisor with the number of starts: neighbours differ, and all are used."""
 
-
 _heads: Final[dict[str, bytes]] = {}
 """What stands before the data of each type of event; types are few."""
 
@@ -58,6 +61,29 @@ def obfuscated(event: Event) -> bytes:
     start = event.sequence_number * _STRIDE % _STARTS
     padding = _POOL[start : start + PADDING_STEP - length % PADDING_STEP]
     return b"".join((head, event.data[:-1], b',"obfuscation":"', padding, b'"}\n\n'))
+
+
+def delta_writer(
+    encode: Encode, pattern: DeltaPattern, write: Callable[[bytes], bool]
+) -> ShowDelta | None:
+    """Writes what `encode` makes of deltas; None for one whose frames are not known here."""
+    head = b"event: %b\ndata: %b" % (pattern.type.encode(), pattern.before)
+    between, behind = pattern.between, pattern.behind + b"\n\n"
+    middle = pattern.behind[:-1] + b',"obfuscation":"'
+    dumps, join = orjson.dumps, b"".join
+
+    def write_plain(number: int, text: str) -> bool:
+        return write(join((head, b"%d" % number, between, dumps(text), behind)))
+
+    def write_obfuscated(number: int, text: str) -> bool:
+        start = number * _STRIDE % _STARTS
+        padding = _POOL[start : start + PADDING_STEP - len(text) % PADDING_STEP]
+        number_ = b"%d" % number
+        return write(join((head, number_, between, dumps(text), middle, padding, b'"}\n\n')))
+
+    if encode is plain:
+        return write_plain
+    return write_obfuscated if encode is obfuscated else None
 
 
 def frame(event: Event, *, obfuscate: bool) -> bytes:
@@ -92,9 +118,35 @@ def writes(events: Sequence[Event], encode: Encode, *, bytes_max: int) -> Iterat
         yield rest
 
 
+def head(type_: str) -> bytes:
+    """What stands before the data of an event of this type."""
+    return _heads.get(type_) or _head(type_)
+
+
 def _head(type_: str) -> bytes:
     head = _heads[type_] = b"event: %b\ndata: " % type_.encode()
     return head
+
+
+def paddings(sequence_number: int, delta_lengths: Collection[int]) -> list[bytes]:
+    """The padding of each of some deltas that follow on each other, from this number on."""
+    size = len(delta_lengths) * PADDING_STEP
+    begin = sequence_number % _STARTS * PADDING_STEP
+    # Those of the next numbers, each as long as it can be: nothing is left but to shorten each.
+    found = _every_padding()[begin : begin + size]
+    while len(found) < size:
+        found += _every_padding()[: size - len(found)]
+    starts = range(0, size, PADDING_STEP)
+    return [
+        found[start : start + PADDING_STEP - length % PADDING_STEP]
+        for start, length in zip(starts, delta_lengths, strict=True)
+    ]
+
+
+@cache
+def _every_padding() -> bytes:
+    """The longest padding of each number, after which they begin anew."""
+    return b"".join([_padding(number, 0) for number in range(_STARTS)])
 
 
 def _padding(sequence_number: int, delta_length: int) -> bytes:

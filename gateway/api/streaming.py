@@ -9,20 +9,26 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from gateway.api import sse
+from gateway.api import sse, sse_runs
 from gateway.api.body import ClientDisconnected
 from gateway.api.writing import Later, begin, part_writer
+from gateway.protocol.deltas import Deltas
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Iterator
+    from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
     from starlette.types import Scope, Send
 
     from gateway.api.sse import Encode
+    from gateway.api.sse_runs import EncodeRun
     from gateway.protocol.events import Event
-    from gateway.protocol.showing import Play
+    from gateway.protocol.showing import DeltaPattern, Play, ShowDelta
+
+
+RUN_FRAME_BYTES: Final = 256
+"""About what the frame of a delta has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,7 @@ class EventStream:
         self._write_part = part_writer(scope)
         self._limits = limits
         self._encode = encode
+        self._encode_run = sse_runs.encoder(encode)
         self._clock = asyncio.get_running_loop().time
         self._written_at = self._clock()
 
@@ -71,7 +78,7 @@ class EventStream:
         if comments:
             await self._play_with_comments(play)
         else:
-            await play(self._show)
+            await play(self)
         await self._send({"type": "http.response.body", "body": b""})
 
     async def _play_with_comments(self, play: Play) -> None:
@@ -81,7 +88,7 @@ class EventStream:
             with _Comments(self, group, playing):
                 try:
                     async with playing:
-                        await play(self._show)
+                        await play(self)
                 except Exception as error:  # noqa: BLE001 - raised again, outside of the group
                     failure = error
         if playing.expired():
@@ -89,7 +96,10 @@ class EventStream:
         if failure is not None:
             raise failure
 
-    def _show(self, events: list[Event]) -> Awaitable[None] | None:
+    def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
+        """`gateway.protocol.showing.Show`: write events."""
+        if isinstance(events, Deltas) and self._encode_run is not None:
+            return self._write_all(self._runs(events, self._encode_run))
         if len(events) == 1 and events[0].delta_length:
             # Nearly always it is one more delta, and its client keeps up.
             frames = self._encode(events[0])
@@ -100,6 +110,16 @@ class EventStream:
         bytes_max = self._limits.write_bytes_max
         chunks = sse.writes(events, self._encode, bytes_max=bytes_max) if events else [sse.DONE]
         return self._write_all(iter(chunks))
+
+    def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
+        """`gateway.protocol.showing.ShowsDeltas`: write deltas that nobody makes events of."""
+        return sse.delta_writer(self._encode, pattern, self._write_part)
+
+    def _runs(self, deltas: Deltas, encode: EncodeRun) -> Iterator[bytes]:
+        """Their frames, so many together as take about as much as one write may."""
+        together = max(1, self._limits.write_bytes_max // RUN_FRAME_BYTES)
+        for start in range(0, len(deltas), together):
+            yield encode(deltas.part(start, start + together))
 
     def _write_all(self, chunks: Iterator[bytes]) -> Awaitable[None] | None:
         for chunk in chunks:

@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from gateway.checking.checker import Checker, CheckLimits
+from gateway.checking.kept import KeptDocuments
+from gateway.checking.loading import is_loaded, load
 
-__all__ = ["CheckLimits", "Checker"]
+__all__ = ["CheckLimits", "Checker", "KeptDocuments", "is_loaded", "load"]

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.checking.cost import patterns_in
-from gateway.checking.documents import Document, UnusableSchema
-from gateway.checking.languages import Language, UnusableGrammar
+from gateway.checking.unusable import UnusableGrammar, UnusableSchema
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
+from gateway.pacing import paced
 from gateway.protocol.calls import call_fields
 
 if TYPE_CHECKING:
+    from gateway.checking.documents import Document
+    from gateway.checking.kept import KeptDocuments
+    from gateway.checking.languages import Language
     from gateway.protocol.rules import OutputRules, ToolRule
 
 _FAULT_CHARS_MAX: Final = 300
@@ -39,27 +42,60 @@ class Checker:
     A compiled checker may be used by several threads, one after the other.
     """
 
-    def __init__(self, rules: OutputRules, limits: CheckLimits = _DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        rules: OutputRules,
+        limits: CheckLimits = _DEFAULT_LIMITS,
+        *,
+        kept: KeptDocuments | None = None,
+        scope: bytes = b"",
+    ) -> None:
+        """`kept` are the schemas that were compiled before, those of this `scope` for it."""
         self._rules = rules
         self._limits = limits
+        self._kept = kept
+        self._scope = scope
         self._answer: Document | None = None
         self._calls: dict[str, Document | Language] = {}
+        self.is_compiled = False
+        """There is nothing left that would have to be compiled at first use."""
 
     def compile(self) -> None:
         """CPU work, for a thread.
 
         Raises `InvalidRequest` with `param` when a schema or a grammar cannot be used.
         """
+        if self.is_compiled:
+            return
+        self._find_kept()
         self._bound_patterns()
         self._answer_document()
-        for name, tool in self._rules.tools.items():
+        for name, tool in paced(self._rules.tools.items()):
             if tool.is_checked:
                 self._call_check(name, tool)
+        self.is_compiled = True
+
+    def _find_kept(self) -> None:
+        """Take what was compiled before."""
+        if self._kept is None:
+            return
+        if self._rules.answer is not None:
+            self._answer = self._kept.get(self._scope, self._rules.answer.demand)
+        for name, tool in paced(self._rules.tools.items()):
+            if tool.schema is not None and (found := self._kept.get(self._scope, tool.schema)):
+                self._calls[name] = found
 
     def _bound_patterns(self) -> None:
-        """Raises `InvalidRequest` for more regular expressions than may be compiled."""
-        schemas = [tool.schema for tool in self._rules.tools.values() if tool.schema is not None]
-        if self._rules.answer is not None:
+        """Raises `InvalidRequest` for more regular expressions than may be compiled; what is kept
+        has none.
+        """
+        tools = self._rules.tools.items()
+        schemas = [
+            tool.schema
+            for name, tool in tools
+            if tool.schema is not None and name not in self._calls
+        ]
+        if self._rules.answer is not None and self._answer is None:
             schemas.append(self._rules.answer.demand)
         patterns = sum(len(patterns_in(schema)) for schema in schemas)
         if patterns > self._limits.patterns_max:
@@ -85,7 +121,7 @@ class Checker:
             return None
         if tool.is_checked:
             check = self._call_check(name, tool)
-            checked = _input(tool, name, arguments) if isinstance(check, Language) else arguments
+            checked = _input(tool, name, arguments) if tool.grammar is not None else arguments
             if fault := check.fault(checked):
                 return _short(fault)
         return _shape_fault(tool, name, arguments)
@@ -108,11 +144,18 @@ class Checker:
 
     def _compiled(self, tool: ToolRule) -> Document | Language:
         if tool.grammar is not None:
+            from gateway.checking.languages import Language
+
             return Language(tool.grammar, seconds_max=self._limits.grammar_seconds_max)
         return self._document(tool.schema or {})
 
     def _document(self, schema: dict[str, object]) -> Document:
-        return Document(schema, work_max=self._limits.work_max)
+        from gateway.checking.documents import Document
+
+        document = Document(schema, work_max=self._limits.work_max)
+        if self._kept is not None:
+            self._kept.put(self._scope, schema, document)
+        return document
 
 
 def _input(tool: ToolRule, name: str, arguments: str) -> str:

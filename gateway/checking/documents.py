@@ -11,6 +11,9 @@ import orjson
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
 from gateway.checking.cost import Cost, ForeignReference, TooMuchWork, count_references, patterns_in
+from gateway.checking.parts import parts_of
+from gateway.checking.unusable import UnusableSchema
+from gateway.pacing import paced
 
 PATTERNS_MAX: Final = 256
 """In one schema. The library compiles them without letting other threads run."""
@@ -27,10 +30,6 @@ _NO_REGEX: Final = 'is not a "regex"'
 _TOO_MUCH: Final = "it is too large to be checked against its schema"
 
 
-class UnusableSchema(ValueError):
-    """Not a schema, or one that cannot be used here. The message is a short clause."""
-
-
 class Document:
     """What a JSON text has to be. Never asks anybody else for a part of the schema.
 
@@ -38,14 +37,13 @@ class Document:
     """
 
     def __init__(self, schema: dict[str, Any], *, work_max: int) -> None:
+        """`has_patterns`: what it takes of memory cannot be told from the length of the schema."""
         try:
             self._cost = Cost(schema, work_max)
-            self._validator = Draft202012Validator(
-                schema,
-                offline=True,
-                mask="it",
-                pattern_options=_regex_options(len(patterns_in(schema))),
-            )
+            patterns = len(patterns_in(schema))
+            self.has_patterns = patterns > 0
+            options = _regex_options(patterns)
+            self._validators = [_compiled(part, options) for part in paced(parts_of(schema))]
             self._cost.of(None)
             if count_references(schema) > REFERENCES_MAX:
                 raise UnusableSchema(f"it has more than {REFERENCES_MAX} references")
@@ -68,15 +66,24 @@ class Document:
             if _names_twice(text):
                 return "it gives a member of an object twice"
             work = self._cost.of(value)
-            if self._validator.is_valid(value):
-                return None
+            broken = (each for each in paced(self._validators) if not each.is_valid(value))
+            first = next(broken, None)
         except (TooMuchWork, RecursionError, ValueError):
             return _TOO_MUCH
-        return self._explained(value) if work <= _EXPLAINED_MAX else "it does not match its schema"
+        if first is None:
+            return None
+        return (
+            _explained(first, value) if work <= _EXPLAINED_MAX else "it does not match its schema"
+        )
 
-    def _explained(self, value: object) -> str:
-        error = next(self._validator.iter_errors(value))
-        return f"{_place(error)}: {_line(error.message)}"
+
+def _compiled(part: dict[str, Any], options: RegexOptions) -> Draft202012Validator:
+    return Draft202012Validator(part, offline=True, mask="it", pattern_options=options)
+
+
+def _explained(validator: Draft202012Validator, value: object) -> str:
+    error = next(validator.iter_errors(value))
+    return f"{_place(error)}: {_line(error.message)}"
 
 
 def _meant(error: ValidationError) -> str:

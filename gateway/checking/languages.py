@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from gateway.checking.unusable import UnusableGrammar
+
 if TYPE_CHECKING:
     from gateway.protocol.rules import TextGrammar
 
@@ -35,10 +37,6 @@ class _Bytes:
 
 
 _TOKENIZER: Final = LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])
-
-
-class UnusableGrammar(ValueError):
-    """Not a grammar, or one that cannot be used here. The message is a short clause."""
 
 
 class Language:

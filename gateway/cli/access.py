@@ -31,7 +31,7 @@ TenantName = Annotated[str, typer.Argument(help="Letters, digits, '.', '_' and '
 def create_tenant(name: TenantName, config: Config = None) -> None:
     """Create a tenant. Nothing of one tenant is ever visible to another."""
     run(_create_tenant(load_settings(config), name))
-    terminal.out.print(f"tenant {name} created; next: harmony-gateway keys create {name}")
+    terminal.show(f"tenant {name} created; next: harmony-gateway keys create {name}")
 
 
 async def _create_tenant(settings: Settings, name: str) -> None:
@@ -48,7 +48,7 @@ def list_tenants(config: Config = None, json_: Json = False) -> None:
             {"name": one.name, "id": str(one.id), **_times(one.created_at, one.disabled_at)}
             for one in found
         ]
-        terminal.out.print(json.dumps(rows))
+        terminal.show(json.dumps(rows))
         return
     terminal.table(
         ("NAME", "CREATED", "STATE"),
@@ -60,7 +60,7 @@ def list_tenants(config: Config = None, json_: Json = False) -> None:
 def disable_tenant(name: TenantName, config: Config = None) -> None:
     """Disable a tenant: its keys stop working within auth.key_cache_ttl_s."""
     run(_disable_tenant(load_settings(config), name))
-    terminal.out.print(f"tenant {name} disabled")
+    terminal.show(f"tenant {name} disabled")
 
 
 async def _disable_tenant(settings: Settings, name: str) -> None:
@@ -83,10 +83,10 @@ def create_key(
     key, secret = run(_create_key(load_settings(config), tenant, name, dialect))
     if json_:
         made = {"id": str(key.id), "name": key.name, "dialect": key.dialect, "key": secret}
-        terminal.out.print(json.dumps(made))
+        terminal.show(json.dumps(made))
         return
-    terminal.out.print(secret)
-    terminal.err.print(f"key {name} of tenant {tenant}; it will not be shown again")
+    terminal.show(secret)
+    terminal.note(f"key {name} of tenant {tenant}; it will not be shown again")
 
 
 async def _create_key(
@@ -117,7 +117,7 @@ def list_keys(
             }
             for one in found
         ]
-        terminal.out.print(json.dumps(rows))
+        terminal.show(json.dumps(rows))
         return
     terminal.table(
         ("TENANT", "NAME", "KEY", "ID", "DIALECT", "CREATED", "STATE"),
@@ -148,7 +148,7 @@ def disable_key(
 ) -> None:
     """Disable an API key: it stops working within auth.key_cache_ttl_s."""
     disabled = run(_disable_key(load_settings(config), key))
-    terminal.out.print(f"key {disabled.name} (…{disabled.hint}) disabled")
+    terminal.show(f"key {disabled.name} (…{disabled.hint}) disabled")
 
 
 async def _disable_key(settings: Settings, key: str) -> ApiKey:

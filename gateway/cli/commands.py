@@ -32,7 +32,7 @@ commands.add_typer(access.keys, name="keys")
 
 def _show_version(asked: bool) -> None:
     if asked:
-        terminal.out.print(f"harmony-gateway {__version__}")
+        terminal.show(f"harmony-gateway {__version__}")
         raise typer.Exit
 
 

@@ -27,7 +27,7 @@ def check(config: options.Config = None, json_: options.Json = False) -> None:
         "database": "external" if settings.database.url else "embedded",
     }
     if json_:
-        terminal.out.print(json.dumps({"ok": True, **found}))
+        terminal.show(json.dumps({"ok": True, **found}))
         return
     terminal.step(terminal.OK, "valid", "the configuration has no mistakes")
     for name, value in found.items():
@@ -39,13 +39,13 @@ def check(config: options.Config = None, json_: options.Json = False) -> None:
 def env(json_: options.Json = False) -> None:
     """List every environment variable with its default and meaning."""
     if json_:
-        terminal.out.print(json.dumps([asdict(row) for row in rows()]))
+        terminal.show(json.dumps([asdict(row) for row in rows()]))
         return
     for row in rows():
-        terminal.out.print(f"# {row.description}\n{row.name}={row.default}\n")
+        terminal.show(f"# {row.description}\n{row.name}={row.default}\n")
 
 
 @commands.command("example")
 def print_example() -> None:
     """Print an annotated configuration file: `harmony-gateway config example > gateway.yaml`."""
-    terminal.out.print(example(), end="")
+    terminal.show(example(), end="")

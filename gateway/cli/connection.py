@@ -6,26 +6,28 @@ envelope and a request id, which is logged.
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, cast
-from weakref import ref
+from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import unquote
 
+import httptools
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway import ids
+from gateway.api.body import WHOLE_BODY
 from gateway.api.connection import CONNECTION
 from gateway.api.errors import INVALID_REQUEST, OVERLOADED, SERVER_ERROR, envelope
 from gateway.api.writing import BODY_PART
+from gateway.cli.answering import Answer
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from starlette.types import Receive, Scope, Send
-    from uvicorn._types import ASGI3Application
+    from uvicorn._types import ASGI3Application, HTTPScope
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 NO_REQUEST: Final = (
@@ -85,27 +87,78 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._refuse(HTTPStatus.BAD_REQUEST, NO_REQUEST)
 
     @override
+    def on_message_begin(self) -> None:
+        """The scope is made when the head is complete, all of it."""
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+
+    @override
     def on_headers_complete(self) -> None:
+        """Have the request answered, or queued behind the one before it on the connection."""
         self._reading_head = False
         self._stop_head_timer()
-        super().on_headers_complete()
+        http_version = self.parser.get_http_version()
+        scope = self._new_scope(http_version)
+        self.scope = cast("HTTPScope", scope)
+        if self.parser.should_upgrade() and self._should_upgrade():
+            return
+        answer = Answer(
+            scope,
+            self.transport,
+            self.flow,
+            default_headers=self.server_state.default_headers,
+            expects_continue=self.expect_100_continue,
+            keep_alive=http_version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+            logger=self.logger,
+            loop=self.loop,
+        )
+        scope["extensions"] = {
+            BODY_PART: {"write": answer.write_part},
+            CONNECTION: {"watch": self._watch},
+            WHOLE_BODY: {"take": answer.take_body},
+        }
+        before, self.cycle = self.cycle, cast("RequestResponseCycle", answer)
+        app = _REFUSE_ONE_MORE if self._is_one_too_many() else self.app
+        if before is None or before.response_complete:  # type: ignore[redundant-expr]
+            self._start_asgi_task(self.cycle, app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, app))
+
+    def _new_scope(self, http_version: str) -> Scope:
+        """The scope of the request whose head is complete (ASGI HTTP 2.3)."""
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        if "%" in path:
+            path = unquote(path)
+        return {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": http_version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": self.root_path,
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+            "method": self.parser.get_method().decode("ascii"),
+            "path": self.root_path + path,
+            "raw_path": self.root_path.encode("ascii") + url.path,
+            "query_string": url.query or b"",
+        }
+
+    def _is_one_too_many(self) -> bool:
+        """More connections, or requests, than the server takes."""
+        limit = self.limit_concurrency
+        if limit is None or (len(self.connections) < limit and len(self.tasks) < limit):
+            return False
+        self.logger.warning("Exceeded concurrency limit.")
+        return True
 
     @override
     def on_message_complete(self) -> None:
         self._reading_head, self._head_bytes = True, 0
         super().on_message_complete()
-
-    @override
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """An application that is not ours is uvicorn's, which refuses a connection too many."""
-        cycle.transport = HeadHolder(cycle, self.loop)
-        # Weak, because the cycle refers to the scope.
-        write = partial(write_part, ref(cycle))
-        cast("dict[str, Any]", cycle.scope)["extensions"] = {
-            BODY_PART: {"write": write},
-            CONNECTION: {"watch": self._watch},
-        }
-        super()._start_asgi_task(cycle, app if app is self.app else _REFUSE_ONE_MORE)
 
     def _watch(self, when_lost: Callable[[], None] | None) -> None:
         """`gateway.api.connection.Watch`: requests of one connection come one after the other."""
@@ -127,60 +180,6 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
-
-
-class HeadHolder(asyncio.Transport):
-    """Holds the head of an answer until there is some of its body, or this turn of the loop ends.
-
-    So the two leave in one system call, which is a good part of what a short answer costs. Then the
-    answer has its transport back.
-    """
-
-    def __init__(self, cycle: RequestResponseCycle, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        self._cycle = cycle
-        self._transport = cycle.transport
-        self._loop = loop
-        self._head = b""
-
-    @override
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._head:
-            self._let_go(data)
-        else:
-            self._head = bytes(data)
-            self._loop.call_soon(self._let_go)
-
-    @override
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    @override
-    def close(self) -> None:
-        self._let_go()
-        self._transport.close()
-
-    def _let_go(self, data: bytes | bytearray | memoryview = b"") -> None:
-        self._cycle.transport = self._transport
-        head, self._head = self._head, b""
-        if head and not self._transport.is_closing():
-            self._transport.write(b"".join((head, data)))
-
-
-def write_part(answer: ref[RequestResponseCycle], part: bytes) -> bool:
-    """`gateway.api.writing.WritePart`: what uvicorn does with a chunk of an answer's body."""
-    cycle = answer()
-    if (
-        cycle is None
-        or cycle.flow.write_paused
-        or cycle.disconnected
-        or not cycle.chunked_encoding  # the head is not written, or says how long the body is
-        or cycle.response_complete
-        or not part
-    ):
-        return False
-    cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
-    return True
 
 
 def bounded(head_bytes_max: int, head_timeout_s: float) -> type[BoundedHeadProtocol]:

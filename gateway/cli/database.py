@@ -51,7 +51,7 @@ def current(config: Config = None) -> None:
     """Show the database's revision and the one this release needs. Exit code 1: they differ."""
     settings = load_settings(config)
     found, needed = run(_revision(settings)), REVISION
-    terminal.out.print(f"database {found or 'never migrated'}, needed {needed}")
+    terminal.show(f"database {found or 'never migrated'}, needed {needed}")
     if found != needed:
         raise typer.Exit(1)
 
@@ -75,7 +75,7 @@ def maintain(config: Config = None, json_: Json = False) -> None:
     """
     report = run(_maintain(load_settings(config)))
     if json_:
-        terminal.out.print(json.dumps(asdict(report)))
+        terminal.show(json.dumps(asdict(report)))
         return
     days = f"{report.days_made} days made, {report.days_dropped} dropped"
     busy = f", {report.days_busy} in use: later" if report.days_busy else ""

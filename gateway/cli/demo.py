@@ -68,7 +68,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
     from gateway.simulator.app import create_simulator
 
     started = time.perf_counter()
-    terminal.out.print(f"Harmony Gateway {__version__}: the Responses API for gpt-oss\n")
+    terminal.show(f"Harmony Gateway {__version__}: the Responses API for gpt-oss\n")
     with _listen(port) as listener, listen(HOST, 0, BACKLOG) as backend_listener:
         options = SimulatorOptions()
         simulator = Server(create_simulator(options), backend_listener, ServerSettings())
@@ -93,7 +93,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
             await _answer(base_url, key, options.models[0])
             _invite(environment, options.models[0])
             if not once:
-                terminal.out.print("\n  Ctrl-C ends it. Requests:\n")
+                terminal.show("\n  Ctrl-C ends it. Requests:\n")
                 await until_stopped(gateway, simulator)
 
 
@@ -183,7 +183,7 @@ async def _answer(base_url: str, key: str, model: str) -> None:
 
 def _invite(environment: Path, model: str) -> None:
     body = json.dumps({"model": model, "input": QUESTION, "stream": True})
-    terminal.out.print(f"""
+    terminal.show(f"""
   The answers are scripted; for real ones point the gateway at vLLM (README).
   Try it in another terminal:
 

@@ -60,13 +60,13 @@ def doctor(config: Config = None, json_: Json = False) -> None:
     ok = all(finding.ok for finding in findings)
     if json_:
         body = {"ok": ok, "findings": [asdict(finding) for finding in findings]}
-        terminal.out.print(json.dumps(body))
+        terminal.show(json.dumps(body))
     else:
         for finding in findings:
             mark = terminal.OK if finding.ok else terminal.BAD
             terminal.step(mark, finding.name, finding.detail)
             if finding.remedy:
-                terminal.out.print(f"      {finding.remedy}")
+                terminal.show(f"      {finding.remedy}")
     if not ok:
         raise typer.Exit(FAILED)
 
@@ -162,6 +162,9 @@ class _Count:
     def hear(self, chunk: TokenChunk) -> bool:
         self.ids += len(chunk.ids)
         return True
+
+    def flow(self) -> None:
+        """It hears too little for that."""
 
     async def room(self) -> None:
         """There always is."""

@@ -124,7 +124,7 @@ def _become(path: str, command: list[str], environment: dict[str, str]) -> Never
 
 def _show(profile: Profile) -> None:
     variables = {**profile.environment, KEY_VARIABLE: "YOUR-API-KEY"}
-    terminal.out.print(f"{profile.path}:\n\n{profile.text}\nTo use it without `launch`:\n")
+    terminal.show(f"{profile.path}:\n\n{profile.text}\nTo use it without `launch`:\n")
     for name, value in variables.items():
-        terminal.out.print(f"  export {name}={shlex.quote(value)}")
-    terminal.out.print(f"  {shlex.join(profile.command)}")
+        terminal.show(f"  export {name}={shlex.quote(value)}")
+    terminal.show(f"  {shlex.join(profile.command)}")

@@ -147,7 +147,7 @@ def _print(detail: TenantDetail, *, as_json: bool) -> None:
             "policy": policy,
             "own": own,
         }
-        terminal.out.print(json.dumps(shown))
+        terminal.show(json.dumps(shown))
         return
     terminal.table(
         ("POLICY", "VALUE", "FROM"),

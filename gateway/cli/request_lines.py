@@ -63,4 +63,4 @@ class _Request:
         first = "" if first_s is None else f"first byte {first_s * 1000:.0f} ms   "
         status = self._status or "client left"
         now = datetime.now().astimezone()
-        terminal.out.print(f"  {now:%H:%M:%S}  {self._line}  {status}  {first}{total_s:.2f} s")
+        terminal.show(f"  {now:%H:%M:%S}  {self._line}  {status}  {first}{total_s:.2f} s")

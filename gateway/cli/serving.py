@@ -21,7 +21,7 @@ from gateway.cli.websocket import PatientWebSocketProtocol
 from gateway.errors import StartupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -69,6 +69,8 @@ FORCED_END_S = 1.0
 """Seconds the application may take to end when nothing is to be waited for."""
 TICK_S = 0.1
 """Between two looks at whether a signal came, as in uvicorn's own loop."""
+DATE_TICK_S = 1.0
+"""Between two dates that are put into answers: they have no parts of a second."""
 
 
 class Draining(Protocol):
@@ -90,11 +92,13 @@ class Lifespan:
         self._failed = failed
         self.failure: BaseException | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Not a coroutine of its own, which would have a part in every wake-up of a request."""
         if scope["type"] != "lifespan":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
+        return self._live(scope, receive, send)
 
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_without_traceback(message: Message) -> None:
             await send({"type": message["type"]})
 
@@ -121,13 +125,15 @@ class Server(uvicorn.Server):
         what comes over them; they are not compressed, because what is compressed shows by its size
         what is in it.
         """
-        self._lifespan_of_app = Lifespan(app, self._app_failed)
+        self._stopping = asyncio.Event()
+        self._lifespan_of_app = Lifespan(app, self._stop)
         self._listener = listener
         self._draining = draining
         self._drain_notice_s = settings.drain_notice_s
         super().__init__(
             uvicorn.Config(
                 self._lifespan_of_app,
+                interface="asgi3",
                 http=bounded(settings.head_bytes_max, settings.head_timeout_s),
                 **_websockets(frames),
                 lifespan="on",
@@ -181,6 +187,14 @@ class Server(uvicorn.Server):
         if self._lifespan_of_app.failure is not None:
             raise self._lifespan_of_app.failure
 
+    @override
+    async def main_loop(self) -> None:
+        """Keep the date, until it is to end. uvicorn's own wakes ten times a second to look."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DATE_TICK_S):
+                    await self._stopping.wait()
+
     async def _drain(self) -> None:
         """Say that the end is near, while requests are still taken: for as long as it takes others
         to take over, and for the notice that load balancers are given.
@@ -200,14 +214,15 @@ class Server(uvicorn.Server):
             leaving.cancel()
         self._draining.end_streams()
 
-    def _app_failed(self) -> None:
+    def _stop(self) -> None:
         self.should_exit = True
+        self._stopping.set()
 
     @override
     def handle_exit(self, sig: int, frame: Any = None) -> None:
         """Stop; when told again, do not wait for anything."""
         self.force_exit = self.should_exit
-        self.should_exit = True
+        self._stop()
 
 
 def _websockets(frames: FrameBounds | None) -> dict[str, Any]:

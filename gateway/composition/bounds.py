@@ -25,6 +25,8 @@ RETRY_PAUSE_S = 0.2
 """Between two attempts to write to a database that is away."""
 LISTEN_PAUSE_S = 1.0
 """Between two attempts to listen to one."""
+QUIET_INTERVALS = 5
+"""Where others tell of what there is to do, looking for it while there is nothing may be rarer."""
 
 
 def backends(settings: Settings) -> list[Backend]:
@@ -100,6 +102,7 @@ def rhythm(settings: Settings) -> Rhythm:
 def appetite(settings: Settings) -> Appetite:
     """How many responses this process claims, and on what terms."""
     background = settings.background
+    told = QUIET_INTERVALS if settings.database.listen else 1
     return Appetite(
         Terms(
             lease_s=background.lease_s,
@@ -107,6 +110,7 @@ def appetite(settings: Settings) -> Appetite:
             tenant_running_max=background.tenant_running_max,
         ),
         interval_s=background.claim_interval_s,
+        quiet_s=told * background.claim_interval_s,
         read_bytes_max=settings.journal.read_bytes_max,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import sys
 from contextlib import asynccontextmanager
@@ -38,7 +39,7 @@ CLAIMS_WAIT_S = 3.0
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter while the event loop waits for it. With Python's 5 ms
 each of the loop's system calls beside a busy thread can cost as much."""
-GC_THRESHOLDS = (10_000, 3, 100)
+GC_THRESHOLDS = (1_500, 3, 700)
 """Containers made and not freed between two collections of the youngest, collections of these
 between two of those that outlived one, and of these between two of all. A request leaves nothing
 behind that only a collection finds, and one of all that a thousand streams hold would be a pause of
@@ -195,3 +196,14 @@ def _keep_pauses_short() -> None:
     gc.set_threshold(*GC_THRESHOLDS)
     gc.collect()
     gc.freeze()
+    _give_memory_back()
+
+
+def _give_memory_back() -> None:
+    """What reading the vocabulary took: glibc keeps some megabytes of it, until it is told.
+
+    Other C libraries have no such call, and return what is free by themselves.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -140,6 +140,7 @@ def _workplace(
             keeper=keeper,
             observer=Observer(base.metrics),
             vocabulary=base.vocabulary,
+            threads=base.threads,
             alive_interval_s=settings.stream.keepalive_event_s,
             run_time_max_s=settings.limits.request_timeout_s,
             hops=bounds.hop_policy(settings),

@@ -18,6 +18,7 @@ from gateway import ids
 from gateway.conversation.compaction import compaction_item
 from gateway.conversation.pairing import fits, without_orphans
 from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.pacing import give_way, paced
 from gateway.protocol.calls import call_of
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import (
@@ -97,9 +98,20 @@ def assemble(
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, taken=known)
     # An unfinished call of the last response must not be run, so it cannot be answered either.
     whole = [item for item in history if item.complete or not item.is_call]
+    give_way()
     kept = without_orphans(whole, added)
+    give_way()
     _check_pairs([*kept, *added])
+    give_way()
     return Context((*kept, *added), inherited=len(kept))
+
+
+def opening(message: Message, response: UUID) -> Context:
+    """What `assemble` makes of one message and nothing before it."""
+    item_id = message.id
+    if item_id is None:
+        item_id = ids.input_item_id(ids.MESSAGE_PREFIX, response, 0)
+    return Context((_message_item(message, item_id),), inherited=0)
 
 
 def take_in(
@@ -119,7 +131,8 @@ def take_in(
     intake = _Intake(
         new, stored=stored, unsealed=unsealed, response=source, taken=set(taken), param=param
     )
-    return [item for each in enumerate(new) if (item := intake.take(*each)) is not None]
+    taken_in = (intake.take(*each) for each in paced(enumerate(new)))
+    return [item for item in taken_in if item is not None]
 
 
 def _is_hollow(item: InputItem) -> bool:
@@ -215,15 +228,7 @@ class _Intake:
 
     def _message(self, ordinal: int, item: Message) -> ContextItem:
         """As `_as_context` has it; most items are one."""
-        item_id = self._item_id(ordinal, item)
-        return ContextItem(
-            kind="message",
-            item_id=item_id,
-            json=_body(item, item_id, "completed"),
-            role=item.role,
-            phase=item.phase,
-            parsed=item,
-        )
+        return _message_item(item, self._item_id(ordinal, item))
 
     def _as_context(self, ordinal: int, item: PlainItem) -> ContextItem:
         """An item as the request brought it, with an id and a status for the listing."""
@@ -243,6 +248,17 @@ class _Intake:
             complete=complete,
             parsed=item,
         )
+
+
+def _message_item(message: Message, item_id: str) -> ContextItem:
+    return ContextItem(
+        kind="message",
+        item_id=item_id,
+        json=_body(message, item_id, "completed"),
+        role=message.role,
+        phase=message.phase,
+        parsed=message,
+    )
 
 
 def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:

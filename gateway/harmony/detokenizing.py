@@ -6,7 +6,7 @@ import codecs
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gateway.harmony.vocabulary import Vocabulary
 
@@ -18,22 +18,28 @@ class Detokenizer:
     """The text of one message's ids. Tokens may end in the middle of a UTF-8 sequence."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._piece = vocabulary.pieces.__getitem__
+        self.piece: Callable[[int], bytes] = vocabulary.pieces.__getitem__
+        """The bytes of an id; none if it is no text."""
         self._rest = b""
         self._text = ""
         self._spelling = b""
         self._tokens: tuple[int, ...] = ()
 
+    @property
+    def waits(self) -> bool:
+        """There is the beginning of a character."""
+        return bool(self._rest)
+
     def feed(self, ids: Sequence[int]) -> str:
         """What has become readable; bytes of an unfinished character wait for the next call."""
-        return self._readable(b"".join(map(self._piece, ids)))
+        return self._readable(b"".join(map(self.piece, ids)))
 
     def read(self, ids: Sequence[int]) -> str | None:
         """The same; None, and nothing was read, where an id is no text or there is none at all."""
         if len(ids) == 1:
-            spelling = self._piece(ids[0])
+            spelling = self.piece(ids[0])
         else:
-            pieces = list(map(self._piece, ids))
+            pieces = list(map(self.piece, ids))
             spelling = b"".join(pieces) if all(pieces) else b""
         if not spelling:
             return None
@@ -46,7 +52,7 @@ class Detokenizer:
 
     def read_each(self, ids: Sequence[int]) -> list[str]:
         """What `read` says to each of the first ids that are text."""
-        pieces = list(map(self._piece, ids))
+        pieces = list(map(self.piece, ids))
         if not all(pieces):
             del pieces[pieces.index(b"") :]
         if not self._rest:
@@ -54,7 +60,7 @@ class Detokenizer:
                 return [piece.decode() for piece in pieces]
             except UnicodeDecodeError:
                 pass
-        return list(map(self._readable, pieces))
+        return self._readable_each(pieces)
 
     def trace(self, ids: Sequence[int], position: int) -> tuple[str, tuple[int, ...]]:
         """The same, and the positions of the ids that spell it; the first id is at `position`.
@@ -66,7 +72,7 @@ class Detokenizer:
         tokens: list[int] = []
         is_exact = True
         for at, token in enumerate(ids, position):
-            piece = self._piece(token)
+            piece = self.piece(token)
             self._text += self._readable(piece)
             self._spelling += piece
             self._tokens += (at,)
@@ -82,6 +88,17 @@ class Detokenizer:
         text = self._text + self._rest.decode("utf-8", "replace")
         self._text, self._spelling, self._tokens, self._rest = "", b"", (), b""
         return text
+
+    def _readable_each(self, pieces: list[bytes]) -> list[str]:
+        """The same for one after the other, in a third of the time."""
+        texts, rest = [], self._rest
+        for piece in pieces:
+            spelling = rest + piece if rest else piece
+            text, size = _decode(spelling, "replace")
+            rest = spelling[size:]
+            texts.append(text)
+        self._rest = rest
+        return texts
 
     def _readable(self, spelling: bytes) -> str:
         """The whole characters of what waits and these bytes; the rest of them waits."""

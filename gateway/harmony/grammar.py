@@ -30,6 +30,7 @@ from gateway.generation import CALL_KINDS, SegmentKind, Where
 from gateway.harmony.framing import CALL_PREFIX, OPENING
 from gateway.harmony.lark import UntranslatableGrammar, ebnf_of
 from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, MESSAGE, NAMED_SPECIALS, START
+from gateway.pacing import paced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,14 +103,19 @@ def turn_constraint(
     `message` are the ids of the open message that are there already: those of prefill and said
     together from `place.start` on.
     """
-    more_than_answer = _binds_messages(rules) or not options.reasoning
-    if not more_than_answer and rules.answer is None:
+    if options.reasoning and not binds(rules):
         return None
     rest = _Turn(rules, options).rest(place, tuple(message))
     if rest is None:
         return None
+    more_than_answer = _binds_messages(rules) or not options.reasoning
     answer = rules.answer.demand if rules.answer and not more_than_answer else None
-    return Constraint(rest, answer)
+    return Constraint(rest, answer, calls=len(rules.tools))
+
+
+def binds(rules: OutputRules) -> bool:
+    """Some turn may be bound, though the model may think as long as it likes."""
+    return rules.answer is not None or _binds_messages(rules)
 
 
 def _binds_messages(rules: OutputRules) -> bool:
@@ -198,7 +204,7 @@ class _Turn:
 
     def _whole(self) -> Node:
         """Everything from the first id of a header on."""
-        calls = [tools.call(tools.either) for tools in self._callables()]
+        calls = [tools.call(tools.either) for tools in paced(self._callables())]
         last = _one_of([*calls, *_in_channel(self._final())])
         earlier = _in_channel(self._closed())
         return InOrder((self._repeated(_one_of(earlier)), last)) if earlier else last
@@ -251,7 +257,7 @@ class _Turn:
         free = [Literal(name) for name, tool in self._tools.items() if _is_free(tool)]
         checked = [
             _Callable(Literal(name), self._arguments(tool))
-            for name, tool in self._tools.items()
+            for name, tool in paced(self._tools.items())
             if not _is_free(tool)
         ]
         return [*checked, *([_Callable(_one_of(free), Json(_ANY_OBJECT))] if free else [])]

@@ -85,6 +85,8 @@ def harmony_message(item: Item, function: str | None = None) -> HarmonyMessage |
 
 def message_text(message: Message) -> str:
     """All text of a message; what the model cannot read is named in its place."""
+    if len(message.content) == 1:
+        return _part_text(message.content[0])
     return _joined(message.content, "" if message.role == "assistant" else "\n")
 
 

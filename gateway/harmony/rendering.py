@@ -19,7 +19,7 @@ import orjson
 from openai_harmony import DeveloperContent, Role, SystemContent
 
 from gateway.generation import PREAMBLE, Prompt, Span
-from gateway.harmony.cutting import pieces
+from gateway.harmony.cutting import PIECE_CHARS, pieces
 from gateway.harmony.forms import headers
 from gateway.harmony.framing import OPENING
 from gateway.harmony.headers import NO_MARKER
@@ -44,10 +44,11 @@ from gateway.harmony.repeated import RepeatedTexts
 from gateway.harmony.schema import SchemaLimits
 from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 from gateway.ids import call_form, message_form
+from gateway.pacing import paced
 from gateway.protocol.items import CallItem, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from openai_harmony import Content
     from openai_harmony import Message as HarmonyMessage
@@ -95,9 +96,9 @@ class Renderer:
         """
         leading = leading_instructions(items)
         ids = array("I", self._system_ids(SystemFacts.of(options)))
-        ids.extend(self._developer_ids(options, _instructions(items[:leading])))
+        ids.extend(self._developer_ids(options, _instructions(items[:leading]) if leading else ()))
         spans = [Span(PREAMBLE, 0, len(ids))]
-        for placed in _shown(items, leading):
+        for placed in paced(_shown(items, leading)):
             start = len(ids)
             ids.extend(self.render_item(placed.item, placed.function))
             if len(ids) > start:
@@ -141,6 +142,8 @@ class Renderer:
 
     def _developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
         """The ids of the first developer message; empty without one."""
+        if not (options.instructions or leading or options.tools or options.answer):
+            return ()
         if not (options.tools and options.scope):
             return self._new_developer_ids(options, leading)
         digest = _declaration_digest(options, leading)
@@ -162,7 +165,10 @@ class Renderer:
 
     def _write(self, ids: array[int], text: str) -> None:
         """Append the ids of a text, piece by piece: nothing else runs while they are made."""
-        for piece in pieces(text):
+        if len(text) <= PIECE_CHARS:
+            ids.extend(self._encode(text))
+            return
+        for piece in paced(pieces(text)):
             ids.extend(self._encode(piece))
 
     def _header(self, message: HarmonyMessage) -> list[int]:
@@ -225,8 +231,11 @@ def _declaration_digest(options: RenderOptions, leading: Sequence[str]) -> bytes
     return sha256(options.scope + content).digest()
 
 
-def _shown(items: Sequence[ContextItem], leading: int) -> list[Placed]:
-    placed = [Placed(index, item) for index, item in enumerate(items[leading:], leading)]
-    if all(each.item.kind == "message" for each in placed):
+def _shown(items: Sequence[ContextItem], leading: int) -> Iterable[Placed]:
+    shown = items[leading:]
+    if len(shown) == 1 and shown[0].kind == "message":
+        return [Placed(leading, shown[0])]
+    placed = (Placed(index, item) for index, item in enumerate(shown, leading))
+    if all(item.kind == "message" for item in shown):
         return placed  # only reasoning and calls, and what is behind a summary, are ever left out
     return list(in_call_order(without_stale_reasoning(since_compaction(placed))))

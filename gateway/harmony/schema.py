@@ -18,6 +18,7 @@ import orjson
 
 from gateway.errors import InvalidRequest
 from gateway.harmony.typescript import Schema, single_line
+from gateway.pacing import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,6 +97,7 @@ class SchemaNormaliser:
             self._nodes, self._characters = spent
 
     def _schema(self, schema: object, refs: Refs, depth: int) -> Schema:
+        give_way()
         flat, refs = self._flatten(schema, refs, depth)
         return self._shape(flat, refs, depth)
 

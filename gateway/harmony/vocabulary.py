@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from array import array
 from functools import cache
 from importlib.resources import files
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import tiktoken
@@ -19,7 +17,6 @@ import tiktoken
 from gateway.errors import InvalidRequest, VocabularyError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from importlib.resources.abc import Traversable
 
 RANKS_SHA256: Final = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
@@ -65,23 +62,17 @@ NAMED_SPECIALS: Final = {
 
 
 class Pieces(dict[int, bytes]):
-    """The bytes of an id, by id.
+    """The bytes of an id, by id: those that were asked for. The others are in the encoding."""
 
-    All of them are one string, of which those that were asked for are cut out and kept: 200,000
-    small objects would be ten times as large, and most are never needed.
-    """
-
-    def __init__(self, pieces: Sequence[bytes]) -> None:
+    def __init__(self, encoding: tiktoken.Encoding) -> None:
         super().__init__()
-        self._text = b"".join(pieces)
-        self._ends = array("I", accumulate(map(len, pieces)))
+        self._bytes_of = encoding.decode_single_token_bytes
 
     def __missing__(self, token: int) -> bytes:
-        """Cut it out. What is no text is not kept: there is no end of such numbers."""
-        if not 0 <= token < len(self._ends):
+        """Ask for it. What is no text is not kept: there is no end of such numbers."""
+        if not 0 <= token < FIRST_SPECIAL:
             return b""
-        start = self._ends[token - 1] if token else 0
-        piece = self[token] = self._text[start : self._ends[token]]
+        piece = self[token] = self._bytes_of(token)
         return piece
 
 
@@ -90,12 +81,12 @@ class Vocabulary:
 
     def __init__(self, ranks: dict[bytes, int]) -> None:
         """Takes the ranks over: they are gone afterwards."""
-        self.pieces = Pieces(sorted(ranks, key=ranks.__getitem__))
-        """The bytes of every id; empty for specials and for ids outside of the vocabulary."""
         self._encoding = tiktoken.Encoding(
             "o200k_harmony", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=NAMED_SPECIALS
         )
         ranks.clear()  # The encoding has made tables of its own, and would keep these 30 MiB, too.
+        self.pieces = Pieces(self._encoding)
+        """The bytes of every id; empty for specials and for ids outside of the vocabulary."""
 
     @classmethod
     def load(cls, source: Traversable | None = None) -> Vocabulary:

@@ -48,8 +48,10 @@ if TYPE_CHECKING:
     from gateway.generation import SegmentEvent
     from gateway.output.lifecycle import Envelope, ItemStatus
     from gateway.output.logprobs import Spelling
+    from gateway.protocol.deltas import Deltas
     from gateway.protocol.responses import ResponseHead, ResponseStatus
     from gateway.protocol.rules import OutputRules
+    from gateway.protocol.showing import DeltaPattern
 
 
 class Builder:
@@ -132,7 +134,13 @@ class Builder:
         item = self._item
         return item is not None and self._segment is not None and not item.is_summarized
 
-    def flow(self, texts: Sequence[str], after: int) -> list[Event]:
+    @property
+    def pattern(self) -> tuple[DeltaPattern, int]:
+        """What the next deltas are alike in while `is_flowing`, and the number of the first."""
+        assert self._item is not None, "nothing is open"
+        return self._item.pattern, self._sequence_number
+
+    def flow(self, texts: Sequence[str], after: int) -> Deltas:
         """The deltas of texts, none of which is empty, while `is_flowing`: those above `after`."""
         assert self._item is not None, "nothing is open"
         number = self._sequence_number

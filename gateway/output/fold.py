@@ -29,18 +29,20 @@ from gateway.output.reading import Reading, Turn
 from gateway.output.screen import Astray, Body, Screen, demands
 from gateway.protocol.responses import Outcome
 from gateway.sealing import Unsealed
+from gateway.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
     from gateway.log import Entry, Portion
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
     from gateway.protocol.rules import OutputRules
+    from gateway.protocol.showing import DeltaPattern
 
 
-__all__ = ["Astray", "Body", "Fold", "Framing", "Turn"]
+__all__ = ["Astray", "Body", "Flowing", "Fold", "Framing", "Turn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,18 @@ class Framing:
     opening: tuple[int, ...]
     turn_end: int
     message_end: int
+
+
+@value
+class Flowing:
+    """What is open shows each id that spells whole characters in one delta, of this `pattern`.
+
+    `spell` tells the bytes of an id, none if it is no text. `number` is the first delta's.
+    """
+
+    spell: Callable[[int], bytes]
+    pattern: DeltaPattern
+    number: int
 
 
 class Fold:
@@ -88,6 +102,7 @@ class Fold:
         self._is_traced = False
         self._is_stopped = False
         self._usage = TokenUsage()
+        self._final_usage: TokenUsage | None = None
         self._recoveries: dict[str, int] = {}
         self._ids: dict[int, tuple[int, ...] | None] = {}
         self.turns: list[Turn] = []
@@ -98,6 +113,8 @@ class Fold:
         """How often another replica went on."""
         self.repairs = 0
         """How often ids were taken back."""
+        self.is_repaired = False
+        """A repair stands in the log, of ids or for the record."""
         self.compacted: Compacted | None = None
         """What the log begins with, if it begins with a compaction."""
 
@@ -179,8 +196,15 @@ class Fold:
         return self._builder.is_visible
 
     @property
+    def output_tokens(self) -> int:
+        """Those of `said`."""
+        return self._usage.output_tokens
+
+    @property
     def usage(self) -> TokenUsage:
         """Token counts so far, those of a compaction included."""
+        if self._final_usage is not None:
+            return self._final_usage
         said, summary = self.said, self.compacted
         if summary is None:
             return said
@@ -235,20 +259,34 @@ class Fold:
             case _:
                 return self._finish(entry)
 
-    def replay(self, portion: Portion, after: int = -1) -> list[Event]:
+    def replay(self, portion: Portion, after: int = -1) -> Sequence[Event]:
         """The events of one more portion of a log that was; some that are not above number `after`
         may be missing. Raises as `apply` does, for an entry after which those before it count.
+
+        They are `Deltas` where all of it is more text of one part.
         """
         if not isinstance(portion, Singles):
             return self.apply(portion)
-        events: list[Event] = []
         ids = portion.ids
-        while ids:
-            heard = self._flow(ids, after, events)
-            if not heard:
-                events += self.apply(Tokens(ids[:1]))
-            ids = ids[heard or 1 :]
+        heard, deltas = self._flow(ids, after)
+        if heard == len(ids):
+            return deltas
+        events = list(deltas)
+        while ids := ids[heard:]:
+            events += self.apply(Tokens(ids[:1]))
+            heard, deltas = self._flow(ids[1:], after)
+            events += deltas
+            heard += 1
         return events
+
+    def flowing(self) -> Flowing | None:
+        """How the next ids show, as long as each is more text of the open part and nothing else;
+        None where there is more to it.
+        """
+        if self._reading is None or not self._builder.is_flowing:
+            return None
+        spelling = self._reading.spelling
+        return None if spelling is None else Flowing(spelling, *self._builder.pattern)
 
     def items(self) -> list[RenderedItem]:
         """The items that are done, with the ids that repeat them in the next prompt.
@@ -288,17 +326,18 @@ class Fold:
     def _screen(self) -> Screen | None:
         return self._reading.screen if self._reading else None
 
-    def _flow(self, ids: tuple[int, ...], after: int, events: list[Event]) -> int:
-        """Hear the first of these, each as if alone, as far as that is simple; how many it was."""
+    def _flow(self, ids: tuple[int, ...], after: int) -> tuple[int, Sequence[Event]]:
+        """Hear the first of these, each as if alone, as far as that is simple.
+
+        How many it was, and what shows them.
+        """
         reading = self._reading
         if reading is None or not self._builder.is_flowing:
-            return 0
+            return 0, ()
         texts = reading.flow(ids)
         self._usage.output_tokens += len(texts)
         shown = texts if all(texts) else [text for text in texts if text]
-        if shown:
-            events += self._builder.flow(shown, after)
-        return len(texts)
+        return len(texts), self._builder.flow(shown, after) if shown else ()
 
     def _begin(self, entry: TurnStarted | Compacted) -> list[Event]:
         return self._begin_turn(entry) if isinstance(entry, TurnStarted) else self._compact(entry)
@@ -339,6 +378,7 @@ class Fold:
             self._usage.output_tokens -= entry.voided
             self._usage.voided_tokens += entry.voided
             self.repairs += 1
+        self.is_repaired = True
         self._recoveries = _sum(self._recoveries, {entry.rule: 1})
 
     def _end_turn(self, entry: TurnEnded) -> list[Event]:
@@ -358,11 +398,14 @@ class Fold:
         self._usage.recomputed_tokens += entry.recomputed_tokens
 
     def _finish(self, entry: Finished) -> list[Event]:
-        outcome = _outcome(entry, self.usage)
+        usage = self.usage
+        outcome = _outcome(entry, usage)
         events = [] if self._builder.may_finish(outcome) else self._open_stream()
         if self._reading is not None:
             events += self._settle(self._reading, None)
-        return events + self._builder.finish(outcome)
+        events += self._builder.finish(outcome)
+        self._final_usage = usage
+        return events
 
     def _settle(self, reading: Reading, finish: FinishReason | None) -> list[Event]:
         """Show what the end of a turn shows, and book it."""

@@ -6,7 +6,6 @@ Their text, their body, and the fields of their events.
 from __future__ import annotations
 
 from functools import cache
-from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -20,7 +19,9 @@ from gateway.output.lifecycle import (
     ItemStatus,
     advance,
 )
+from gateway.protocol.deltas import Deltas
 from gateway.protocol.events import Event
+from gateway.protocol.showing import DeltaPattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,23 +116,23 @@ class OpenItem:
         data = (front % (sequence_number, orjson.dumps(text))) + spelled + end
         return Event(self._type, sequence_number, data, len(text))
 
-    def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> list[Event]:
-        """Append texts; the events that show them, numbered from `sequence_number` on.
+    def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
+        """Append texts; the deltas that show them, numbered from `sequence_number` on.
 
-        Those that are not above number `after` are not made.
+        Those that are not above number `after` are left out.
         """
         self._text += "".join(texts).encode()
         self._is_written = True
         self._is_spelled = False
-        kind, delta = self._type, self._delta
         known = max(0, after + 1 - sequence_number)
-        texts = texts[known:]
-        return [
-            Event(kind, number, delta % (number, encoded), len(text), encoded)
-            for number, text, encoded in zip(
-                count(sequence_number + known), texts, map(orjson.dumps, texts), strict=False
-            )
-        ]
+        return Deltas(self.pattern, sequence_number + known, texts[known:])
+
+    @property
+    def pattern(self) -> DeltaPattern:
+        """What `write` makes of texts without logprobs."""
+        before, _, rest = self._delta.partition(b"%d")
+        between, _, behind = rest.partition(b"%b")
+        return DeltaPattern(self._type, before, between, behind)
 
     def summarize(self, text: str | None) -> str:
         """What more the summary says after this text, or (None) at the end; it must have one."""

@@ -7,12 +7,14 @@ again and again, or that nobody sends.
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.base import changed
 from gateway.protocol.create import CreateResponse
 from gateway.protocol.items import InputText, Message
 from gateway.protocol.support import check_support
@@ -62,22 +64,24 @@ def alike(document: dict[str, Any], limits: InputLimits) -> CreateResponse | Non
     if not _PARAMETERS.issuperset(kind):
         return None
     try:
-        common = _common(orjson.dumps(kind))
+        common = common_of(orjson.dumps(kind))
     except (InvalidRequest, ValidationError, TypeError):
         return None
     if common is None:
         return None
-    message, part = common.input[0], _PART
-    said = part.model_copy(update={"text": text})
-    update: dict[str, Any] = {"input": (message.model_copy(update={"content": (said,)}),)}
-    if "instructions" in document:
-        update["instructions"] = instructions
-    return common.model_copy(update=update)
+    fields = {"instructions": instructions} if "instructions" in document else {}
+    message = changed(_MESSAGE, content=(changed(_PART, text=text),))
+    return changed(common, input=(message,), **fields)
+
+
+def is_like(request: CreateResponse, other: CreateResponse) -> bool:
+    """The two differ in their texts alone, and in what of them has no meaning."""
+    return bool(_common_fields(request.__dict__) == _common_fields(other.__dict__))
 
 
 @lru_cache(KINDS_MAX)
-def _common(kind: bytes) -> CreateResponse | None:
-    """A request with these parameters; None for too many.
+def common_of(kind: bytes) -> CreateResponse | None:
+    """The request with these parameters (`CreateResponse.kind`); None for too many.
 
     Raises `ValidationError` and `InvalidRequest`, and what is wrong is not kept.
     """
@@ -85,15 +89,24 @@ def _common(kind: bytes) -> CreateResponse | None:
         return None
     request = CreateResponse.model_validate(orjson.loads(kind) | {"input": _ANY_TEXT})
     check_support(request)
+    request.__dict__["kind"] = kind  # as `cached_property` does it: no field of the request
     return request
 
 
-def _part_of(text: str) -> InputText:
+def _message_of(text: str) -> Message:
     (message,) = CreateResponse(model=_ANY_TEXT, input=text).input  # type: ignore[arg-type]
     assert isinstance(message, Message)
+    return message
+
+
+def _part_of(message: Message) -> InputText:
     (part,) = message.content
     assert isinstance(part, InputText)
     return part
 
 
-_PART: Final = _part_of(_ANY_TEXT)
+_MESSAGE: Final = _message_of(_ANY_TEXT)
+_PART: Final = _part_of(_MESSAGE)
+_common_fields: Final = itemgetter(
+    *(name for name in CreateResponse.model_fields if name not in {*_TEXTS, "ignored"})
+)

@@ -6,6 +6,7 @@ mistakes the one in the earlier field is reported.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field
@@ -13,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.protocol.base import WireModel
 from gateway.protocol.documented import Includable, ServiceTier
-from gateway.protocol.items import AnyInputItem, Many
+from gateway.protocol.items import AnyInputItem, Many, VeryMany
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     AnyConversation,
@@ -88,13 +89,13 @@ class CreateResponse(WireModel):
     """
 
     model: Annotated[str, Field(max_length=MODEL_CHARS_MAX)]
-    input: Annotated[Many[AnyInputItem], BeforeValidator(_input_items)] = ()
+    input: Annotated[VeryMany[AnyInputItem], BeforeValidator(_input_items)] = ()
     conversation: AnyConversation | None = None
     previous_response_id: Annotated[str, Field(max_length=RESPONSE_ID_CHARS_MAX)] | None = None
     prompt: PromptTemplate | None = None
     moderation: Moderation | None = None
     include: Many[Includable] = ()
-    tools: Many[AnyTool] = ()
+    tools: VeryMany[AnyTool] = ()
     tool_choice: AnyToolChoice = "auto"
     metadata: Metadata = Field(default_factory=dict)
     text: TextOptions = TextOptions()
@@ -132,6 +133,13 @@ class CreateResponse(WireModel):
     ignored: tuple[str, ...] = Field((), exclude=True)
     """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
     header. Not a parameter itself."""
+
+    @cached_property
+    def kind(self) -> bytes:
+        """The parameters that it was read like others by (`protocol.alike`), as JSON; empty for one
+        that was read by itself. It stays with a copy, whatever was changed in it: `is_like` tells.
+        """
+        return b""
 
     def effort_or(self, default: Effort) -> Effort:
         """The effort that the model is told; `default` when the request names none."""

@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.errors import InvalidRequest
+from gateway.pacing import in_pieces, paced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gateway.protocol.limits import InputLimits
 
+    Container = dict[str, Any] | list[Any]
+
 DEPTH_MAX: Final = 200
 """Whatever the settings say: what is read must be written again, and orjson writes 254 levels."""
 
 PIECE_BYTES: Final = 64 * 1024
+CONTAINERS_AT_ONCE: Final = 1_000
 """Looked at in one go."""
 
 
@@ -66,7 +70,7 @@ def _brackets(piece: bytes) -> int:
 def _containers(body: bytes) -> int:
     """How many objects and arrays it opens, if it is JSON."""
     count, in_string, rest = 0, False, b""
-    for piece in _pieces(body):
+    for piece in paced(_pieces(body)):
         unread = rest + piece
         content = unread.rstrip(b"\\")
         rest = b"\\" * ((len(unread) - len(content)) % 2)  # of what is escaped behind it
@@ -85,7 +89,7 @@ def _too_many(containers_max: int) -> InvalidRequest:
 
 def _check_shape(document: dict[str, Any], limits: InputLimits) -> None:
     """Level by level, so that nothing recurses and a hostile body costs one look at each value."""
-    level: list[dict[str, Any] | list[Any]] = [document]
+    level: list[Container] = [document]
     depth_max = min(limits.json_depth_max, DEPTH_MAX)
     depth = 0
     while level:
@@ -95,9 +99,17 @@ def _check_shape(document: dict[str, Any], limits: InputLimits) -> None:
                 "The JSON body of your request is nested too deeply. Expected at most "
                 f"{depth_max} levels."
             )
-        level = [
-            child
-            for container in level
-            for child in (container.values() if isinstance(container, dict) else container)
-            if isinstance(child, dict | list)
-        ]
+        if len(level) <= CONTAINERS_AT_ONCE:
+            level = _inside(level)
+        else:
+            pieces = in_pieces(level, CONTAINERS_AT_ONCE)
+            level = [child for piece in pieces for child in _inside(piece)]
+
+
+def _inside(containers: list[Container]) -> list[Container]:
+    return [
+        child
+        for container in containers
+        for child in (container.values() if isinstance(container, dict) else container)
+        if isinstance(child, dict | list)
+    ]

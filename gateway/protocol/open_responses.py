@@ -11,6 +11,7 @@ Everything here takes JSON as the fold makes it or the store has it, and changes
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
@@ -18,6 +19,7 @@ from pydantic import Field, TypeAdapter
 
 from gateway.protocol.callables import CUSTOM_INPUT, declared
 from gateway.protocol.calls import call_of, output_text
+from gateway.protocol.deltas import Deltas
 from gateway.protocol.events import Event
 from gateway.protocol.items import CallItem, OutputItem
 from gateway.protocol.nulls import without_nulls
@@ -78,6 +80,19 @@ def shown(event: Event) -> Event | None:
         return None
     said = change(orjson.loads(event.data))
     return Event(said["type"], event.sequence_number, orjson.dumps(said))
+
+
+def shown_deltas(deltas: Deltas) -> Deltas | None:
+    """The same of a run of deltas, as long as they differ in nothing but their name; else None."""
+    pattern = deltas.pattern
+    if pattern.type in UNCHANGED:
+        return deltas
+    name = RENAMED.get(pattern.type)
+    if name is None:
+        return None
+    size, head = _HEADS[pattern.type]
+    renamed = replace(pattern, type=name, before=head + pattern.before[size:])
+    return Deltas(renamed, deltas.sequence_number, deltas.texts)
 
 
 def body(said: Json) -> Json:

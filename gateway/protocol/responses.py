@@ -50,6 +50,8 @@ ECHO_FIELDS: Final = (
 )
 """What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
 _echoed: Final = itemgetter(*ECHO_FIELDS)
+_NO_INSTRUCTIONS: Final = b'"instructions":null'
+"""What the JSON of an echo without instructions begins with."""
 
 
 @value
@@ -114,6 +116,14 @@ def spelled_echo(echo: Mapping[str, Any]) -> bytes:
     Raises `KeyError` when it lacks a field.
     """
     return orjson.dumps(_shown_echo(echo))[1:-1]
+
+
+def with_instructions(spelled: bytes, instructions: str | None) -> bytes:
+    """`spelled_echo` with these instructions; `spelled` is that of the same echo with none."""
+    if instructions is None:
+        return spelled
+    rest = spelled[len(_NO_INSTRUCTIONS) :]
+    return b'"instructions":%b%b' % (orjson.dumps(instructions), rest)
 
 
 def _fate(head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import TypeAdapter
 
 from gateway.generation import SegmentKind
+from gateway.pacing import paced
 from gateway.protocol.callables import NO_ARGUMENTS, PARAMETERS, named
 from gateway.protocol.choices import allowed_names
 from gateway.protocol.formats import AnyFormat, JsonSchemaFormat
-from gateway.protocol.items import Many
+from gateway.protocol.items import VeryMany
 from gateway.protocol.parameters import AllowedTools, AnyToolChoice, ToolChoice
 from gateway.protocol.tools import AnyTool, CustomTool, FunctionTool, GrammarFormat
 
@@ -109,7 +110,7 @@ class OutputRules:
     summary: Summary = "off"
 
 
-_TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(Many[AnyTool])
+_TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(VeryMany[AnyTool])
 _CHOICE: Final[TypeAdapter[AnyToolChoice]] = TypeAdapter(AnyToolChoice)
 _FORMAT: Final[TypeAdapter[AnyFormat]] = TypeAdapter(AnyFormat)
 
@@ -134,7 +135,7 @@ def rules_of(echo: Mapping[str, Any]) -> OutputRules:
     tools = tuple(named(_TOOLS.validate_python(offered))) if offered else ()
     answer = _answer(echo["text"]["format"])
     return OutputRules(
-        tools={tool.name: _tool_rule(tool) for tool in tools},
+        tools={tool.name: _tool_rule(tool) for tool in paced(tools)},
         allowed=allowed_names(choice, tools),
         calls=calls,
         open_calls=choice == "auto" and (bool(tools) or answer is None),

@@ -102,15 +102,22 @@ class Feed:
         self._turn = asyncio.Lock()
 
     async def follow(
-        self, tenant_id: TenantId, head: ResponseHead, after: int = -1
+        self,
+        tenant_id: TenantId,
+        head: ResponseHead,
+        after: int = -1,
+        *,
+        beginning: Sequence[LogRow] = (),
     ) -> AsyncGenerator[list[Event], None]:
         """Events with a sequence number above `after`, as soon as they are durable.
 
+        `beginning` are the first rows of the log, if they were read before (`beginning`).
         Ends after the terminal event. Where that is not above `after`, ends with one empty list,
         the only one there is. Ends without either when this process drains (`close`), or when the
         log has been removed meanwhile. While the database is away it waits.
         """
         place = _Place(tenant_id, head, self._new_fold_for, after)
+        place.beginning = beginning
         self._count(1)
         try:
             async with aclosing(self._events(place)) as batches:
@@ -120,7 +127,13 @@ class Feed:
             self._count(-1)
 
     async def play(
-        self, tenant_id: TenantId, head: ResponseHead, show: Show, *, after: int = -1
+        self,
+        tenant_id: TenantId,
+        head: ResponseHead,
+        show: Show,
+        *,
+        after: int = -1,
+        beginning: Sequence[LogRow] = (),
     ) -> None:
         """Show a reader the same, an empty list included; what is generated here where it commits.
 
@@ -129,6 +142,7 @@ class Feed:
         if self._is_closed:
             return
         place = _Place(tenant_id, head, self._new_fold_for, after, show)
+        place.beginning = beginning
         self._count(1)
         try:
             async with self._until_closed():
@@ -148,12 +162,22 @@ class Feed:
                     pass
         return place.fold.response()
 
-    async def has_log(self, tenant_id: TenantId, stored: StoredResponse) -> bool:
-        """Is the beginning of its log still there, or yet to come? Raises `StoreUnavailable`."""
+    async def beginning(
+        self, tenant_id: TenantId, stored: StoredResponse
+    ) -> Sequence[LogRow] | None:
+        """The first rows of its log, if there are any yet; None where they have been removed.
+
+        Whoever follows the response may bring them along. Raises `StoreUnavailable`.
+        """
         if not stored.next_entry:
-            return True
-        rows = await self._read_log(tenant_id, stored.uuid, stored.day, from_entry=0, bytes_max=1)
-        return bool(rows) and rows[0].first_entry == 0
+            return ()
+        # Where it is generated here its rows are hardly needed.
+        is_live = self._lives.get(stored.uuid) is not None
+        bytes_max = 1 if is_live else self._limits.read_bytes_max
+        rows = await self._read_log(
+            tenant_id, stored.uuid, stored.day, from_entry=0, bytes_max=bytes_max
+        )
+        return rows if rows and rows[0].first_entry == 0 else None
 
     def close(self) -> None:
         """End every stream, and each that begins from now on: its client resumes elsewhere."""
@@ -214,7 +238,9 @@ class Feed:
                     yield batch
         place.is_over = not live.handed_over
 
-    def _pass_on(self, place: _Place, show: Show, events: list[Event]) -> Awaitable[None] | None:
+    def _pass_on(
+        self, place: _Place, show: Show, events: Sequence[Event]
+    ) -> Awaitable[None] | None:
         wanted = place.wanted(events)
         if self._is_closed or not wanted:
             # A stream that is closed is about to be left.
@@ -228,13 +254,17 @@ class Feed:
             while True:
                 before = place.next_entry
                 is_promised = tail.is_beyond(before)
-                rows = await self._insist(place)
+                known, place.beginning = place.beginning, ()
+                rows = known or await self._insist(place)
                 async with aclosing(self._fold(place, rows)) as batches:
                     async for batch in batches:
                         yield batch
                 if place.fold.is_finished:
                     place.is_over = True
                     return
+                if known:
+                    # They were read before the tail was watched: there may be more.
+                    continue
                 if is_promised and place.next_entry == before:
                     place.is_gone = True
                     return
@@ -301,6 +331,8 @@ class _Place:
         self._new_fold_for = new_fold_for
         self.after = after
         self.show = show
+        self.beginning: Sequence[LogRow] = ()
+        """The first rows, if they were read before, until they are folded."""
         self.next_entry = 0
         self.is_over = False
         """Everything was shown."""
@@ -333,7 +365,7 @@ class _Place:
                 self.next_entry += len(portion) if isinstance(portion, Singles) else 1
                 yield portion
 
-    def wanted(self, events: list[Event]) -> list[Event]:
+    def wanted(self, events: Sequence[Event]) -> Sequence[Event]:
         """Those of some events, in order, that the stream has not had."""
         if not events or events[-1].sequence_number <= self.after:
             return []

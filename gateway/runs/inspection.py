@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.checking import Checker
     from gateway.generation import FinishReason
     from gateway.output.fold import Body, Fold
@@ -14,29 +16,37 @@ INLINE_CHECK_CHARS: Final = 4096
 """So much text is checked at once, more in a thread."""
 
 
+T = TypeVar("T")
+
+
+class Threads(Protocol):
+    """Where the work of runs is done that would hold up the event loop."""
+
+    async def run_accepted(self, work: Callable[[], T]) -> T: ...
+
+
 class Inspection:
     """Checks the bodies of one response."""
 
-    def __init__(self, checker: Checker) -> None:
+    def __init__(self, checker: Checker, threads: Threads) -> None:
         self._checker = checker
-        self._is_compiled = False
+        self._threads = threads
 
     async def faulty(self, fold: Fold, finish: FinishReason) -> Body | None:
         """The first body that is wrong, of those that would be shown if the turn ended so."""
         bodies = fold.bodies_after(finish)
-        if bodies and not self._is_compiled:
+        if bodies and not self._checker.is_compiled:
             # It is already, unless another replica accepted the response.
-            await asyncio.to_thread(self._checker.compile)
-            self._is_compiled = True
+            await self._threads.run_accepted(self._checker.compile)
         for body in bodies:
             if body.kind != "refusal" and await self._is_faulty(body):
                 return body
         return None
 
     async def _is_faulty(self, body: Body) -> bool:
-        is_short = len(body.text) <= INLINE_CHECK_CHARS
-        fault = self._fault(body) if is_short else await asyncio.to_thread(self._fault, body)
-        return fault is not None
+        if len(body.text) <= INLINE_CHECK_CHARS:
+            return self._fault(body) is not None
+        return await self._threads.run_accepted(partial(self._fault, body)) is not None
 
     def _fault(self, body: Body) -> str | None:
         if body.kind == "call":

@@ -9,6 +9,7 @@ from gateway.errors import ClaimLost
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from gateway.generation import HearText
     from gateway.log import Entry, Finished
     from gateway.output.fold import Fold
     from gateway.protocol.events import Event
@@ -38,6 +39,10 @@ class Journal(Protocol):
         """Write an entry. Never waits. Raises `ValueError` for one that cannot stand here."""
         ...
 
+    def flow(self, ids_max: int) -> HearText | None:
+        """A shorter way (`gateway.generation.Listener.flow`) for at most so many ids."""
+        ...
+
     async def room(self) -> None:
         """Wait until it is not full. Raises `ClaimLost`."""
         ...
@@ -60,6 +65,7 @@ class MemoryJournal:
     ) -> None:
         self.live = live
         self.append = live.append
+        self.flow = live.flow
         self._commit = commit
 
     async def room(self) -> None:
@@ -103,6 +109,9 @@ class DurableJournal:
         """Fold an entry and hand it to the writer; it is shown when it is committed."""
         self.live.append(entry)
         self.channel.append(entry)
+
+    def flow(self, ids_max: int) -> HearText | None:
+        """None: what is not committed is not shown."""
 
     async def room(self) -> None:
         """Wait until the database has caught up. Raises `ClaimLost`."""
@@ -150,9 +159,14 @@ class Pen:
         """What was written so far."""
         return self.journal.live
 
+    def flow(self, ids_max: int) -> HearText | None:
+        """A shorter way for the next ids, at most so many; none once it is put down."""
+        return None if self.is_down else self.journal.flow(ids_max)
+
     def put_down(self) -> None:
         """Write no more, whoever has it."""
         self.is_down = True
+        self.live.land()
         self.append = _refuse
 
 

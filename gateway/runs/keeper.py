@@ -79,6 +79,7 @@ class Keeper:
         self._held: dict[UUID, _Held] = {}
         self._reserved: frozenset[Claim] = frozenset()
         self._check_soon = asyncio.Event()
+        self._may_be_ended = asyncio.Event()
         self._renewed_at: float | None = None
         self._trusted_from = 0.0
         self._is_away = False
@@ -103,6 +104,8 @@ class Keeper:
         """Renew this claim until it is dropped; `run` is abandoned when it is lost."""
         before = self._held.get(claim.uuid)
         self._held[claim.uuid] = _Held(claim, run)
+        if run.specification.durable:
+            self._may_be_ended.set()
         if before is not None and before.claim != claim:
             # It lapsed here and came back before anybody noticed.
             self._abandon(before)
@@ -143,6 +146,7 @@ class Keeper:
 
     async def _watch(self) -> None:
         while True:
+            await self._may_be_ended.wait()
             try:
                 async with asyncio.timeout(self._rhythm.poll_s):
                     await self._check_soon.wait()
@@ -150,7 +154,10 @@ class Keeper:
                 pass
             self._check_soon.clear()
             # Nobody cancels a foreground response from elsewhere.
-            await self._check([one for one in self._held.values() if one.run.specification.durable])
+            durable = [one for one in self._held.values() if one.run.specification.durable]
+            if not durable:
+                self._may_be_ended.clear()
+            await self._check(durable)
 
     async def heartbeat(self) -> bool:
         """Renew everything once, or at least see that the database is there. False: it is not."""

@@ -17,19 +17,22 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from gateway.log import Repair, Tokens, TurnStarted
+from gateway.log import Repair, Singles, Tokens, TurnStarted
 from gateway.protocol.showing import play_batches
+from gateway.runs.flow import Flow
 from gateway.runs.kept import KeptEntries
 from gateway.runs.moment import Moment
+from gateway.runs.readers import Reader, Withheld
 from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 
+    from gateway.generation import HearText
     from gateway.log import Entry
     from gateway.output.fold import Fold
     from gateway.protocol.events import Event
-    from gateway.protocol.showing import Show
+    from gateway.protocol.showing import DeltaPattern, Show, ShowDelta
 
 SHORT_ENTRIES: Final = 16
 """So many are folded without waiting for one's turn."""
@@ -37,132 +40,6 @@ SHORT_ENTRIES: Final = 16
 
 OPENING_EVENTS_MAX: Final = 16
 """So many events are kept for the first reader, who comes when there is something to read."""
-
-
-class _Reader:
-    """One who follows: shown events where they are made (`show`), or given them from a queue.
-
-    `after` is the number of the last event it has, or is about to get. While it lags the queue is
-    empty, and the log is folded again instead.
-    """
-
-    __slots__ = ("_events_max", "_failure", "_rest", "_show", "_waiter", "after", "events", "lags")
-
-    def __init__(self, after: int, events_max: int, show: Show | None) -> None:
-        self.after = after
-        self.events: list[Event] = []
-        self.lags = False
-        self._events_max = events_max
-        self._show = show
-        self._waiter: asyncio.Future[None] | None = None
-        self._rest: Awaitable[None] | None = None
-        self._failure: Exception | None = None
-
-    def put(self, events: list[Event] | None) -> None:
-        """Show or queue events; None stands for some that are not at hand."""
-        waiter, show = self._waiter, self._show
-        if events is None:
-            self._lag()
-        elif show is not None and waiter is not None and not waiter.done():
-            if self._show_now(events, show):
-                return
-        elif not self.lags:
-            self.events += events
-            if len(self.events) > self._events_max:
-                self._lag()
-        self.wake()
-
-    def wake(self) -> None:
-        """There is something to do for the task that follows."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def take(self) -> list[Event]:
-        """What is queued."""
-        events, self.events = self.events, []
-        return self.unknown(events)
-
-    def unknown(self, events: list[Event]) -> list[Event]:
-        """Those of some events that it does not have; it is about to get them."""
-        after = self.after
-        if events and events[0].sequence_number <= after:
-            events = [event for event in events if event.sequence_number > after]
-        if events:
-            self.after = events[-1].sequence_number
-        return events
-
-    def catch_up(self, asked: list[Event], events: list[Event]) -> Awaitable[None] | None:
-        """Show it what it does not have of these, or put it where it will be asked for."""
-        events = self.unknown(events)
-        if self._show is not None and events:
-            return self._show(events)
-        asked += events
-        return None
-
-    async def wait(self) -> None:
-        """Until events are queued, or not at hand, or the reader is woken.
-
-        From here on events are shown at once, until one of them has a client wait: then that is
-        waited for. Raises what `show` raised.
-        """
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-        if self._failure is not None:
-            raise self._failure
-        if self._rest is not None:
-            rest, self._rest = self._rest, None
-            await rest
-
-    def _show_now(self, events: list[Event], show: Show) -> bool:
-        """Whether that was all, and the reader's task may sleep on."""
-        if events[0].sequence_number <= self.after and not (events := self.unknown(events)):
-            return True
-        self.after = events[-1].sequence_number
-        try:
-            self._rest = rest = show(events)
-        except Exception as error:  # noqa: BLE001 - the reader's task raises it, the run goes on
-            self._failure = error
-            return False
-        return rest is None
-
-    def _lag(self) -> None:
-        self.lags = True
-        self.events = []
-
-
-class _Withheld:
-    """Events by entry until the entries are shown. Forgotten when there are more than `events_max`.
-
-    What is forgotten costs readers one folding of the log, and keeps an outage of the database
-    from filling the memory.
-    """
-
-    def __init__(self, events_max: int) -> None:
-        self._events_max = events_max
-        self._by_entry: list[list[Event]] = []
-        self._number = 0
-        self._forgotten_entries = 0
-
-    def put(self, events: list[Event]) -> None:
-        self._by_entry.append(events)
-        self._number += len(events)
-        if self._number > self._events_max:
-            self._forgotten_entries += len(self._by_entry)
-            self._by_entry.clear()
-            self._number = 0
-
-    def take(self, entries: int) -> list[Event] | None:
-        """The events of the first so many entries; None when some of them are forgotten."""
-        forgotten = min(entries, self._forgotten_entries)
-        self._forgotten_entries -= forgotten
-        taken = self._by_entry[: entries - forgotten]
-        del self._by_entry[: entries - forgotten]
-        events = [event for each in taken for event in each]
-        self._number -= len(events)
-        return None if forgotten else events
 
 
 class LiveLog:
@@ -199,17 +76,18 @@ class LiveLog:
         self._opening: list[Event] | None = []
         self._gathered: list[Event] | None = None
         self._clock = asyncio.get_running_loop().time
-        self._withheld = _Withheld(reader_events_max)
-        self._readers: set[_Reader] = set()
+        self._withheld = Withheld(reader_events_max)
+        self._readers: set[Reader] = set()
         self._defect: Exception | None = None
         self._is_produced = False
-        self.fold = new_fold()
+        self._fold = new_fold()
+        self._flow: Flow | None = None
         self.failure: Exception | None = None
         self.handed_over = False
         """Nothing follows here, but the response goes on or has ended elsewhere."""
         self.produced = Moment()
         self.closed = Moment()
-        self.shown_at = self._clock()
+        self._shown_at = self._clock()
 
     @classmethod
     def restored(
@@ -226,10 +104,21 @@ class LiveLog:
         `fold` is the fold of these entries.
         """
         live = cls(new_fold, reader_events_max=reader_events_max, held=True, turn=turn)
-        live.fold = fold
+        live._fold = fold
         live._entries = entries
         live._reveal(len(entries), None)
         return live
+
+    @property
+    def fold(self) -> Fold:
+        """Of all entries so far."""
+        self.land()
+        return self._fold
+
+    @property
+    def shown_at(self) -> float:
+        """See above."""
+        return self._shown_at if self._flow is None else self._flow.heard_at
 
     @property
     def is_holding(self) -> bool:
@@ -239,6 +128,8 @@ class LiveLog:
     @property
     def last_repair(self) -> str | None:
         """The rule of the repair that the last turn ended with, or is about to; None: with none."""
+        if not self.fold.is_repaired:
+            return None
         for entry in reversed(self._entries):
             if isinstance(entry, Repair):
                 return entry.rule
@@ -248,6 +139,8 @@ class LiveLog:
 
     def was_repaired(self, rule: str) -> bool:
         """The last turn has a repair by this rule."""
+        if not self.fold.is_repaired:
+            return False
         for entry in reversed(self._entries):
             if isinstance(entry, Repair) and entry.rule == rule:
                 return True
@@ -260,7 +153,9 @@ class LiveLog:
 
         Raises `ValueError`, and keeps nothing, for one that cannot stand here.
         """
-        events = self.fold.apply(entry)
+        if self._flow is not None:
+            self.land()
+        events = self._fold.apply(entry)
         self._entries.append(entry)
         if self._held:
             self._withheld.put(events)
@@ -271,9 +166,42 @@ class LiveLog:
         if events:
             self._tell(events)
 
+    def flow(self, ids_max: int) -> HearText | None:
+        """A shorter way for the next ids (`gateway.runs.flow`), at most so many; None where there
+        is more to them. It ends when anything else happens here.
+        """
+        self.land()
+        if self._held or self._gathered is not None or len(self._readers) != 1:
+            return None
+        flowing = self._fold.flowing()
+        (reader,) = self._readers
+        show = reader.deltas(flowing.pattern) if flowing is not None else None
+        if flowing is None or show is None or not self._is_produced:
+            return None
+        self._flow = Flow(flowing, show, ids_max=ids_max, now=self._shown_at)
+        return self._flow.hear
+
+    def land(self) -> None:
+        """Fold what flowed: each id is an entry of its own, and was shown."""
+        flow = self._flow
+        if flow is None:
+            return
+        self._flow = None
+        flow.close()
+        if flow.ids:
+            entries = Singles(tuple(flow.ids))
+            self._fold.replay(entries, ALL_KNOWN)
+            self._entries.add(entries)
+            self._shown = len(self._entries)
+            self._shown_at = flow.heard_at
+            self._last_shown = flow.number - 1
+            for reader in self._readers:
+                reader.after = flow.number - 1
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """What is shown meanwhile is shown at the end: readers get it in one piece."""
+        self.land()
         gathered: list[Event] = []
         self._gathered = gathered
         try:
@@ -294,6 +222,7 @@ class LiveLog:
 
         What a held log kept back is shown before: the end is committed after all else.
         """
+        self.land()
         self.show(len(self._entries))
         self._entries.append(entry)
         self._reveal(len(self._entries), events)
@@ -319,10 +248,11 @@ class LiveLog:
 
     def refold(self) -> Fold:
         """Fold again all that was appended: takes back an end that could not be kept."""
-        self.fold = self._new_fold()
+        self.land()
+        self._fold = self._new_fold()
         for portion in self._entries.portions(0, len(self._entries)):
-            self.fold.replay(portion, ALL_KNOWN)
-        return self.fold
+            self._fold.replay(portion, ALL_KNOWN)
+        return self._fold
 
     async def play(self, show: Show, after: int = -1) -> None:
         """Show a reader the events above `after`: those that were, then those to come.
@@ -331,14 +261,14 @@ class LiveLog:
         the terminal event, or without one when the log is handed over. Raises what `give_up` was
         given, and what `show` and what it returns do.
         """
-        reader = _Reader(after, self._reader_events_max, show)
+        reader = Reader(after, self._reader_events_max, show)
         await play_batches(self._follow(reader), show)
 
     def follow(self, after: int = -1) -> AsyncGenerator[list[Event], None]:
         """The same events for a reader that asks for them: yields non-empty lists."""
-        return self._follow(_Reader(after, self._reader_events_max, None))
+        return self._follow(Reader(after, self._reader_events_max, None))
 
-    async def _follow(self, reader: _Reader) -> AsyncGenerator[list[Event], None]:
+    async def _follow(self, reader: Reader) -> AsyncGenerator[list[Event], None]:
         """What is not shown at once. Where it waits, the reader has all there is."""
         self._admit(reader)
         try:
@@ -358,16 +288,18 @@ class LiveLog:
                 else:
                     await reader.wait()
         finally:
+            self.land()
             self._readers.discard(reader)
 
-    def _admit(self, reader: _Reader) -> None:
+    def _admit(self, reader: Reader) -> None:
+        self.land()
         opening, self._opening = self._opening, None
         if self._last_shown is None or reader.after < self._last_shown:
             reader.lags = opening is None
             reader.events = opening or []
         self._readers.add(reader)
 
-    async def _replay(self, reader: _Reader) -> AsyncGenerator[list[Event], None]:
+    async def _replay(self, reader: Reader) -> AsyncGenerator[list[Event], None]:
         """Fold again from the start, in slices, until nothing was shown meanwhile.
 
         However many readers do so at once: the loop comes round between any two slices.
@@ -409,7 +341,7 @@ class LiveLog:
         if self._gathered is not None and events is not None:
             self._gathered += events
             return
-        self.shown_at = self._clock()
+        self._shown_at = self._clock()
         self._last_shown = events[-1].sequence_number if events else None
         if self._opening is not None:
             self._open(self._opening, events)
@@ -425,6 +357,7 @@ class LiveLog:
             opening += events
 
     def _let_go(self) -> None:
+        self.land()
         self.closed.set()
         self.produced.set()
         for reader in self._readers:

@@ -39,3 +39,27 @@ class Moment:
             await waiter
         finally:
             self._waiters = tuple(one for one in self._waiters if one is not waiter)
+
+    async def within(self, seconds: float) -> bool:
+        """Wait for so long at most. Whether it has happened by then.
+
+        One timer, where `asyncio.timeout` would have the waiting task cancelled and called back.
+        """
+        if self._has_come:
+            return True
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_later(seconds, _let_go, waiter)
+        self._waiters = (*self._waiters, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            if not self._has_come:
+                self._waiters = tuple(one for one in self._waiters if one is not waiter)
+        return self._has_come
+
+
+def _let_go(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

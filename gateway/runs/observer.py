@@ -125,7 +125,7 @@ class Observer:
             reasoning=usage.reasoning_tokens,
         )
         self._metrics.recovered(fold.recoveries)
-        if fold.said.output_tokens and not fold.visible:
+        if fold.output_tokens and not fold.visible:
             self._metrics.empty_output()
         _log.info(
             "response ended",

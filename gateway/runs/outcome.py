@@ -34,7 +34,7 @@ UNRULY: Final = {
 
 def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
     """A turn that ended well. Never an empty `completed`: without anything visible it failed."""
-    if finish in {FinishReason.LENGTH, FinishReason.CUT}:
+    if finish is FinishReason.LENGTH or finish is FinishReason.CUT:
         # One that was cut would have gone on, had there been room.
         return Finished("incomplete", at, reason="max_output_tokens")
     if visible:

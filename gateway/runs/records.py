@@ -254,7 +254,7 @@ def _last_row(next_entry: int, finished: Finished) -> LogRow:
 
 
 def _said_nothing(finished: Finished, fold: Fold) -> bool:
-    return finished.status == "failed" and not fold.said.output_tokens
+    return finished.status == "failed" and not fold.output_tokens
 
 
 def moment(unix_s: int) -> datetime:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from gateway.harmony.vocabulary import Vocabulary
     from gateway.output.fold import Fold
+    from gateway.runs.inspection import Threads
     from gateway.runs.journal import Journal
     from gateway.runs.observer import Observer
     from gateway.runs.specification import RunSpecification
@@ -62,6 +63,7 @@ class Engine:
     keeper: ClaimKeeper
     observer: Observer
     vocabulary: Vocabulary
+    threads: Threads
     alive_interval_s: float
     run_time_max_s: float
     hops: HopPolicy = field(default_factory=HopPolicy)
@@ -231,7 +233,7 @@ class Run:
         return (self._cancelled or outcome.took_too_long)(_now())
 
     def _heard_first(self) -> None:
-        if not self._live.fold.said.output_tokens:
+        if not self._live.fold.output_tokens:
             self.first_token_s = time.perf_counter() - self._requested_at
             self._engine.observer.first_token(self.specification, self.first_token_s)
 

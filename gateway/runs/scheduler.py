@@ -41,11 +41,14 @@ _log = EventLog("gateway.runs")
 class Appetite:
     """On what terms a process claims, and how often it looks for more.
 
+    `quiet_s` is the longest it rests while there is nothing to claim and no lease is about to
+    lapse: what happens then is announced, and only found by looking where a notice is lost.
     `read_bytes_max` bounds what it reads of a log at once.
     """
 
     terms: Terms
     interval_s: float
+    quiet_s: float
     read_bytes_max: int
 
 
@@ -70,6 +73,7 @@ class Scheduler:
         self._metrics = metrics
         self._wake = asyncio.Event()
         self._is_more = True
+        self._rest_s = appetite.interval_s
         self._looking = asyncio.Lock()
         self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
 
@@ -103,11 +107,14 @@ class Scheduler:
         async with self._looking:
             limit = min(self._runs.room, CLAIMED_AT_ONCE_MAX)
             self._is_more = True
+            self._rest_s = self._appetite.interval_s
             if limit <= 0:
                 return False
             # Whoever claims keeps new responses from beginning: not for nothing.
-            if not any(work := await self._work()):
+            work = await self._work()
+            if not (work.is_queued or work.is_left):
                 self._is_more = False
+                self._rest_s = self._until_worth_a_look(work)
                 return False
             claimed = await self._claim(limit)
             with self._keeper.reserving(run.claim for run in claimed):
@@ -152,9 +159,16 @@ class Scheduler:
         except StoreError as error:
             _log.warning("claims were not released; their leases will lapse", error=error)
 
+    def _until_worth_a_look(self, work: Work) -> float:
+        """Seconds for which nothing is to be found: nobody announces that a lease lapses."""
+        interval_s, quiet_s = self._appetite.interval_s, self._appetite.quiet_s
+        if not self._keeper.trusted:
+            return interval_s
+        return quiet_s if work.lapse_s is None else min(quiet_s, max(interval_s, work.lapse_s))
+
     async def _rest(self) -> None:
         try:
-            async with asyncio.timeout(self._appetite.interval_s):
+            async with asyncio.timeout(self._rest_s):
                 await self._wake.wait()
         except TimeoutError:
             pass

@@ -6,11 +6,11 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.log import SINGLES_MAX, portions
+from gateway.log import portions
 from gateway.runs.kept import KeptEntries
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Iterator
+    from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
     from gateway.log import Portion
     from gateway.output.fold import Fold
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SLICE_S: Final = 0.002
 """So long one log may be folded before all else that goes on here has its turn."""
+SHOWN_MIN: Final = 64
+"""Fewer events than that wait for the next ones, unless the slice is over."""
 ALL_KNOWN: Final = 2**62
 """A number above that of every event: for a log of which nobody is shown any."""
 
@@ -29,24 +31,26 @@ def fold_slice(
 ) -> tuple[Awaitable[None] | None, bool]:
     """Fold for `slice_s`, to the end, or until `show` has something to wait for.
 
-    Returns that, and whether there is more. `show` gets the events (`Fold.replay`) in small lists,
-    so that what they take is free again for the next. Raises what it does, and `ValueError` for
-    entries that cannot stand where they stand.
+    Returns that, and whether there is more. `show` gets the events (`Fold.replay`) in short
+    sequences, so that what they take is free again for the next. Raises what it does, and
+    `ValueError` for entries that cannot stand where they stand.
     """
-    events: list[Event] = []
+    events: Sequence[Event] = ()
     until = monotonic() + slice_s
     for portion in log:
-        events += fold.replay(portion, after)
+        more = fold.replay(portion, after)
+        # A run of deltas is shown as it is, for nobody may need the events.
+        events = [*events, *more] if events else more
         is_over = monotonic() >= until
-        if is_over or len(events) >= SINGLES_MAX:
+        if is_over or len(events) >= SHOWN_MIN:
             rest = show(events)
             if is_over or rest is not None:
                 return rest, True
-            events = []
+            events = ()
     return show(events), False
 
 
-def _show_nobody(_events: list[Event]) -> None:
+def _show_nobody(_events: Sequence[Event]) -> None:
     pass
 
 

@@ -7,11 +7,10 @@ backend that fails is decided in `failover`, and about a model that does not do 
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.errors import (
     ModelNotFound,
@@ -22,7 +21,7 @@ from gateway.errors import (
 )
 from gateway.generation import FinishReason, TokenRequest
 from gateway.harmony.framing import thread_ids
-from gateway.harmony.grammar import GrammarOptions, languages_of, turn_constraint
+from gateway.harmony.grammar import GrammarOptions, binds, languages_of, turn_constraint
 from gateway.harmony.vocabulary import STOP_IDS
 from gateway.log import Hold, Hop, Repair, TurnEnded, TurnStarted
 from gateway.runs.failover import Failover
@@ -45,13 +44,18 @@ if TYPE_CHECKING:
     from gateway.constraint import Constraint, Node
     from gateway.generation import Listener, Sampling, TokenChunk
     from gateway.harmony.vocabulary import Vocabulary
-    from gateway.output.fold import Fold, Turn
+    from gateway.output.fold import Turn
     from gateway.protocol.rules import TextGrammar
     from gateway.runs.failover import HopPolicy
+    from gateway.runs.inspection import Threads
     from gateway.runs.journal import Pen
     from gateway.runs.observer import Observer
     from gateway.runs.specification import RunSpecification
     from gateway.runs.steering import Steering
+
+
+INLINE_TOOLS: Final = 64
+"""What binds the calls of so many tools is put together in less than a millisecond."""
 
 
 class TokenSource(Protocol):
@@ -91,6 +95,9 @@ class Surroundings(Protocol):
     @property
     def vocabulary(self) -> Vocabulary: ...
 
+    @property
+    def threads(self) -> Threads: ...
+
 
 class Relay:
     """The model calls of one run. All it knows of them it reads from the log.
@@ -110,6 +117,8 @@ class Relay:
     ) -> None:
         self._spec = specification
         self._pen = pen
+        # Nobody folds the log again while its run still writes.
+        self._fold = pen.live.fold
         self._engine = engine
         self._epoch = epoch
         self._course = Course(
@@ -120,17 +129,14 @@ class Relay:
         )
         self._first_token: Callable[[], None] | None = first_token
         self._failover = Failover(specification, engine.hops, engine.observer)
-        self._inspection = Inspection(specification.checker)
+        self._inspection = Inspection(specification.checker, engine.threads)
         self._attempts = 0
         self._is_announced = False
         self._is_resent = False
         self._upstream = ""
         self._cached_tokens = 0
         self._languages: Mapping[TextGrammar, Node] = {}
-
-    @property
-    def _fold(self) -> Fold:
-        return self._pen.live.fold
+        self._may_bind = binds(specification.rules) or specification.reasoning_budget is not None
 
     async def complete(self) -> None:
         """Call the model until there is nothing left to do, from wherever the log stands.
@@ -138,7 +144,8 @@ class Relay:
         Raises `UpstreamError`, `ClaimLost`, and `Unruly` for a model that will not obey.
         """
         if any(tool.grammar is not None for tool in self._spec.rules.tools.values()):
-            self._languages = await asyncio.to_thread(languages_of, self._spec.rules)
+            translate = partial(languages_of, self._spec.rules)
+            self._languages = await self._engine.threads.run_accepted(translate)
         if self._fold.turns:
             self._take_over()
             await self._go_on()
@@ -222,17 +229,21 @@ class Relay:
 
     def _unsaid_ending(self, turn: Turn) -> Ending | None:
         """How a turn ends whose end nobody has written; None while there is more to come."""
+        if self._is_untouched(turn):
+            return None if self._tokens_max > 0 else Ending(FinishReason.LENGTH)
         rule = self._pen.live.last_repair
         if rule is not None and rule not in WITHIN_TURN:
             return Ending(rule=rule, is_written=True)
-        if len(self._fold.turns) == 1 and not turn.prefill and not turn.said:
-            # Nothing was said yet that could be wrong, nor is there a turn before.
-            return None if self._sampling().max_tokens > 0 else Ending(FinishReason.LENGTH)
         if (ending := self._course.look(self._fold, at_header=True)) is not None:
             return ending
         if turn.said and turn.said[-1] in STOP_IDS:
             return Ending(FinishReason.STOP)
         return Ending(FinishReason.LENGTH) if self._sampling().max_tokens <= 0 else None
+
+    def _is_untouched(self, turn: Turn) -> bool:
+        """Nothing was said yet that could be wrong, nor is there a turn before."""
+        is_first = len(self._fold.turns) == 1 and not turn.prefill
+        return is_first and not turn.said and not self._fold.is_repaired
 
     async def _end(self, turn: Turn, ending: Ending) -> bool:
         """Write the end of a turn, once all is checked that it would show.
@@ -282,7 +293,8 @@ class Relay:
         self._is_resent = bool(turn.said)
         if self._is_resent and not self._is_unbound:
             self._begin_anew(turn)
-        request = self._request(turn)
+        constraint = await self._constraint(turn) if self._may_bind else None
+        request = self._request(turn, constraint)
         resent = len(request.prompt_ids) if self._is_resent else 0
         hearing = Hearing(
             turn,
@@ -304,6 +316,7 @@ class Relay:
         except ModelNotFound as error:
             raise NoUpstreamAvailable(self._spec.model, "no backend lists it now") from error
         finally:
+            self._pen.live.land()
             self._cached_tokens = hearing.cached_tokens or self._cached_tokens
         if hearing.ending is not None:
             return hearing.ending
@@ -342,19 +355,21 @@ class Relay:
         self._pen.append(hop)
         self._engine.observer.went_on(self._spec, hop)
 
-    def _request(self, turn: Turn) -> TokenRequest:
-        number = len(self._fold.turns)
+    def _request(self, turn: Turn, constraint: Constraint | None) -> TokenRequest:
+        spec, number = self._spec, len(self._fold.turns)
+        is_whole = self._is_untouched(turn)
         return TokenRequest(
-            request_id=f"{self._spec.head.uuid.hex}-{number}-{self._epoch}-{self._attempts}",
-            model=self._spec.model,
-            prompt_ids=self._sent_ids(turn),
-            sampling=self._sampling(),
-            cache_salt=self._spec.cache_salt,
-            constraint=self._constraint(turn),
-            priority=self._spec.priority,
+            request_id=f"{spec.head.uuid.hex}-{number}-{self._epoch}-{self._attempts}",
+            model=spec.model,
+            prompt_ids=spec.prompt_ids if is_whole else self._sent_ids(turn),
+            sampling=spec.sampling if is_whole else self._sampling(),
+            cache_salt=spec.cache_salt,
+            constraint=constraint,
+            priority=spec.priority,
         )
 
-    def _constraint(self, turn: Turn) -> Constraint | None:
+    async def _constraint(self, turn: Turn) -> Constraint | None:
+        """What binds the rest of a turn; with many tools that is put together in a thread."""
         if self._is_unbound:
             return None
         place = self._fold.place
@@ -364,7 +379,10 @@ class Relay:
             languages=self._languages,
         )
         message = [*turn.prefill, *turn.said][place.start :]
-        return turn_constraint(self._spec.rules, place, message, options)
+        if len(self._spec.rules.tools) <= INLINE_TOOLS:
+            return turn_constraint(self._spec.rules, place, message, options)
+        work = partial(turn_constraint, self._spec.rules, place, message, options)
+        return await self._engine.threads.run_accepted(work)
 
     @property
     def _tokens_max(self) -> int:

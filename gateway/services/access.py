@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import re
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gateway.store.tenants import OwnPolicy, PolicyChanges
     from gateway.tenancy import Dialect
 
+MARK_BYTES: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
 _HINT_LENGTH: Final = 4
@@ -83,29 +85,29 @@ class _Question:
 
 
 class _Decisions:
-    """The latest decisions by hash; the least recently used one goes first."""
+    """The latest decisions by mark; the least recently used one goes first."""
 
     def __init__(self, keys_max: int) -> None:
         self._keys_max = keys_max
-        self._by_hash: OrderedDict[bytes, _Decision] = OrderedDict()
+        self._by_mark: OrderedDict[bytes, _Decision] = OrderedDict()
 
-    def get(self, key_hash: bytes) -> _Decision | None:
-        decision = self._by_hash.get(key_hash)
+    def get(self, mark: bytes) -> _Decision | None:
+        decision = self._by_mark.get(mark)
         if decision is not None:
-            self._by_hash.move_to_end(key_hash)
+            self._by_mark.move_to_end(mark)
         return decision
 
-    def put(self, key_hash: bytes, decision: _Decision) -> None:
-        self._by_hash[key_hash] = decision
-        self._by_hash.move_to_end(key_hash)
-        if len(self._by_hash) > self._keys_max:
-            self._by_hash.popitem(last=False)
+    def put(self, mark: bytes, decision: _Decision) -> None:
+        self._by_mark[mark] = decision
+        self._by_mark.move_to_end(mark)
+        if len(self._by_mark) > self._keys_max:
+            self._by_mark.popitem(last=False)
 
-    def discard(self, key_hash: bytes) -> None:
-        self._by_hash.pop(key_hash, None)
+    def discard(self, mark: bytes) -> None:
+        self._by_mark.pop(mark, None)
 
     def clear(self) -> None:
-        self._by_hash.clear()
+        self._by_mark.clear()
 
 
 class Access:
@@ -130,8 +132,9 @@ class Access:
         flood of wrong keys must not drive out the right ones.
         """
         self._database = database
-        # Copied for each key: to begin one with a pepper takes longer than all the rest.
-        self._keyed = hmac.new(pepper, digestmod=sha256)
+        self._pepper = pepper
+        # Copied for each request, which is quicker than to begin one.
+        self._marking = blake2b(digest_size=MARK_BYTES, key=os.urandom(MARK_BYTES))
         self._cache_ttl_s = cache_ttl_s
         self._cache_stale_s = cache_stale_s
         self._defaults = defaults
@@ -226,43 +229,52 @@ class Access:
         self._forget()
         return disabled or enabled[0]
 
+    def known(self, secret: str) -> Principal | None:
+        """Whose key this is; None where `authenticate` has to be asked."""
+        decision = self._known.get(self._mark(secret))
+        if decision is None or self._clock() - decision.at > self._cache_ttl_s:
+            return None
+        return decision.principal
+
     async def authenticate(self, secret: str) -> Principal:
         """Whose key this is.
 
         Raises `AuthenticationError`, the same for a key that is unknown or disabled or whose tenant
         is, and `StoreUnavailable` when the database is down and the key is not known here.
         """
-        key_hash = self._hash(secret)
+        mark = self._mark(secret)
         now = self._clock()
-        known = self._known.get(key_hash)
-        decision = known or self._unknown.get(key_hash)
+        known = self._known.get(mark)
+        decision = known or self._unknown.get(mark)
         if decision is None or now - decision.at > self._cache_ttl_s:
-            decision = await self._decided(key_hash, now, known)
+            decision = await self._decided(secret, mark, now, known)
         if decision.principal is None:
             raise _incorrect(secret)
         return decision.principal
 
-    async def _decided(self, key_hash: bytes, now: float, known: _Decision | None) -> _Decision:
+    async def _decided(
+        self, secret: str, mark: bytes, now: float, known: _Decision | None
+    ) -> _Decision:
         """What `_decide` returns or raises; it is done once for all who wait for it together.
 
         A decision that has grown old is missed by every request of its key at once, and the slower
         the database, the more there are.
         """
-        while (question := self._questions.get(key_hash)) is not None:
+        while (question := self._questions.get(mark)) is not None:
             await question.over.wait()
             if question.failure is not None:
                 raise question.failure
             if question.decision is not None:
                 return question.decision
-        question = self._questions[key_hash] = _Question()
+        question = self._questions[mark] = _Question()
         try:
-            question.decision = await self._decide(key_hash, now, known)
+            question.decision = await self._decide(secret, mark, now, known)
         except Exception as error:
             question.failure = error
             raise
         finally:
-            if self._questions.get(key_hash) is question:
-                del self._questions[key_hash]
+            if self._questions.get(mark) is question:
+                del self._questions[mark]
             question.over.set()
         return question.decision
 
@@ -271,9 +283,13 @@ class Access:
         self._known.clear()
         self._questions.clear()
 
-    async def _decide(self, key_hash: bytes, now: float, known: _Decision | None) -> _Decision:
+    async def _decide(
+        self, secret: str, mark: bytes, now: float, known: _Decision | None
+    ) -> _Decision:
         try:
-            principal = await tenants.find_principal(self._database, key_hash, self._defaults)
+            principal = await tenants.find_principal(
+                self._database, self._hash(secret), self._defaults
+            )
         except StoreUnavailable:
             if known is not None and now - known.at <= self._cache_ttl_s + self._cache_stale_s:
                 return known
@@ -282,8 +298,8 @@ class Access:
         cache, other = self._known, self._unknown
         if principal is None:
             cache, other = other, cache
-        cache.put(key_hash, decision)
-        other.discard(key_hash)
+        cache.put(mark, decision)
+        other.discard(mark)
         return decision
 
     async def _tenant(self, name: str) -> Tenant:
@@ -293,9 +309,16 @@ class Access:
         return tenant
 
     def _hash(self, secret: str) -> bytes:
-        keyed = self._keyed.copy()
-        keyed.update(secret.encode("utf-8", "surrogatepass"))
-        return keyed.digest()
+        """What the database knows a key by."""
+        return hmac.digest(self._pepper, secret.encode("utf-8", "surrogatepass"), sha256)
+
+    def _mark(self, secret: str) -> bytes:
+        """What this process knows it by: no key is kept as it is, and this costs every request a
+        quarter of `_hash`.
+        """
+        marking = self._marking.copy()
+        marking.update(secret.encode("utf-8", "surrogatepass"))
+        return marking.digest()
 
 
 def _check_name(name: str) -> None:

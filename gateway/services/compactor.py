@@ -94,9 +94,11 @@ class Compactor:
         """Whether the prompt of these items is to be made short, and can be: a summary is of no use
         where what stays is too long all the same.
         """
+        if not request.context_management:
+            return False
         share = int(self._limits.window_share * context_length)
-        asked = [entry.compact_threshold or share for entry in request.context_management or ()]
-        if not asked or len(prompt.ids) <= min(asked):
+        asked = [entry.compact_threshold or share for entry in request.context_management]
+        if len(prompt.ids) <= min(asked):
             return False
         hidden = set(droppable(items))
         saved = sum(span.end - span.start for span in prompt.spans if span.source in hidden)

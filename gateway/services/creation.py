@@ -125,12 +125,12 @@ class Creation:
                 if order.is_durable:
                     return await self._accepted(order, specification)
                 generation = self._in_memory(order, specification)
-        try:
-            # Where nothing is recorded this only lets the run ask its backend first.
-            await generation.recorded()
-        except BaseException:
-            generation.cancel()
-            raise
+        if order.request.store:
+            try:
+                await generation.recorded()
+            except BaseException:
+                generation.cancel()
+                raise
         return generation
 
     async def _check(self, order: Order, conversation: ConversationPlace | None) -> None:

@@ -19,7 +19,7 @@ from gateway.services.retrieval import not_found
 from gateway.store import responses as rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable
 
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
@@ -61,8 +61,9 @@ class Generation(Protocol):
         """The client is gone. Does nothing to a response that is durable, or over."""
         ...
 
-    async def produced(self) -> None:
-        """Wait until the status of a stream is known: for the first output, or the end.
+    def produced(self, within_s: float) -> Awaitable[None]:
+        """Wait until the status of a stream is known: for the first output, or the end, but for
+        `within_s` seconds at most.
 
         Raises what made it fail before any output. Does not wait for what others generate.
         """
@@ -104,10 +105,12 @@ class Started(NamedTuple):
         """What made it fail, unless another process decides how it ends."""
         return None if self.live.handed_over else self.live.failure
 
-    async def produced(self) -> None:
-        """Wait for the first output, or the end. Raises what made it fail before any output."""
-        await self.live.produced.wait()
-        if self.failure is not None and not self.live.fold.said.output_tokens:
+    async def produced(self, within_s: float) -> None:
+        """Wait for the first output, or the end, for so long at most. Raises what made it fail
+        before any output.
+        """
+        is_known = await self.live.produced.within(within_s)
+        if is_known and self.failure is not None and not self.live.fold.output_tokens:
             raise self.failure
 
 
@@ -164,9 +167,9 @@ class ForegroundGeneration:
         if self._live.closed.is_set() and self._live.failure is not None:
             raise self._live.failure
 
-    async def produced(self) -> None:
+    def produced(self, within_s: float) -> Awaitable[None]:
         """Wait for the first output, or the end. Raises what made it fail before any output."""
-        await self._started.produced()
+        return self._started.produced(within_s)
 
     async def play(self, show: Show) -> None:
         """Show all events where they are made; the last one is terminal."""
@@ -224,10 +227,10 @@ class AcceptedGeneration:
     def cancel(self) -> None:
         """The client is gone, and the response goes on."""
 
-    async def produced(self) -> None:
+    async def produced(self, within_s: float) -> None:
         """Return at once for a background response; otherwise as any foreground one."""
         if self._started is not None:
-            await self._started.produced()
+            await self._started.produced(within_s)
 
     async def play(self, show: Show) -> None:
         """Show all events as soon as they are committed, wherever they are generated."""
@@ -275,7 +278,7 @@ class RepeatedGeneration:
     def cancel(self) -> None:
         """Whoever asks a second time owns nothing of the response."""
 
-    async def produced(self) -> None:
+    async def produced(self, within_s: float) -> None:
         """Return: the response is there, and says itself what became of it."""
 
     async def play(self, show: Show) -> None:

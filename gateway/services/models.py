@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gateway.protocol.parameters import Effort
-    from gateway.upstreams.pool import Pool
+    from gateway.upstreams.pool import ModelInfo, Pool
 
 VENDOR_PREFIX = "openai/"
 """Some clients keep it in the model's name (clients.md §1.3), some servers list models with it."""
@@ -63,6 +63,8 @@ class Models:
         self._efforts = efforts
         self._created_at = int(time.time())
         self._made: dict[tuple[str, int], Model] = {}
+        self._served: tuple[ModelInfo, ...] = ()
+        self._found: dict[str, Model] = {}
 
     def list(self) -> list[Model]:
         """Every model, in the order of the configuration."""
@@ -74,7 +76,17 @@ class Models:
         Raises `ModelNotFound`, or `NoUpstreamAvailable` while nobody can know: no backend has said
         yet what it serves, or this model's have not said how long its context is.
         """
-        lengths = {known.id: known.context_length for known in self._pool.models()}
+        served = self._pool.models()
+        if served != self._served:
+            self._served, self._found = served, {}
+        found = self._found.get(name)
+        if found is None:
+            # Bounded by what is served: a name that means nothing is refused.
+            found = self._found[name] = self._look_up(name, served)
+        return found
+
+    def _look_up(self, name: str, served: tuple[ModelInfo, ...]) -> Model:
+        lengths = {known.id: known.context_length for known in served}
         candidates = tuple(self._candidates(name))
         for candidate in candidates:
             if candidate in lengths:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from gateway import ids
+from gateway import checking, ids, sealing
+from gateway.protocol.items import Compaction, Message, Reasoning
 from gateway.services.compactor import SummaryPlan, is_triggered
 from gateway.services.specifying import Draft
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from gateway.protocol.context import ConversationPlace
     from gateway.protocol.requests import CreateResponse
     from gateway.runs.specification import RunSpecification
-    from gateway.services.compactor import Compactor
+    from gateway.services.compactor import Compactor, Made
     from gateway.services.models import Models
     from gateway.services.orders import Order
     from gateway.services.parents import Parent, Parents
@@ -53,8 +54,7 @@ class Preparation:
         self._compactor = compactor
         self._threads = threads
 
-    @asynccontextmanager
-    async def prepared(self, order: Order, check: Check) -> AsyncIterator[RunSpecification]:
+    def prepared(self, order: Order, check: Check) -> AbstractAsyncContextManager[RunSpecification]:
         """The specification of a new response, for as long as it takes to have it accepted.
 
         A summary that was made for it is booked when the block is left by an exception: then
@@ -65,19 +65,26 @@ class Preparation:
         that was sealed elsewhere, a prompt that is too long), `StoreUnavailable`, and where the
         context is to be compacted `UpstreamError`, `SummaryFailed` and what `check` raises.
         """
+        return _Prepared(self, order, check)
+
+    async def specified(self, order: Order, check: Check) -> tuple[RunSpecification, Made | None]:
+        """The same without end; with the summary that was made for it, which is to be booked."""
         draft = await self._draft(order.principal, order.request, order.body_bytes, order=order)
         planned = await self._in_thread(self._planned, draft)
         if not isinstance(planned, SummaryPlan):
-            yield planned
-            return
+            return planned, None
         await check(draft.parent.conversation)
         made = await self._compactor.make(planned.specification)
+        compacted = replace(draft, compacted=made.compacted)
         try:
-            compacted = replace(draft, compacted=made.compacted)
-            yield await self._in_thread(self._specifier.specify, compacted)
+            return await self._in_thread(self._specifier.specify, compacted), made
         except BaseException:
-            await self._compactor.book(made)
+            await self.book(made)
             raise
+
+    async def book(self, made: Made) -> None:
+        """Book a summary that nothing came of."""
+        await self._compactor.book(made)
 
     async def summary(
         self, principal: Principal, request: CreateResponse, *, body_bytes: int
@@ -108,6 +115,8 @@ class Preparation:
         if request.wants_logprobs:
             self._models.require_logprobs(model)
         tenant_id, created_at = principal.tenant_id, int(time.time())
+        # Most requests are one message, which cannot name anything.
+        is_message = len(request.input) == 1 and isinstance(request.input[0], Message)
         return Draft(
             principal=principal,
             request=request,
@@ -116,7 +125,7 @@ class Preparation:
             parent=await self._parents.of(
                 tenant_id, request, created_at=created_at, local=local, with_json=with_json
             ),
-            stored=await self._parents.named_items(tenant_id, request),
+            stored={} if is_message else await self._parents.named_items(tenant_id, request),
             uuid=ids.new_uuid(),
             created_at=created_at,
             durable=order is not None and order.is_durable,
@@ -125,6 +134,10 @@ class Preparation:
         )
 
     async def _in_thread(self, work: Callable[[Draft], T], draft: Draft) -> T:
+        if (draft.request.tools or draft.request.text.format) and not checking.is_loaded():
+            await self._threads.run_accepted(checking.load)
+        if not sealing.is_loaded() and _has_seals(draft):
+            await self._threads.run_accepted(sealing.load)
         return await self._threads.run(partial(work, draft), size_bytes=draft.size_bytes)
 
     def _planned(self, draft: Draft) -> RunSpecification | SummaryPlan:
@@ -155,3 +168,34 @@ class Preparation:
         plan = SummaryPlan(self._specifier.specify(asking, written), written.items[:-1])
         self._compactor.check(plan, context_length=draft.model.context_length)
         return plan
+
+
+class _Prepared:
+    """`Preparation.prepared`, as a context manager that costs a request no generator."""
+
+    __slots__ = ("_check", "_made", "_order", "_preparation")
+
+    def __init__(self, preparation: Preparation, order: Order, check: Check) -> None:
+        self._preparation = preparation
+        self._order = order
+        self._check = check
+        self._made: Made | None = None
+
+    async def __aenter__(self) -> RunSpecification:
+        specification, self._made = await self._preparation.specified(self._order, self._check)
+        return specification
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._made is not None:
+            await self._preparation.book(self._made)
+
+
+def _has_seals(draft: Draft) -> bool:
+    """May something have to be sealed or opened?"""
+    request = draft.request
+    return (
+        request.wants_encrypted_reasoning
+        or is_triggered(request)
+        or any(isinstance(item, (Reasoning, Compaction)) for item in request.input)
+        or any(item.kind == "compaction" for item in (*draft.parent.items, *draft.stored.values()))
+    )

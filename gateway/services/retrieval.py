@@ -7,6 +7,7 @@ deleted, another tenant's, and not stored yet look the same.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import orjson
@@ -21,13 +22,14 @@ from gateway.store import messages
 from gateway.store import responses as rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
     from uuid import UUID
 
     from gateway.protocol.events import Event
     from gateway.protocol.showing import Play
     from gateway.runs.feed import Feed
     from gateway.store.engine import Database
+    from gateway.store.events import LogRow
     from gateway.store.messages import ItemPage
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import Principal, TenantId
@@ -70,16 +72,24 @@ class Retrieval:
 
         Raises `InvalidRequest` for a response that has no stream, or whose stream has expired.
         """
-        stored = await self._streamed(principal, response_id)
-        return self._feed.follow(principal.tenant_id, head_of(stored), after)
+        stored, beginning = await self._streamed(principal, response_id)
+        return self._feed.follow(principal.tenant_id, head_of(stored), after, beginning=beginning)
 
     async def played(self, principal: Principal, response_id: str, *, after: int = -1) -> Play:
         """What shows them (`Feed.play`). Raises as `stream` does."""
-        stored = await self._streamed(principal, response_id)
-        head = head_of(stored)
-        return lambda show: self._feed.play(principal.tenant_id, head, show, after=after)
+        stored, beginning = await self._streamed(principal, response_id)
+        return partial(
+            self._feed.play,
+            principal.tenant_id,
+            head_of(stored),
+            after=after,
+            beginning=beginning,
+        )
 
-    async def _streamed(self, principal: Principal, response_id: str) -> StoredResponse:
+    async def _streamed(
+        self, principal: Principal, response_id: str
+    ) -> tuple[StoredResponse, Sequence[LogRow]]:
+        """The row, and the first ones of its log."""
         stored = await self._find(principal, response_id)
         if not stored.durable:
             raise _not_streamed(response_id, "it was not created with background=true")
@@ -90,11 +100,14 @@ class Retrieval:
                 response_id, "it was created with another release of this server"
             )
         kept_s = principal.policy.log_retention_s
-        if _is_over(stored, kept_s) or not await self._feed.has_log(principal.tenant_id, stored):
+        beginning = None
+        if not _is_over(stored, kept_s):
+            beginning = await self._feed.beginning(principal.tenant_id, stored)
+        if beginning is None:
             raise _no_longer_streamed(
                 response_id, f"its log is kept for {_span(kept_s)} after the end"
             )
-        return stored
+        return stored, beginning
 
     async def cancel(self, principal: Principal, response_id: str) -> bytes:
         """The Response object, cancelled; once more, the same.

@@ -9,21 +9,19 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from gateway.checking import Checker
-from gateway.conversation.assembly import assemble
+from gateway.checking import Checker, KeptDocuments
+from gateway.conversation.assembly import assemble, opening
 from gateway.conversation.truncation import drop_oldest_turns
 from gateway.conversation.unsealing import opened, unseal, with_last_opened
 from gateway.errors import ContextLengthExceeded
 from gateway.generation import PREAMBLE
 from gateway.harmony.rendering import RenderOptions
-from gateway.protocol.callables import declared, named
-from gateway.protocol.echo import echo
-from gateway.protocol.responses import ResponseHead, spelled_echo
-from gateway.protocol.rules import rules_of
+from gateway.protocol.items import Message
 from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding
 from gateway.services import terms
 from gateway.services.compactor import is_triggered, summary_in
+from gateway.services.frames import Frames
 from gateway.store.packed import PackedItems
 from gateway.values import value
 
@@ -37,19 +35,23 @@ if TYPE_CHECKING:
     from gateway.log import Compacted
     from gateway.protocol.context import ContextItem
     from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.responses import ResponseHead
     from gateway.protocol.rules import OutputRules
     from gateway.sealing import Sealer
+    from gateway.services.frames import Frame
     from gateway.services.models import Model
     from gateway.services.parents import Parent
     from gateway.tenancy import Principal, TenantId
 
-REPEATED_ITEM_BYTES = 100
+REPEATED_ITEM_BYTES = 30
 """An item that has ids costs about as much as so many bytes that have to be tokenised."""
 ANSWER_SHARE = 16
 """Where a request does not say how long its answer may be, old turns make room for the window's
 length divided by this."""
 SALTS_MAX = 4_096
 """Tenants whose salt is kept; that of another is computed anew."""
+DAY_S = 86_400
+DATES_MAX = 64
 COMPILED_BYTES = 1 << 20
 """A schema or a grammar, however small, may take as long to compile as so many bytes."""
 
@@ -97,8 +99,11 @@ class Draft:
     @property
     def size_bytes(self) -> int:
         """How much there is to compile, to assemble and to render."""
-        size_bytes = self.body_bytes + _size_bytes(self.parent.items)
-        size_bytes += _size_bytes(tuple(self.stored.values()))
+        size_bytes = self.body_bytes
+        if self.parent.items:
+            size_bytes += _size_bytes(self.parent.items)
+        if self.stored:
+            size_bytes += _size_bytes(tuple(self.stored.values()))
         return size_bytes + (COMPILED_BYTES if terms.is_compiled(self.request) else 0)
 
     @property
@@ -114,8 +119,7 @@ class Written:
     `items` are those of the context and, behind them, the summary that it ends with.
     """
 
-    head: ResponseHead
-    rules: OutputRules
+    frame: Frame
     checker: Checker
     context: Context
     items: tuple[ContextItem, ...]
@@ -140,19 +144,19 @@ class Specifier:
         self._secrets = secrets
         self._answer_share = answer_share
         self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
+        self._kept = KeptDocuments()
+        self._frames = Frames()
 
     def write(self, draft: Draft) -> Written:
         """The whole prompt. A schema or a grammar that cannot be checked is refused here, too."""
-        head = self._head(draft)
-        rules = rules_of(head.echo)
-        checker = Checker(rules)
-        checker.compile()
-        context, options = self._assembled(draft), self._options(draft, rules)
+        frame = self._frames.of(draft.request, draft.model, draft.principal.policy)
+        checker = frame.checker or self._checker(draft, frame.rules)
+        context, options = self._assembled(draft), self._options(draft, frame)
         items = context.items
         if draft.compacted is not None:
             items = (*items, summary_in(draft.compacted))
         prompt = self._render(items, options)
-        return Written(head, rules, checker, context, items, options, prompt)
+        return Written(frame, checker, context, items, options, prompt)
 
     def count(self, draft: Draft) -> int:
         """How many tokens the prompt has, also one that is too long to be run."""
@@ -172,7 +176,7 @@ class Specifier:
             sampling = replace(sampling, max_tokens=0)
         return RunSpecification(
             principal=draft.principal,
-            head=written.head,
+            head=self._head(draft, written.frame),
             model=model.id,
             prompt_ids=prompt.ids,
             added=added,
@@ -182,7 +186,7 @@ class Specifier:
             parent=parent.uuid,
             conversation=parent.conversation,
             root_created_at=parent.root_created_at,
-            rules=written.rules,
+            rules=written.frame.rules,
             checker=written.checker,
             reasoning_budget=terms.reasoning_budget(
                 request,
@@ -190,7 +194,7 @@ class Specifier:
                 max_tokens=sampling.max_tokens,
                 answer_share=self._answer_share,
             ),
-            priority=terms.PRIORITIES[terms.service_tier(request, policy)],
+            priority=written.frame.priority,
             durable=draft.durable,
             streamed=request.stream,
             inputs=len(added),
@@ -198,29 +202,22 @@ class Specifier:
             compacted=draft.compacted,
         )
 
-    def _head(self, draft: Draft) -> ResponseHead:
-        request, model, principal = draft.request, draft.model, draft.principal
+    def _head(self, draft: Draft, frame: Frame) -> ResponseHead:
         binding = None
-        if request.wants_encrypted_reasoning:
-            binding = Binding(principal.tenant_id, model.id, self._secrets.sealer.key_id)
-        repeated = echo(
-            request,
-            model=model.id,
-            default_effort=model.reasoning_effort,
-            service_tier=terms.service_tier(request, principal.policy),
-            summaries=principal.policy.reasoning_summary != "off",
-        )
-        return ResponseHead(
-            draft.uuid,
-            draft.created_at,
-            request.background,
-            repeated,
-            binding,
-            spelled=spelled_echo(repeated),
-        )
+        if frame.is_sealed:
+            tenant, key = draft.principal.tenant_id, self._secrets.sealer.key_id
+            binding = Binding(tenant, draft.model.id, key)
+        return frame.head(draft.uuid, draft.created_at, draft.request.instructions, binding)
+
+    def _checker(self, draft: Draft, rules: OutputRules) -> Checker:
+        checker = Checker(rules, kept=self._kept, scope=draft.principal.tenant_id.bytes)
+        checker.compile()
+        return checker
 
     def _assembled(self, draft: Draft) -> Context:
         new = draft.request.input
+        if len(new) == 1 and isinstance(new[0], Message) and not draft.parent.items:
+            return opening(new[0], draft.uuid)
         sealer, tenant = self._secrets.sealer, draft.principal.tenant_id
         return assemble(
             with_last_opened(tuple(draft.parent.items), sealer, tenant=tenant),
@@ -232,20 +229,19 @@ class Specifier:
             response=draft.uuid,
         )
 
-    def _options(self, draft: Draft, rules: OutputRules) -> RenderOptions:
-        request, system = draft.request, self._system_message
-        date = datetime.fromtimestamp(draft.parent.root_created_at, UTC).date().isoformat()
-        tools = request.offered_tools
+    def _options(self, draft: Draft, frame: Frame) -> RenderOptions:
+        system = self._system_message
+        date = _date(draft.parent.root_created_at // DAY_S) if system.with_date else None
         return RenderOptions(
-            instructions=request.instructions,
-            tools=declared(tools),
-            tool_paths=tuple(f"tools{tool.path}" for tool in named(tools)),
-            effort=request.effort_or(draft.model.reasoning_effort),
-            current_date=date if system.with_date else None,
+            instructions=draft.request.instructions,
+            tools=frame.tools,
+            tool_paths=frame.tool_paths,
+            effort=frame.effort,
+            current_date=date,
             model_identity=system.identity,
             knowledge_cutoff=system.knowledge_cutoff,
             commentary_without_tools=system.commentary_without_tools,
-            answer=rules.answer,
+            answer=frame.rules.answer,
             scope=draft.principal.tenant_id.bytes,
         )
 
@@ -268,6 +264,12 @@ class Specifier:
         return digest.hex()
 
 
+@lru_cache(DATES_MAX)
+def _date(day: int) -> str:
+    """The date (UTC) of a day, which is the number of those since 1970."""
+    return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()
+
+
 def _size_bytes(items: Sequence[ContextItem]) -> int:
     """Of items that are packed still no more is known than what they are together."""
     if isinstance(items, PackedItems):
@@ -288,15 +290,12 @@ def _check_room(prompt: Prompt, model: Model) -> None:
 
 def _rendered(context: Context, prompt: Prompt) -> tuple[ContextItem, ...]:
     """The items that the request brought, with the ids that they have in the whole prompt."""
-    shown = {
-        span.source: prompt.ids[span.start : span.end]
-        for span in prompt.spans
-        if span.source >= context.inherited
-    }
-    return tuple(
-        item.with_ids(shown[index]) if index in shown else item
-        for index, item in enumerate(context.added, context.inherited)
-    )
+    added = list(context.added)
+    for span in prompt.spans:
+        at = span.source - context.inherited
+        if 0 <= at < len(added):  # what is behind them is a summary
+            added[at] = added[at].with_ids(prompt.ids[span.start : span.end])
+    return tuple(added)
 
 
 def _costs(prompt: Prompt, count: int) -> list[int]:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from gateway.errors import RateLimited
+from gateway.pacing import done_beside_the_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +27,14 @@ class Threads:
     ) -> None:
         """Work on up to `inline_bytes_max` bytes is done at once: a thread would cost more.
 
-        Work in threads and before them is on `waiting_bytes_max` bytes at most.
+        Work in threads and before them is on `waiting_bytes_max` bytes at most. There are as many
+        threads for runs as for requests, which must not keep what was accepted from its end.
         """
         self._inline_bytes_max = inline_bytes_max
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting_bytes = 0
         self._executor = ThreadPoolExecutor(threads_max, thread_name_prefix="heavy")
+        self._for_runs = ThreadPoolExecutor(threads_max, thread_name_prefix="runs")
 
     async def run(self, work: Callable[[], T], *, size_bytes: int) -> T:
         """What `work` returns; raises what it raises, and `RateLimited` where too much waits.
@@ -48,10 +51,17 @@ class Threads:
             )
         self._waiting_bytes += size_bytes
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, done_beside_the_loop, work)
         finally:
             self._waiting_bytes -= size_bytes
+
+    async def run_accepted(self, work: Callable[[], T]) -> T:
+        """The same for a response that is generated already: never at once, and never refused."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._for_runs, done_beside_the_loop, work)
 
     def close(self) -> None:
         """End the threads; waits for what they are at, drops what waits."""
         self._executor.shutdown(cancel_futures=True)
+        self._for_runs.shutdown(cancel_futures=True)

@@ -263,7 +263,9 @@ class Background(Section):
         description="Seconds between two signs of life; at most half of lease_s.",
     )
     claim_interval_s: PositiveFloat = Field(
-        0.5, description="Seconds between two looks for work that nobody announced."
+        0.5,
+        description="Seconds between two looks for work that nobody announced; five times that "
+        "while there is none, no lease lapses, and database.listen tells of what is new.",
     )
     attempts_max: PositiveInt = Field(
         4, le=1000, description="Replicas that may begin or take over one response; then it fails."

@@ -1,51 +1,148 @@
-"""Many rows in one statement: a column of all rows is one parameter, an array."""
+"""Many rows in one statement.
+
+A column of many rows is one parameter, an array. Of a few rows each value is a parameter of its
+own: asyncpg asks of an array and of each thing in it whether it is an array, and the server takes
+it apart again, which for a single row takes both of them several times as long as all the rest.
+"""
 
 from __future__ import annotations
 
+from functools import cache, cached_property
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from sqlalchemy import Boolean, text
 from sqlalchemy.dialects import postgresql
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+from gateway.store.types import ClientText, TokenIds
 
-    from sqlalchemy import Column
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from sqlalchemy import Column, TextClause
+    from sqlalchemy.types import TypeEngine
 
     from gateway.tenancy import TenantId
+
+    Row = Mapping[str, Any]
 
 Of = TypeVar("Of")
 
 _DIALECT: Final = postgresql.dialect()  # type: ignore[no-untyped-call]
+FORMS: Final = (0, 1, 2, 4, 8)
+"""For how many rows there is a form of a statement with a parameter for each value. Each form is
+one more statement to prepare, so those in between take the next, with rows that are not there."""
 
 
 class Rows:
     """Rows that a statement is sent. `source` is SQL for its FROM, where they are called `name`."""
 
     def __init__(self, name: str, columns: Iterable[Column[Any]]) -> None:
+        """The first of the `columns` is never null in a row."""
+        columns = tuple(columns)
+        self.name = name
         self.columns = tuple(column.name for column in columns)
-        kinds = {column.name: column.type.dialect_impl(_DIALECT) for column in columns}
-        self._ways = {
-            f"{name}_{column}": (column, kind.bind_processor(_DIALECT))
-            for column, kind in kinds.items()
-        }
-        arrays = ", ".join(
-            f"CAST(:{name}_{column} AS {kind.compile(_DIALECT)}[])"
-            for column, kind in kinds.items()
-        )
+        self._kinds = [column.type.dialect_impl(_DIALECT).compile(_DIALECT) for column in columns]
+        self._converts = [_converter(column.type) for column in columns]
+        self._in_arrays = tuple(f"{name}_{column}" for column in self.columns)
+        self._of_row = cache(self._names_of_row)
+        self._of_rows = cache(self._names_of_rows)
         self.names = ", ".join(self.columns)
         """As a list of columns."""
-        self.source = f"unnest({arrays}) AS {name} ({self.names})"
 
-    def parameters(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-        """What the statement is sent for these rows, which have all the columns."""
+    @cached_property
+    def source(self) -> str:
+        """Any number of them, an array for each column."""
+        arrays = (
+            f"CAST(:{parameter} AS {kind}[])"
+            for parameter, kind in zip(self._in_arrays, self._kinds, strict=True)
+        )
+        return f"unnest({', '.join(arrays)}) AS {self.name} ({self.names})"
+
+    def few(self, count: int) -> str:
+        """Up to `count` of them, a parameter for each value."""
+        none = ["NULL"] * len(self.columns)
+        sent = [[f":{parameter}" for parameter in self._of_row(at)] for at in range(count)]
+        rows = ", ".join(map(self._spelled_row, sent or [none]))
+        return (
+            f"(SELECT * FROM (VALUES {rows}) AS each ({self.names})"  # noqa: S608 - constants only
+            f" WHERE {self.columns[0]} IS NOT NULL) AS {self.name}"
+        )
+
+    def parameters(self, rows: Sequence[Row]) -> dict[str, list[Any]]:
+        """What a statement with `source` is sent for these rows, which have all the columns."""
         return {
             parameter: [row[column] for row in rows]
             if convert is None
             else [convert(row[column]) for row in rows]
-            for parameter, (column, convert) in self._ways.items()
+            for parameter, column, convert in zip(
+                self._in_arrays, self.columns, self._converts, strict=True
+            )
         }
+
+    def values(self, rows: Sequence[Row], count: int) -> dict[str, Any]:
+        """What a statement with `few(count)` is sent for these rows."""
+        sent: dict[str, Any] = dict.fromkeys(self._of_rows(count))
+        for at, row in enumerate(rows):
+            wire = [
+                row[column] if convert is None else convert(row[column])
+                for column, convert in zip(self.columns, self._converts, strict=True)
+            ]
+            sent.update(zip(self._of_row(at), wire, strict=True))
+        return sent
+
+    def _spelled_row(self, values: Iterable[str]) -> str:
+        of_a_kind = zip(values, self._kinds, strict=True)
+        return f"({', '.join(f'CAST({value} AS {kind})' for value, kind in of_a_kind)})"
+
+    def _names_of_row(self, at: int) -> tuple[str, ...]:
+        return tuple(f"{self.name}_{column}_{at}" for column in self.columns)
+
+    def _names_of_rows(self, count: int) -> tuple[str, ...]:
+        return tuple(name for at in range(count) for name in self._of_row(at))
+
+
+class Batch:
+    """A statement over rows: `{name}` stands for the source of those of that name."""
+
+    def __init__(self, sql: str, *kinds: Rows) -> None:
+        self._sql = sql
+        self._kinds = kinds
+        self._statement = cache(self._new_statement)
+
+    def of(self, *rows: Sequence[Row]) -> tuple[TextClause, dict[str, Any]]:
+        """The statement and its parameters for the rows of each kind, in the order of the kinds."""
+        counts = tuple(map(_form, map(len, rows)))
+        parameters: dict[str, Any] = {}
+        for kind, some, count in zip(self._kinds, rows, counts, strict=True):
+            if count is None:
+                parameters |= kind.parameters(some)
+            else:
+                parameters |= kind.values(some, count)
+        return self._statement(counts), parameters
+
+    def _new_statement(self, counts: tuple[int | None, ...]) -> TextClause:
+        sources = {
+            kind.name: kind.source if count is None else kind.few(count)
+            for kind, count in zip(self._kinds, counts, strict=True)
+        }
+        return text(self._sql.format(**sources))
+
+
+def _form(count: int) -> int | None:
+    """For how many rows there is a form that has place for `count`; None: for none so many."""
+    return next((size for size in FORMS if size >= count), None)
+
+
+def _converter(kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
+    """Makes of a value what asyncpg takes for it; None where that is the value."""
+    if isinstance(kind, ClientText | TokenIds):
+        return kind.packed
+    if isinstance(kind, Boolean):
+        return None
+    convert: Callable[[Any], Any] | None = kind.dialect_impl(_DIALECT).bind_processor(_DIALECT)
+    return convert
 
 
 def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> Iterator[tuple[TenantId, list[Of]]]:

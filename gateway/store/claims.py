@@ -77,10 +77,15 @@ class ClaimedRun:
 
 
 class Work(NamedTuple):
-    """Is anything queued? Has anybody left one that had begun, or fallen silent?"""
+    """Is anything queued? Has anybody left one that had begun, or fallen silent?
+
+    `lapse_s`: so many seconds until the first lease lapses that holds now, unless it is renewed;
+    None: no such lease is held.
+    """
 
     is_queued: bool
     is_left: bool
+    lapse_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +187,11 @@ SELECT coalesce(bool_or(status = 'queued'), false),
        coalesce(bool_or(
            status = 'in_progress' AND attempts < :attempts_max
            AND (owner IS NULL OR CAST(:take_over AS boolean) AND lease_until < clock_timestamp())
-       ), false)
+       ), false),
+       CAST(EXTRACT(EPOCH FROM min(lease_until) FILTER (
+           WHERE status = 'in_progress' AND attempts < :attempts_max
+           AND owner IS NOT NULL AND lease_until >= clock_timestamp()
+       ) - clock_timestamp()) AS double precision)
 FROM responses
 WHERE status IN ('queued', 'in_progress') AND durable AND fold_version = :fold_version
 """)

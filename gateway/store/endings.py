@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Integer, bindparam, func, or_, text, update
+from sqlalchemy import Integer, bindparam, func, or_, update
 
 from gateway.errors import ClaimLost
 from gateway.store import events, idempotency, messages, responses, turns, usage
-from gateway.store.batches import Rows, by_tenant
+from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.claims import Claim
 from gateway.store.engine import turn_to
 from gateway.store.tables import RUNNING, TERMINAL
@@ -103,9 +103,10 @@ _ENDS: Final = Rows(
 )
 # As several of `_END`, and what follows it. Those that others have locked are left out, because
 # whoever waits for one keeps all the others waiting; so are turns of a conversation, which lock it.
-_END_ALL: Final = text(f"""
+_END_ALL: Final = Batch(
+    f"""
 WITH sent AS MATERIALIZED (
-    SELECT * FROM {_ENDS.source} ORDER BY id
+    SELECT * FROM {{sent}} ORDER BY id
 ), held AS MATERIALIZED (
     SELECT sent.*, head.key_id, head.model, head.created_at
     FROM sent, LATERAL (
@@ -124,7 +125,7 @@ WITH sent AS MATERIALIZED (
         next_entry = coalesce(held.first_entry + held.entry_count, one.next_entry),
         plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
     FROM held
-    WHERE one.tenant_id = :tenant AND one.id = ANY(CAST(:sent_id AS uuid[])) AND one.id = held.id
+    WHERE one.tenant_id = :tenant AND one.id = ANY(CAST(:ids AS uuid[])) AND one.id = held.id
     RETURNING one.id
 ), logged AS (
     INSERT INTO events (tenant_id, response_id, day, epoch, first_entry, entry_count, entries)
@@ -134,7 +135,7 @@ WITH sent AS MATERIALIZED (
 ), said AS (
     INSERT INTO messages (tenant_id, {messages.ADDED.names})
     SELECT CAST(:tenant AS uuid), item.*
-    FROM {messages.ADDED.source} JOIN held ON held.id = item.response_id
+    FROM {{item}} JOIN held ON held.id = item.response_id
 ), metered AS (
     INSERT INTO usage (tenant_id, response_id, key_id, model, at, {", ".join(usage.COUNTS)})
     SELECT CAST(:tenant AS uuid), id, key_id, model, completed_at, {", ".join(usage.COUNTS)}
@@ -142,7 +143,10 @@ WITH sent AS MATERIALIZED (
     ON CONFLICT DO NOTHING
 )
 SELECT id FROM ended
-""")  # noqa: S608 - constants only
+""",  # noqa: S608 - constants only
+    _ENDS,
+    messages.ADDED,
+)
 
 
 async def finish_all(
@@ -172,12 +176,9 @@ async def _end_all(
     items = [
         {"response_id": end.uuid, **messages.row_of(stored)} for end in ends for stored in end.items
     ]
-    parameters = {
-        "tenant": tenant_id,
-        **_ENDS.parameters([_end_row(end) for end in ends]),
-        **messages.ADDED.parameters(items),
-    }
-    return frozenset(await connection.scalars(_END_ALL, parameters))
+    statement, parameters = _END_ALL.of([_end_row(end) for end in ends], items)
+    parameters |= {"tenant": tenant_id, "ids": [end.uuid for end in ends]}
+    return frozenset(await connection.scalars(statement, parameters))
 
 
 def _end_row(end: FinishedResponse) -> dict[str, Any]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LISTED_DEPTH_MAX: Final = 10_000
 """How many responses back a list of inputs goes; what was created kept to the setting's bound."""
 
-ROWS_AT_ONCE: Final = 200
+ROWS_AT_ONCE: Final = 100
 """Rows made ready for an insert, or read: thousands would hold up the event loop."""
 
 

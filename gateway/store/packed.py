@@ -11,11 +11,12 @@ import sys
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from typing_extensions import override
 
+from gateway.pacing import give_way
 from gateway.protocol.context import ContextItem
 from gateway.store.types import unpack_ids, unpack_text
 
@@ -34,6 +35,7 @@ _VALUES: Final = ("item_id", "call_id", "name", "item", "ids")
 _NULL: Final = -1
 """The length of a value that is null."""
 _ID_BYTES: Final = 4
+ITEMS_AT_ONCE: Final = 500
 
 
 def _packed() -> Iterator[str]:
@@ -96,20 +98,25 @@ class PackedItems(Sequence[ContextItem]):
 def _items(row: Row) -> tuple[ContextItem, ...]:
     if not row.packed:
         return ()
-    return tuple(
-        [
+    values = zip(
+        map(_kind, row.kinds.split("\n")),
+        _texts(row.item_id_values, row.item_id_lengths),
+        _pieces(row.item_values, row.item_lengths),
+        _texts(row.call_id_values, row.call_id_lengths),
+        _texts(row.name_values, row.name_lengths),
+        _ids(row.ids_values, row.ids_lengths),
+        strict=False,  # what is null everywhere has no end
+    )
+    items: list[ContextItem] = []
+    for _ in range(0, row.packed, ITEMS_AT_ONCE):
+        items += [
             ContextItem(kind, item_id, json, role, phase, call_id, name, complete, ids)
-            for (kind, role, phase, complete), item_id, json, call_id, name, ids in zip(
-                map(_kind, row.kinds.split("\n")),
-                _texts(row.item_id_values, row.item_id_lengths),
-                _pieces(row.item_values, row.item_lengths),
-                _texts(row.call_id_values, row.call_id_lengths),
-                _texts(row.name_values, row.name_lengths),
-                _ids(row.ids_values, row.ids_lengths),
-                strict=False,  # what is null everywhere has no end
+            for (kind, role, phase, complete), item_id, json, call_id, name, ids in islice(
+                values, ITEMS_AT_ONCE
             )
         ]
-    )
+        give_way()
+    return tuple(items)
 
 
 @lru_cache(maxsize=256)
@@ -142,6 +149,7 @@ def _ids(values: bytes | None, lengths: bytes) -> Iterable[Any]:
 
 
 def _cut(values: T, lengths: Iterable[int]) -> list[T | None]:
+    give_way()
     pieces: list[T | None] = []
     start = 0
     for length in lengths:

@@ -17,7 +17,7 @@ from gateway.errors import RateLimited
 from gateway.log import FOLD_VERSION
 from gateway.store import events, messages, turns
 from gateway.store import idempotency as keys
-from gateway.store.batches import Rows, by_tenant
+from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.claims import LOCK_KEY, Claim
 from gateway.store.engine import turn_to
 from gateway.store.events import LogRow, day_of
@@ -174,9 +174,10 @@ _NAMED: Final = ", ".join(
     for name in _NEW.columns
     if name not in {"lease", "entries", "status", "owner", "epoch", "attempts"}
 )
-_INSERT_ALL: Final = text(f"""
+_INSERT_ALL: Final = Batch(
+    f"""
 WITH new AS MATERIALIZED (
-    SELECT * FROM {_NEW.source}
+    SELECT * FROM {{new}}
 ), begun AS (
     INSERT INTO responses (tenant_id, {_GIVEN}, lease_until)
     SELECT CAST(:tenant AS uuid), {_GIVEN}, clock_timestamp() + lease FROM new
@@ -187,11 +188,15 @@ WITH new AS MATERIALIZED (
     FROM new WHERE entries IS NOT NULL
 )
 INSERT INTO messages (tenant_id, {messages.ADDED.names})
-SELECT CAST(:tenant AS uuid), item.* FROM {messages.ADDED.source}
-""")  # noqa: S608 - constants only
+SELECT CAST(:tenant AS uuid), item.* FROM {{item}}
+""",  # noqa: S608 - constants only
+    _NEW,
+    messages.ADDED,
+)
 # Seen under the lock of those who claim, so the bound holds for all of them. Nobody is overtaken:
 # as long as one of its tenant is queued, the next one is, too.
-_QUEUE_ALL: Final = text(f"""
+_QUEUE_ALL: Final = Batch(
+    f"""
 WITH standing AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE status = 'queued') AS queued,
            count(*) FILTER (WHERE status = 'in_progress' AND background) AS running
@@ -202,7 +207,7 @@ WITH standing AS MATERIALIZED (
            CASE WHEN standing.queued = 0 AND current_setting('app.has_lock') = 'true'
                 THEN greatest(CAST(:running_max AS integer) - standing.running, 0) ELSE 0
            END AS free
-    FROM standing, {_NEW.source}
+    FROM standing, {{new}}
 ), taken AS MATERIALIZED (
     SELECT *, place <= free AS begins
     FROM placed
@@ -223,10 +228,13 @@ WITH standing AS MATERIALIZED (
 ), added AS (
     INSERT INTO messages (tenant_id, {messages.ADDED.names})
     SELECT CAST(:tenant AS uuid), item.*
-    FROM {messages.ADDED.source} JOIN taken ON taken.id = item.response_id
+    FROM {{item}} JOIN taken ON taken.id = item.response_id
 )
 SELECT id, begins FROM taken
-""")  # noqa: S608 - constants only
+""",  # noqa: S608 - constants only
+    _NEW,
+    messages.ADDED,
+)
 _COUNT_QUEUED: Final = text("""
 SELECT count(*) FROM (
     SELECT FROM responses WHERE tenant_id = :tenant AND status = 'queued' LIMIT :queued_max
@@ -273,7 +281,8 @@ async def insert_all(database: Database, new: Sequence[tuple[TenantId, NewRespon
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
-            await connection.execute(_INSERT_ALL, _all_rows(tenant_id, group))
+            statement, rows = _INSERT_ALL.of(*_all_rows(tenant_id, group))
+            await connection.execute(statement, rows | {"tenant": tenant_id})
 
 
 async def queue_all(
@@ -296,23 +305,22 @@ async def queue_all(
             # Of one tenant, and of one moment: whichever policy was read last is the one.
             last = group[-1][1]
             bounds = {"running_max": last.running_max, "queued_max": last.queued_max}
-            rows = _all_rows(tenant_id, [one for _, one in group])
-            accepted = await connection.execute(_QUEUE_ALL, rows | bounds)
+            statement, rows = _QUEUE_ALL.of(*_all_rows(tenant_id, [one for _, one in group]))
+            accepted = await connection.execute(statement, rows | bounds | {"tenant": tenant_id})
             begins = dict(map(tuple, accepted))
             became |= {place: begins[one.uuid] for place, one in group if one.uuid in begins}
     return became
 
 
-def _all_rows(tenant_id: TenantId, new: Sequence[NewResponse]) -> dict[str, Any]:
+def _all_rows(
+    tenant_id: TenantId, new: Sequence[NewResponse]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of the responses, and those of their items."""
     items = [
         {"response_id": one.uuid, **messages.row_of(stored)} for one in new for stored in one.items
     ]
     rows = [_row(tenant_id, one) | {"entries": one.entries and one.entries[1]} for one in new]
-    return {
-        "tenant": tenant_id,
-        **_NEW.parameters(rows),
-        **messages.ADDED.parameters(items),
-    }
+    return rows, items
 
 
 async def check(

@@ -48,9 +48,14 @@ class ClientText(TypeDecorator[str]):
     impl = LargeBinary
     cache_ok = True
 
+    @staticmethod
+    def packed(value: str | None) -> bytes | None:
+        """As it is sent."""
+        return None if value is None else pack_text(value)
+
     @override
     def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:
-        return None if value is None else pack_text(value)
+        return self.packed(value)
 
     @override
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> str | None:
@@ -63,9 +68,14 @@ class TokenIds(TypeDecorator["array[int]"]):
     impl = LargeBinary
     cache_ok = True
 
+    @staticmethod
+    def packed(value: array[int] | None) -> bytes | None:
+        """As it is sent."""
+        return None if value is None else pack_ids(value)
+
     @override
     def process_bind_param(self, value: array[int] | None, dialect: Dialect) -> bytes | None:
-        return None if value is None else pack_ids(value)
+        return self.packed(value)
 
     @override
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> array[int] | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 
-from gateway.store.batches import Rows, by_tenant
+from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.engine import turn_to
 from gateway.store.tables import usage
 
@@ -32,11 +31,14 @@ COUNTS: Final = (
 # Statements are built once: building one costs more than running it.
 _ADD: Final = insert(usage).on_conflict_do_nothing()
 _LINES: Final = Rows("line", [column for column in usage.c if column.name != "tenant_id"])
-_ADD_ALL: Final = text(f"""
+_ADD_ALL: Final = Batch(
+    f"""
 INSERT INTO usage (tenant_id, {_LINES.names})
-SELECT CAST(:tenant AS uuid), line.* FROM {_LINES.source}
+SELECT CAST(:tenant AS uuid), line.* FROM {{line}}
 ON CONFLICT DO NOTHING
-""")  # noqa: S608 - constants only
+""",  # noqa: S608 - constants only
+    _LINES,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ async def record_all(database: Database, lines: Sequence[tuple[TenantId, UsageLi
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
-            parameters = _LINES.parameters([_row(line) for line in group])
-            await connection.execute(_ADD_ALL, {"tenant": tenant_id, **parameters})
+            statement, parameters = _ADD_ALL.of([_row(line) for line in group])
+            await connection.execute(statement, {"tenant": tenant_id, **parameters})
 
 
 async def add(connection: Connection, tenant_id: TenantId, line: UsageLine) -> None:

@@ -12,10 +12,10 @@ from gateway.upstreams.transport import HttptoolsTransport, spelled_head
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterable, Callable, Mapping
 
-    from gateway.upstreams.connection import Connection, ConnectionLimits, HttpTimeouts
-    from gateway.upstreams.transport import KeepAlive
+    from gateway.upstreams.connection import BodyListener, ConnectionLimits, HttpTimeouts
+    from gateway.upstreams.transport import Answer, KeepAlive, OriginPool, ResponseBody
 
 HEADERS_ALLOWED: Final = frozenset({
     "accept",
@@ -61,19 +61,23 @@ class Post:
         self._url = url
         self._headers = headers
         self._head = b""
+        self._origin: OriginPool | None = None
 
     async def __call__(
         self,
         body: bytes,
         *,
         timeouts: HttpTimeouts,
-        on_connection: Callable[[Connection], None],
-    ) -> httpx2.Response:
-        """The answer, its body still to be read. Raises `TransportError`."""
-        self._head = self._head or await self._new_head()
+        goes_over: Callable[[ResponseBody], None] | None = None,
+        listener: BodyListener | None = None,
+    ) -> Answer:
+        """The answer as `OriginPool.deliver` gives it. Raises `TransportError`."""
+        if self._origin is None:
+            self._head = await self._new_head()
+            self._origin = self._client.transport.origin(self._url)
         message = b"%sContent-Length: %d\r\n\r\n%s" % (self._head, len(body), body)
-        return await self._client.transport.deliver(
-            message, self._url, timeouts=timeouts, on_connection=on_connection
+        return await self._origin.deliver(
+            message, timeouts=timeouts, goes_over=goes_over, listener=listener
         )
 
     async def _new_head(self) -> bytes:
@@ -96,10 +100,10 @@ def build_client(
     return Client(HttptoolsTransport(keep_alive=keep_alive, limits=limits, ssl_context=ssl_context))
 
 
-async def read_body(response: httpx2.Response, bytes_max: int) -> bytes:
-    """At most the first `bytes_max` bytes of a streamed response's body."""
+async def read_body(parts: AsyncIterable[bytes], bytes_max: int) -> bytes:
+    """At most the first `bytes_max` bytes of a body that comes in parts."""
     body = bytearray()
-    async for part in response.aiter_raw():
+    async for part in parts:
         body += part
         if len(body) >= bytes_max:
             break

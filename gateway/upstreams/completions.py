@@ -12,7 +12,7 @@ import orjson
 
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk
-from gateway.upstreams.frame_shape import FrameShape
+from gateway.upstreams.frame_shape import EVENT_BYTES_MAX, FrameShape
 from gateway.upstreams.logprobs import Misaligned, aligned_logprobs
 from gateway.upstreams.problems import BackendTooOld, breakage, code_of, message_of, refusal
 from gateway.upstreams.sse import FrameTooLarge, SseSplitter
@@ -45,9 +45,9 @@ class CompletionReader:
     """
 
     __slots__ = (
-        "_alternatives", "_cached", "_constrained", "_frame_bytes_max", "_ids",
-        "_ids_left", "_last_id", "_lessons", "_logprobs", "_said_all", "_shape", "_splitter",
-        "_stop_ids", "_upstream", "fault", "finish", "finished", "started",
+        "_alternatives", "_cached", "_constrained", "_frame_bytes_max", "_ids", "_lessons",
+        "_logprobs", "_said_all", "_shape", "_splitter", "_stop_ids", "_upstream", "fault",
+        "finish", "finished", "ids_left", "last_id", "started",
     )  # fmt: skip
 
     def __init__(
@@ -66,10 +66,12 @@ class CompletionReader:
         """Once it is known; only token counts may follow."""
         self._upstream = upstream
         self._stop_ids = stop_ids
-        self._ids_left = sampling.max_tokens
+        self.ids_left = sampling.max_tokens
+        """How many of those that were asked for have not come."""
         self._alternatives = sampling.logprobs
         self._constrained = constrained
-        self._last_id: int | None = None
+        self.last_id: int | None = None
+        """The last that has come."""
         self._splitter = SseSplitter(frame_bytes_max)
         self._frame_bytes_max = frame_bytes_max
         self._shape: FrameShape | None = None
@@ -88,10 +90,18 @@ class CompletionReader:
                 None if self.finish is not None or self.fault is not None else shape.only_id(data)
             )
             if token is not None and len(data) <= self._frame_bytes_max:
-                self._ids_left -= 1
-                self._last_id = token
+                self.ids_left -= 1
+                self.last_id = token
                 return TokenChunk([token], None, None, None, self._constrained, self._upstream)
         return self._feed_any(data)
+
+    @property
+    def steady_shape(self) -> FrameShape | None:
+        """What the next event looks like, most likely; None also where no ids are wanted any more,
+        or more is to be known of one.
+        """
+        is_over = self.finish is not None or self.fault is not None
+        return None if is_over or self._frame_bytes_max < EVENT_BYTES_MAX else self._shape
 
     def _feed_any(self, data: bytes) -> TokenChunk | None:
         block = self._splitter.feed(data)
@@ -236,8 +246,8 @@ class CompletionReader:
             return  # they come too late to be wanted
         self.started = True
         self._ids += ids
-        self._ids_left -= len(ids)
-        self._last_id = ids[-1]
+        self.ids_left -= len(ids)
+        self.last_id = ids[-1]
 
     def _break(self, why: str, fault: UpstreamError | None = None) -> None:
         """The stream is over in a way it should not be: it may still be a complete turn.
@@ -255,9 +265,9 @@ class CompletionReader:
             self.fault = kind(why, upstream=self._upstream)
 
     def _unsaid_finish(self) -> FinishReason | None:
-        if self._last_id in self._stop_ids:
+        if self.last_id in self._stop_ids:
             return FinishReason.STOP
-        return FinishReason.LENGTH if self._ids_left <= 0 else None
+        return FinishReason.LENGTH if self.ids_left <= 0 else None
 
 
 def _are_ids(ids: object) -> TypeGuard[list[int]]:

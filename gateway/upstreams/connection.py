@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import httpx2
 from typing_extensions import override
 
 from gateway.upstreams.deadline import Deadline
-from gateway.upstreams.response_reader import ResponseReader
+from gateway.upstreams.response_reader import ResponseReader, is_one_chunk
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+_GOOD = 200
 
 HttpTimeouts = Mapping[str, float | None]
 """httpx2's `timeout` extension: seconds for connect, read, write, pool; None or absent: no limit.
 
 It is looked up anew at every wait, so who sent the request may tighten `read` while it streams.
+"""
+
+TakeShort = Callable[[bytes], bool]
+"""Takes a read as it came, if it is one chunk of the body, whole, and as it expects it to be.
+
+False: nothing was done, and the read is taken as any other, as are those behind it.
 """
 
 
@@ -69,8 +74,11 @@ class Connection(asyncio.Protocol):
         self._error: httpx2.TransportError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._listener: BodyListener | None = None
-        self._deadline = Deadline(loop, self._expire)
-        self.wait_until: Callable[[float], None] = self._deadline.set_at
+        self._expecting: BodyListener | None = None
+        self._short: TakeShort | None = None
+        self._offer: tuple[TakeShort, bytes] | None = None
+        self.deadline = Deadline(loop, self._expire)
+        self.wait_until: Callable[[float], None] = self.deadline.set_at
         """When to tell who is poured into of a ReadTimeout, in the loop's time; moving it is cheap.
 
         Bytes do not move it: only the listener knows which of them are worth waiting for.
@@ -111,12 +119,23 @@ class Connection(asyncio.Protocol):
             if not await self._wait(timeouts.get("write")):
                 raise httpx2.WriteTimeout("backend does not read the request")
 
-    async def head(self, timeouts: HttpTimeouts) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Status and headers. Raises ReadTimeout, ReadError or RemoteProtocolError."""
+    async def head(
+        self, timeouts: HttpTimeouts, listener: BodyListener | None = None
+    ) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """Status and headers. Raises ReadTimeout, ReadError or RemoteProtocolError.
+
+        The body of a 200 is poured into the `listener` from the read on that brings its head; then
+        this returns only when somebody calls `wake`.
+        """
         reader = self._current()
-        while not reader.status:
+        if listener is not None and reader.status == _GOOD:
+            self.pour(listener)
+        else:
+            self._expecting = listener
+        while not reader.has_head:
             self._raise_error()
-            if not await self._wait(timeouts.get("read")):
+            is_awake = await self._wait(timeouts.get("read"))
+            if not is_awake and not reader.has_head:
                 raise httpx2.ReadTimeout("backend does not answer")
         return reader.status, reader.headers
 
@@ -136,14 +155,27 @@ class Connection(asyncio.Protocol):
         self._resume_reading()
         return data
 
+    @property
+    def is_pouring(self) -> bool:
+        """Somebody has the body poured, and it has not ended."""
+        return self._listener is not None
+
     def pour(self, listener: BodyListener) -> None:
         """Hand the body to `listener` from now on, what there is of it at once."""
+        self._short = None
         self._listener = listener
         self.go_on()
 
+    def shorten(self, take: TakeShort, body: bytes) -> None:
+        """Called by who is poured `body` into, in that call: have reads taken as they come, when
+        all of `body` was one chunk of its own, which was one read. See `TakeShort`.
+        """
+        self._offer = take, body
+
     def hold(self) -> None:
         """Read no more, and pour no more, until `go_on`; patience has no end meanwhile."""
-        self._deadline.clear()
+        self._short = None
+        self.deadline.clear()
         self._pause_reading()
 
     def go_on(self) -> None:
@@ -154,8 +186,8 @@ class Connection(asyncio.Protocol):
     def finish(self) -> bool:
         """End the exchange: True if the connection is fit for another one, else it is aborted."""
         reader = self._current()
-        self._listener = None
-        self._deadline.cancel()
+        self._listener = self._expecting = self._short = None
+        self.deadline.cancel()
         if reader.complete and reader.reusable and not reader.buffered and not self._writing_paused:
             self._reader = None
             if self.usable:
@@ -171,7 +203,8 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the socket now, whatever is going on: this is how a backend learns of a cancel."""
-        self._deadline.cancel()
+        self.deadline.cancel()
+        self._short = None
         if self._reader is not None:
             self._reader.close()
         if self._error is None:
@@ -185,6 +218,11 @@ class Connection(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
+        short = self._short
+        if short is not None:
+            if short(data):
+                return
+            self._short = None
         reader = self._reader
         if reader is None:
             self.abort()  # between two exchanges there is nothing to say
@@ -194,23 +232,27 @@ class Connection(asyncio.Protocol):
         except httpx2.RemoteProtocolError as error:
             self._error = error
             self.abort()
+        if self._expecting is not None and reader.status == _GOOD:
+            self._listener, self._expecting = self._expecting, None
         if self._listener is not None:
             self._pour()
+            if self._offer is not None:
+                self._consider(data)
             return
         if not self._reading_paused and reader.buffered > self._limits.buffer_bytes_max:
             self._pause_reading()
-        self._wake()
+        self.wake()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         if self._error is None:
             self._error = self._reason_of_loss(exc)
-        self._deadline.cancel()
+        self.deadline.cancel()
         if not self.lost.done():
             self.lost.set_result(None)
         self._on_lost(self)
         self._pour()
-        self._wake()
+        self.wake()
 
     @override
     def pause_writing(self) -> None:
@@ -219,7 +261,7 @@ class Connection(asyncio.Protocol):
     @override
     def resume_writing(self) -> None:
         self._writing_paused = False
-        self._wake()
+        self.wake()
 
     def _reason_of_loss(self, exc: Exception | None) -> httpx2.TransportError:
         if exc is not None:
@@ -244,10 +286,17 @@ class Connection(asyncio.Protocol):
         elif self._error is not None:
             self._end(self._error)
 
+    def _consider(self, data: bytes) -> None:
+        assert self._offer is not None, "nobody asked"
+        (take, body), self._offer = self._offer, None
+        if self._listener is not None and not self._reading_paused and is_one_chunk(data, body):
+            self._short = take
+
     def _end(self, error: httpx2.TransportError | None) -> None:
         listener, self._listener = self._listener, None
+        self._short = None
         if listener is not None:
-            self._deadline.clear()
+            self.deadline.clear()
             listener.end(error)
 
     def _pause_reading(self) -> None:
@@ -276,19 +325,23 @@ class Connection(asyncio.Protocol):
         self._waiter = waiter = self._loop.create_future()
         self._expired = False
         if seconds is not None:
-            self._deadline.set(seconds)
+            self.deadline.set(seconds)
         try:
             await waiter
         finally:
-            self._waiter = None
-            self._deadline.clear()
+            # Whoever listened may have given the connection back meanwhile, and others wait here.
+            if self._waiter is waiter:
+                self._waiter = None
+                if self._listener is None:
+                    self.deadline.clear()
         return not self._expired
 
     def _expire(self) -> None:
         self._expired = True
         self._end(httpx2.ReadTimeout("backend fell silent"))
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have whoever waits look again at what has come."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -18,12 +18,13 @@ class Deadline:
     span of its timeout instead of one for each read.
     """
 
-    __slots__ = ("_at", "_expire", "_fires_at", "_loop", "_timer")
+    __slots__ = ("_expire", "_fires_at", "_loop", "_timer", "at")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[], None]) -> None:
         self._loop = loop
         self._expire = expire
-        self._at: float | None = None
+        self.at: float | None = None
+        """When it passes, in the loop's time. A later time may be put here as it is."""
         self._timer: asyncio.TimerHandle | None = None
         self._fires_at = math.inf
 
@@ -33,19 +34,19 @@ class Deadline:
 
     def set_at(self, at: float) -> None:
         """Let the deadline be at `at` of the loop's time."""
-        self._at = at
+        self.at = at
         if at < self._fires_at:
             self.cancel()
-            self._at = at
+            self.at = at
             self._start(at)
 
     def clear(self) -> None:
         """No deadline; the timer is left to run out unheard, the next `set` may use it again."""
-        self._at = None
+        self.at = None
 
     def cancel(self) -> None:
         """No deadline and no timer."""
-        self._at = None
+        self.at = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -58,10 +59,10 @@ class Deadline:
     def _fire(self) -> None:
         self._timer = None
         self._fires_at = math.inf
-        if self._at is None:
+        if self.at is None:
             return
-        if self._at > self._loop.time():
-            self._start(self._at)
+        if self.at > self._loop.time():
+            self._start(self.at)
             return
-        self._at = None
+        self.at = None
         self._expire()

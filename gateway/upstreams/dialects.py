@@ -6,9 +6,9 @@ So each is sent what it knows, and nothing is ever left to a backend's default.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -27,7 +27,7 @@ Fields = Mapping[str, object]
 TAG_BYTES_MAX: Final = 4 * 1024 * 1024
 TOP_P_MIN: Final = 1e-6
 """Stands for 0, which OpenAI takes and the engines refuse: only the likeliest token is left."""
-_ANSWER_OPENING: Final = (200005, 17196)
+_ANSWER_OPENING: Final = array("I", (200005, 17196))
 """`<|channel|>final`. vLLM 0.11 to 0.26 look for it in prompt and output, and bind from there on:
 a prompt that repeats an earlier answer would have them bind at once, header and all."""
 
@@ -57,7 +57,7 @@ class Dialect:
         if constraint is None or not self.can.rank(constraint):
             return None
         if self.can.grammars == "answer":
-            if _ANSWER_OPENING in pairwise(request.prompt_ids):
+            if _repeats_an_answer(request.prompt_ids):
                 return None
             return Grammar({"structured_outputs": {"json": constraint.answer}}, holds=False)
         return self._structural_tag(constraint)
@@ -113,6 +113,18 @@ class Dialect:
         if self.engine.kind == "sglang":
             return Grammar({"response_format": tag}, holds=True)
         return Grammar({"structured_outputs": {"structural_tag": encoded.decode()}}, holds=True)
+
+
+def _repeats_an_answer(ids: Sequence[int]) -> bool:
+    """Looks for bytes: a number for each id of a long prompt would take the loop milliseconds."""
+    packed = (ids if isinstance(ids, array) else array("I", ids)).tobytes()
+    wanted, size = _ANSWER_OPENING.tobytes(), _ANSWER_OPENING.itemsize
+    place = packed.find(wanted)
+    while place >= 0:
+        if place % size == 0:  # else it begins within an id
+            return True
+        place = packed.find(wanted, place + 1)
+    return False
 
 
 def _optional_sampling(sampling: Sampling) -> dict[str, object]:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
+from gateway.upstreams.steady import Shortcut
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from gateway.generation import Listener, TokenChunk
+    from gateway.generation import HearText, Listener, TokenChunk
     from gateway.upstreams.backend import Timeouts
     from gateway.upstreams.completions import CompletionReader
     from gateway.upstreams.connection import Connection
@@ -34,15 +36,16 @@ class Exchange:
     """
 
     __slots__ = (
-        "_body", "_changed", "_error", "_insider", "_is_held", "_is_over", "_listener",
-        "_loop", "_reader", "_run", "_timeouts", "connection", "has_begun", "heard_at",
+        "_body", "_changed", "_error", "_heard_at", "_insider", "_is_held", "_is_over",
+        "_listener", "_loop", "_reader", "_run", "_shortcut", "_timeouts", "connection",
+        "has_begun",
     )  # fmt: skip
 
     def __init__(self, listener: Listener, reader: CompletionReader, timeouts: Timeouts) -> None:
         self.connection: Connection | None = None
         self.has_begun = False
         self._loop = asyncio.get_running_loop()
-        self.heard_at = self._loop.time()
+        self._heard_at = self._loop.time()
         self._listener = listener
         self._insider = _insider(listener)
         self._reader = reader
@@ -53,10 +56,20 @@ class Exchange:
         self._error: Exception | None = None
         self._is_held = False
         self._is_over = False
+        self._shortcut = Shortcut(reader, timeouts.stall_s)
 
-    def goes_over(self, connection: Connection) -> None:
-        """The request is sent on this connection."""
-        self.connection = connection
+    @property
+    def heard_at(self) -> float:
+        """See above."""
+        return max(self._heard_at, self._shortcut.heard_at)
+
+    def goes_over(self, body: ResponseBody) -> None:
+        """The request is about to be sent, and this is where its answer will be.
+
+        From here on it may be poured in here, while its task still waits for it to begin.
+        """
+        self._body = body
+        self.connection = body.connection
 
     async def hear_out(self, body: ResponseBody) -> None:
         """Until the finish was heard, or enough; then the connection is free, or closed.
@@ -64,11 +77,12 @@ class Exchange:
         Raises what the reader found wrong with the body, after all ids before it were heard, and
         what the listener raises. To cancel it closes the connection at once.
         """
-        self._body = body
-        self.connection = connection = body.connection
+        self.goes_over(body)
+        connection = body.connection
         try:
-            connection.wait_until(self.heard_at + self._timeouts.first_token_s)
-            connection.pour(self)
+            if not self._is_over and not connection.is_pouring:
+                connection.wait_until(self.heard_at + self._timeouts.first_token_s)
+                connection.pour(self)
             while not self._is_over:
                 if self._is_held:
                     await self._listener.room()
@@ -85,7 +99,12 @@ class Exchange:
 
     def take(self, data: bytes) -> None:
         """A read of the body."""
-        self._pass_on(self._reader.feed(data))
+        chunk = self._reader.feed(data)
+        self._pass_on(chunk)
+        if chunk is not None and len(chunk.ids) == 1 and self._body is not None:
+            take = self._shortcut.open(self._insider, self._body.connection)
+            if take is not None and not (self._is_over or self._is_held):
+                self._body.connection.shorten(take, data)
 
     def end(self, error: httpx2.TransportError | None) -> None:
         """The body ended, was broken off, or has brought no id for too long."""
@@ -128,7 +147,7 @@ class Exchange:
             self._fail(reader.fault)
         elif body is not None:
             self._is_held = True
-            self.heard_at = math.inf
+            self._heard_at = math.inf
             body.connection.hold()
             self._wake()
 
@@ -137,7 +156,7 @@ class Exchange:
         if self.connection is not None:
             timeouts = self._timeouts
             patience_s = timeouts.stall_s if self._reader.finish is None else timeouts.tail_s
-            self.heard_at = now = self._loop.time()
+            self._heard_at = now = self._loop.time()
             self.connection.wait_until(now + patience_s)
 
     def _fail(self, error: Exception) -> None:
@@ -151,7 +170,10 @@ class Exchange:
         self._wake()
 
     def _wake(self) -> None:
-        if self._changed is not None and not self._changed.done():
+        if self._changed is None:
+            if self.connection is not None:
+                self.connection.wake()
+        elif not self._changed.done():
             self._changed.set_result(None)
 
 
@@ -179,6 +201,10 @@ class Overheard:
     def is_full(self) -> bool:
         """Whether the listener is."""
         return self.listener.is_full
+
+    def flow(self) -> HearText | None:
+        """The listener's: nobody else is told of what is in between."""
+        return self.listener.flow()
 
     def hear(self, chunk: TokenChunk) -> bool:
         """Whether the listener wants more."""

@@ -16,13 +16,15 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+EVENT_BYTES_MAX: Final = 0xFFF
+"""No event has more that is a read of its own, and is read as that (`steady`)."""
 _FRAME_BYTES_MAX: Final = 2048
 _ID_END: Final = 1 << 31
 
-_STRING: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
+JSON_STRING: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
 r"""The inside of a JSON string, its UTF-8 unchecked. `\u` is for a parser: some are invalid."""
 _TEMPLATE: Final = re.compile(
-    rb'(data: [^\n]*?"text": ?")' + _STRING + rb'("[^\n]*"token_ids": ?\[)[0-9,]+(\][^\n]*)'
+    rb'(data: [^\n]*?"text": ?")' + JSON_STRING + rb'("[^\n]*"token_ids": ?\[)[0-9,]+(\][^\n]*)'
 )
 _PROBE: Final = "a probe"
 _PROBE_IDS: Final = [7, 12]
@@ -69,7 +71,7 @@ class FrameShape:
             return None
         text, digits = match.groups()
         made = b"".join((self.before, text, self.between, digits, self.behind))
-        if made != event or not (event.isascii() or _is_utf8(event)):
+        if made != event or not (event.isascii() or is_utf8(event)):
             return None
         token = int(digits)
         return token if token < _ID_END else None
@@ -83,7 +85,7 @@ class FrameShape:
         """
         parts = self._cutter.split(block)
         others, ids = parts[0::3], parts[2::3]
-        if not ids or not self._makes(parts, block) or not (block.isascii() or _is_utf8(block)):
+        if not ids or not self._makes(parts, block) or not (block.isascii() or is_utf8(block)):
             return [block]
         if not any(others):
             taken = _numbers(ids)
@@ -138,7 +140,8 @@ class FrameShape:
 def _cutter(before: int, between: int, behind: int) -> re.Pattern[bytes]:
     """Splits a block into: what does not fit, text, ids, what does not fit, text, ids, ..."""
     return re.compile(
-        rb'(?s).{%d}"(%s)".{%d}\[([0-9,]++)\].{%d}' % (before - 1, _STRING, between - 2, behind - 1)
+        rb'(?s).{%d}"(%s)".{%d}\[([0-9,]++)\].{%d}'
+        % (before - 1, JSON_STRING, between - 2, behind - 1)
     )
 
 
@@ -147,7 +150,7 @@ def _only(before: int, between: int, behind: int) -> re.Pattern[bytes]:
     """Finds text and id of one event."""
     return re.compile(
         rb'(?s).{%d}"(%s)".{%d}\[([1-9][0-9]{0,9}+)\].{%d}'
-        % (before - 1, _STRING, between - 2, behind - 1)
+        % (before - 1, JSON_STRING, between - 2, behind - 1)
     )
 
 
@@ -160,7 +163,7 @@ def _numbers(lists: list[bytes]) -> list[int] | None:
     return ids if max(ids) < _ID_END else None
 
 
-def _is_utf8(block: bytes) -> bool:
+def is_utf8(block: bytes) -> bool:
     try:
         block.decode()
     except UnicodeDecodeError:

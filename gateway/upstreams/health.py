@@ -55,7 +55,7 @@ class Health:
 
     def available(self, now: float) -> bool:
         """Healthy, or due for its trial."""
-        if not self.reachable:
+        if self._polls_failed >= self._policy.failures_max:
             return False
         if self._ejected_until is None:
             return True
@@ -72,9 +72,10 @@ class Health:
         """The trial is over; without a verdict (the caller went away) the next request is it."""
         self._on_trial = False
 
-    def answered(self) -> None:
-        """It generates."""
-        self._ejected_until = None
+    def answered(self) -> bool:
+        """It generates; True if it was ejected until now."""
+        was_ejected, self._ejected_until = self._ejected_until is not None, None
+        return was_ejected
 
     def completed(self) -> None:
         """A stream ended well."""

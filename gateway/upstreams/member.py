@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.generation import Listener, TokenRequest
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.engines import Engine
+    from gateway.upstreams.engines import Capabilities, Engine
     from gateway.upstreams.health import Health
     from gateway.upstreams.probe import Description
     from gateway.upstreams.server import InferenceServer
@@ -38,6 +39,7 @@ class Member:
         metrics: Metrics,
         clock: Callable[[], float],
     ) -> None:
+        self.name = backend.name
         self.backend = backend
         self.health = health
         self.description: Description | None = None
@@ -48,21 +50,33 @@ class Member:
         self._metrics = metrics
         self._clock = clock
         self._in_flight = 0
-        self._models = _models(backend, {})
-
-    def models(self) -> Mapping[str, int | None]:
+        self.models: Mapping[str, int | None] = _models(backend, {})
         """Context lengths by public id.
 
         A configured model that the server does not list is left out, once it has listed any.
         """
-        return self._models
+
+    @property
+    def available(self) -> bool:
+        """Healthy, or due for its trial."""
+        return self.health.available(self._clock())
+
+    @property
+    def in_doubt(self) -> bool:
+        """Its last health check went wrong."""
+        return self.health.in_doubt
+
+    @property
+    def can(self) -> Capabilities | None:
+        """What may be asked of it; None until it has said what it is."""
+        return self._server.can if self.engine is not None else None
 
     def state(self) -> BackendState:
         """What selection and operators look at."""
         now = self._clock()
         return BackendState(
-            name=self.backend.name,
-            models=self.models(),
+            name=self.name,
+            models=self.models,
             healthy=self.health.healthy,
             reached=self.reached,
             available=self.health.available(now),
@@ -72,7 +86,7 @@ class Member:
             version=self.engine.version if self.engine is not None else None,
             problem=self.problem,
             in_doubt=self.health.in_doubt,
-            can=self._server.can if self.engine is not None else None,
+            can=self.can,
         )
 
     async def generate(self, request: TokenRequest, listener: Listener) -> None:
@@ -80,17 +94,16 @@ class Member:
         started_at = self._clock()
         on_trial = self.health.begin_trial(started_at)
         self._in_flight += 1
-        self._metrics.upstream_started(self.backend.name)
+        self._metrics.upstream_started(self.name)
         outcome = "cancelled"
 
         def finish() -> None:
             nonlocal outcome
             outcome = "ok"
-            self._completed()
+            self.health.completed()
+            self.problem = None
 
-        noting = Overheard(
-            listener, first=lambda: self._answered(self._clock() - started_at), finish=finish
-        )
+        noting = Overheard(listener, first=partial(self._answered, started_at), finish=finish)
         try:
             await self._server.generate(request, noting)
         except UpstreamError as error:
@@ -98,7 +111,7 @@ class Member:
             raise
         finally:
             self._in_flight -= 1
-            self._metrics.upstream_finished(self.backend.name, outcome)
+            self._metrics.upstream_finished(self.name, outcome)
             if on_trial:
                 self.health.end_trial()
 
@@ -115,10 +128,10 @@ class Member:
         self.health.polled(alive=alive)
         if was_reachable and not self.health.reachable:
             self.problem = "GET /health is not answered with 200"
-            _log.warning("backend is unreachable", upstream=self.backend.name)
+            _log.warning("backend is unreachable", upstream=self.name)
         elif not was_reachable and alive:
             self.problem = None
-            _log.info("backend is reachable again", upstream=self.backend.name)
+            _log.info("backend is reachable again", upstream=self.name)
         if not alive:
             self._hang_up_on_silent(silent_s)
         self._report()
@@ -126,7 +139,7 @@ class Member:
     def described(self, description: Description) -> None:
         """What the backend says of itself now; what it does not say has not changed."""
         self.description = description
-        self._models = _models(self.backend, description.models)
+        self.models = _models(self.backend, description.models)
         self.reached = True
         if description.engine is not None:
             self.engine = description.engine
@@ -138,17 +151,15 @@ class Member:
     def _hang_up_on_silent(self, silent_s: float) -> None:
         count = self._server.hang_up_on_silent(silent_s, begun_only=self.health.reachable)
         if count:
-            _log.warning("silent streams are broken off", upstream=self.backend.name, count=count)
+            _log.warning("silent streams are broken off", upstream=self.name, count=count)
 
-    def _answered(self, seconds: float) -> None:
-        self.reached = True
-        self.health.answered()
-        self._metrics.upstream_first_token(self.backend.name, seconds)
-        self._report()
-
-    def _completed(self) -> None:
-        self.health.completed()
-        self.problem = None
+    def _answered(self, started_at: float) -> None:
+        """It generates, `clock` said `started_at` when it was asked to."""
+        self._metrics.upstream_first_token(self.name, self._clock() - started_at)
+        is_back = self.health.answered()
+        if is_back or not self.reached:
+            self.reached = True
+            self._report()
 
     def _failed(self, error: UpstreamError) -> str:
         """Note a failure; returns what metrics call it."""
@@ -161,12 +172,12 @@ class Member:
         self.problem = str(error)
         self.health.failed(self._clock())
         if was_healthy and not self.health.healthy:
-            _log.warning("backend is ejected", upstream=self.backend.name, error=error)
+            _log.warning("backend is ejected", upstream=self.name, error=error)
         self._report()
         return "unavailable" if isinstance(error, UpstreamUnavailable) else "failed"
 
     def _report(self) -> None:
-        self._metrics.upstream_is_up(self.backend.name, int(self.health.healthy))
+        self._metrics.upstream_is_up(self.name, int(self.health.healthy))
 
 
 def _models(backend: Backend, listed: Mapping[str, int | None]) -> dict[str, int | None]:

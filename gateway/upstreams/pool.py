@@ -23,7 +23,7 @@ from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.spelling import Spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from gateway.generation import Listener, TokenRequest
     from gateway.telemetry import Metrics
@@ -130,7 +130,7 @@ class Pool:
         """Every model with a known context length, in the order of the configuration."""
         lengths: dict[str, int] = {}
         for member in self._members.values():
-            for model, length in member.models().items():
+            for model, length in member.models.items():
                 if length is not None:
                     lengths[model] = min(length, lengths.get(model, length))
         return tuple(ModelInfo(model, length) for model, length in lengths.items())
@@ -140,7 +140,7 @@ class Pool:
 
         Raises ModelNotFound, or NoUpstreamAvailable while no backend has said it yet.
         """
-        known = [length for state in self._serving(model) if (length := state.models[model])]
+        known = [length for member in self._serving(model) if (length := member.models[model])]
         if not known:
             raise NoUpstreamAvailable(model, "no backend has told its context length yet")
         return min(known)
@@ -177,52 +177,51 @@ class Pool:
         when none is left; after the first chunk UpstreamFailed; and what the listener raises, which
         must be none of these.
         """
-        reasons: list[str] = []
+        turn = self._turns.get(request.model, 0)
+        self._turns[request.model] = turn + 1
+        reasons: dict[str, str] = {}
         losses = 0
         attempts_max = attempts_max or self._policy.attempts_max
-        for member in self._attempts(request, avoid, attempts_max):
+        while len(reasons) < attempts_max:
+            # Each choice is made when the one before has failed.
+            member = self._choice(request, turn, tried=reasons, avoid=avoid)
+            if member is None:
+                break
             try:
                 await member.generate(request, listener)
             except UpstreamUnavailable as error:
-                reasons.append(str(error))
+                reasons[member.name] = str(error)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._policy.losses_max or attempts_max == 1:
                     raise
             else:
                 return
-        raise NoUpstreamAvailable(request.model, "; ".join(reasons))
+        raise NoUpstreamAvailable(request.model, "; ".join(reasons.values()))
 
-    def _attempts(
-        self, request: TokenRequest, avoid: Collection[str], attempts_max: int
-    ) -> Iterator[Member]:
-        """Backends to try, each once; each choice is made when the one before has failed."""
-        model = request.model
+    def _choice(
+        self, request: TokenRequest, turn: int, *, tried: Collection[str], avoid: Collection[str]
+    ) -> Member | None:
+        """The backend to try next; None when none is left."""
         able = self._serving if request.sampling.logprobs is None else self._telling_logprobs
-        turn = self._turns.get(model, 0)
-        self._turns[model] = turn + 1
-        tried: set[str] = set()
-        while len(tried) < attempts_max:
-            choices = candidates(
-                able(model), tried=tried, avoided=avoid, constraint=request.constraint
-            )
-            state = round_robin(choices, turn)
-            if state is None:
-                return
-            tried.add(state.name)
-            yield self._members[state.name]
+        members = able(request.model)
+        if len(members) == 1 and not tried:
+            return members[0]
+        return round_robin(
+            candidates(members, tried=tried, avoided=avoid, constraint=request.constraint), turn
+        )
 
-    def _serving(self, model: str) -> list[BackendState]:
-        states = [m.state() for m in self._members.values() if model in m.models()]
-        if not states:
+    def _serving(self, model: str) -> list[Member]:
+        members = [member for member in self._members.values() if model in member.models]
+        if not members:
             raise ModelNotFound(model)
-        return states
+        return members
 
-    def _telling_logprobs(self, model: str) -> list[BackendState]:
+    def _telling_logprobs(self, model: str) -> list[Member]:
         serving = self._serving(model)
         able = tell_logprobs(serving)
         if able:
             return able
-        if any(state.can is None for state in serving):
+        if any(member.can is None for member in serving):
             raise NoUpstreamAvailable(model, "no backend has said yet whether it tells logprobs")
         raise InvalidRequest(
             f"No backend of the model '{model}' tells log probabilities. Leave "

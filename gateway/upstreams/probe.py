@@ -116,7 +116,7 @@ async def _get(client: Client, backend: Backend, path: str, timeout_s: float) ->
     )
     try:
         response = await client.send(request, stream=True)
-        body = await read_body(response, _ANSWER_BYTES_MAX)
+        body = await read_body(response.aiter_raw(), _ANSWER_BYTES_MAX)
     except httpx2.TransportError as error:
         raise UpstreamUnavailable(
             f"GET {path}: {type(error).__name__}: {error}", upstream=backend.name

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import httptools
 import httpx2
 
 _NO_STATUS: Final = 0
+_SIZE: Final = re.compile(rb"[0-9a-fA-F]+")
+_SIZE_DIGITS_MAX: Final = 8
 
 
 class ResponseReader:
@@ -19,7 +22,7 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_eof_delimited", "_head_bytes", "_head_bytes_max", "_interim", "_parser", "_piece_count",
+        "_head_bytes", "_head_bytes_max", "_interim", "_parser", "_piece_count",
         "_pieces", "complete", "headers", "on_body", "reusable", "status", "touched",
     )  # fmt: skip
 
@@ -34,7 +37,6 @@ class ResponseReader:
         self.on_body = self._pieces.append
         self._head_bytes = 0
         self._head_bytes_max = head_bytes_max
-        self._eof_delimited = True
         self._interim = False
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
@@ -63,6 +65,11 @@ class ResponseReader:
             self.close()
 
     @property
+    def has_head(self) -> bool:
+        """All headers are there."""
+        return self.status != _NO_STATUS
+
+    @property
     def buffered(self) -> int:
         """How many bytes of the body were not fetched yet."""
         return sum(map(len, self._pieces))
@@ -73,7 +80,7 @@ class ResponseReader:
             return
         if not self.touched:
             raise httpx2.RemoteProtocolError("backend disconnected without an answer")
-        if not self.status or not self._eof_delimited:
+        if not self.status or any(_frames_body(name, value) for name, value in self.headers):
             raise httpx2.RemoteProtocolError("backend disconnected in the middle of its answer")
         self.complete = True
         self.close()
@@ -108,7 +115,6 @@ class ResponseReader:
             self.headers.clear()
             return
         self.status = status
-        self._eof_delimited = not any(_frames_body(name, value) for name, value in self.headers)
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -121,6 +127,24 @@ class ResponseReader:
             self.complete = True
             self.reusable = self._parser.should_keep_alive()
             self._piece_count = len(self._pieces)
+
+
+def is_one_chunk(read: bytes, body: bytes) -> bool:
+    """Whether a read was one whole chunk, given all of the body that was found in it: an event.
+
+    Then the parser is between two chunks. Had the chunk begun before the read or not ended with it,
+    the bytes of the body would begin or end elsewhere, and those of an event, from `data: ` to an
+    empty line, cannot be told from each other by as much as a line end or a size.
+    """
+    size, _, _ = read.partition(b"\r\n")
+    is_event = body.startswith(b"data: ") and body.endswith(b"\n\n")
+    return (
+        is_event
+        and len(size) <= _SIZE_DIGITS_MAX
+        and _SIZE.fullmatch(size) is not None
+        and int(size, 16) == len(body)
+        and read == b"%b\r\n%b\r\n" % (size, body)
+    )
 
 
 def _frames_body(name: bytes, value: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gateway.values import value
 
@@ -38,13 +38,32 @@ class BackendState:
     can: Capabilities | None = None
 
 
+class Candidate(Protocol):
+    """What is looked at of a backend, as `BackendState` describes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def available(self) -> bool: ...
+
+    @property
+    def in_doubt(self) -> bool: ...
+
+    @property
+    def can(self) -> Capabilities | None: ...
+
+
+C = TypeVar("C", bound=Candidate)
+
+
 def candidates(
-    states: Sequence[BackendState],
+    states: Sequence[C],
     *,
     tried: Collection[str] = (),
     avoided: Collection[str] = (),
     constraint: Constraint | None = None,
-) -> list[BackendState]:
+) -> list[C]:
     """The best ones left: available, not in doubt and not avoided; else with less and less of that.
 
     Among equals those that hold the constraint best: to be there comes first, because without a
@@ -63,17 +82,17 @@ def candidates(
     return equals if constraint is None else _holding_best(equals, constraint)
 
 
-def tell_logprobs(states: Sequence[BackendState]) -> list[BackendState]:
+def tell_logprobs(states: Sequence[C]) -> list[C]:
     """Those that can tell how likely an id was."""
     return [state for state in states if state.can is not None and state.can.logprobs]
 
 
-def _holding_best(states: list[BackendState], constraint: Constraint) -> list[BackendState]:
+def _holding_best(states: list[C], constraint: Constraint) -> list[C]:
     ranks = [state.can.rank(constraint) if state.can is not None else 0 for state in states]
     best = max(ranks, default=0)
     return [state for state, rank in zip(states, ranks, strict=True) if rank == best]
 
 
-def round_robin(choices: Sequence[BackendState], turn: int) -> BackendState | None:
+def round_robin(choices: Sequence[C], turn: int) -> C | None:
     """Each in its turn; None when there is none."""
     return choices[turn % len(choices)] if choices else None

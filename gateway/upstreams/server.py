@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from gateway.errors import UpstreamError, UpstreamLost, UpstreamUnavailable
+from gateway.pacing import done_beside_the_loop
 from gateway.telemetry import EventLog
 from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.client import Post, read_body
@@ -26,16 +27,19 @@ from gateway.upstreams.problems import (
 from gateway.upstreams.spelling import Spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from gateway.generation import Listener, TokenRequest
     from gateway.upstreams.backend import Backend, Timeouts
     from gateway.upstreams.client import Client
     from gateway.upstreams.dialects import Grammar
     from gateway.upstreams.engines import Capabilities, Engine
-    from gateway.upstreams.transport import ResponseBody
+    from gateway.upstreams.transport import Answer, ResponseBody
 
 _log = EventLog("gateway.upstreams")
+
+INLINE_CALLS = 16
+"""A grammar of so many calls is put into an engine's words in a millisecond."""
 
 _DEFAULT_LIMITS = StreamLimits()
 _NOT_TAKEN = (
@@ -74,6 +78,11 @@ class InferenceServer:
         self._stop_ids = tuple(stop_ids)
         self._timeouts = timeouts
         self._limits = limits
+        self._waits = {
+            "connect": timeouts.connect_s,
+            "write": timeouts.write_s,
+            "read": timeouts.first_token_s,
+        }
         self._spell = Spelling() if spell is None else spell
         headers = {**backend.headers(), "content-type": "application/json"}
         self._post = Post(client, backend.url("/v1/completions"), headers)
@@ -92,14 +101,29 @@ class InferenceServer:
         )
         self._dialect = Dialect(engine, can)
 
-    async def generate(self, request: TokenRequest, listener: Listener) -> None:
+    def generate(
+        self, request: TokenRequest, listener: Listener
+    ) -> Coroutine[object, object, None]:
         """One chunk for each read that brought ids; the last one has `finish`, often without ids.
 
         The counts of cached tokens come after the finish reason, so the finish waits for them; ids
         never wait. Raises `UpstreamUnavailable` or `UpstreamRejected` before the first id,
         `UpstreamFailed` after it, and what the listener does, which must be none of these.
         """
+        # Not a coroutine of its own, which each wake-up would have to pass through.
+        constraint = request.constraint
+        if constraint is None:
+            return self._hear_out(request, listener)
+        if constraint.calls > INLINE_CALLS:
+            return self._bound_by_many(request, listener)
         grammar = self._dialect.grammar(request)
+        if grammar is None:
+            return self._hear_out(request, listener)
+        return self._bound(request, listener, grammar)
+
+    async def _bound_by_many(self, request: TokenRequest, listener: Listener) -> None:
+        """The same with a grammar that is found in a thread, if there is one."""
+        grammar = await asyncio.to_thread(done_beside_the_loop, self._dialect.grammar, request)
         if grammar is None:
             await self._hear_out(request, listener)
         else:
@@ -173,11 +197,6 @@ class InferenceServer:
     async def _open(
         self, request: TokenRequest, grammar: Grammar | None, exchange: Exchange
     ) -> ResponseBody:
-        waits: dict[str, float | None] = {
-            "connect": self._timeouts.connect_s,
-            "write": self._timeouts.write_s,
-            "read": self._timeouts.first_token_s,
-        }
         body = self._dialect.body(
             request,
             served_model=self._backend.served_name(request.model),
@@ -186,22 +205,25 @@ class InferenceServer:
             grammar=grammar,
         )
         try:
-            response = await self._post(body, timeouts=waits, on_connection=exchange.goes_over)
+            answer = await self._post(
+                body, timeouts=self._waits, goes_over=exchange.goes_over, listener=exchange
+            )
         except _NOT_TAKEN as error:
             raise UpstreamUnavailable(describe(error), upstream=self.name) from error
         except httpx2.TransportError as error:
             raise UpstreamLost(describe(error), upstream=self.name) from error
-        if response.status_code != 200:
-            waits["read"] = self._timeouts.tail_s
-            raise await self._refusal(response)
-        answer: ResponseBody = response.extensions["body"]
-        return answer
+        if answer.status != 200:
+            raise await self._refusal(answer)
+        return answer.body
 
-    async def _refusal(self, response: httpx2.Response) -> UpstreamError:
+    async def _refusal(self, answer: Answer) -> UpstreamError:
+        answer.body.timeouts = {"read": self._timeouts.tail_s}
         try:
-            body = await read_body(response, self._limits.error_bytes_max)
+            body = await read_body(answer.body, self._limits.error_bytes_max)
         except httpx2.TransportError as error:
             message = f"(its message was lost: {describe(error)})"
         else:
             message = message_of_body(body)
-        return refusal(self.name, response.status_code, message)
+        finally:
+            answer.body.close()
+        return refusal(self.name, answer.status, message)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable
 
-    from gateway.upstreams.connection import HttpTimeouts
+    from gateway.upstreams.connection import BodyListener, HttpTimeouts
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORBIDDEN_IN_HEADERS = frozenset(b"\r\n\0")
@@ -54,6 +54,9 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
 
     The extension `on_connection` of a request is called with the `Connection` that it goes out on,
     for whoever may want to hang up on it. The extension `body` of a response is its `ResponseBody`.
+
+    Whoever sends the same request again and again spells it himself, and has it delivered: the
+    client's requests and responses take many times as long to make as what is said with them.
     """
 
     def __init__(
@@ -66,43 +69,22 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
         self._keep_alive = keep_alive
         self._limits = limits
         self._ssl_context = ssl_context
-        self._origins: dict[_Origin, _OriginPool] = {}
+        self._origins: dict[_Origin, OriginPool] = {}
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        return await self.deliver(
+        on_connection = request.extensions.get("on_connection", _ignore)
+        answer = await self.origin(request.url).deliver(
             await _encode(request),
-            request.url,
             timeouts=request.extensions.get("timeout", {}),
-            on_connection=request.extensions.get("on_connection", _ignore),
+            goes_over=lambda body: on_connection(body.connection),
         )
-
-    async def deliver(
-        self,
-        message: bytes,
-        url: httpx2.URL,
-        *,
-        timeouts: HttpTimeouts,
-        on_connection: Callable[[Connection], None],
-    ) -> httpx2.Response:
-        """The answer to a request that is spelled already. Raises as any transport does."""
-        pool = self._pool_of(url)
-        lost: httpx2.TransportError | None = None
-        kept = pool.take_idle()
-        if kept is not None:
-            on_connection(kept)
-            try:
-                return await _exchange(kept, message, timeouts, pool.release)
-            except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
-                if kept.answered or kept.hung_up:
-                    raise
-                lost = error
-        try:
-            fresh = await pool.connect(timeouts)
-        except httpx2.TransportError as error:
-            raise lost or error from error
-        on_connection(fresh)
-        return await _exchange(fresh, message, timeouts, pool.release)
+        return httpx2.Response(
+            answer.status,
+            headers=answer.headers,
+            stream=answer.body,
+            extensions={"http_version": b"HTTP/1.1", "body": answer.body},
+        )
 
     @override
     async def aclose(self) -> None:
@@ -110,13 +92,14 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
         for pool in self._origins.values():
             await pool.aclose()
 
-    def _pool_of(self, url: httpx2.URL) -> _OriginPool:
+    def origin(self, url: httpx2.URL) -> OriginPool:
+        """The connections to where this is. Raises `UnsupportedProtocol`."""
         if url.scheme not in _DEFAULT_PORTS:
             raise httpx2.UnsupportedProtocol(f"scheme {url.scheme!r} is not http or https")
         origin = _Origin(url.scheme, url.host, url.port or _DEFAULT_PORTS[url.scheme])
         pool = self._origins.get(origin)
         if pool is None:
-            pool = _OriginPool(origin, self._keep_alive, self._limits, self._tls(origin))
+            pool = OriginPool(origin, self._keep_alive, self._limits, self._tls(origin))
             self._origins[origin] = pool
         return pool
 
@@ -128,7 +111,15 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
         return self._ssl_context
 
 
-class _OriginPool:
+class Answer(NamedTuple):
+    """The head of an answer, and its body, which is still to come."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: ResponseBody
+
+
+class OriginPool:
     """The connections to one scheme, host and port."""
 
     def __init__(
@@ -146,6 +137,42 @@ class _OriginPool:
         self._open: set[Connection] = set()
         self._idle: dict[Connection, asyncio.TimerHandle] = {}  # the longest idle one first
         self._closed = False
+
+    async def deliver(
+        self,
+        message: bytes,
+        *,
+        timeouts: HttpTimeouts,
+        goes_over: Callable[[ResponseBody], None] | None = None,
+        listener: BodyListener | None = None,
+    ) -> Answer:
+        """The answer to a whole request. Raises as any transport does.
+
+        `goes_over` is called with where the answer will be, before the request is sent: twice, if
+        a connection that was kept turns out closed. The body of a 200 is poured into the
+        `listener` from the read on that brings its head; then this returns only once somebody
+        calls `wake` of the connection, or the body has ended.
+        """
+        lost: httpx2.TransportError | None = None
+        kept = self.take_idle()
+        if kept is not None:
+            body = ResponseBody(kept, timeouts, self.release)
+            if goes_over is not None:
+                goes_over(body)
+            try:
+                return await _exchange(body, message, timeouts, listener)
+            except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
+                if kept.answered or kept.hung_up:
+                    raise
+                lost = error
+        try:
+            fresh = await self.connect(timeouts)
+        except httpx2.TransportError as error:
+            raise lost or error from error
+        body = ResponseBody(fresh, timeouts, self.release)
+        if goes_over is not None:
+            goes_over(body)
+        return await _exchange(body, message, timeouts, listener)
 
     def take_idle(self) -> Connection | None:
         """The connection that was used last, for it is the least likely to be closed soon."""
@@ -233,7 +260,8 @@ class ResponseBody(httpx2.AsyncByteStream):
         release: Callable[[Connection], None],
     ) -> None:
         self.connection = connection
-        self._timeouts = timeouts
+        self.timeouts = timeouts
+        """How long is waited for more of it."""
         self._release: Callable[[Connection], None] | None = release
 
     @override
@@ -243,7 +271,7 @@ class ResponseBody(httpx2.AsyncByteStream):
     async def __anext__(self) -> bytes:
         if self._release is None:
             raise httpx2.StreamClosed
-        data = await self.connection.read(self._timeouts)
+        data = await self.connection.read(self.timeouts)
         if not data:
             raise StopAsyncIteration
         return data
@@ -292,21 +320,16 @@ def _ignore(_: Connection) -> None:
 
 
 async def _exchange(
-    connection: Connection,
-    message: bytes,
-    timeouts: HttpTimeouts,
-    release: Callable[[Connection], None],
-) -> httpx2.Response:
+    body: ResponseBody, message: bytes, timeouts: HttpTimeouts, listener: BodyListener | None
+) -> Answer:
+    connection = body.connection
     try:
         await connection.send(message, timeouts)
-        status, headers = await connection.head(timeouts)
+        status, headers = await connection.head(timeouts, listener)
     except BaseException:
-        connection.abort()
+        body.close()
         raise
-    body = ResponseBody(connection, timeouts, release)
-    return httpx2.Response(
-        status, headers=headers, stream=body, extensions={"http_version": b"HTTP/1.1", "body": body}
-    )
+    return Answer(status, headers, body)
 
 
 async def _encode(request: httpx2.Request) -> bytes:

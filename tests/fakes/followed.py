@@ -222,19 +222,20 @@ class Stage:
         (run,) = self.table.rows.claim("another", TERMS, limit=1, take_over=False)
         self._claim = run.claim
 
-    async def read(self, after: int = -1) -> list[list[Event]]:
+    async def read(self, after: int = -1, beginning: Sequence[LogRow] = ()) -> list[list[Event]]:
         """All that a stream from `after` on yields."""
-        return [batch async for batch in self.feed.follow(TENANT, self.head, after)]
+        stream = self.feed.follow(TENANT, self.head, after, beginning=beginning)
+        return [batch async for batch in stream]
 
-    async def play(self, after: int = -1) -> list[list[Event]]:
+    async def play(self, after: int = -1, beginning: Sequence[LogRow] = ()) -> list[list[Event]]:
         """The same as it is shown; now and then it has to be waited for."""
         shown: list[list[Event]] = []
 
-        def show(events: list[Event]) -> Awaitable[None] | None:
+        def show(events: Sequence[Event]) -> Awaitable[None] | None:
             shown.append(list(events))
             return asyncio.sleep(0) if len(shown) % 3 == 2 else None
 
-        await self.feed.play(TENANT, self.head, show, after=after)
+        await self.feed.play(TENANT, self.head, show, after=after, beginning=beginning)
         return shown
 
 

@@ -26,6 +26,9 @@ class Heard:
         self.chunks.append(chunk)
         return True
 
+    def flow(self) -> None:
+        """It wants to hear everything."""
+
     async def room(self) -> None:
         raise AssertionError("it never is full")
 

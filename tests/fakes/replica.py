@@ -33,6 +33,7 @@ from gateway.telemetry import Metrics
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, folds, says, specification
 from tests.fakes.telling import tell
+from tests.fakes.threads import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
@@ -110,6 +111,16 @@ class Habits:
     heartbeat_s: float = 0.5
 
 
+def _writer(database: Database, metrics: Metrics) -> LogWriter:
+    return LogWriter(
+        partial(events.append, database),
+        partial(claims.heads, database),
+        WriterBounds(65_536, 65_536, 1_000_000, retry_pause_s=0.02),
+        committed=lambda _: None,
+        metrics=metrics,
+    )
+
+
 class Replica:
     """One process's parts. `announced` are the notices it would send."""
 
@@ -142,19 +153,14 @@ class Replica:
             announce=self.announced.append,
             flush_wait_s=habits.flush_wait_s,
         )
-        self.writer = LogWriter(
-            partial(events.append, database),
-            partial(claims.heads, database),
-            WriterBounds(65_536, 65_536, 1_000_000, retry_pause_s=0.02),
-            committed=lambda _: None,
-            metrics=self.metrics,
-        )
+        self.writer = _writer(database, self.metrics)
         self.engine = Engine(
             tokens=tokens,
             archive=self.archive,
             keeper=self.keeper,
             observer=Observer(self.metrics),
             vocabulary=vocabulary(),
+            threads=THREADS,
             alive_interval_s=60,
             run_time_max_s=60,
             hops=IMPATIENT,
@@ -175,7 +181,7 @@ class Replica:
             database,
             self.runs,
             self.keeper,
-            Appetite(habits.terms, 0.02, habits.read_bytes_max),
+            Appetite(habits.terms, 0.02, quiet_s=0.1, read_bytes_max=habits.read_bytes_max),
             owner=self.owner,
             metrics=self.metrics,
         )

@@ -27,6 +27,7 @@ from gateway.tenancy import Principal, TenantId
 from tests.fakes.harmony_script import script_ids, vocabulary
 from tests.fakes.response_heads import response_head
 from tests.fakes.telling import tell
+from tests.fakes.threads import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
@@ -156,6 +157,9 @@ class RecordingJournal:
         self.entries.append(entry)
         self.live.append(entry)
 
+    def flow(self, ids_max: int) -> None:
+        """It wants every entry."""
+
     async def room(self) -> None:
         await asyncio.sleep(0)
         self.waits += 1
@@ -243,6 +247,7 @@ class Stage(Generic[Source]):
             keeper=self.keeper,
             observer=Observer(self.metrics),
             vocabulary=vocabulary(),
+            threads=THREADS,
             alive_interval_s=60,
             run_time_max_s=self.run_time_max_s,
             hops=self.hops,

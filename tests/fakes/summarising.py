@@ -14,6 +14,7 @@ from gateway.services.compactor import CompactionLimits, Compactor
 from gateway.telemetry import Metrics
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.staged_run import IMPATIENT, MemoryArchive, MemoryKeeper, ScriptedTokens, folds
+from tests.fakes.threads import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,7 @@ class SummaryDesk:
             keeper=MemoryKeeper(),
             observer=Observer(Metrics()),
             vocabulary=vocabulary(),
+            threads=THREADS,
             alive_interval_s=60,
             run_time_max_s=run_time_max_s,
             hops=IMPATIENT,

@@ -16,7 +16,7 @@ from gateway.generation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 REASONING, COMMENTARY, FINAL, CALL = range(4)
 """Open a segment, and close the open one as if it had ended."""
@@ -61,6 +61,11 @@ def piece(token: int) -> bytes:
     return SAYINGS[token - SAYING].encode() if token >= SAYING else b""
 
 
+def _text(token: int) -> bytes:
+    """The same, but nothing for what is no text."""
+    return b"" if token < TEXT or TOOL_CALL <= token < SAYING else piece(token)
+
+
 class ToyParser:
     """Total, and independent of how ids are cut: one id, at most two events."""
 
@@ -102,6 +107,11 @@ class ToyParser:
             assert isinstance(text, SegmentText)
             texts.append(text.text)
         return texts
+
+    @property
+    def spelling(self) -> Callable[[int], bytes] | None:
+        """What ids spell, within an open body."""
+        return _text if self._is_open and not self._trace else None
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
         """What is open was cut off, unless the model stopped by itself."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gateway.api import sse, sse_runs
 from gateway.generation import SegmentText
 from gateway.harmony.parsing import Parser
 from gateway.log import (
@@ -24,20 +25,23 @@ from gateway.log import (
     unpack,
 )
 from gateway.output.fold import Fold
+from gateway.protocol.deltas import Deltas
 from gateway.runs.kept import KeptEntries
+from gateway.runs.slices import fold_slice
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_logs import FRAMING, RULES, apply_all, logs, new_fold, steered_logs
 from tests.fakes.toy_parser import FINAL, PIECES, TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from gateway.log import Portion
     from gateway.protocol.events import Event
     from gateway.protocol.rules import OutputRules
 
 laws = settings(deadline=None)
+_AGES_S = 3600.0
 
 _SCRIPTS = (
     "<|channel|>analysis<|message|>Let me see. 💖 नमस्ते<|end|><|start|>assistant",
@@ -159,23 +163,63 @@ def test_a_steered_log_is_replayed_as_it_was_folded(
     check_replay(lambda: new_fold(rules=rules), unpack(pack(log)), data, is_whole=True)
 
 
+def new_harmony_fold() -> Fold:
+    return Fold(
+        response_head(),
+        lambda trace: Parser(vocabulary(), frozenset(TOOLS), trace=trace),
+        FRAMING,
+        NO_RULES,
+    )
+
+
 @laws
 @given(_IDS, st.integers(0, 3), st.data())
 def test_harmony_is_replayed_as_it_was_folded(
     ids: list[int], prefilled: int, data: st.DataObject
 ) -> None:
-    def fresh() -> Fold:
-        return Fold(
-            response_head(),
-            lambda trace: Parser(vocabulary(), frozenset(TOOLS), trace=trace),
-            FRAMING,
-            NO_RULES,
-        )
-
     log: list[Entry] = [TurnStarted(9, tuple(ids[:prefilled]))]
     log += [Tokens((token,)) for token in ids[prefilled:]]
     log.append(Finished("completed", 1_795_000_009))
-    check_replay(fresh, log, data, is_whole=data.draw(st.booleans()))
+    check_replay(new_harmony_fold, log, data, is_whole=data.draw(st.booleans()))
+
+
+@laws
+@example(_SPOKEN[1] * 99, 1, 5, 0.0, True)
+@example(_SPOKEN[1] * 99, 1, 300, _AGES_S, False)
+@example(_SPOKEN[4] * 99, 2, 200, _AGES_S, True)
+@given(
+    st.tuples(_IDS, st.integers(1, 30)).map(lambda drawn: drawn[0] * drawn[1]),
+    st.integers(1, 3),
+    st.integers(-1, 400),
+    st.sampled_from([0.0, _AGES_S]),
+    st.booleans(),
+)
+def test_what_is_written_of_a_replay_is_what_each_event_would_have_been(
+    ids: list[int], ids_an_entry: int, after: int, slice_s: float, obfuscate: bool
+) -> None:
+    """For any ids, entries, place to go on from, and slices."""
+    starts = range(0, len(ids), ids_an_entry)
+    log: list[Entry] = [TurnStarted(9)]
+    log += [Tokens(tuple(ids[at : at + ids_an_entry])) for at in starts]
+    log.append(Finished("completed", 1_795_000_009))
+    encode = sse.obfuscated if obfuscate else sse.plain
+    written: list[bytes] = []
+
+    def show(events: Sequence[Event]) -> None:
+        wanted = [event for event in events if event.sequence_number > after]
+        if isinstance(events, Deltas):
+            assert len(wanted) == len(events)
+            written.append(sse_runs.ENCODERS[encode](events) if events else b"")
+        else:
+            written.extend(map(encode, wanted))
+
+    replayed, taken, is_more = new_harmony_fold(), portions(pack(log)), True
+    while is_more:
+        _, is_more = fold_slice(replayed, taken, show, after=after, slice_s=slice_s)
+    plain = new_harmony_fold()
+    wanted = [event for event in apply_all(plain, log) if event.sequence_number > after]
+    assert b"".join(written) == b"".join(map(encode, wanted))
+    assert knowledge(replayed) == knowledge(plain)
 
 
 @laws

@@ -7,10 +7,12 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from uuid import UUID
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.sealing import Binding, SealBroken, Sealer, SealingSecret, Unsealed
+from gateway.sealing import Binding, SealBroken, Sealer, SealingSecret, Unsealed, derived_keys
 
 TENANT, OTHER_TENANT = UUID(int=1), UUID(int=2)
 OLD = SealingSecret("old", b"a secret of sixteen or more")
@@ -159,3 +161,10 @@ def test_content_of_no_known_kind_is_broken(content: bytes) -> None:
 def test_an_id_that_is_no_id_cannot_be_sealed() -> None:
     with pytest.raises(struct.error):
         _ = Unsealed(ids=(2**32,)).content
+
+
+@few
+@given(st.binary(min_size=1, max_size=200), st.binary(max_size=80))
+def test_keys_are_derived_as_the_standard_says(secret: bytes, info: bytes) -> None:
+    whole = HKDF(SHA256(), length=64, salt=None, info=info).derive(secret)
+    assert b"".join(derived_keys(secret, info)) == whole

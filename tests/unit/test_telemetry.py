@@ -8,7 +8,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import structlog
 from typing_extensions import override
 
 from gateway import telemetry
@@ -33,13 +32,14 @@ def untouched_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers = []
+    outlet = telemetry.outlet.least, telemetry.outlet.take
     levels = {name: logging.getLogger(name).level for name in telemetry.NOISY}
     yield
     root.handlers = handlers
     root.setLevel(level)
     for name, before in levels.items():
         logging.getLogger(name).setLevel(before)
-    structlog.reset_defaults()
+    telemetry.outlet.least, telemetry.outlet.take = outlet
     telemetry.unbind_all()
 
 

@@ -167,11 +167,7 @@ class Turns:
     async def _show(
         self, frame: ClientFrame, turn: Turn, generation: Generation, account: Account
     ) -> None:
-        try:
-            async with asyncio.timeout(self._at.limits.start_grace_s):
-                await generation.produced()
-        except TimeoutError:
-            pass
+        await generation.produced(self._at.limits.start_grace_s)
         account.status = OK
         async with aclosing(generation.follow()) as batches:
             async for batch in batches:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 
 from gateway import ids
 from gateway.errors import StoreUnavailable
@@ -25,11 +24,10 @@ from tests.fakes.aged import (
     store_span,
     stored_ids,
 )
+from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    from structlog.typing import EventDict
 
     from gateway.store.engine import Database
     from gateway.tenancy import TenantId
@@ -72,7 +70,7 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
     await store_aged(database, tenant, 4 * DAY, log_rows=3)
     for age in (29 * DAY, *[31 * DAY] * 3):
         await store_span(database, tenant, age)
-    with structlog.testing.capture_logs() as logged:
+    with captured_logs() as logged:
         report = await rounds(database).round()
     assert report == Report(
         days_made=DAYS_AHEAD + 1,
@@ -92,7 +90,7 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
     }
     assert kept in await stored_ids(database, tenant)
     assert await logged_ids(database, tenant) == set()
-    with structlog.testing.capture_logs() as logged:
+    with captured_logs() as logged:
         assert await rounds(database).round() == Report(0, 0, 0, 0, 0, 0, 0)
     assert logged == []
 
@@ -113,7 +111,7 @@ async def test_a_day_in_use_is_reported_and_goes_in_a_later_round(
     await one.prepare()
     async with database.runs_transaction() as connection:
         assert await partitions.is_alone(connection)
-        with structlog.testing.capture_logs() as logged:
+        with captured_logs() as logged:
             assert await one.round() == Report(0, 0, 1, 0, 0, 0, 0)
     assert [event["count"] for event in logged] == [1]
     assert (await one.round()).days_dropped == 1
@@ -142,11 +140,7 @@ async def test_rounds_survive_a_database_that_is_away(
     await database.close()
     failed = asyncio.Event()
 
-    def heard(_logger: object, _method: str, event: EventDict) -> EventDict:
-        failed.set()
-        return event
-
-    with structlog.testing.capture_logs(processors=[heard]) as logged:
+    with captured_logs(failed.set) as logged:
         async with running(rounds(database, interval_s=0.001)), asyncio.timeout(30):
             await failed.wait()
             await postgres.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")

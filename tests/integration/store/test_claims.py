@@ -140,7 +140,20 @@ async def test_what_there_is_to_claim_is_seen_before_it_is_claimed(
     seen.append(await claims.work(database, TERMS, take_over=True))
     await queue(database, tenant, 1)
     seen.append(await claims.work(database, TERMS, take_over=False))
-    assert seen == [(False, False)] * 3 + [(False, True), (True, False)]
+    assert [(work.is_queued, work.is_left) for work in seen] == [
+        (False, False), (False, False), (False, False), (False, True), (True, False),
+    ]  # fmt: skip
+
+
+async def test_what_there_is_to_claim_says_when_the_next_lease_lapses(
+    database: Database, tenant: TenantId
+) -> None:
+    await queue(database, tenant, 1)
+    await add(database, tenant, durable_response(owner="gone", lease_s=0))
+    assert (await claims.work(database, TERMS, take_over=True)).lapse_s is None
+    await add(database, tenant, durable_response(owner="other", lease_s=900))
+    await add(database, tenant, durable_response(owner="another", lease_s=600))
+    assert (await claims.work(database, TERMS, take_over=True)).lapse_s == pytest.approx(600, 0.1)
 
 
 async def test_what_was_begun_is_claimed_before_what_waits(

@@ -15,7 +15,7 @@ from sqlalchemy.types import Boolean, DateTime, Integer, LargeBinary, Text, Uuid
 
 from gateway import ids
 from gateway.errors import StoreError, StoreUnavailable
-from gateway.store.batches import Rows, by_tenant
+from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.engine import Database
 from gateway.store.execution import compiled
 from gateway.store.types import ClientText, TokenIds
@@ -90,25 +90,21 @@ async def test_a_statement_brings_values_of_its_own(database: Database) -> None:
     assert row.own == "x"
 
 
-ROWS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "a_text": st.none() | st.text(st.characters(codec="ascii", exclude_characters="\0")),
-            "a_client_text": st.none() | st.text(),
-            "some_ids": st.none()
-            | st.lists(st.integers(0, 2**32 - 1)).map(lambda i: array("I", i)),
-            "bytes": st.none() | st.binary(max_size=20),
-            "a_time": st.none() | st.datetimes(timezones=st.just(UTC)),
-            "an_id": st.none() | st.uuids(),
-            "yes": st.none() | st.booleans(),
-            "number": st.none() | st.integers(-(2**31), 2**31 - 1),
-        }
-    ),
-    max_size=5,
+ROW = st.fixed_dictionaries(
+    {
+        "a_text": st.none() | st.text(st.characters(codec="ascii", exclude_characters="\0")),
+        "a_client_text": st.none() | st.text(),
+        "some_ids": st.none() | st.lists(st.integers(0, 2**32 - 1)).map(lambda i: array("I", i)),
+        "bytes": st.none() | st.binary(max_size=20),
+        "a_time": st.none() | st.datetimes(timezones=st.just(UTC)),
+        "an_id": st.none() | st.uuids(),
+        "yes": st.none() | st.booleans(),
+        "number": st.none() | st.integers(-(2**31), 2**31 - 1),
+    }
 )
 
 
-@given(rows=ROWS)
+@given(rows=st.lists(ROW, max_size=5))
 async def test_rows_in_arrays_are_the_rows_one_by_one(
     shared_database: Database, rows: list[dict[str, object]]
 ) -> None:
@@ -122,6 +118,24 @@ async def test_rows_in_arrays_are_the_rows_one_by_one(
         assert [row._asdict() for row in received] == rows
         for row in rows:
             assert (await connection.execute(one, row)).one()._asdict() == row
+
+
+@given(rows=st.lists(st.tuples(ROW, st.integers(0, 99)), max_size=12))
+async def test_rows_of_a_batch_are_those_that_it_was_given_however_many_they_are(
+    shared_database: Database, rows: list[tuple[dict[str, object], int]]
+) -> None:
+    numbered = [{"place": place, **row} for row, place in rows]
+    kinds = {"place": Integer(), **COLUMNS}
+    sent = Rows("sent", [Column(name, kind) for name, kind in kinds.items()])
+    also = Rows("also", [Column("place", Integer())])
+    batch = Batch("SELECT sent.*, (SELECT count(*) FROM {also}) AS others FROM {sent}", sent, also)
+    statement, parameters = batch.of(numbered, [{"place": 1}] * (12 - len(rows)))
+    names = [column(name, kind) for name, kind in {**kinds, "others": Integer()}.items()]
+    async with shared_database.owner_transaction() as connection:
+        received = (await connection.execute(statement.columns(*names), parameters)).all()
+    assert [row._asdict() for row in received] == [
+        {**row, "others": 12 - len(rows)} for row in numbered
+    ]
 
 
 def test_tenants_are_ascending_and_their_rows_in_order() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
@@ -15,6 +14,7 @@ from gateway.api.context import RequestContext
 from gateway.errors import StoreUnavailable
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantId
+from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -40,26 +40,26 @@ def raising(error: Exception, *, started: bool = False) -> ASGIApp:
 
 @pytest.mark.requirement("error.server")
 def test_a_bug_is_told_as_one_and_logged_under_its_id() -> None:
-    with structlog.testing.capture_logs() as logged:
+    with captured_logs() as logged:
         answer = client_of(raising(RuntimeError("secret"))).get("/v1/models")
     assert answer.status_code == 500
     assert answer.json()["error"]["type"] == "server_error"
     assert "secret" not in answer.text
     assert {*answer.headers} >= SIGNED
     unexpected, request = logged
-    assert (unexpected["event"], unexpected["log_level"]) == ("unexpected error", "error")
+    assert (unexpected["event"], unexpected["level"]) == ("unexpected error", "error")
     assert (request["event"], request["status"]) == ("request", 500)
 
 
 def test_what_was_foreseen_is_no_error_of_ours() -> None:
-    with structlog.testing.capture_logs() as logged:
+    with captured_logs() as logged:
         answer = client_of(raising(StoreUnavailable("secret"))).get("/v1/models")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert [line["event"] for line in logged] == ["request"]
 
 
 def test_an_answer_that_has_begun_is_not_begun_again() -> None:
-    with structlog.testing.capture_logs() as logged:
+    with captured_logs() as logged:
         client_of(raising(RuntimeError("x"), started=True)).get("/")
     assert [(line["event"], line.get("status")) for line in logged] == [
         ("unexpected error", None),
@@ -69,7 +69,7 @@ def test_an_answer_that_has_begun_is_not_begun_again() -> None:
 
 @pytest.mark.requirement("error.client-gone")
 def test_nobody_is_answered_who_has_gone() -> None:
-    with structlog.testing.capture_logs() as logged, pytest.raises(AssertionError):
+    with captured_logs() as logged, pytest.raises(AssertionError):
         client_of(raising(ClientDisconnected())).get("/")
     (request,) = logged
     assert (request["status"], request["reason"]) == (499, "the client left")
@@ -81,7 +81,7 @@ def test_whose_key_it_is_stands_in_the_answer_and_in_the_log() -> None:
         await PlainTextResponse("hello")(scope, receive, send)
 
     headers = {"OpenAI-Organization": "another", "X-Client-Request-Id": "mine"}
-    with structlog.testing.capture_logs() as logged:
+    with captured_logs() as logged:
         answer = client_of(app).get("/", headers=headers)
     assert answer.headers["openai-organization"] == "acme"
     assert (logged[0]["tenant"], logged[0]["client_request_id"]) == ("acme", "mine")

@@ -8,8 +8,10 @@ from uuid import UUID
 import orjson
 import pytest
 
-from gateway.api import dialects, sse
+from gateway.api import dialects, sse, sse_runs
+from gateway.protocol.deltas import Deltas
 from gateway.protocol.events import Event
+from gateway.protocol.showing import DeltaPattern
 from gateway.tenancy import Principal, TenantId
 
 if TYPE_CHECKING:
@@ -104,6 +106,20 @@ def test_the_other_dialect_has_its_names_and_the_same_padding() -> None:
     assert orjson.loads(dialects.data(asked, THOUGHT))["type"] == "response.reasoning.delta"
     (shown,) = orjson.loads(dialects.body(asked, BODY))["data"]
     assert shown == {"id": "r", "type": "reasoning", "status": "completed"}
+
+
+@pytest.mark.parametrize("named", ["openai", "openresponses"])
+@pytest.mark.parametrize("obfuscate", [True, False])
+@pytest.mark.parametrize("kind", [THOUGHT.type, UNKNOWN.type, "response.output_text.delta"])
+def test_a_run_of_deltas_is_written_as_each_of_them_is(
+    named: Dialect, kind: str, obfuscate: bool
+) -> None:
+    head = b'{"type":"%b","sequence_number":' % kind.encode()
+    deltas = Deltas(DeltaPattern(kind, head, b',"delta":', b"}"), 998, ("a", "bc", '"', "ä"))
+    encode = dialects.encoder(scope(named), obfuscate=obfuscate)
+    run = sse_runs.encoder(encode)
+    assert run is not None
+    assert run(deltas) == b"".join(map(encode, deltas))
 
 
 def test_what_is_left_out_of_a_stream_is_a_comment() -> None:

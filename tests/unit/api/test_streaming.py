@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from gateway.api import sse
 from gateway.api.body import ClientDisconnected
-from gateway.api.streaming import EventStream, StreamLimits
+from gateway.api.streaming import RUN_FRAME_BYTES, EventStream, StreamLimits
 from gateway.api.writing import BODY_PART
 from gateway.log import Alive, Finished
+from gateway.protocol.deltas import Deltas
 from gateway.protocol.events import Event
-from gateway.protocol.showing import play_batches
+from gateway.protocol.showing import DeltaPattern, play_batches
 from gateway.runs.live import LiveLog
 from tests.fakes.toy_logs import new_fold
 
@@ -231,6 +232,28 @@ def test_a_client_of_any_pace_gets_every_frame_once_in_order(
     frames = [sse.plain(event) for batch in batches for event in batch]
     assert b"".join(writes) == b"".join([*frames, sse.DONE])
     assert all(write.endswith(b"\n\n") for write in writes if write)
+
+
+@given(
+    st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=40),
+    st.integers(1, 5) | st.just(65_536),
+    st.booleans(),
+)
+async def test_a_run_of_deltas_is_written_as_its_events_are(
+    texts: list[str], frames_a_write: int, is_known: bool
+) -> None:
+    pattern = DeltaPattern("response.output_text.delta", b'{"sequence_number":', b',"delta":', b"}")
+    deltas = Deltas(pattern, 990, texts)
+    encode = sse.obfuscated if is_known else partial(sse.frame, obfuscate=True)
+    client = Client()
+    limits = StreamLimits(60, frames_a_write * RUN_FRAME_BYTES, 60)
+    rest = EventStream({}, client.send, limits, encode)(deltas)
+    assert rest is None
+    writes = [message["body"] for message in client.messages]
+    assert b"".join(writes) == b"".join(map(sse.obfuscated, deltas))
+    assert all(write.endswith(b"\n\n") for write in writes)
+    if is_known:
+        assert len(writes) == -(-len(texts) // frames_a_write)
 
 
 async def test_what_a_client_keeps_up_with_is_written_where_it_is_shown() -> None:

@@ -9,13 +9,9 @@ import orjson
 import pytest
 
 from gateway.checking.cost import Cost, TooMuchWork
-from gateway.checking.documents import (
-    PATTERNS_MAX,
-    REFERENCES_MAX,
-    Document,
-    UnusableSchema,
-)
+from gateway.checking.documents import PATTERNS_MAX, REFERENCES_MAX, Document
 from gateway.checking.languages import Language
+from gateway.checking.unusable import UnusableSchema
 from gateway.protocol.rules import TextGrammar
 
 WORK_MAX = 100_000

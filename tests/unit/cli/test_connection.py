@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-from functools import partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from starlette.responses import PlainTextResponse
-from typing_extensions import override
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.api.connection import CONNECTION
 from gateway.api.writing import part_writer
-from gateway.cli.connection import BUSY, NO_REQUEST, HeadHolder, write_part
+from gateway.cli.connection import BUSY, NO_REQUEST
 from gateway.cli.serving import Server, listen
 from gateway.settings import Server as ServerSettings
 
@@ -122,78 +113,6 @@ async def test_a_connection_too_many_may_try_again() -> None:
     assert (error["message"], error["code"]) == (BUSY, "server_is_overloaded")
 
 
-class Wire(asyncio.Transport):
-    """Keeps each write by itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[bytes] = []
-        self.closed = False
-
-    @override
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.writes.append(bytes(data))
-
-    @override
-    def is_closing(self) -> bool:
-        return self.closed
-
-    @override
-    def close(self) -> None:
-        self.closed = True
-
-    @override
-    def pause_reading(self) -> None:
-        """There is nothing to read."""
-
-    @override
-    def resume_reading(self) -> None:
-        """The same."""
-
-
-def answering() -> tuple[Any, Wire]:
-    """An answer that is about to begin, and where it goes."""
-    wire = Wire()
-    cycle: Any = SimpleNamespace(transport=wire)
-    cycle.transport = HeadHolder(cycle, asyncio.get_running_loop())
-    return cycle, wire
-
-
-async def test_a_head_leaves_with_the_first_of_its_body() -> None:
-    cycle, wire = answering()
-    cycle.transport.write(b"head")
-    cycle.transport.write(b"body")
-    assert wire.writes == [b"headbody"]
-    assert cycle.transport is wire
-    await asyncio.sleep(0)
-    assert wire.writes == [b"headbody"]
-
-
-async def test_a_head_alone_leaves_in_the_same_turn_of_the_loop() -> None:
-    cycle, wire = answering()
-    cycle.transport.write(b"head")
-    await asyncio.sleep(0)
-    assert wire.writes == [b"head"]
-    cycle.transport.write(b"body")
-    assert wire.writes == [b"head", b"body"]
-
-
-async def test_a_head_leaves_before_its_connection_is_closed() -> None:
-    cycle, wire = answering()
-    cycle.transport.write(b"head")
-    assert not cycle.transport.is_closing()
-    cycle.transport.close()
-    assert (wire.writes, wire.closed) == ([b"head"], True)
-
-
-async def test_a_head_for_a_connection_that_is_gone_is_dropped() -> None:
-    cycle, wire = answering()
-    cycle.transport.write(b"head")
-    wire.closed = True
-    await asyncio.sleep(0)
-    assert wire.writes == []
-
-
 async def test_a_stream_s_head_comes_before_there_is_a_body() -> None:
     going_on = asyncio.Event()
 
@@ -218,82 +137,15 @@ async def test_a_stream_s_head_comes_before_there_is_a_body() -> None:
             await writer.wait_closed()
 
 
-def answer(wire: Wire, method: str = "GET") -> RequestResponseCycle:
-    """One of uvicorn's, on a connection that stays open."""
-    log = logging.getLogger("gateway.connection")
-    scope: Any = {"type": "http", "method": method}
-    flow = FlowControl(wire)
-    return RequestResponseCycle(
-        scope, wire, flow, log, log, False, [], asyncio.Event(), False, True, lambda: None
-    )
-
-
-START: Any = {"type": "http.response.start", "status": 200, "headers": []}
-END: Any = {"type": "http.response.body", "body": b""}
-
-
-@given(st.lists(st.tuples(st.binary(max_size=40), st.booleans()), max_size=8))
-def test_what_is_written_as_a_part_is_what_would_be_sent(parts: list[tuple[bytes, bool]]) -> None:
-    async def written(*, as_parts: bool) -> bytes:
-        wire = Wire()
-        cycle = answer(wire)
-        await cycle.send(START)
-        for part, is_one in parts:
-            if as_parts and is_one and part:
-                assert write_part(ref(cycle), part)
-            else:
-                assert not part or not as_parts or not is_one
-                message: Any = {"type": "http.response.body", "body": part, "more_body": True}
-                await cycle.send(message)
-        await cycle.send(END)
-        return b"".join(wire.writes)
-
-    assert asyncio.run(written(as_parts=True)) == asyncio.run(written(as_parts=False))
-
-
-async def test_a_part_is_written_only_in_the_middle_of_a_body_of_unknown_length() -> None:
-    wire = Wire()
-    cycle = answer(wire)
-    write = partial(write_part, ref(cycle))
-    refused = [not write(b"before the head")]
-    await cycle.send(START)
-    refused += [not write(b"")]
-    cycle.flow.pause_writing()
-    refused += [not write(b"to a client that does not read")]
-    cycle.flow.resume_writing()
-    assert write(b"part")
-    cycle.disconnected = True
-    refused += [not write(b"to a client that is gone")]
-    cycle.disconnected = False
-    await cycle.send(END)
-    refused += [not write(b"behind the end")]
-    assert all(refused)
-    assert wire.writes[1:] == [b"4\r\npart\r\n", b"0\r\n\r\n"]
-    del cycle
-    assert not write(b"of an answer that nobody makes any more")
-
-
-@pytest.mark.parametrize(
-    ("method", "headers"), [("GET", [(b"content-length", b"2")]), ("HEAD", [])]
-)
-async def test_a_body_that_is_not_chunked_has_no_parts(
-    method: str, headers: list[tuple[bytes, bytes]]
-) -> None:
-    cycle = answer(Wire(), method)
-    start: Any = {**START, "headers": headers}
-    await cycle.send(start)
-    assert not write_part(ref(cycle), b"ok")
-
-
 async def test_an_application_may_write_parts() -> None:
     async def parted(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await application(scope, receive, send)
             return
-        await send(START)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
         await asyncio.sleep(0)
         assert part_writer(scope)(b"hello")
-        await send(END)
+        await send({"type": "http.response.body", "body": b""})
 
     with listen(HOST, 0, 10) as listener:
         async with Server(parted, listener, SETTINGS) as server, asyncio.timeout(WAIT_S):

@@ -11,7 +11,9 @@ import pytest
 from gateway.output.lifecycle import EVENT_FIELDS
 from gateway.protocol import open_responses
 from gateway.protocol.callables import CUSTOM_PARAMETERS, SHELL_PARAMETERS
+from gateway.protocol.deltas import Deltas
 from gateway.protocol.events import Event
+from gateway.protocol.showing import DeltaPattern
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.response_heads import ECHO
 
@@ -73,6 +75,21 @@ def test_reasoning_has_another_name_and_the_text_about_it_keeps_its_own() -> Non
     assert found is not None
     assert (found.type, found.delta_length) == ("response.reasoning.delta", len(text))
     assert shown(said)["delta"] == text
+
+
+@pytest.mark.parametrize("kind", sorted({*open_responses.UNCHANGED, *open_responses.RENAMED}))
+def test_a_run_of_deltas_is_the_run_of_what_is_shown_of_each(kind: str) -> None:
+    head = b'{"type":"%b","sequence_number":' % kind.encode()
+    deltas = Deltas(DeltaPattern(kind, head, b',"delta":', b"}"), 7, ("a", '"type"'))
+    run = open_responses.shown_deltas(deltas)
+    assert run is not None
+    assert list(run) == [open_responses.shown(said) for said in deltas]
+
+
+def test_a_run_of_deltas_that_the_dialect_does_not_have_is_left_out() -> None:
+    kind = "response.custom_tool_call_input.delta"
+    deltas = Deltas(DeltaPattern(kind, b"{", b"", b"}"), 7, ("a",))
+    assert open_responses.shown_deltas(deltas) is None
 
 
 def test_the_input_of_a_custom_tool_is_an_argument_that_is_known_in_the_end() -> None:

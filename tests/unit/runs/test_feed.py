@@ -7,6 +7,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -288,8 +289,35 @@ async def test_a_snapshot_is_the_log_as_far_as_it_has_come() -> None:
 
 async def test_a_log_is_there_until_it_is_removed() -> None:
     stage = Stage()
-    assert await stage.feed.has_log(TENANT, stage.table.load())
+    assert await stage.feed.beginning(TENANT, stage.table.load()) == ()
     stage.append(LOG)
-    assert await stage.feed.has_log(TENANT, stage.table.load())
-    stage.table.rows.rows[UUID_OF_TEST].log.clear()
-    assert not await stage.feed.has_log(TENANT, stage.table.load())
+    log = stage.table.rows.rows[UUID_OF_TEST].log
+    assert await stage.feed.beginning(TENANT, stage.table.load()) == log
+    log.clear()
+    assert await stage.feed.beginning(TENANT, stage.table.load()) is None
+
+
+async def test_of_a_log_that_is_written_here_hardly_anything_is_read() -> None:
+    stage = Stage()
+    stage.come()
+    stage.append(LOG[:3])
+    first, *_ = stage.table.rows.rows[UUID_OF_TEST].log
+    assert await stage.feed.beginning(TENANT, stage.table.load()) == [first]
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+@pytest.mark.parametrize("known", range(1, len(LOG) + 1))
+async def test_a_beginning_that_was_read_before_is_not_read_again(
+    known: int, is_shown: bool
+) -> None:
+    """Whatever was written between reading it and following the rest."""
+    stage = Stage()
+    stage.append(LOG[:known])
+    beginning = await stage.feed.beginning(TENANT, stage.table.load())
+    assert beginning is not None
+    stage.append(LOG[known:])
+    reads = stage.table.reads
+    async with stage.running():
+        read = stage.play if is_shown else stage.read
+        assert flat(await read(0, beginning)) == wanted(LOG, 0)
+    assert stage.table.reads - reads == (0 if known == len(LOG) else 1)

@@ -25,7 +25,7 @@ from tests.fakes.toy_logs import FRAMING, apply_all, logs, new_fold
 from tests.fakes.toy_parser import ToyParser
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator
+    from collections.abc import Awaitable, Iterator, Sequence
 
     from gateway.protocol.events import Event
 
@@ -51,7 +51,7 @@ class Shown:
     events: list[Event] = field(default_factory=list)
     is_busy: bool = False
 
-    def __call__(self, events: list[Event]) -> Awaitable[None] | None:
+    def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
         assert events
         assert not self.is_busy
         self.events += events
@@ -174,7 +174,7 @@ async def test_the_first_reader_is_given_the_beginning_and_nothing_is_folded_aga
 
 
 async def test_what_showing_raises_is_the_reader_s_and_not_the_run_s() -> None:
-    def broken(_: list[Event]) -> None:
+    def broken(_: Sequence[Event]) -> None:
         raise ValueError("a defect")
 
     live = LiveLog(new_fold, reader_events_max=3)
@@ -249,7 +249,7 @@ async def test_a_log_that_has_its_end_cannot_be_given_up() -> None:
 async def test_ids_that_show_nothing_are_silence() -> None:
     live = LiveLog(new_fold, reader_events_max=3)
     live.append(TurnStarted(1))
-    live.shown_at = shown = live.shown_at - 1
+    live._shown_at = shown = live.shown_at - 1
     live.append(Tokens(()))
     assert live.shown_at == shown
     live.append(Alive())

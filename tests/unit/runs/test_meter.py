@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import structlog
-
 from gateway import ids
 from gateway.errors import StoreConflict, StoreUnavailable
 from gateway.generation import TokenUsage
@@ -15,6 +13,7 @@ from gateway.runs.meter import Meter, MeterBounds
 from gateway.store.usage import UsageLine
 from gateway.telemetry import Metrics
 from gateway.tenancy import TenantId
+from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -103,7 +102,7 @@ async def test_a_line_that_is_refused_costs_the_others_nothing_and_is_logged() -
     books.refused = lines[3]
     for one in lines:
         books.meter.book(TENANT, one)
-    with structlog.testing.capture_logs() as logged:
+    with captured_logs() as logged:
         await books.meter.flush(wait_s=5)
     assert list(chain.from_iterable(books.batches)) == [*lines[:3], lines[4]]
     assert told(logged) == 1
@@ -111,7 +110,7 @@ async def test_a_line_that_is_refused_costs_the_others_nothing_and_is_logged() -
 
 async def test_what_cannot_be_kept_is_logged() -> None:
     books = Books(lines_max=2)
-    with structlog.testing.capture_logs() as logged:
+    with captured_logs() as logged:
         for _ in range(3):
             books.meter.book(TENANT, line())
         books.failures = [StoreUnavailable("away")] * 2
@@ -124,7 +123,7 @@ async def test_patience_ends() -> None:
     books = Books(patience_s=0.0)
     books.failures = [StoreUnavailable("away")]
     books.meter.book(TENANT, line(7))
-    with structlog.testing.capture_logs() as logged:
+    with captured_logs() as logged:
         await books.meter.flush(wait_s=5)
     assert told(logged) == 1
     assert books.batches == []

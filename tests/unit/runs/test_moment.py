@@ -41,3 +41,25 @@ async def test_who_no_longer_waits_keeps_nobody_else_waiting() -> None:
         moment.set()
         await patient
     assert late.cancelled()
+
+
+async def test_who_waits_for_a_while_is_told_whether_it_came() -> None:
+    moment = Moment()
+    assert not await moment.within(0.0)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(moment.within(60.0))
+        await asyncio.sleep(0)
+        moment.set()
+    assert waiting.result()
+    assert await moment.within(0.0)
+
+
+async def test_who_waits_for_a_while_may_be_cancelled() -> None:
+    moment = Moment()
+    async with asyncio.TaskGroup() as group:
+        impatient = group.create_task(moment.within(60.0))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await impatient
+    moment.set()

@@ -14,7 +14,7 @@ from tests.fakes.toy_logs import apply_all, new_fold
 from tests.fakes.toy_parser import FINAL, TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
 
     from gateway.log import Entry
     from gateway.protocol.events import Event
@@ -33,7 +33,7 @@ AGES_S = 3600.0
 @pytest.mark.parametrize(("slice_s", "slices"), [(AGES_S, 1), (0.0, 8 + 3 * SINGLES_MAX)])
 def test_a_slice_ends_with_its_time_or_with_the_log(slice_s: float, slices: int) -> None:
     fold = new_fold(background=True)
-    shown: list[list[Event]] = []
+    shown: list[Sequence[Event]] = []
     log = portions(pack(LOG))
     taken, is_more = 0, True
     while is_more:
@@ -46,10 +46,10 @@ def test_a_slice_ends_with_its_time_or_with_the_log(slice_s: float, slices: int)
 
 
 def test_a_slice_ends_where_there_is_something_to_wait_for() -> None:
-    shown: list[list[Event]] = []
+    shown: list[Sequence[Event]] = []
     rest = asyncio.Event()
 
-    def show(events: list[Event]) -> Awaitable[None]:
+    def show(events: Sequence[Event]) -> Awaitable[None]:
         shown.append(events)
         return waited_for
 
@@ -94,7 +94,7 @@ async def test_a_missing_row_is_no_log() -> None:
 
 
 def test_of_a_log_that_is_known_no_delta_is_made() -> None:
-    shown: list[list[Event]] = []
+    shown: list[Sequence[Event]] = []
     fold = new_fold(background=True)
     fold_slice(fold, portions(pack(LOG)), shown.append, after=ALL_KNOWN, slice_s=AGES_S)
     assert not [event for events in shown for event in events if event.delta_length][1:]

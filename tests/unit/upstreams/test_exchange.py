@@ -122,18 +122,20 @@ async def play(
     leaks: bool = False,
     rhythm: Sequence[int] = (),
     through: Listener | None = None,
+    waits: bool = False,
 ) -> Played:
     """Send a request, and let `pieces` be the answer, after which the server goes, or `stays`.
 
     `rhythm` is for how many turns of the loop a listener that is full stays so. It hears what goes
-    `through` another one, if any.
+    `through` another one, if any. Whoever `waits` for the answer to begin has it poured from the
+    read on that brings its head.
     """
     loop = asyncio.get_running_loop()
     connection = Connection(loop, ConnectionLimits(), lambda _: None)
     wire = Wire(list(pieces), error, connection, stays, leaks)
     connection.connection_made(wire)
     await connection.send(b"request", {})
-    while not connection._reader.status:  # type: ignore[union-attr]
+    while not (waits or connection._reader.status):  # type: ignore[union-attr]
         wire.step()
     released: list[Connection] = []
 
@@ -142,7 +144,15 @@ async def play(
         released.append(connection)
 
     exchange = Exchange(through or listener, reader_of(), Timeouts())
-    task = loop.create_task(exchange.hear_out(ResponseBody(connection, {}, release)))
+    body = ResponseBody(connection, {}, release)
+
+    async def hear_out() -> None:
+        if waits:
+            exchange.goes_over(body)
+            assert (await connection.head({}, exchange))[0] == 200
+        await exchange.hear_out(body)
+
+    task = loop.create_task(hear_out())
     pauses = iter(rhythm)
     while not task.done():
         await asyncio.sleep(0)
@@ -175,7 +185,8 @@ def plainly(answer: bytes, error: Exception | None) -> tuple[list[int], object, 
     return ids, last.finish, last.cached_tokens, type(reader.fault)
 
 
-@example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True)
+@example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True, True)
+@example(ANSWERS[1], 3000, [*range(0, 1000, 40)], None, 1, [3] * 20, True, False)
 @given(
     st.sampled_from(ANSWERS),
     st.integers(0, 3000),
@@ -183,6 +194,7 @@ def plainly(answer: bytes, error: Exception | None) -> tuple[list[int], object, 
     st.sampled_from([None, ConnectionResetError()]),
     st.sampled_from([None, 1, 2]),
     st.lists(st.integers(0, 3), max_size=20),
+    st.booleans(),
     st.booleans(),
 )
 def test_however_it_is_cut_held_up_and_broken_off_the_same_is_heard(
@@ -193,13 +205,16 @@ def test_however_it_is_cut_held_up_and_broken_off_the_same_is_heard(
     width: int | None,
     rhythm: list[int],
     leaks: bool,
+    waits: bool,
 ) -> None:
-    size = len(STREAM_HEAD)
-    answer = answer[: max(end, size)]
+    size = 0 if waits else len(STREAM_HEAD)
+    answer = answer[: max(end, len(STREAM_HEAD))]
     edges = sorted({size, *(min(max(cut, size), len(answer)) for cut in cuts), len(answer)})
     pieces = [answer[a:b] for a, b in zip([0, *edges], edges, strict=False)]
     listener = Led(width=width)
-    played = asyncio.run(play(pieces, listener, error=error, rhythm=rhythm, leaks=leaks))
+    played = asyncio.run(
+        play(pieces, listener, error=error, rhythm=rhythm, leaks=leaks, waits=waits)
+    )
     assert played.told == plainly(answer, error)
     assert all(chunk.finish is None for chunk in played.chunks[:-1])
     assert len(played.released) == 1

@@ -1,0 +1,9 @@
+"""The threads of runs, shared by all tests of a process."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.services.threads import Threads
+
+THREADS: Final = Threads(threads_max=2, inline_bytes_max=0)

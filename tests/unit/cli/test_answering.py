@@ -1,0 +1,336 @@
+"""An answer on its way out: what uvicorn's own does, in fewer writes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import override
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from gateway.cli.answering import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+LOG = logging.getLogger("gateway.connection")
+DATE = (b"date", b"Sat, 21 Nov 2026 17:00:00 GMT")
+START: Any = {"type": "http.response.start", "status": 200, "headers": []}
+END: Any = {"type": "http.response.body", "body": b""}
+
+
+class Wire(asyncio.Transport):
+    """Keeps each write by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    @override
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+    @override
+    def is_closing(self) -> bool:
+        return self.closed
+
+    @override
+    def close(self) -> None:
+        self.closed = True
+
+    @override
+    def pause_reading(self) -> None:
+        """There is nothing to read."""
+
+    @override
+    def resume_reading(self) -> None:
+        """The same."""
+
+
+def ours(
+    wire: Wire,
+    method: str = "GET",
+    *,
+    keep_alive: bool = True,
+    expects: bool = False,
+    on_response: Callable[[], None] = lambda: None,
+) -> Answer:
+    return Answer(
+        {"type": "http", "method": method},
+        wire,
+        FlowControl(wire),
+        default_headers=[DATE],
+        expects_continue=expects,
+        keep_alive=keep_alive,
+        on_response=on_response,
+        logger=LOG,
+        loop=asyncio.get_running_loop(),
+    )
+
+
+def theirs(
+    wire: Wire,
+    method: str = "GET",
+    *,
+    keep_alive: bool = True,
+    expects: bool = False,
+    on_response: Callable[[], None] = lambda: None,
+) -> RequestResponseCycle:
+    scope: Any = {"type": "http", "method": method}
+    return RequestResponseCycle(
+        scope,
+        wire,
+        FlowControl(wire),
+        LOG,
+        LOG,
+        False,
+        [DATE],
+        asyncio.Event(),
+        expects,
+        keep_alive,
+        on_response,
+    )
+
+
+HEADERS = st.lists(
+    st.sampled_from(
+        [
+            (b"Content-Type", b"text/plain"),
+            (b"content-length", b"2"),
+            (b"content-length", b"0"),
+            (b"transfer-encoding", b"Chunked"),
+            (b"Connection", b"keep-alive, CLOSE"),
+            (b"connection", b"keep-alive"),
+            (b"x bad", b"1"),
+            (b"x-bad", b"1\r\nx: 2"),
+            (b"x-tab", b"a\tb"),
+        ]
+    ),
+    max_size=4,
+)
+STARTS = st.builds(
+    lambda status, headers: {
+        "type": "http.response.start",
+        "status": status,
+        "headers": headers,
+    },
+    st.sampled_from([200, 204, 304, 404, 599]),
+    HEADERS,
+)
+BODIES = st.builds(
+    lambda body, more: {"type": "http.response.body", "body": body, "more_body": more},
+    st.sampled_from([b"", b"a", b"ok", b"x" * 40]),
+    st.booleans(),
+)
+MESSAGES = st.lists(STARTS | BODIES, max_size=5).flatmap(
+    lambda rest: st.sampled_from([rest, [START, *rest]])
+)
+
+
+async def outcome(
+    kind: Callable[..., Any], method: str, messages: list[dict[str, Any]], *, keep_alive: bool
+) -> tuple[object, ...]:
+    """All that can be seen of an answer by an application that sends these messages."""
+    wire, ended = Wire(), list[bool]()
+    answer = kind(wire, method, keep_alive=keep_alive, on_response=lambda: ended.append(True))
+    refused: list[str] = []
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        for message in messages:
+            try:
+                await send(message)
+            except RuntimeError as error:
+                refused.append(str(error))
+                raise
+
+    await answer.run_asgi(app)
+    await asyncio.sleep(0)
+    return b"".join(wire.writes), wire.closed, ended, refused, answer.response_complete
+
+
+@given(st.sampled_from(["GET", "HEAD", "POST"]), MESSAGES, st.booleans())
+def test_an_answer_is_that_of_uvicorn(
+    method: str, messages: list[dict[str, Any]], keep_alive: bool
+) -> None:
+    async def compared() -> None:
+        mine = await outcome(ours, method, messages, keep_alive=keep_alive)
+        assert mine == await outcome(theirs, method, messages, keep_alive=keep_alive)
+
+    logging.disable(logging.CRITICAL)
+    try:
+        asyncio.run(compared())
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+async def received(kind: Callable[..., Any], chunks: list[bytes], *, expects: bool) -> object:
+    wire = Wire()
+    answer = kind(wire, "POST", expects=expects)
+    messages = []
+    for number, chunk in enumerate(chunks, 1):
+        answer.body += chunk
+        answer.more_body = number < len(chunks)
+        answer.message_event.set()
+        messages.append(await answer.receive())
+    answer.disconnected = True
+    messages.append(await answer.receive())
+    return messages, wire.writes
+
+
+@given(st.lists(st.binary(max_size=5), min_size=1, max_size=4), st.booleans())
+def test_a_body_comes_as_from_uvicorn(chunks: list[bytes], expects: bool) -> None:
+    async def compared() -> None:
+        mine = await received(ours, chunks, expects=expects)
+        assert mine == await received(theirs, chunks, expects=expects)
+
+    asyncio.run(compared())
+
+
+async def test_a_head_leaves_with_the_first_of_its_body() -> None:
+    wire = Wire()
+    answer = ours(wire)
+    await answer.send(START)
+    assert wire.writes == []
+    assert answer.write_part(b"part")
+    (write,) = wire.writes
+    assert write.startswith(b"HTTP/1.1 200 OK\r\ndate: ")
+    assert write.endswith(b"\r\n\r\n4\r\npart\r\n")
+    await asyncio.sleep(0)
+    assert wire.writes == [write]
+
+
+async def test_a_head_alone_leaves_in_the_same_turn_of_the_loop() -> None:
+    wire = Wire()
+    answer = ours(wire)
+    await answer.send(START)
+    await asyncio.sleep(0)
+    (head,) = wire.writes
+    assert answer.write_part(b"part")
+    assert wire.writes == [head, b"4\r\npart\r\n"]
+
+
+async def test_a_head_for_a_connection_that_is_gone_is_dropped() -> None:
+    wire = Wire()
+    answer = ours(wire)
+    await answer.send(START)
+    wire.closed = True
+    await asyncio.sleep(0)
+    assert wire.writes == []
+
+
+@given(st.lists(st.tuples(st.binary(max_size=40), st.booleans()), max_size=8))
+def test_what_is_written_as_a_part_is_what_would_be_sent(parts: list[tuple[bytes, bool]]) -> None:
+    async def written(*, as_parts: bool) -> bytes:
+        wire = Wire()
+        answer = ours(wire)
+        await answer.send(START)
+        for part, is_one in parts:
+            if not (as_parts and is_one and answer.write_part(part)):
+                message: Any = {"type": "http.response.body", "body": part, "more_body": True}
+                await answer.send(message)
+        await answer.send(END)
+        return b"".join(wire.writes)
+
+    assert asyncio.run(written(as_parts=True)) == asyncio.run(written(as_parts=False))
+
+
+async def test_a_part_is_written_only_in_the_middle_of_a_body_of_unknown_length() -> None:
+    wire = Wire()
+    answer = ours(wire)
+    refused = [not answer.write_part(b"before the head")]
+    await answer.send(START)
+    refused += [not answer.write_part(b"")]
+    answer.flow.pause_writing()
+    refused += [not answer.write_part(b"to a client that does not read")]
+    answer.flow.resume_writing()
+    assert answer.write_part(b"part")
+    answer.disconnected = True
+    refused += [not answer.write_part(b"to a client that is gone")]
+    answer.disconnected = False
+    await answer.send(END)
+    refused += [not answer.write_part(b"behind the end")]
+    assert all(refused)
+    assert wire.writes[1:] == [b"0\r\n\r\n"]
+
+
+@pytest.mark.parametrize(
+    ("method", "headers"), [("GET", [(b"content-length", b"2")]), ("HEAD", [])]
+)
+async def test_a_body_that_is_not_chunked_has_no_parts(
+    method: str, headers: list[tuple[bytes, bytes]]
+) -> None:
+    answer = ours(Wire(), method)
+    start: Any = {**START, "headers": headers}
+    await answer.send(start)
+    assert not answer.write_part(b"ok")
+
+
+async def test_a_client_that_does_not_read_is_waited_for() -> None:
+    wire = Wire()
+    answer = ours(wire)
+    await answer.send(START)
+    answer.flow.pause_writing()
+    async with asyncio.TaskGroup() as group:
+        sending = group.create_task(answer.send(END))
+        await asyncio.sleep(0)
+        assert not sending.done()
+        answer.flow.resume_writing()
+    assert answer.response_complete
+
+
+async def test_a_whole_body_is_taken_once() -> None:
+    answer = ours(Wire(), "POST")
+    answer.body += b"abc"
+    assert answer.take_body() is None, "there is more to come"
+    answer.more_body = False
+    answer.message_event.set()
+    assert answer.take_body() == b"abc"
+    assert not answer.message_event.is_set(), "what comes next is the disconnect"
+
+
+@pytest.mark.parametrize("how", ["expects", "disconnected", "response_complete"])
+async def test_no_body_is_taken_that_is_asked_for_first_or_comes_too_late(how: str) -> None:
+    answer = ours(Wire(), "POST", expects=how == "expects")
+    answer.more_body = False
+    if how != "expects":
+        setattr(answer, how, True)
+    assert answer.take_body() is None
+
+
+async def run(app: ASGIApp) -> Wire:
+    wire = Wire()
+    await ours(wire).run_asgi(app)
+    return wire
+
+
+async def test_an_application_that_fails_or_forgets_to_answer_is_answered_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def failing(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise ValueError
+
+    async def silent(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        pass
+
+    for app in (failing, silent):
+        wire = await run(app)
+        assert wire.writes[0].startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+        assert wire.closed
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+async def test_an_answer_without_an_end_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    async def forgetful(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send(START)
+
+    wire = await run(forgetful)
+    assert wire.closed
+    assert "without completing response" in caplog.text

@@ -1,0 +1,260 @@
+"""Text that is shown first and folded later must not be told from text that is folded at once."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle, repeat
+from typing import TYPE_CHECKING
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.api import sse
+from gateway.api.writing import Later
+from gateway.generation import FinishReason, TokenChunk, TokenLogprob
+from gateway.log import Alive, Finished, Repair, TurnEnded, TurnStarted
+from gateway.runs.hearing import FLOW_IDS_MAX, Hearing
+from gateway.runs.journal import MemoryJournal, Pen
+from gateway.runs.live import LiveLog
+from gateway.runs.steering import Course, Steering
+from tests.fakes.harmony_script import script_ids, vocabulary
+from tests.fakes.staged_run import folds, specification
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from gateway.generation import HearText
+    from gateway.protocol.events import Event
+    from gateway.protocol.showing import DeltaPattern, ShowDelta
+
+FINAL = script_ids("<|channel|>final<|message|>")
+NEXT = script_ids("<|end|><|start|>assistant")
+POLICY = Steering(repeated_tokens_max=16)
+TEXT = script_ids('the sea, "and" so on\n') * 3
+LOOP = script_ids("a") * 30
+HALVES = [*script_ids("\N{FAMILY}é🫠東京 a"), 4103, *script_ids("and so on")]
+CALL = script_ids('<|channel|>commentary to=functions.f<|message|>{"a": 1} {"a": 1} and so on')
+PIECES = [
+    TEXT,
+    LOOP,
+    HALVES,
+    [*NEXT, *CALL],
+    [*NEXT, *script_ids("<|channel|>analysis<|message|>")],
+    [*NEXT, *script_ids("<|channel|>analysis I think<|message|> so")],
+    [*NEXT, *FINAL],
+    script_ids("<|return|>"),
+    [250_000],
+]
+
+
+@dataclass
+class Reader:
+    """Shown events as a client is; it `takes` a write at once, or after a turn of the loop."""
+
+    encode: sse.Encode
+    takes: Iterator[bool]
+    may_flow: bool
+    frames: list[bytes] = field(default_factory=list)
+    flowed: int = 0
+
+    def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
+        self.frames += map(self.encode, events)
+        return None if next(self.takes) else Later(partial(asyncio.sleep, 0))
+
+    def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
+        return sse.delta_writer(self.encode, pattern, self._write) if self.may_flow else None
+
+    def _write(self, frame: bytes) -> bool:
+        if not next(self.takes):
+            return False
+        self.flowed += 1
+        self.frames.append(frame)
+        return True
+
+
+@dataclass
+class Scene:
+    """A generation that is heard, and its readers."""
+
+    flows: bool
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        spec = specification()
+        self.live = LiveLog(folds(spec.head, spec.rules), reader_events_max=20)
+        self.pen = Pen(MemoryJournal(self.live, None))
+        self.pen.append(TurnStarted(10))
+        (self.turn,) = self.live.fold.turns
+        course = Course(spec.rules, POLICY, vocabulary(), reasoning_budget=None)
+        self.hearing = Hearing(
+            self.turn, self.pen, course, meet=lambda _: None, first_token=lambda: None
+        )
+        self.readers: list[Reader] = []
+        self.following: list[asyncio.Task[None]] = []
+        self._flow: HearText | None = None
+        self.seen: list[object] = []
+
+    def join(self, reader: Reader, after: int = -1) -> None:
+        self.readers.append(reader)
+        self.following.append(asyncio.create_task(self.live.play(reader, after)))
+
+    def hear(self, chunk: TokenChunk) -> bool:
+        """As `upstreams.exchange` has it heard."""
+        is_one = len(chunk.ids) == 1 and not chunk.logprobs
+        self.now += 1
+        if self._flow is not None and is_one and self._flow(chunk.ids[0], self.now):
+            return True
+        goes_on = self.hearing.hear(chunk)
+        self._flow = self.hearing.flow() if self.flows and is_one else None
+        return goes_on
+
+    def look(self, what: int) -> None:
+        """Whoever looks finds all of it folded."""
+        fold = self.live.fold
+        views: list[Callable[[], object]] = [
+            fold.encoded_response,
+            lambda: fold.usage,
+            lambda: fold.place,
+            lambda: fold.seen,
+            lambda: list(self.turn.said),
+            lambda: self.live.last_repair,
+        ]
+        self.seen.append(views[what % len(views)]())
+
+    async def end(self) -> tuple[object, ...]:
+        self.pen.append(TurnEnded(FinishReason.STOP))
+        finished = Finished("completed", 7)
+        self.live.close(finished, self.live.fold.apply(finished))
+        await asyncio.gather(*self.following, return_exceptions=True)
+        frames = [b"".join(reader.frames) for reader in self.readers]
+        return frames, self.live.fold.encoded_response(), self.live.fold.usage, self.seen
+
+
+Step = TokenChunk | str | int
+
+
+async def played(steps: list[Step], readers: list[Reader], *, flows: bool) -> tuple[object, ...]:
+    """Chunks are heard, readers `join`, somebody looks (a number), the loop turns."""
+    scene, waiting = Scene(flows), list(readers)
+    for step in steps:
+        if isinstance(step, TokenChunk):
+            if not scene.hear(step):
+                break
+        elif isinstance(step, int):
+            scene.look(step)
+        elif step == "join" and waiting:
+            scene.join(waiting.pop(0), after=len(scene.readers) * 5 - 1)
+        elif step == "leave" and scene.following:
+            scene.following[0].cancel()
+            await asyncio.sleep(0)
+        elif step == "alive":
+            scene.pen.append(Alive())
+        elif step == "repair":
+            scene.pen.append(Repair(0, "none"))
+        else:
+            await asyncio.sleep(0)
+    return await scene.end()
+
+
+def chunks(ids: list[int], sizes: list[int], told_from: int) -> list[TokenChunk]:
+    """`sizes` of them over and over; those from number `told_from` on have no logprobs."""
+    told, at = list[TokenChunk](), 0
+    while at < len(ids):
+        part = ids[at : at + sizes[len(told) % len(sizes)]]
+        logprobs = [TokenLogprob(-1.0) for _ in part] if len(told) < told_from else None
+        told.append(TokenChunk(part, logprobs=logprobs))
+        at += len(part)
+    return told
+
+
+SIZES = st.lists(st.sampled_from([1, 1, 1, 1, 2, 5]), min_size=1, max_size=6)
+TAKES = st.lists(st.sampled_from([True, True, True, False]), min_size=1, max_size=6)
+OTHERS = st.integers(0, 5) | st.sampled_from(["join", "leave", "alive", "repair", "turn", "turn"])
+
+
+EAGER = [([True], True)] * 3
+LATE: list[tuple[int, Step]] = [
+    (19, "join"),
+    (20, "turn"),
+    (20, "turn"),
+    (21, "join"),
+    (22, "turn"),
+]
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=8),
+    SIZES,
+    st.lists(st.tuples(st.integers(0, 60), OTHERS), max_size=12),
+    st.lists(st.tuples(TAKES, st.booleans()), min_size=3, max_size=3),
+    st.sampled_from([sse.plain, sse.obfuscated]),
+    st.sampled_from([0, 0, 0, 0, 9]),
+)
+@example([TEXT], [1], [], EAGER, sse.plain, 0)
+@example([TEXT], [1], LATE, EAGER, sse.obfuscated, 0)
+@example([TEXT], [1], [(15, "turn"), (15, "leave")], EAGER, sse.obfuscated, 0)
+@example([TEXT] * 2, [1], [], [([True] * 30 + [False] * 30, True)] * 3, sse.obfuscated, 0)
+@example([LOOP] * 5, [1], [], EAGER, sse.plain, 0)
+@example([TEXT], [1], [], EAGER, sse.plain, 9)
+@example([HALVES] * 2, [1], [], EAGER, sse.plain, 0)
+@example([[*NEXT, *CALL]], [1], [], EAGER, sse.plain, 0)
+@example(
+    [[*NEXT, *script_ids("<|channel|>analysis I think<|message|> so")]],
+    [1],
+    [],
+    EAGER,
+    sse.plain,
+    0,
+)
+def test_what_flows_is_shown_and_kept_as_if_it_had_been_folded_at_once(
+    pieces: list[list[int]],
+    sizes: list[int],
+    others: list[tuple[int, Step]],
+    takes: list[tuple[list[bool], bool]],
+    encode: sse.Encode,
+    told_from: int,
+) -> None:
+    """However its readers come and go, wherever somebody looks, whatever else is written."""
+    ids = [*FINAL, *(token for piece in pieces for token in piece)]
+    steps: list[Step] = ["join", "turn", "turn", *chunks(ids, sizes, told_from)]
+    for at, other in others:
+        steps.insert(3 + at, other)
+
+    def readers() -> list[Reader]:
+        return [Reader(encode, cycle(each), may_flow) for each, may_flow in takes]
+
+    flowing = asyncio.run(played(steps, readers(), flows=True))
+    assert flowing == asyncio.run(played(steps, readers(), flows=False))
+
+
+async def test_nearly_all_of_a_paced_text_flows() -> None:
+    scene, reader = Scene(flows=True), Reader(sse.obfuscated, repeat(True), may_flow=True)
+    scene.join(reader)
+    await asyncio.sleep(0)
+    text = script_ids("The sea is a very large body of water, and so on. ") * 60
+    for token in [*FINAL, *text]:
+        scene.hear(TokenChunk([token]))
+        await asyncio.sleep(0)
+    assert reader.flowed > len(text) * 0.9 > FLOW_IDS_MAX
+    shown_at = scene.live.shown_at
+    assert len(scene.turn.said) < len(text) + len(FINAL)
+    scene.look(0)
+    assert len(scene.turn.said) == len(text) + len(FINAL)
+    assert scene.live.shown_at == shown_at == scene.now
+    await scene.end()
+
+
+async def test_a_pen_that_is_put_down_flows_no_more() -> None:
+    scene, reader = Scene(flows=True), Reader(sse.plain, repeat(True), may_flow=True)
+    scene.join(reader)
+    await asyncio.sleep(0)
+    for token in [*FINAL, *script_ids("and so on")]:
+        scene.hear(TokenChunk([token]))
+    flow = scene.hearing.flow()
+    assert flow is not None
+    scene.pen.put_down()
+    assert (flow(script_ids(" on")[0], 1.0), scene.hearing.flow()) == (False, None)
+    scene.live.hand_over()
+    await asyncio.gather(*scene.following)
