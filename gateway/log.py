@@ -216,12 +216,17 @@ def pack(entries: Iterable[Entry]) -> bytes:
 def packed_entry(entry: Entry) -> bytes:
     """One entry as it stands behind the version byte. Raises as `pack` does."""
     if isinstance(entry, Tokens) and len(entry.ids) == 1 and not entry.logprobs:
-        try:
-            return _ONE_ID.pack(_ONE_ID_HEAD, entry.ids[0])
-        except struct.error as error:
-            raise ValueError(f"an id cannot be packed: {error}") from error
+        return packed_id(entry.ids[0])
     tag, body = _pack_entry(entry)
     return _pack_number(len(body) << _TAG_BITS | tag) + body
+
+
+def packed_id(token: int) -> bytes:
+    """The same for `Tokens` with one id and nothing else."""
+    try:
+        return _ONE_ID.pack(_ONE_ID_HEAD, token)
+    except struct.error as error:
+        raise ValueError(f"an id cannot be packed: {error}") from error
 
 
 def unpack(packed: bytes) -> list[Entry]:

@@ -168,6 +168,11 @@ def bind(**context: Unpack[Context]) -> None:
     _context.set({**_context.get(), **context})
 
 
+def bind_anew(**context: Unpack[Context]) -> None:
+    """Forget what was bound, and bind this: a new request begins."""
+    _context.set(context)
+
+
 def unbind_all() -> None:
     """Forget what was bound: a new request begins."""
     _context.set(_NOTHING)

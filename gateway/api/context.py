@@ -53,8 +53,7 @@ class RequestContext:
             await self._app(scope, receive, send)
             return
         scope["exchange"] = exchange = Exchange(scope, send)
-        telemetry.unbind_all()
-        telemetry.bind(request_id=exchange.request_id)
+        telemetry.bind_anew(request_id=exchange.request_id)
         self._metrics.request_started()
         try:
             _note_client_request_id(scope, exchange)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gateway.protocol.events import Event
     from gateway.protocol.showing import DeltaPattern, ShowDelta
@@ -128,18 +128,18 @@ def _head(type_: str) -> bytes:
     return head
 
 
-def paddings(sequence_number: int, delta_lengths: Collection[int]) -> list[bytes]:
+def paddings(sequence_number: int, texts: Sequence[str]) -> list[bytes]:
     """The padding of each of some deltas that follow on each other, from this number on."""
-    size = len(delta_lengths) * PADDING_STEP
+    # Those of the next numbers stand one after the other: nothing is left but to shorten each.
+    every = _every_padding()
     begin = sequence_number % _STARTS * PADDING_STEP
-    # Those of the next numbers, each as long as it can be: nothing is left but to shorten each.
-    found = _every_padding()[begin : begin + size]
-    while len(found) < size:
-        found += _every_padding()[: size - len(found)]
-    starts = range(0, size, PADDING_STEP)
+    end = begin + len(texts) * PADDING_STEP
+    while len(every) < end:
+        every += _every_padding()
+    starts = range(begin, end, PADDING_STEP)
     return [
-        found[start : start + PADDING_STEP - length % PADDING_STEP]
-        for start, length in zip(starts, delta_lengths, strict=True)
+        every[start : start + PADDING_STEP - len(text) % PADDING_STEP]
+        for start, text in zip(starts, texts, strict=True)
     ]
 
 

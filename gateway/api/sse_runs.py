@@ -48,7 +48,7 @@ def obfuscated(deltas: Deltas) -> bytes:
         [
             *_columns(deltas),
             _same(deltas.pattern.behind[:-1] + b',"obfuscation":"', deltas),
-            sse.paddings(deltas.sequence_number, list(map(len, deltas.texts))),
+            sse.paddings(deltas.sequence_number, deltas.texts),
             _same(b'"}\n\n', deltas),
         ]
     )

@@ -61,6 +61,7 @@ class EventStream:
         self._encode_run = sse_runs.encoder(encode)
         self._clock = asyncio.get_running_loop().time
         self._written_at = self._clock()
+        self._has_comments = False
 
     async def write(
         self, play: Play, *, headers: Iterable[tuple[bytes, bytes]] = (), comments: bool
@@ -75,6 +76,7 @@ class EventStream:
         await self._send(
             {"type": "http.response.start", "status": 200, "headers": [*sse.HEADERS, *headers]}
         )
+        self._has_comments = comments
         if comments:
             await self._play_with_comments(play)
         else:
@@ -113,7 +115,13 @@ class EventStream:
 
     def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
         """`gateway.protocol.showing.ShowsDeltas`: write deltas that nobody makes events of."""
-        return sse.delta_writer(self._encode, pattern, self._write_part)
+        write = self._write_noting if self._has_comments else self._write_part
+        return sse.delta_writer(self._encode, pattern, write)
+
+    def _write_noting(self, frame: bytes) -> bool:
+        """So that there are no comments between deltas."""
+        self._written_at = self._clock()
+        return self._write_part(frame)
 
     def _runs(self, deltas: Deltas, encode: EncodeRun) -> Iterator[bytes]:
         """Their frames, so many together as take about as much as one write may."""

@@ -8,13 +8,15 @@ learn of a lost connection without a message for it (`gateway.api.{body,writing,
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import TYPE_CHECKING, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from gateway.runs.moment import Signal
+
 if TYPE_CHECKING:
+    import asyncio
     import logging
     from collections.abc import Awaitable, Callable, Iterable
 
@@ -78,7 +80,7 @@ class Answer:
         self.transport = transport
         self.flow = flow
         self.logger = logger
-        self.message_event = asyncio.Event()
+        self.message_event = Signal()
         self.body = bytearray()
         self.more_body = True
         self.disconnected = False

@@ -20,6 +20,7 @@ from gateway.api.connection import CONNECTION
 from gateway.api.errors import INVALID_REQUEST, OVERLOADED, SERVER_ERROR, envelope
 from gateway.api.writing import BODY_PART
 from gateway.cli.answering import Answer
+from gateway.cli.flow import Flow, Pipeline
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.types import Receive, Scope, Send
-    from uvicorn._types import ASGI3Application, HTTPScope
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+    from uvicorn._types import ASGI3Application
 
 NO_REQUEST: Final = (
     "This server cannot read the request: it is no valid HTTP/1.1. Check what sends it; for https "
@@ -57,6 +57,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = Flow(transport)
+        self.pipeline = Pipeline()  # type: ignore[assignment]
         self._start_head_timer()
 
     @override
@@ -72,9 +74,10 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if self._reading_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._reading_head and self._head_bytes:
-            self._start_head_timer()
-        if self._reading_head and self._head_bytes > self.head_bytes_max:
+        if not (self._reading_head and self._head_bytes):
+            return
+        self._start_head_timer()
+        if self._head_bytes > self.head_bytes_max:
             status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             self._refuse(
                 status,
@@ -98,7 +101,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._stop_head_timer()
         http_version = self.parser.get_http_version()
         scope = self._new_scope(http_version)
-        self.scope = cast("HTTPScope", scope)
+        self.scope = scope  # type: ignore[assignment]  # a MutableMapping to Starlette
         if self.parser.should_upgrade() and self._should_upgrade():
             return
         answer = Answer(
@@ -117,7 +120,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             CONNECTION: {"watch": self._watch},
             WHOLE_BODY: {"take": answer.take_body},
         }
-        before, self.cycle = self.cycle, cast("RequestResponseCycle", answer)
+        before, self.cycle = self.cycle, answer  # type: ignore[assignment]
         app = _REFUSE_ONE_MORE if self._is_one_too_many() else self.app
         if before is None or before.response_complete:  # type: ignore[redundant-expr]
             self._start_asgi_task(self.cycle, app)
@@ -157,6 +160,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     @override
     def on_message_complete(self) -> None:
+        """The body is complete; the bytes that follow are the head of another request."""
         self._reading_head, self._head_bytes = True, 0
         super().on_message_complete()
 

@@ -12,6 +12,7 @@ from gateway.composition.notices import Switchboard
 from gateway.runs.archive import Archive, Ownership
 from gateway.runs.durable import DurableRuns, Workplace
 from gateway.runs.feed import Feed
+from gateway.runs.flusher import Flusher
 from gateway.runs.keeper import Keeper
 from gateway.runs.lives import Lives
 from gateway.runs.notifier import Notifier
@@ -22,7 +23,7 @@ from gateway.runs.supervisor import Supervisor
 from gateway.runs.sweep import Sweep
 from gateway.runs.tails import Tails
 from gateway.runs.writer import LogWriter
-from gateway.store import claims, events, notifications
+from gateway.store import claims, flushes, followed, notifications
 from gateway.store.notifications import Listener, Notice
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Replica:
             feed=Feed(
                 workplace.lives,
                 tails,
-                partial(events.read, database),
+                partial(flushes.read, database),
                 base.new_fold_for,
                 limits=bounds.feed_limits(settings),
                 followers=metrics.followers,
@@ -110,7 +111,7 @@ def _tails(base: Foundation, notifier: Notifier | None) -> Tails:
             notifier.announce(Notice("follow", tuple(responses)))
 
     return Tails(
-        partial(claims.heads, base.database),
+        partial(followed.look, base.database),
         interval_s=base.settings.journal.tail_poll_s,
         follow=follow,
     )
@@ -166,12 +167,14 @@ def _writer(base: Foundation, notifier: Notifier) -> LogWriter:
         if settings.database.listen:
             notifier.committed(responses)
 
+    flusher = Flusher(base.journal, base.owner)
     return LogWriter(
-        partial(events.append, base.journal),
-        partial(claims.heads, base.journal),
+        flusher.append,
+        flusher.heads,
         bounds.writer_bounds(settings),
         metrics=base.metrics,
         committed=committed,
+        ends=flusher,
     )
 
 

@@ -106,12 +106,13 @@ def assemble(
     return Context((*kept, *added), inherited=len(kept))
 
 
-def opening(message: Message, response: UUID) -> Context:
-    """What `assemble` makes of one message and nothing before it."""
-    item_id = message.id
-    if item_id is None:
-        item_id = ids.input_item_id(ids.MESSAGE_PREFIX, response, 0)
-    return Context((_message_item(message, item_id),), inherited=0)
+def opening(messages: Iterable[Message], response: UUID) -> Context:
+    """What `assemble` makes of messages that have no ids, and nothing before them."""
+    items = []
+    for ordinal, message in enumerate(messages):
+        item_id = ids.input_item_id(ids.MESSAGE_PREFIX, response, ordinal)
+        items.append(_message_item(message, item_id))
+    return Context(tuple(items), inherited=0)
 
 
 def take_in(

@@ -57,7 +57,7 @@ class Detokenizer:
             del pieces[pieces.index(b"") :]
         if not self._rest:
             try:
-                return [piece.decode() for piece in pieces]
+                return list(map(bytes.decode, pieces))
             except UnicodeDecodeError:
                 pass
         return self._readable_each(pieces)

@@ -44,7 +44,7 @@ from gateway.harmony.repeated import RepeatedTexts
 from gateway.harmony.schema import SchemaLimits
 from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 from gateway.ids import call_form, message_form
-from gateway.pacing import paced
+from gateway.pacing import give_way, paced
 from gateway.protocol.items import CallItem, Message
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 
 SYSTEM_MESSAGES_MAX: Final = 64
 """Whose ids are kept. There is one for each effort, date, and whether there are tools."""
+
+REPEATED_AT_ONCE: Final = 256
+"""Repeating the ids of so many items takes a fraction of a millisecond."""
 
 __all__ = ["RenderOptions", "Renderer", "SchemaLimits", "prompt_messages"]
 
@@ -84,6 +87,9 @@ class Renderer:
         self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
         self._repeated = RepeatedTexts(ids_max=repeated_ids_max)
         self._user = (START, *vocabulary.encode(Role.USER.value), MESSAGE)
+        assistant = (START, *vocabulary.encode(Role.ASSISTANT.value), CHANNEL)
+        self._commentary = (*assistant, *vocabulary.encode("commentary"), MESSAGE)
+        self._final = (*assistant, *vocabulary.encode("final"), MESSAGE)
         self._developer = (START, *vocabulary.encode(Role.DEVELOPER.value), MESSAGE)
 
     def render(self, items: Sequence[ContextItem], options: RenderOptions) -> Prompt:
@@ -98,11 +104,16 @@ class Renderer:
         ids = array("I", self._system_ids(SystemFacts.of(options)))
         ids.extend(self._developer_ids(options, _instructions(items[:leading]) if leading else ()))
         spans = [Span(PREAMBLE, 0, len(ids))]
-        for placed in paced(_shown(items, leading)):
-            start = len(ids)
-            ids.extend(self.render_item(placed.item, placed.function))
-            if len(ids) > start:
-                spans.append(Span(placed.source, start, len(ids)))
+        start = len(ids)
+        for placed in _shown(items, leading):
+            item, source = placed.item, placed.source
+            if item.ids is None or source % REPEATED_AT_ONCE == 0:
+                give_way()
+            ids.extend(item.ids or self.render_item(item, placed.function))
+            end = len(ids)
+            if end > start:
+                spans.append(Span(source, start, end))
+                start = end
         ids.extend(OPENING)
         return Prompt(ids, tuple(spans))
 
@@ -114,10 +125,19 @@ class Renderer:
         if item.ids is not None:
             return item.ids
         typed = item.item()
-        if isinstance(typed, Message) and typed.role == "user":
-            return self._plain_message(self._user, message_text(typed))
+        if isinstance(typed, Message) and (opening := self._opening(typed)):
+            text = message_text(typed)
+            return self._plain_message(opening, text) if text or typed.role == "user" else []
         message = harmony_message(typed, function)
         return [] if message is None else self.message_ids(message, form=_form(typed))
+
+    def _opening(self, message: Message) -> tuple[int, ...]:
+        """What a message begins with; empty for one that is no plain text behind that."""
+        if message.role == "user":
+            return self._user
+        if message.role != "assistant" or message_form(message.id or ""):
+            return ()
+        return self._commentary if message.phase == "commentary" else self._final
 
     def message_ids(
         self, message: HarmonyMessage, *, has_functions: bool = False, form: int = 0

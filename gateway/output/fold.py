@@ -183,7 +183,10 @@ class Fold:
     @property
     def last_finish(self) -> FinishReason | None:
         """Why the last turn that ended did; None while none has."""
-        return next((turn.finish for turn in reversed(self.turns) if turn.finish), None)
+        for turn in reversed(self.turns):
+            if turn.finish is not None:
+                return turn.finish
+        return None
 
     @property
     def is_finished(self) -> bool:

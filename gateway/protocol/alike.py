@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import orjson
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from gateway.errors import InvalidRequest
 from gateway.protocol.base import changed
 from gateway.protocol.create import CreateResponse
-from gateway.protocol.items import InputText, Message
+from gateway.protocol.items import Message, Role
 from gateway.protocol.support import check_support
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ KINDS_MAX: Final = 256
 """So many combinations of parameters are kept."""
 KIND_BYTES_MAX: Final = 512
 """Longer ones are not."""
+
+MESSAGES_MAX: Final = 64
+"""So many are looked at here; more are left to who gives way between them."""
 
 _PARAMETERS: Final = frozenset({
     "background",
@@ -47,18 +50,17 @@ _PARAMETERS: Final = frozenset({
 })  # fmt: skip
 """They hold nothing that a user wrote: how long a request takes must not tell what another said."""
 _TEXTS: Final = frozenset({"input", "instructions"})
+_PLAIN_KEYS: Final = {"role", "content"}
 _ANY_TEXT: Final = "-"
 
 
 def alike(document: dict[str, Any], limits: InputLimits) -> CreateResponse | None:
     """The valid request of a document without nulls; None for one that is to be read by itself.
 
-    That is one with other parameters, with items for input, or with a mistake.
+    That is one with other parameters, with other input than messages of text, or with a mistake.
     """
-    text, instructions = document.get("input"), document.get("instructions", "")
-    if not (isinstance(text, str) and text and isinstance(instructions, str)):
-        return None
-    if max(len(text), len(instructions)) > limits.text_chars_max:
+    messages, instructions = _messages(document.get("input"), limits), document.get("instructions")
+    if messages is None or not _is_text(instructions or "", limits):
         return None
     kind = {name: value for name, value in document.items() if name not in _TEXTS}
     if not _PARAMETERS.issuperset(kind):
@@ -69,14 +71,40 @@ def alike(document: dict[str, Any], limits: InputLimits) -> CreateResponse | Non
         return None
     if common is None:
         return None
-    fields = {"instructions": instructions} if "instructions" in document else {}
-    message = changed(_MESSAGE, content=(changed(_PART, text=text),))
-    return changed(common, input=(message,), **fields)
+    if instructions is None:
+        return changed(common, input=messages)
+    return changed(common, input=messages, instructions=instructions)
 
 
 def is_like(request: CreateResponse, other: CreateResponse) -> bool:
     """The two differ in their texts alone, and in what of them has no meaning."""
     return bool(_common_fields(request.__dict__) == _common_fields(other.__dict__))
+
+
+def _is_text(value: object, limits: InputLimits) -> bool:
+    return isinstance(value, str) and len(value) <= limits.text_chars_max
+
+
+def _messages(said: object, limits: InputLimits) -> tuple[Message, ...] | None:
+    """Input that is one text, or a few messages of one text each; None for any other."""
+    if isinstance(said, str):
+        return (_message("user", said),) if said and _is_text(said, limits) else None
+    if not (isinstance(said, list) and 0 < len(said) <= min(limits.items_max, MESSAGES_MAX)):
+        return None
+    messages = []
+    for item in said:
+        if not (isinstance(item, dict) and item.keys() == _PLAIN_KEYS):
+            return None
+        role, text = item["role"], item["content"]
+        if not (isinstance(role, str) and role in _EXAMPLES and _is_text(text, limits)):
+            return None
+        messages.append(_message(role, text))
+    return tuple(messages)
+
+
+def _message(role: str, text: str) -> Message:
+    example = _EXAMPLES[role]
+    return changed(example, content=(changed(example.content[0], text=text),))
 
 
 @lru_cache(KINDS_MAX)
@@ -93,20 +121,14 @@ def common_of(kind: bytes) -> CreateResponse | None:
     return request
 
 
-def _message_of(text: str) -> Message:
-    (message,) = CreateResponse(model=_ANY_TEXT, input=text).input  # type: ignore[arg-type]
+def _example(role: str) -> Message:
+    said: Any = [{"role": role, "content": _ANY_TEXT}]
+    (message,) = CreateResponse(model=_ANY_TEXT, input=said).input
     assert isinstance(message, Message)
     return message
 
 
-def _part_of(message: Message) -> InputText:
-    (part,) = message.content
-    assert isinstance(part, InputText)
-    return part
-
-
-_MESSAGE: Final = _message_of(_ANY_TEXT)
-_PART: Final = _part_of(_MESSAGE)
+_EXAMPLES: Final = {role: _example(role) for role in get_args(Role)}
 _common_fields: Final = itemgetter(
     *(name for name in CreateResponse.model_fields if name not in {*_TEXTS, "ignored"})
 )

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 M = TypeVar("M", bound=BaseModel)
 
+_set = object.__setattr__  # the models are frozen
+
 
 class WireModel(BaseModel):
     """Frozen; unknown keys are ignored, because real clients send more than the API documents."""
@@ -21,14 +23,10 @@ def changed(model: M, **fields: Any) -> M:
     For models without private attributes and without fields of no name.
     """
     copy = object.__new__(type(model))
-    state: dict[str, Any] = {
-        "__dict__": {**model.__dict__, **fields},
-        "__pydantic_extra__": None,
-        "__pydantic_fields_set__": {*model.__pydantic_fields_set__, *fields},
-        "__pydantic_private__": None,
-    }
-    for name, is_now in state.items():
-        object.__setattr__(copy, name, is_now)  # the models are frozen
+    _set(copy, "__dict__", {**model.__dict__, **fields})
+    _set(copy, "__pydantic_extra__", None)
+    _set(copy, "__pydantic_fields_set__", {*model.__pydantic_fields_set__, *fields})
+    _set(copy, "__pydantic_private__", None)
     return copy
 
 

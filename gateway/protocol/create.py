@@ -158,6 +158,8 @@ class CreateResponse(WireModel):
     @property
     def dropped_tools(self) -> tuple[str, ...]:
         """The types of the tools that are not served here, in their order."""
+        if not self.tools:
+            return ()
         return tuple(tool.type for tool in self.tools if isinstance(tool, HostedTool))
 
     @property

@@ -60,7 +60,7 @@ def _piece_by_piece(value: object, whole: ValidatorFunctionWrapHandler) -> objec
     if not isinstance(value, list) or len(value) <= ITEMS_AT_ONCE:
         return whole(value)
     members: list[object] = []
-    for piece in in_pieces(value):
+    for piece in in_pieces(value, ITEMS_AT_ONCE):
         try:
             members += whole(piece)
         except ValidationError:

@@ -89,6 +89,11 @@ def _too_many(containers_max: int) -> InvalidRequest:
 
 def _check_shape(document: dict[str, Any], limits: InputLimits) -> None:
     """Level by level, so that nothing recurses and a hostile body costs one look at each value."""
+    for value in document.values():
+        if isinstance(value, dict | list):
+            break
+    else:
+        return  # nothing is in it but texts and numbers
     level: list[Container] = [document]
     depth_max = min(limits.json_depth_max, DEPTH_MAX)
     depth = 0

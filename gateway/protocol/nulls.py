@@ -10,7 +10,9 @@ from gateway.protocol.base import WireModel
 
 
 def without_nulls(mapping: dict[str, Any]) -> dict[str, Any]:
-    """The same without keys whose value is None."""
+    """The same without keys whose value is None; itself, where there are none."""
+    if None not in mapping.values():
+        return mapping
     return {key: value for key, value in mapping.items() if value is not None}
 
 

@@ -250,21 +250,25 @@ class Feed:
 
     async def _from_rows(self, place: _Place) -> AsyncGenerator[list[Event], None]:
         """Events of rows, until the end, or until the response is generated here."""
+        beginning, place.beginning = place.beginning, ()
+        async with aclosing(self._fold(place, beginning)) as batches:
+            async for batch in batches:
+                yield batch
+        if place.fold.is_finished:
+            # What was all there when it was first read needs no watching.
+            place.is_over = True
+            return
         with self._tails.watch(place.tenant_id, place.uuid) as tail:
             while True:
                 before = place.next_entry
                 is_promised = tail.is_beyond(before)
-                known, place.beginning = place.beginning, ()
-                rows = known or await self._insist(place)
+                rows = tail.since(before) or await self._insist(place)
                 async with aclosing(self._fold(place, rows)) as batches:
                     async for batch in batches:
                         yield batch
                 if place.fold.is_finished:
                     place.is_over = True
                     return
-                if known:
-                    # They were read before the tail was watched: there may be more.
-                    continue
                 if is_promised and place.next_entry == before:
                     place.is_gone = True
                     return

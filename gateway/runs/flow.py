@@ -10,11 +10,16 @@ bring it all up to date for each id, which is what a stream costs that is paced.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.output.fold import Flowing
     from gateway.protocol.showing import ShowDelta
+
+
+Put = Callable[[int], bool]
+"""Hands an id on to be committed; False, and it was not, where there is no room for it."""
 
 
 class Flow:
@@ -23,20 +28,25 @@ class Flow:
     `hear` is a `gateway.generation.HearText`. `heard_at` is when the last id came.
     """
 
-    __slots__ = ("_end", "_show", "_spell", "heard_at", "ids", "number")
+    __slots__ = ("_end", "_number", "_show", "_spell", "first", "heard_at", "ids")
 
     def __init__(self, flowing: Flowing, show: ShowDelta, *, ids_max: int, now: float) -> None:
         self.ids = array("I")
-        self.number = flowing.number
-        """Of the next delta."""
+        self.first = self._number = flowing.number
+        """Of the deltas."""
         self.heard_at = now
         self._end = flowing.number + ids_max
         self._spell = flowing.spell
         self._show = show
 
+    @property
+    def shown(self) -> int:
+        """How many of the ids were shown."""
+        return len(self.ids)
+
     def hear(self, token: int, now: float) -> bool:
         """Show one more id, if that is simple."""
-        number = self.number
+        number = self._number
         if number == self._end:
             return False
         try:
@@ -47,10 +57,59 @@ class Flow:
         except Exception:  # noqa: BLE001
             return False
         self.ids.append(token)
-        self.number = number + 1
+        self._number = number + 1
         self.heard_at = now
         return True
 
     def close(self) -> None:
         """Hear no more."""
-        self._end = self.number
+        self._end = self._number
+
+
+class HeldFlow:
+    """Ids of one open part that are shown once they are committed, and not yet folded."""
+
+    __slots__ = ("_end", "_number", "_put", "_spell", "first", "ids", "pattern", "show", "shown")
+
+    def __init__(self, flowing: Flowing, put: Put, *, ids_max: int) -> None:
+        self.ids = array("I")
+        self.first = self._number = flowing.number
+        """Of the deltas."""
+        self.pattern = flowing.pattern
+        self.show: ShowDelta | None = None
+        """Once there is somebody who is shown them."""
+        self.shown = 0
+        """How many of the ids were shown."""
+        self._end = flowing.number + ids_max
+        self._spell = flowing.spell
+        self._put = put
+
+    def hear(self, token: int, _now: float) -> bool:
+        """Hand one more id on, if that is simple."""
+        number = self._number
+        if number == self._end:
+            return False
+        try:
+            if not self._spell(token).decode() or not self._put(token):
+                return False
+        except UnicodeDecodeError:
+            return False
+        self.ids.append(token)
+        self._number = number + 1
+        return True
+
+    def show_to(self, count: int, show: ShowDelta) -> bool:
+        """Show the first so many; False if some of them cannot be shown now."""
+        self.show = show
+        try:
+            for at in range(self.shown, count):
+                if not show(self.first + at, self._spell(self.ids[at]).decode()):
+                    return False
+                self.shown = at + 1
+        except Exception:  # noqa: BLE001 - it fails again as an event
+            return False
+        return True
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._end = self._number

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError
-from gateway.store import partitions, retention
+from gateway.store import flushes, partitions, retention
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gateway.store.retention import Keep
 
 DAYS_AHEAD: Final = 3
+SILENT_S: Final = 60
+"""Whoever has not written for so long, and has nothing that runs, leaves no flushes behind."""
 """Partitions exist for so many days to come, should rounds fail for a while."""
 
 _log = EventLog("gateway.housekeeping")
@@ -89,7 +91,8 @@ class Housekeeping:
             days_made=days_made,
             days_dropped=len(dropped.days),
             days_busy=len(dropped.busy),
-            log_rows=await self._remove(retention.delete_logs),
+            log_rows=await self._remove(retention.delete_logs)
+            + await flushes.remove_left(self._database, silent_s=SILENT_S),
             idempotency_keys=await self._remove(retention.delete_keys),
             traces=await self._remove(retention.delete_traces),
             # Last, because it looks at all that younger ones still need, and may run out of time.

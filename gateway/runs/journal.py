@@ -111,7 +111,8 @@ class DurableJournal:
         self.channel.append(entry)
 
     def flow(self, ids_max: int) -> HearText | None:
-        """None: what is not committed is not shown."""
+        """A shorter way to the writer."""
+        return self.live.flow(ids_max, self.channel.append_id)
 
     async def room(self) -> None:
         """Wait until the database has caught up. Raises `ClaimLost`."""

@@ -19,20 +19,21 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gateway.log import Repair, Singles, Tokens, TurnStarted
 from gateway.protocol.showing import play_batches
-from gateway.runs.flow import Flow
+from gateway.runs.flow import Flow, HeldFlow
 from gateway.runs.kept import KeptEntries
 from gateway.runs.moment import Moment
 from gateway.runs.readers import Reader, Withheld
 from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator
 
     from gateway.generation import HearText
     from gateway.log import Entry
     from gateway.output.fold import Fold
     from gateway.protocol.events import Event
     from gateway.protocol.showing import DeltaPattern, Show, ShowDelta
+    from gateway.runs.flow import Put
 
 SHORT_ENTRIES: Final = 16
 """So many are folded without waiting for one's turn."""
@@ -81,7 +82,7 @@ class LiveLog:
         self._defect: Exception | None = None
         self._is_produced = False
         self._fold = new_fold()
-        self._flow: Flow | None = None
+        self._flow: Flow | HeldFlow | None = None
         self.failure: Exception | None = None
         self.handed_over = False
         """Nothing follows here, but the response goes on or has ended elsewhere."""
@@ -118,11 +119,12 @@ class LiveLog:
     @property
     def shown_at(self) -> float:
         """See above."""
-        return self._shown_at if self._flow is None else self._flow.heard_at
+        return self._flow.heard_at if isinstance(self._flow, Flow) else self._shown_at
 
     @property
     def is_holding(self) -> bool:
         """There are entries that are not shown yet."""
+        self.land()
         return self._shown < len(self._entries)
 
     @property
@@ -166,37 +168,44 @@ class LiveLog:
         if events:
             self._tell(events)
 
-    def flow(self, ids_max: int) -> HearText | None:
+    def flow(self, ids_max: int, put: Put | None = None) -> HearText | None:
         """A shorter way for the next ids (`gateway.runs.flow`), at most so many; None where there
-        is more to them. It ends when anything else happens here.
+        is more to them. It ends when anything else happens here. What a held log hears is `put`.
         """
         self.land()
-        if self._held or self._gathered is not None or len(self._readers) != 1:
-            return None
         flowing = self._fold.flowing()
-        (reader,) = self._readers
-        show = reader.deltas(flowing.pattern) if flowing is not None else None
-        if flowing is None or show is None or not self._is_produced:
+        if flowing is None or self._opening is not None:
             return None
-        self._flow = Flow(flowing, show, ids_max=ids_max, now=self._shown_at)
-        return self._flow.hear
+        if not self._held:
+            show = self._delta_show(flowing.pattern)
+            if show is None:
+                return None
+            self._flow = Flow(flowing, show, ids_max=ids_max, now=self._shown_at)
+        elif put is not None:
+            self._flow = HeldFlow(flowing, put, ids_max=ids_max)
+        return None if self._flow is None else self._flow.hear
 
     def land(self) -> None:
-        """Fold what flowed: each id is an entry of its own, and was shown."""
+        """Fold what flowed: each id is an entry of its own, with one event."""
         flow = self._flow
         if flow is None:
             return
         self._flow = None
         flow.close()
-        if flow.ids:
-            entries = Singles(tuple(flow.ids))
-            self._fold.replay(entries, ALL_KNOWN)
-            self._entries.add(entries)
-            self._shown = len(self._entries)
-            self._shown_at = flow.heard_at
-            self._last_shown = flow.number - 1
+        if not flow.ids:
+            return
+        shown, folded = flow.shown, len(self._entries)
+        self._entries.add(Singles(tuple(flow.ids)))
+        if shown:
+            self._shown = folded + shown
+            self._fold.replay(Singles(tuple(flow.ids[:shown])), ALL_KNOWN)
+            self._last_shown = flow.first + shown - 1
             for reader in self._readers:
-                reader.after = flow.number - 1
+                reader.after = self._last_shown
+        for event in self._fold.replay(Singles(tuple(flow.ids[shown:]))):
+            self._withheld.put([event])
+        if isinstance(flow, Flow):
+            self._shown_at = flow.heard_at
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -215,7 +224,36 @@ class LiveLog:
         """The first `count` entries are committed: readers get those they have not seen."""
         if self.handed_over or count <= self._shown:
             return
-        self._reveal(count, self._withheld.take(count - self._shown))
+        if isinstance(self._flow, HeldFlow):
+            folded = len(self._entries)
+            self._show_folded(min(count, folded))
+            if count > folded:
+                self._show_flow(self._flow, count)
+        self._show_folded(count)
+
+    def _show_folded(self, count: int) -> None:
+        if count > self._shown:
+            self._reveal(count, self._withheld.take(count - self._shown))
+
+    def _show_flow(self, flow: HeldFlow, count: int) -> None:
+        """Where that is not simple, nothing flows any more."""
+        folded = len(self._entries)
+        is_shown = True
+        if self._readers:
+            show = flow.show or self._delta_show(flow.pattern)
+            is_shown = show is not None and flow.show_to(count - folded, show)
+        else:
+            flow.shown = count - folded
+        self._shown = count
+        self._shown_at = self._clock()
+        if not is_shown:
+            self.land()
+
+    def _delta_show(self, pattern: DeltaPattern) -> ShowDelta | None:
+        if len(self._readers) != 1:
+            return None
+        (reader,) = self._readers
+        return reader.deltas(pattern)
 
     def close(self, entry: Entry, events: list[Event]) -> None:
         """Show the events of the last entry, which the caller has folded; nothing follows.

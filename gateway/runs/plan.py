@@ -10,7 +10,6 @@ is not kept: it follows from the echo.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -34,13 +33,14 @@ EXTENDED_VERSION: Final = 3
 """The version of a plan with a compaction, or of a turn of a conversation: a release that knows
 neither leaves the response alone."""
 _VERSIONS: Final = frozenset({PLAN_VERSION, EXTENDED_VERSION})
+_SAMPLING: Final = tuple(Sampling.__dataclass_fields__)
 
 
 def plan_of(specification: RunSpecification) -> bytes:
     """The plan of a response that is accepted."""
     fields = {
         "version": PLAN_VERSION,
-        "sampling": asdict(specification.sampling),
+        "sampling": {name: getattr(specification.sampling, name) for name in _SAMPLING},
         "cache_salt": specification.cache_salt,
         "inputs": specification.inputs,
         "reasoning_budget": specification.reasoning_budget,
@@ -158,4 +158,4 @@ def _request(kept: bytes) -> tuple[dict[str, Any], Binding | None]:
 
 def _sampling(fields: dict[str, Any]) -> Sampling:
     """Only what this release knows of: the rest was added by one that says we can do without."""
-    return Sampling(**{name: fields[name] for name in Sampling.__dataclass_fields__})
+    return Sampling(**{name: fields[name] for name in _SAMPLING})

@@ -47,12 +47,15 @@ class Reader:
                 self._lag()
         self.wake()
 
+    @property
+    def waits(self) -> bool:
+        """It has all that were shown, and is shown what comes next at once."""
+        return self._waiter is not None and not self._waiter.done()
+
     def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
-        """How it is shown deltas while it waits for events, and has all that were."""
-        waiter, show = self._waiter, self._show
-        if waiter is None or waiter.done() or not isinstance(show, ShowsDeltas):
-            return None
-        return show.deltas(pattern)
+        """How it is shown deltas while it `waits`."""
+        show = self._show
+        return show.deltas(pattern) if self.waits and isinstance(show, ShowsDeltas) else None
 
     def wake(self) -> None:
         """There is something to do for the task that follows."""

@@ -40,6 +40,37 @@ def begun(
     specification: RunSpecification, *, owner: str | None, lease_s: float | None
 ) -> NewResponse:
     """A response whose log stays in the memory of `owner`."""
+    return _new(specification, owner=owner, lease_s=lease_s)
+
+
+def accepted(
+    specification: RunSpecification,
+    key: IdempotencyKey | None,
+    *,
+    owner: str | None,
+    lease_s: float,
+) -> NewResponse:
+    """A durable response, with all that a replica needs to generate it; queued without `owner`."""
+    if owner is None:
+        return _new(specification, **_lasting(specification), **_waiting(specification), idempotency=key)
+    lasting = _lasting(specification)
+    return _new(specification, **lasting, idempotency=key, owner=owner, lease_s=lease_s)
+
+
+def queued(specification: RunSpecification, *, owner: str, lease_s: float) -> NewResponse:
+    """A background response that begins at once under `owner`, if there is room for it."""
+    return _new(
+        specification,
+        **_lasting(specification),
+        **_waiting(specification),
+        owner=owner,
+        lease_s=lease_s,
+        running_max=specification.principal.policy.background_running_max,
+    )
+
+
+def _new(specification: RunSpecification, **fields: Any) -> NewResponse:
+    """What every response has, and some `fields` more."""
     head = specification.head
     return NewResponse(
         uuid=head.uuid,
@@ -52,41 +83,27 @@ def begun(
         conversation=specification.conversation,
         background=head.background,
         streamed=specification.streamed,
-        owner=owner,
-        lease_s=lease_s,
+        **fields,
     )
 
 
-def accepted(
-    specification: RunSpecification,
-    key: IdempotencyKey | None,
-    *,
-    owner: str | None,
-    lease_s: float,
-) -> NewResponse:
-    """A durable response, with all that a replica needs to generate it; queued without `owner`."""
-    is_queued = owner is None
-    return replace(
-        begun(specification, owner=owner, lease_s=None if is_queued else lease_s),
-        status="queued" if is_queued else "in_progress",
-        durable=True,
-        plan=plan_of(specification),
-        prompt_ids=array("I", specification.prompt_ids),
-        items=_items(specification.added, 0, is_output=False),
-        entries=(1, pack([Queued()])) if is_queued else None,
-        idempotency=key,
-        queued_max=specification.principal.policy.background_queued_max if is_queued else None,
-    )
+def _lasting(specification: RunSpecification) -> dict[str, Any]:
+    """What only a durable one has."""
+    return {
+        "durable": True,
+        "plan": plan_of(specification),
+        "prompt_ids": array("I", specification.prompt_ids),
+        "items": _items(specification.added, 0, is_output=False),
+    }
 
 
-def queued(specification: RunSpecification, *, owner: str, lease_s: float) -> NewResponse:
-    """A background response that begins at once under `owner`, if there is room for it."""
-    return replace(
-        accepted(specification, None, owner=None, lease_s=lease_s),
-        owner=owner,
-        lease_s=lease_s,
-        running_max=specification.principal.policy.background_running_max,
-    )
+def _waiting(specification: RunSpecification) -> dict[str, Any]:
+    """What only one has that waits for its turn."""
+    return {
+        "status": "queued",
+        "entries": (1, QUEUED),
+        "queued_max": specification.principal.policy.background_queued_max,
+    }
 
 
 def metered(specification: RunSpecification, finished: Finished, fold: Fold) -> UsageLine:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError
+from gateway.runs.moment import Moment
 from gateway.runs.notifier import FOLLOWED_S
+from gateway.store.claims import Head
 from gateway.store.tables import TERMINAL
 from gateway.telemetry import EventLog
 
@@ -20,15 +24,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
     from uuid import UUID
 
-    from gateway.store.claims import Head
+    from gateway.store.events import LogRow
+    from gateway.store.followed import Look, Seen
     from gateway.tenancy import TenantId
 
-    ReadHeads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, Head]]]
+    LookAt = Callable[[Collection[tuple[TenantId, UUID]], Seen], Awaitable[Look]]
 
 LOOK_PAUSE_S: Final = 0.01
 """A busy log is heard of a hundred times a second; its readers see no difference beyond that."""
 FOLLOW_INTERVAL_S: Final = FOLLOWED_S / 3
 """Whoever writes the watched logs is asked so often to go on telling of them."""
+PARTS_MAX: Final = 128
+"""Parts of one log that are kept for those who follow it: of a second or two."""
 
 _log = EventLog("gateway.runs")
 
@@ -43,7 +50,13 @@ class Tail:
         self.follow_at = math.inf
         """When to ask again whoever writes it to tell of it."""
         self._is_seen = False
-        self._changed = asyncio.Event()
+        self._changed = Moment()
+        self._parts: deque[LogRow] = deque(maxlen=PARTS_MAX)
+
+    def since(self, entry: int) -> list[LogRow]:
+        """The log from entry number `entry` on, as far as it is at hand; [] when that is not."""
+        rows = [part for part in self._parts if part.first_entry + part.count > entry]
+        return rows if rows and rows[0].first_entry <= entry else []
 
     def is_beyond(self, entries: int) -> bool:
         """Has the log been seen to have more entries than so many, or to be at its end?"""
@@ -57,13 +70,23 @@ class Tail:
         while not self.is_beyond(beyond):
             await self._changed.wait()
 
+    def add(self, epoch: int, part: LogRow) -> None:
+        """A flush has brought this, under an epoch."""
+        head, end = self.head, part.first_entry + part.count
+        if head is None or (epoch, end) > (head.epoch, head.next_entry):
+            self._parts.append(part)
+            self.show(Head(epoch, end, "in_progress"))
+
     def show(self, head: Head | None) -> None:
-        """Let everybody who waits look at this."""
-        if self._is_seen and head == self.head:
+        """Let everybody who waits look at this. A log does not become shorter."""
+        before = self.head
+        if head is not None and before is not None:
+            head = replace(head, next_entry=max(head.next_entry, before.next_entry))
+        if self._is_seen and head == before:
             return
         self.head, self._is_seen = head, True
         self._changed.set()
-        self._changed = asyncio.Event()
+        self._changed = Moment()
 
 
 class Tails:
@@ -75,14 +98,18 @@ class Tails:
 
     def __init__(
         self,
-        heads: ReadHeads,
+        look: LookAt,
         *,
         interval_s: float,
         pause_s: float = LOOK_PAUSE_S,
         follow: Callable[[tuple[UUID, ...]], None] = lambda _: None,
     ) -> None:
-        """`follow` asks other processes to tell of these logs, for `notifier.FOLLOWED_S`."""
-        self._heads = heads
+        """`look` is `store.followed.look` of a database.
+
+        `follow` asks other processes to tell of these logs, for `notifier.FOLLOWED_S`.
+        """
+        self._look_at = look
+        self._seen: Seen = {}
         self._follow = follow
         self._interval_s = interval_s
         self._pause_s = pause_s
@@ -108,6 +135,7 @@ class Tails:
                 del self._tails[uuid]
             if not self._tails:
                 self._is_watched.clear()
+                self._seen.clear()
 
     def heard(self, uuids: Iterable[UUID]) -> None:
         """There is more in these logs: look now. Those that nobody watches are left alone."""
@@ -174,6 +202,14 @@ class Tails:
         asked = {uuid: self._tails[uuid] for uuid in uuids & self._tails.keys()}
         if not asked:
             return
-        heads = await self._heads([(tail.tenant_id, uuid) for uuid, tail in asked.items()])
+        found = await self._look_at(
+            [(tail.tenant_id, uuid) for uuid, tail in asked.items()], self._seen
+        )
         for uuid, tail in asked.items():
-            tail.show(heads.get(uuid))
+            tail.show(found.heads.get(uuid))
+        if found.parts:
+            # All of them, because what is seen now is not read again.
+            watched = {uuid.bytes: tail for uuid, tail in self._tails.items()}
+            for uuid_bytes, epoch, part in found.parts:
+                if (one := watched.get(uuid_bytes)) is not None:
+                    one.add(epoch, part)

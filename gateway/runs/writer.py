@@ -15,10 +15,11 @@ import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway import ids
 from gateway.errors import ClaimLost, StoreUnavailable
+from gateway.runs.moment import Signal
 from gateway.runs.outbox import Fate, Outbox
 from gateway.telemetry import EventLog
 
@@ -39,6 +40,15 @@ if TYPE_CHECKING:
     from gateway.store.events import LogRow, Parcel
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
+
+    class Ends(Protocol):
+        """What else has a part of a log that is about to end: see `flusher.Flusher`."""
+
+        async def whole(self, claim: Claim, row: LogRow, /) -> LogRow: ...
+
+        def goes_on(self, claim: Claim, /) -> None: ...
+
+        def over(self, claim: Claim, /) -> None: ...
 
     Append = Callable[[Sequence[Parcel]], Awaitable[frozenset[UUID]]]
     Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, Head]]]
@@ -87,7 +97,7 @@ class Channel:
         """Neither closed by its run nor lost."""
         self.is_ending = False
         """What waits is written with the end."""
-        self.moved = asyncio.Event()
+        self.moved = Signal()
         """Set when something became durable, or nothing will any more."""
 
     @property
@@ -102,6 +112,13 @@ class Channel:
         """
         if self.is_open:
             self._writer.accept(self, self.outbox.put(entry))
+
+    def append_id(self, token: int) -> bool:
+        """Hand over an entry of one id; False, and it was not, where it is full or not open."""
+        if not self.is_open or self._writer.is_behind(self.outbox.pending_bytes):
+            return False
+        self._writer.accept(self, self.outbox.put_id(token))
+        return True
 
     async def room(self) -> None:
         """Wait until it is not full. Raises `ClaimLost`."""
@@ -135,7 +152,7 @@ class Channel:
                 self.moved.clear()
                 await self.moved.wait()
             self._check()
-            yield self.outbox.waiting()
+            yield await self._writer.whole(self)
         finally:
             self.is_ending = False
             self._writer.resume(self)
@@ -166,12 +183,14 @@ class LogWriter:
         *,
         metrics: Metrics,
         committed: Callable[[Collection[UUID]], None],
+        ends: Ends | None = None,
     ) -> None:
         self._append = append
         self._heads = heads
         self._bounds = bounds
         self._metrics = metrics
         self._committed = committed
+        self._ends = ends
         self._channels: dict[UUID, Channel] = {}
         self._queue: deque[Channel] = deque()
         self._work = asyncio.Event()
@@ -225,6 +244,8 @@ class LogWriter:
 
     def resume(self, channel: Channel) -> None:
         """What waits in a channel is to be written after all, if there is anything."""
+        if channel.is_open and self._ends is not None:
+            self._ends.goes_on(channel.claim)
         if channel.is_open and channel.outbox.has_waiting:
             self._enqueue(channel)
 
@@ -238,10 +259,25 @@ class LogWriter:
         """Nothing more of a channel is written, but for what is under way."""
         if channel.is_open:
             channel.is_open = False
+            if self._ends is not None:
+                self._ends.over(channel.claim)
             del self._channels[channel.claim.uuid]
             self.pending_bytes -= channel.outbox.pending_bytes
             channel.moved.set()
             self._relieve()
+
+    async def whole(self, channel: Channel) -> LogRow:
+        """What is not in the log of a channel yet, for its end. Raises `ClaimLost`."""
+        row = channel.outbox.waiting()
+        while self._ends is not None:
+            try:
+                row = await self._ends.whole(channel.claim, row)
+                break
+            except StoreUnavailable as error:
+                await self._pause(error)
+        if not channel.is_open:
+            raise ClaimLost
+        return row
 
     def is_behind(self, run_pending_bytes: int) -> bool:
         """Must a run with so many bytes wait?"""

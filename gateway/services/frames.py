@@ -14,6 +14,7 @@ from gateway.checking import Checker
 from gateway.protocol.alike import common_of, is_like
 from gateway.protocol.callables import declared, named
 from gateway.protocol.echo import echo
+from gateway.protocol.items import Message
 from gateway.protocol.responses import ResponseHead, spelled_echo, with_instructions
 from gateway.protocol.rules import rules_of
 from gateway.services import terms
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Literal
     from uuid import UUID
 
+    from gateway.generation import Sampling
     from gateway.protocol.create import CreateResponse
     from gateway.protocol.rules import OutputRules
     from gateway.protocol.tools import FunctionTool
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from gateway.services.models import Model
     from gateway.tenancy import TenantPolicy
 
+_MESSAGES: Final = {Message}
 FRAMES_MAX: Final = 512
 """As many as there are kinds of requests, twice: tenants may have policies of their own."""
 
@@ -39,8 +42,8 @@ class Frame:
     """`request` is one of those it is for, and `echo` what its response repeats of it, but for
     instructions; `spelled` is the JSON of that.
 
-    The rest is as in a run's specification and in `RenderOptions`. `checker` is None where it is
-    not the same for all.
+    The rest is as in a run's specification and in `RenderOptions`. `sampling` is None where how
+    much may be said depends on the prompt alone, `checker` where it is not the same for all.
     """
 
     request: CreateResponse
@@ -52,6 +55,7 @@ class Frame:
     effort: Literal["low", "medium", "high"]
     priority: int
     is_sealed: bool
+    sampling: Sampling | None = None
     checker: Checker | None = None
 
     def head(
@@ -74,13 +78,16 @@ class Frames:
     def __init__(self) -> None:
         self._kept = lru_cache(FRAMES_MAX)(_frame_of_kind)
 
-    def of(self, request: CreateResponse, model: Model, policy: TenantPolicy) -> Frame:
-        """The frame of one request."""
-        if request.kind:
-            frame = self._kept(request.kind, model, policy)
-            if frame is not None and is_like(request, frame.request):
-                return frame
-        return frame_of(request, model, policy)
+    def kept(self, request: CreateResponse, model: Model, policy: TenantPolicy) -> Frame | None:
+        """The frame of requests like this; None for a request that is to be read by itself.
+
+        Such a request is a few messages without ids, without tools and without a schema, and it
+        continues nothing.
+        """
+        if not request.kind or {*map(type, request.input)} != _MESSAGES:
+            return None
+        frame = self._kept(request.kind, model, policy)
+        return frame if frame is not None and is_like(request, frame.request) else None
 
 
 def frame_of(request: CreateResponse, model: Model, policy: TenantPolicy) -> Frame:
@@ -94,7 +101,7 @@ def frame_of(request: CreateResponse, model: Model, policy: TenantPolicy) -> Fra
         summaries=policy.reasoning_summary != "off",
     )
     repeated["instructions"] = None
-    tools = request.offered_tools
+    tools, bound = request.offered_tools, request.max_output_tokens
     return Frame(
         request=request,
         echo=repeated,
@@ -105,14 +112,12 @@ def frame_of(request: CreateResponse, model: Model, policy: TenantPolicy) -> Fra
         effort=request.effort_or(model.reasoning_effort),
         priority=terms.PRIORITIES[tier],
         is_sealed=request.wants_encrypted_reasoning,
+        sampling=None if bound is None else terms.sampling(request, room=bound),
     )
 
 
 def _frame_of_kind(kind: bytes, model: Model, policy: TenantPolicy) -> Frame | None:
-    """None for a kind that nobody knows any more.
-
-    Such requests have neither tools nor a schema, so that nothing is ever checked for them.
-    """
+    """None for a kind that nobody knows any more. There is nothing to check for any."""
     common = common_of(kind)
     if common is None:
         return None

@@ -6,24 +6,26 @@ import time
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway import checking, ids, sealing
-from gateway.protocol.items import Compaction, Message, Reasoning
+from gateway.protocol.items import Compaction, Reasoning
 from gateway.services.compactor import SummaryPlan, is_triggered
+from gateway.services.parents import Parent
 from gateway.services.specifying import Draft
+from gateway.store.packed import PackedItems
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from gateway.protocol.context import ConversationPlace
+    from gateway.protocol.context import ContextItem, ConversationPlace
     from gateway.protocol.requests import CreateResponse
     from gateway.runs.specification import RunSpecification
     from gateway.services.compactor import Compactor, Made
     from gateway.services.models import Models
     from gateway.services.orders import Order
-    from gateway.services.parents import Parent, Parents
+    from gateway.services.parents import Parents
     from gateway.services.specifying import Specifier
     from gateway.services.threads import Threads
     from gateway.tenancy import Principal
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NOTHING_LOCAL: Mapping[str, Parent] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Preparation:
@@ -70,6 +72,8 @@ class Preparation:
     async def specified(self, order: Order, check: Check) -> tuple[RunSpecification, Made | None]:
         """The same without end; with the summary that was made for it, which is to be booked."""
         draft = await self._draft(order.principal, order.request, order.body_bytes, order=order)
+        if draft.is_plain and draft.body_bytes <= self._threads.inline_bytes_max:
+            return self._specifier.specify(draft), None
         planned = await self._in_thread(self._planned, draft)
         if not isinstance(planned, SummaryPlan):
             return planned, None
@@ -110,27 +114,36 @@ class Preparation:
         order: Order | None = None,
         with_json: bool = False,
     ) -> Draft:
-        local = NOTHING_LOCAL if order is None else order.local
         model = self._models.get(request.model)
         if request.wants_logprobs:
             self._models.require_logprobs(model)
-        tenant_id, created_at = principal.tenant_id, int(time.time())
-        # Most requests are one message, which cannot name anything.
-        is_message = len(request.input) == 1 and isinstance(request.input[0], Message)
+        created_at = int(time.time())
+        frame = self._specifier.kept_frame(request, model, principal.policy)
+        if frame is not None:
+            parent, stored = Parent(None, (), created_at), NOTHING
+        else:
+            tenant_id = principal.tenant_id
+            parent = await self._parents.of(
+                tenant_id,
+                request,
+                created_at=created_at,
+                local=NOTHING if order is None else order.local,
+                with_json=with_json,
+            )
+            stored = await self._parents.named_items(tenant_id, request)
         return Draft(
             principal=principal,
             request=request,
             body_bytes=body_bytes,
             model=model,
-            parent=await self._parents.of(
-                tenant_id, request, created_at=created_at, local=local, with_json=with_json
-            ),
-            stored={} if is_message else await self._parents.named_items(tenant_id, request),
+            parent=parent,
+            stored=stored,
             uuid=ids.new_uuid(),
             created_at=created_at,
             durable=order is not None and order.is_durable,
             remembered=order is not None and order.is_remembered,
             silent=order is not None and not order.generate,
+            frame=frame,
         )
 
     async def _in_thread(self, work: Callable[[Draft], T], draft: Draft) -> T:
@@ -162,6 +175,7 @@ class Preparation:
             uuid=ids.new_uuid(),
             durable=False,
             remembered=False,
+            frame=None,
         )
         written = self._specifier.write(asking)
         # The last item is the one that asks.
@@ -197,5 +211,13 @@ def _has_seals(draft: Draft) -> bool:
         request.wants_encrypted_reasoning
         or is_triggered(request)
         or any(isinstance(item, (Reasoning, Compaction)) for item in request.input)
-        or any(item.kind == "compaction" for item in (*draft.parent.items, *draft.stored.values()))
+        or _has_compaction(draft.parent.items)
+        or _has_compaction(tuple(draft.stored.values()))
     )
+
+
+def _has_compaction(items: Sequence[ContextItem]) -> bool:
+    """A long history is not unpacked for this: that would hold up the event loop."""
+    if isinstance(items, PackedItems):
+        return items.has("compaction")
+    return any(item.kind == "compaction" for item in items)

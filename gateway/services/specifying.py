@@ -7,7 +7,7 @@ import hmac
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gateway.checking import Checker, KeptDocuments
 from gateway.conversation.assembly import assemble, opening
@@ -16,12 +16,11 @@ from gateway.conversation.unsealing import opened, unseal, with_last_opened
 from gateway.errors import ContextLengthExceeded
 from gateway.generation import PREAMBLE
 from gateway.harmony.rendering import RenderOptions
-from gateway.protocol.items import Message
 from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding
 from gateway.services import terms
 from gateway.services.compactor import is_triggered, summary_in
-from gateway.services.frames import Frames
+from gateway.services.frames import Frames, frame_of
 from gateway.store.packed import PackedItems
 from gateway.values import value
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from gateway.harmony.rendering import Renderer
     from gateway.log import Compacted
     from gateway.protocol.context import ContextItem
+    from gateway.protocol.items import Message
     from gateway.protocol.requests import CreateResponse
     from gateway.protocol.responses import ResponseHead
     from gateway.protocol.rules import OutputRules
@@ -80,7 +80,8 @@ class Draft:
 
     `body_bytes` is how long the request was as JSON, `created_at` is in unix seconds. `durable`:
     its log is to be kept in the database. `remembered`: what it inherits is to be known afterwards.
-    `silent`: the model is not asked. `compacted` is the summary that its context ends with.
+    `silent`: the model is not asked. `compacted` is the summary that its context ends with. `frame`
+    is that of many requests, this one among them, if there is one.
     """
 
     principal: Principal
@@ -95,6 +96,14 @@ class Draft:
     remembered: bool = False
     silent: bool = False
     compacted: Compacted | None = None
+    frame: Frame | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """There is nothing in it that takes long, but for its texts: it is a few messages, in a
+        request like many others.
+        """
+        return self.frame is not None and not self.frame.is_sealed
 
     @property
     def size_bytes(self) -> int:
@@ -109,7 +118,7 @@ class Draft:
     @property
     def is_mute(self) -> bool:
         """The model says nothing."""
-        return self.silent or is_triggered(self.request)
+        return self.silent or (self.frame is None and is_triggered(self.request))
 
 
 @value
@@ -145,11 +154,12 @@ class Specifier:
         self._answer_share = answer_share
         self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
         self._kept = KeptDocuments()
-        self._frames = Frames()
+        self.kept_frame = Frames().kept
 
     def write(self, draft: Draft) -> Written:
         """The whole prompt. A schema or a grammar that cannot be checked is refused here, too."""
-        frame = self._frames.of(draft.request, draft.model, draft.principal.policy)
+        policy = draft.principal.policy
+        frame = draft.frame or frame_of(draft.request, draft.model, policy)
         checker = frame.checker or self._checker(draft, frame.rules)
         context, options = self._assembled(draft), self._options(draft, frame)
         items = context.items
@@ -167,12 +177,14 @@ class Specifier:
         written = written or self.write(draft)
         request, model, parent = draft.request, draft.model, draft.parent
         policy = draft.principal.policy
-        prompt = self._fitting(draft, written)
-        if not draft.is_mute:
+        prompt, is_mute = self._fitting(draft, written), draft.is_mute
+        if not is_mute:
             _check_room(prompt, model)
         added = (*parent.unstored, *_rendered(written.context, written.prompt))
-        sampling = terms.sampling(request, room=model.context_length - len(prompt.ids))
-        if draft.is_mute:
+        room, sampling = model.context_length - len(prompt.ids), written.frame.sampling
+        if sampling is None or sampling.max_tokens > room:
+            sampling = terms.sampling(request, room=room)
+        if is_mute:
             sampling = replace(sampling, max_tokens=0)
         return RunSpecification(
             principal=draft.principal,
@@ -216,8 +228,8 @@ class Specifier:
 
     def _assembled(self, draft: Draft) -> Context:
         new = draft.request.input
-        if len(new) == 1 and isinstance(new[0], Message) and not draft.parent.items:
-            return opening(new[0], draft.uuid)
+        if draft.frame is not None:
+            return opening(cast("tuple[Message, ...]", new), draft.uuid)
         sealer, tenant = self._secrets.sealer, draft.principal.tenant_id
         return assemble(
             with_last_opened(tuple(draft.parent.items), sealer, tenant=tenant),

@@ -30,7 +30,7 @@ class Threads:
         Work in threads and before them is on `waiting_bytes_max` bytes at most. There are as many
         threads for runs as for requests, which must not keep what was accepted from its end.
         """
-        self._inline_bytes_max = inline_bytes_max
+        self.inline_bytes_max = inline_bytes_max
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting_bytes = 0
         self._executor = ThreadPoolExecutor(threads_max, thread_name_prefix="heavy")
@@ -42,7 +42,7 @@ class Threads:
         One work alone may be of any size. When the caller is cancelled, work that has begun goes on
         in its thread to its end.
         """
-        if size_bytes <= self._inline_bytes_max:
+        if size_bytes <= self.inline_bytes_max:
             return work()
         if self._waiting_bytes and self._waiting_bytes + size_bytes > self._waiting_bytes_max:
             raise RateLimited(

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import text
 
 from gateway.log import FOLD_VERSION
+from gateway.store import flushes
+from gateway.store.events import day_of
 from gateway.store.types import unpack_ids
 from gateway.tenancy import TenantId
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.engine import Database
-    from gateway.store.execution import Row
+    from gateway.store.execution import Connection, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ WITH seen AS (
 ), locked AS (
     SELECT one.*
     FROM claimable, LATERAL (
-        SELECT tenant_id, id, status = 'queued' AS was_queued
+        SELECT tenant_id, id, status = 'queued' AS was_queued, owner AS left_by
         FROM responses
         WHERE tenant_id = claimable.tenant_id AND id = claimable.id
           AND (status = 'queued' OR status = 'in_progress'
@@ -143,19 +145,21 @@ FROM locked JOIN tenants ON tenants.id = locked.tenant_id
 WHERE one.tenant_id = locked.tenant_id AND one.id = locked.id
 RETURNING one.tenant_id, one.id, one.epoch, one.next_entry, one.attempts, locked.was_queued,
           one.key_id, tenants.name, one.model, one.created_at, one.root_created_at, one.parent_id,
-          one.background, one.streamed, one.request, one.plan, one.prompt
+          one.background, one.streamed, one.request, one.plan, one.prompt,
+          locked.left_by
 """)
 
+_ASKED: Final = """
+    SELECT * FROM unnest(
+        CAST(:tenants AS uuid[]), CAST(:responses AS uuid[]), CAST(:epochs AS integer[])
+    ) AS asked (tenant_id, id, epoch)
+    ORDER BY tenant_id, id
+"""
 # Locked one by one in this order, as an append does it: the two never wait for each other's rows.
 _HELD: Final = """
 WITH held AS (
     SELECT one.*
-    FROM (
-        SELECT * FROM unnest(
-            CAST(:tenants AS uuid[]), CAST(:responses AS uuid[]), CAST(:epochs AS integer[])
-        ) AS asked (tenant_id, id, epoch)
-        ORDER BY tenant_id, id
-    ) AS claim, LATERAL (
+    FROM ({asked}) AS claim, LATERAL (
         SELECT tenant_id, id
         FROM responses
         WHERE tenant_id = claim.tenant_id AND id = claim.id AND epoch = claim.epoch
@@ -170,13 +174,25 @@ RETURNING one.id
 """
 _HEARTBEAT: Final = text(
     _HELD.format(
+        asked=_ASKED,
         condition="owner = :owner",
         change="lease_until = clock_timestamp() + make_interval(secs => :lease_s)",
     )
 )
+_GIVEN_UP: Final = text(f"""
+SELECT one.*
+FROM ({_ASKED}) AS claim, LATERAL (
+    SELECT tenant_id, id, owner, epoch, next_entry, CAST(created_at AT TIME ZONE 'UTC' AS date)
+    FROM responses
+    WHERE tenant_id = claim.tenant_id AND id = claim.id AND epoch = claim.epoch
+      AND status = 'in_progress' AND owner IS NOT NULL AND durable
+    FOR NO KEY UPDATE
+) AS one
+""")  # noqa: S608 - constants only
 # Nobody's from now on; when that began is kept, for `abandoned`.
 _RELEASE: Final = text(
     _HELD.format(
+        asked=_ASKED,
         condition="owner IS NOT NULL",
         change="owner = NULL, lease_until = clock_timestamp(), attempts = one.attempts - 1",
     )
@@ -240,7 +256,9 @@ async def claim(
     async with database.runs_transaction() as connection:
         await connection.execute(_TAKE_TURNS, {"key": LOCK_KEY})
         rows = (await connection.execute(_CLAIM, parameters)).all()
-    return sorted(map(_claimed, rows), key=lambda run: (run.was_queued, run.claim.uuid))
+        heads = await flushes.settle(connection, [_left(row) for row in rows if row.left_by])
+    runs = [_claimed(row, heads.get(row.id, row.next_entry)) for row in rows]
+    return sorted(runs, key=lambda run: (run.was_queued, run.claim.uuid))
 
 
 async def work(database: Database, terms: Terms, *, take_over: bool) -> Work:
@@ -257,10 +275,22 @@ async def work(database: Database, terms: Terms, *, take_over: bool) -> Work:
         return Work(*(await connection.execute(_WORK, parameters)).one())
 
 
-def _claimed(row: Row) -> ClaimedRun:
+def _left(row: Row) -> flushes.Taken:
+    """As it was before it was claimed."""
+    return flushes.Taken(
+        TenantId(row.tenant_id),
+        row.id,
+        row.left_by,
+        row.epoch - 1,
+        row.next_entry,
+        day_of(row.created_at),
+    )
+
+
+def _claimed(row: Row, next_entry: int) -> ClaimedRun:
     return ClaimedRun(
         claim=Claim(TenantId(row.tenant_id), row.id, row.epoch),
-        next_entry=row.next_entry,
+        next_entry=next_entry,
         attempts=row.attempts,
         was_queued=row.was_queued,
         key_id=row.key_id,
@@ -292,6 +322,8 @@ async def release(database: Database, claims: Sequence[Claim]) -> None:
     Those that are not held any more are left alone. What was appended before stays.
     """
     async with database.runs_transaction() as connection:
+        given_up = await connection.execute(_GIVEN_UP, _columns(claims))
+        await flushes.settle(connection, list(map(flushes.taken, given_up)))
         await connection.execute(_RELEASE, _columns(claims))
 
 
@@ -331,11 +363,21 @@ async def abandoned(
 async def heads(
     database: Database, responses: Collection[tuple[TenantId, UUID]]
 ) -> dict[UUID, Head]:
-    """Where their logs stand; unknown and deleted ones are absent."""
+    """Where their logs stand; unknown and deleted ones are absent.
+
+    What is in flushes just now counts for nothing: see `store.followed`.
+    """
+    async with database.runs_transaction() as connection:
+        return await heads_of(connection, responses)
+
+
+async def heads_of(
+    connection: Connection, responses: Collection[tuple[TenantId, UUID]]
+) -> dict[UUID, Head]:
+    """The same inside a transaction of the caller's."""
     asked = {
         "tenants": [tenant_id for tenant_id, _ in responses],
         "responses": [uuid for _, uuid in responses],
     }
-    async with database.runs_transaction() as connection:
-        rows = await connection.execute(_HEADS, asked)
-        return {uuid: Head(epoch, next_entry, status) for uuid, epoch, next_entry, status in rows}
+    rows = await connection.execute(_HEADS, asked)
+    return {uuid: Head(epoch, next_entry, status) for uuid, epoch, next_entry, status in rows}

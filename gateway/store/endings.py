@@ -7,13 +7,13 @@ its claim; anybody may conclude it, which takes the claim away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Integer, bindparam, func, or_, update
 
 from gateway.errors import ClaimLost
-from gateway.store import events, idempotency, messages, responses, turns, usage
+from gateway.store import events, flushes, idempotency, messages, responses, turns, usage
 from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.claims import Claim
 from gateway.store.engine import turn_to
@@ -161,7 +161,7 @@ async def finish_all(
     placed = [(tenant_id, (place, end)) for place, (tenant_id, end) in enumerate(ends)]
     groups = list(by_tenant(placed))
     places: set[int] = set()
-    async with database.transaction(groups[0][0], in_bulk=True) as connection:
+    async with database.bulk_transaction([tenant_id for tenant_id, _ in groups]) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
@@ -234,6 +234,9 @@ async def conclude(
             return stored
         log: list[LogRow] = []
         if stored.durable:
+            head = await flushes.settle_one(connection, tenant_id, uuid)
+            if head is not None:
+                stored = replace(stored, next_entry=head)
             log = await events.rows(connection, tenant_id, uuid, stored.day, from_entry=from_entry)
         finished = await end(stored, log)
         if finished is None:

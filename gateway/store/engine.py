@@ -6,6 +6,10 @@ is left in the connection, so a transaction pooler (PgBouncer and its like) may 
 Prepared statements stay in a connection only where there is no pooler: a named one would live in a
 server connection that the next transaction may not get. On a direct connection they save a round
 trip and the planning of each statement.
+
+Nor does a transaction of one statement take its round trips to begin and to end on a direct
+connection: it stands for a tenant, until it is to stand for another one. Whatever else is done on
+it begins as ever, with a role and a tenant of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from gateway.store.tables import APP_ROLE, REVISION, RUNS_ROLE
 from gateway.store.translation import DRIVER_ERRORS, ends_connection, translate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from types import TracebackType
 
     from gateway.tenancy import TenantId
@@ -52,6 +56,18 @@ _DO_NOT_WAIT: Final = "; SET LOCAL synchronous_commit = off"
 _IN_BULK: Final = (
     "; SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL enable_nestloop = off"
 )
+_FOR_TENANT: Final = (
+    "SET ROLE {role}; SET app.tenant_id = '{tenant}'; SET statement_timeout = {timeout_ms};"
+    " SET plan_cache_mode = force_generic_plan; SET enable_nestloop = off"
+)
+# For whatever begins on a connection that stands for a tenant.
+_AS_IF_NEW: Final = (
+    "BEGIN; SET LOCAL ROLE NONE; SET LOCAL app.tenant_id = '';"
+    " SET LOCAL plan_cache_mode = auto; SET LOCAL enable_nestloop = on; "
+)
+_TRUSTED_S: Final = 2.0
+"""So long after its last transaction a connection is taken to be there still. Of one that was lost
+while it rested longer it has to be found out before there is something to lose."""
 _FOR_RUNS: Final = (
     f"SET ROLE {RUNS_ROLE}; SET statement_timeout = {{timeout_ms}};"
     " SET plan_cache_mode = force_generic_plan; SET enable_nestloop = off"
@@ -72,13 +88,19 @@ class Transaction:
     in here or in what it is wrapped around.
     """
 
-    __slots__ = ("_begin", "_connection", "_is_begun", "_is_single", "_pool")
+    __slots__ = ("_begin", "_connection", "_is_begun", "_is_single", "_pool", "_session")
 
-    def __init__(self, pool: Pool, begin: str, *, is_single: bool = False) -> None:
-        """`is_single`: it has one statement, so a connection for runs needs no `begin`."""
+    def __init__(
+        self, pool: Pool, begin: str, *, is_single: bool = False, session: str = ""
+    ) -> None:
+        """`is_single`: it has one statement, so a connection for runs needs no `begin`.
+
+        `session` is for one that has, too: what a direct connection is told once, in its place.
+        """
         self._pool = pool
         self._begin = begin
         self._is_single = is_single
+        self._session = session
 
     async def __aenter__(self) -> Connection:
         try:
@@ -95,7 +117,13 @@ class Transaction:
         if not self._is_begun:
             return True
         try:
-            await connection.script(self._begin)
+            if self._session and self._may_go_alone(connection):
+                await connection.stand_for(self._session)
+                self._is_begun = False
+            else:
+                await connection.script(
+                    _as_if_new(self._begin) if connection.session else self._begin
+                )
         except _LOST:
             await self._pool.drop(connection)
             if connection.is_new:
@@ -106,6 +134,10 @@ class Transaction:
             raise
         connection.is_new = False
         return True
+
+    def _may_go_alone(self, connection: Connection) -> bool:
+        rested_s = asyncio.get_running_loop().time() - connection.used_at
+        return connection.is_direct and rested_s < _TRUSTED_S
 
     async def __aexit__(
         self,
@@ -216,6 +248,16 @@ class Database:
             begin += _TRY_LOCK.format(key=lock_key)
         return self._begin(begin, role=APP_ROLE, tenant=tenant_id)
 
+    def bulk_transaction(self, tenant_ids: Sequence[TenantId]) -> Transaction:
+        """A transaction for a statement of each of these tenants, which gets arrays of rows.
+
+        It begins with the first of them; before each of the others comes `turn_to`. Raises as
+        `transaction` does; when it is of one tenant it may be committed by its statement.
+        """
+        words = {"role": APP_ROLE, "tenant": tenant_ids[0], "timeout_ms": self._timeout_ms}
+        session = _FOR_TENANT.format(**words) if len(tenant_ids) == 1 else ""
+        return Transaction(self._pool, (_ENTER + _IN_BULK).format(**words), session=session)
+
     def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:
         """A transaction over the claims and logs of all tenants: no body, no item, no key.
 
@@ -233,6 +275,11 @@ class Database:
     def _begin(self, statements: str, *, is_single: bool = False, **words: object) -> Transaction:
         begin = statements.format(timeout_ms=self._timeout_ms, **words)
         return Transaction(self._pool, begin, is_single=is_single)
+
+
+def _as_if_new(begin: str) -> str:
+    """The same beginning, whatever the connection stands for."""
+    return _AS_IF_NEW + begin.removeprefix("BEGIN; ")
 
 
 async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
@@ -264,7 +311,7 @@ def _opener(
         statements_max = statement_cache_size
         if statements_max is None:
             statements_max = STATEMENTS_MAX if is_direct else 0
-        connection = Connection(driver, statements_max=statements_max)
+        connection = Connection(driver, statements_max=statements_max, is_direct=is_direct)
         if for_runs and is_direct:
             await _keep_for_runs(connection, command_timeout_s)
         return connection

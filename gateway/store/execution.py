@@ -11,6 +11,7 @@ prepared under no name: one round trip and a planning more.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -140,9 +141,18 @@ class _Prepared:
 class Connection:
     """One connection, for one transaction at a time. Errors are the driver's."""
 
-    def __init__(self, driver: asyncpg.Connection, *, statements_max: int) -> None:
-        """`statements_max` statements stay prepared on it; 0 where none may."""
+    def __init__(
+        self, driver: asyncpg.Connection, *, statements_max: int, is_direct: bool = False
+    ) -> None:
+        """`statements_max` statements stay prepared on it; 0 where none may. `is_direct`: at its
+        other end is the server that executes its statements, so what it is told stays.
+        """
         self.driver = driver
+        self.is_direct = is_direct
+        self.session = ""
+        """What it was told to stand for in all that does not begin otherwise."""
+        self.used_at = -math.inf
+        """When it was given back last, in the loop's time."""
         self.is_new = True
         """Nothing was done on it yet: if it is lost, so is the server."""
         self.is_for_runs = False
@@ -182,6 +192,13 @@ class Connection:
         for row in await self._execute(statement, parameters or {}):
             return row[0]
         return None
+
+    async def stand_for(self, session: str) -> None:
+        """Have what it is told here stand. A round trip, unless it was the same before."""
+        if self.session != session:
+            self.session = ""
+            await self.driver.execute(session)
+            self.session = session
 
     async def script(self, sql: str) -> str:
         """Execute statements without parameters in one round trip; the tag of the last one."""

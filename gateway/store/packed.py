@@ -86,6 +86,13 @@ class PackedItems(Sequence[ContextItem]):
     def __getitem__(self, index: int | slice) -> ContextItem | tuple[ContextItem, ...]:
         return self._made()[index]
 
+    def has(self, kind: Kind) -> bool:
+        """Is one of them of this kind? Makes none of them."""
+        row = self._row
+        if row is None:
+            return any(item.kind == kind for item in self._items)
+        return f"\n{kind} " in f"\n{row.kinds}"
+
     def _made(self) -> tuple[ContextItem, ...]:
         row = self._row
         if row is not None:
@@ -138,7 +145,9 @@ def _texts(values: bytes | None, lengths: bytes) -> Iterable[Any]:
 
 
 def _pieces(values: bytes | None, lengths: bytes) -> Iterable[Any]:
-    return repeat(None) if values is None else _cut(values, _numbers(lengths))
+    if not values:
+        return repeat(values)  # none of this column is null
+    return _cut(values, _numbers(lengths))
 
 
 def _ids(values: bytes | None, lengths: bytes) -> Iterable[Any]:

@@ -61,6 +61,7 @@ class Pool:
         if self._is_closed:
             await self.drop(connection)
             return
+        connection.used_at = asyncio.get_running_loop().time()
         self._idle.append(connection)
         self._leave()
 

@@ -15,7 +15,7 @@ from sqlalchemy import insert as insert_into
 
 from gateway.errors import RateLimited
 from gateway.log import FOLD_VERSION
-from gateway.store import events, messages, turns
+from gateway.store import events, flushes, messages, turns
 from gateway.store import idempotency as keys
 from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.claims import LOCK_KEY, Claim
@@ -277,7 +277,7 @@ async def insert_all(database: Database, new: Sequence[tuple[TenantId, NewRespon
     `StoreConflict` and `StoreUnavailable`.
     """
     groups = list(by_tenant(new))
-    async with database.transaction(groups[0][0], in_bulk=True) as connection:
+    async with database.bulk_transaction([tenant_id for tenant_id, _ in groups]) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
@@ -403,9 +403,11 @@ async def delete(database: Database, tenant_id: TenantId, uuid: UUID) -> bool:
     """Erase a response with its items and its log; its usage line stays. False: unknown."""
     of_it = {"tenant": tenant_id, "id": uuid}
     async with database.transaction(tenant_id) as connection:
+        await flushes.settle_one(connection, tenant_id, uuid)
         created_at: datetime | None = await connection.scalar(_DELETE, of_it)
         if created_at is None:
             return False
         # Items go by their foreign key, so that one which a concurrent `finish` adds goes too.
         await connection.execute(_DELETE_LOG, of_it | {"day": day_of(created_at)})
+        await flushes.erase(connection, tenant_id, uuid)
     return True

@@ -40,7 +40,7 @@ sees no item, no body and no key."""
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "a6e19b04c7d2"
+REVISION: Final = "d3b7c05e61f8"
 """The newest revision of the schema (`migrations`), which these tables describe."""
 
 metadata = MetaData(
@@ -204,6 +204,29 @@ events = Table(
     _required("entry_count", Integer),
     _required("entries", LargeBinary),
     postgresql_partition_by="RANGE (day)",
+)
+
+# How far one process has come with the log of a tenant, and whether it may go on: see `flushes`.
+writers = Table(
+    "writers",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("owner", Text, primary_key=True),
+    _required("fence", BigInteger),
+    _required("number", BigInteger),
+    _required("used_at", _TIME),
+    postgresql_with={"fillfactor": 50},
+)
+
+flushes = Table(
+    "flushes",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("owner", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    # Of which responses these entries are, packed as `flushes` says.
+    _required("members", LargeBinary),
+    _required("entries", LargeBinary),
 )
 
 conversations = Table(

@@ -1,6 +1,6 @@
 """The gateway with the fence torn out: a test build that shows what the fence is for.
 
-The statement that appends to the log takes whatever comes, wherever the log ends, whoever it is
+The statements that append to the log take whatever comes, wherever the log ends, whoever it is
 from; and nobody looks whether a claim is still held, which would often keep an owner that wakes up
 from writing, by luck. All else is the product: `python -m tests.chaos.unfenced` is
 `python -m gateway`.
@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from gateway.__main__ import main
 from gateway.runs.keeper import Keeper
-from gateway.store import events
+from gateway.store import events, flushes
 
 UNFENCED: Final = """
 WITH held AS (
@@ -44,6 +44,11 @@ WHERE unknown.id NOT IN (SELECT response_id FROM moved)
 """
 
 
+UNFENCED_FLUSH: Final = flushes._ADD.text.replace(
+    "AND fence = CAST(:fence AS bigint)", "AND CAST(:fence AS bigint) IS NOT NULL"
+)
+
+
 async def _look_away(_keeper: Keeper, _suspects: object) -> None:
     """In place of abandoning the runs whose claim is lost."""
 
@@ -52,6 +57,7 @@ def tear_out() -> None:
     """Replace the product's own. Raises `AttributeError` when something has another name now."""
     for owner, name, other in (
         (events, "_APPEND", text(UNFENCED)),
+        (flushes, "_ADD", text(UNFENCED_FLUSH)),
         (Keeper, "_check", _look_away),
     ):
         getattr(owner, name)

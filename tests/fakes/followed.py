@@ -24,6 +24,7 @@ from gateway.runs.tails import Tails
 from gateway.store.claims import Claim
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow, Parcel, day_of
+from gateway.store.followed import Look
 from gateway.store.responses import NewResponse, StoredResponse
 from gateway.tenancy import TenantId
 from tests.fakes.claim_table import ClaimTable
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from gateway.log import Entry
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
-    from gateway.store.claims import Head
+    from gateway.store.followed import Seen
 
 TENANT: Final = TenantId(UUID(int=7))
 CREATED: Final = datetime.fromtimestamp(CREATED_AT, UTC)
@@ -78,9 +79,10 @@ class Table:
     rows: ClaimTable = field(default_factory=lambda: ClaimTable(lambda: 0.0))
     reads: int = 0
 
-    async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, Head]:
+    async def look(self, asked: Collection[tuple[TenantId, UUID]], _seen: Seen) -> Look:
+        """`followed.look`, where nobody flushes."""
         await asyncio.sleep(0)
-        return self.rows.heads(asked)
+        return Look(self.rows.heads(asked), [])
 
     async def read(
         self, tenant_id: TenantId, uuid: UUID, day: date, /, *, from_entry: int, bytes_max: int
@@ -138,7 +140,7 @@ class Stage:
         self.table = Table()
         self.table.rows.insert(TENANT, accepted(background=background))
         self.lives = Lives()
-        self.tails = Tails(self.table.heads, interval_s=NEVER_S, pause_s=0)
+        self.tails = Tails(self.table.look, interval_s=NEVER_S, pause_s=0)
         self.followers: list[int] = []
         self.feed = Feed(
             self.lives,

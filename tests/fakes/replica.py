@@ -19,6 +19,7 @@ from gateway.harmony.rendering import Renderer
 from gateway.protocol.rules import rules_of
 from gateway.runs.archive import Archive, Ownership
 from gateway.runs.durable import DurableRuns, Workplace
+from gateway.runs.flusher import Flusher
 from gateway.runs.keeper import Keeper, Rhythm
 from gateway.runs.lives import Lives
 from gateway.runs.observer import Observer
@@ -27,7 +28,7 @@ from gateway.runs.scheduler import Appetite, Scheduler
 from gateway.runs.supervisor import Supervisor
 from gateway.runs.sweep import Sweep
 from gateway.runs.writer import LogWriter, WriterBounds
-from gateway.store import claims, events
+from gateway.store import claims
 from gateway.store.claims import Terms
 from gateway.telemetry import Metrics
 from tests.fakes.harmony_script import vocabulary
@@ -111,13 +112,15 @@ class Habits:
     heartbeat_s: float = 0.5
 
 
-def _writer(database: Database, metrics: Metrics) -> LogWriter:
+def _writer(database: Database, owner: str, metrics: Metrics) -> LogWriter:
+    flusher = Flusher(database, owner)
     return LogWriter(
-        partial(events.append, database),
-        partial(claims.heads, database),
+        flusher.append,
+        flusher.heads,
         WriterBounds(65_536, 65_536, 1_000_000, retry_pause_s=0.02),
         committed=lambda _: None,
         metrics=metrics,
+        ends=flusher,
     )
 
 
@@ -153,7 +156,7 @@ class Replica:
             announce=self.announced.append,
             flush_wait_s=habits.flush_wait_s,
         )
-        self.writer = _writer(database, self.metrics)
+        self.writer = _writer(database, self.owner, self.metrics)
         self.engine = Engine(
             tokens=tokens,
             archive=self.archive,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.alike import KIND_BYTES_MAX, alike
+from gateway.protocol.base import changed
 from gateway.protocol.bounds import check_bounds, check_counts
 from gateway.protocol.limits import InputLimits
 from gateway.protocol.requests import CreateResponse, parse_create
@@ -47,7 +48,30 @@ VALUES: dict[str, list[Any]] = {
     "truncation": ["auto", "?"],
     "unheard_of": [1],
 }
-TEXTS = st.one_of(st.text(max_size=25), st.just([{"role": "user", "content": "hi"}]), st.just(1))
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "role": st.sampled_from(["user", "assistant", "system", "developer"]),
+            "content": st.text(max_size=20),
+        }
+    ),
+    min_size=1,
+    max_size=4,
+)
+STRANGE_MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "role": st.sampled_from(["user", "assistant", "tool", 1, ["user"]]),
+            "content": st.text(max_size=25) | st.just([{"type": "input_text", "text": "hi"}]),
+            "phase": st.sampled_from(["commentary", "final_answer", None]),
+            "type": st.just("message"),
+        },
+    )
+    | st.just("hi"),
+    max_size=12,
+)
+TEXTS = st.one_of(st.text(max_size=25), MESSAGES, STRANGE_MESSAGES, st.just(1))
 
 UNLIKE = {
     *("conversation", "metadata", "previous_response_id", "prompt"),
@@ -55,7 +79,7 @@ UNLIKE = {
 }
 
 plain_documents = st.fixed_dictionaries(
-    {"model": st.sampled_from(["m", "n"]), "input": st.text(min_size=1, max_size=20)},
+    {"model": st.sampled_from(["m", "n"]), "input": st.text(min_size=1, max_size=20) | MESSAGES},
     optional={
         "instructions": st.text(max_size=20),
         **{name: st.sampled_from(VALUES[name]) for name in VALUES if name not in UNLIKE},
@@ -99,7 +123,10 @@ def test_the_shortest_request_is_read_like_others() -> None:
     [
         {"model": object()},
         {"include": ["message.input_image.image_url"] * KIND_BYTES_MAX},
-        {"input": [{"role": "user", "content": "hi"}]},
+        {"input": []},
+        {"input": [{"role": "user", "content": "hi"}] * 11},
+        {"input": [{"role": "user", "content": "hi", "id": "msg_1"}]},
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]},
         {"input": "x" * 21},
         {"metadata": {"a": "what a user wrote"}},
         {"stream": "yes"},
@@ -114,3 +141,15 @@ def test_a_mistake_is_reported_as_ever() -> None:
     for _ in range(2):
         with pytest.raises(InvalidRequest, match="temperature"):
             parse_create(b'{"model": "m", "input": "hi", "temperature": 3}', limits=LIMITS)
+
+
+@given(st.text(), st.booleans())
+def test_a_model_is_changed_as_by_a_copy(text: str, with_fields: bool) -> None:
+    fields = {"instructions": text, "input": ()} if with_fields else {}
+    request = CreateResponse(model="m", temperature=0.5)
+    copy = request.model_copy(update=fields)
+    made = changed(request, **fields)
+    assert made == copy
+    assert made.model_fields_set == copy.model_fields_set
+    assert made.model_dump() == copy.model_dump()
+    assert made.model_copy(update={"model": "n"}).model == "n"

@@ -19,7 +19,7 @@ from gateway.runs.feed import Feed, FeedLimits
 from gateway.runs.lives import Lives
 from gateway.runs.plan import head_of
 from gateway.runs.tails import Tails
-from gateway.store import claims, endings, events, responses
+from gateway.store import endings, events, flushes, followed, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogRow, Parcel
 from gateway.store.notifications import Listener, Notice, notify
@@ -104,11 +104,11 @@ class Reader:
     def __init__(
         self, database: Database, lives: Lives | None = None, *, interval_s: float = POLL_S
     ) -> None:
-        self.tails = Tails(partial(claims.heads, database), interval_s=interval_s, pause_s=0)
+        self.tails = Tails(partial(followed.look, database), interval_s=interval_s, pause_s=0)
         self.feed = Feed(
             lives or Lives(),
             self.tails,
-            partial(events.read, database),
+            partial(flushes.read, database),
             new_fold_for,
             limits=FeedLimits(read_bytes_max=4096, retry_pause_s=0.01),
             followers=lambda _: None,

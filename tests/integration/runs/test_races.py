@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
@@ -13,6 +12,7 @@ from sqlalchemy import text
 from gateway.composition.process import Process
 from gateway.errors import ClaimLost
 from gateway.log import Queued, Tokens, unpack
+from gateway.runs.flusher import Flusher
 from gateway.runs.journal import MemoryJournal
 from gateway.runs.live import LiveLog
 from gateway.runs.runner import Run
@@ -82,12 +82,14 @@ async def test_a_run_that_lost_its_claim_is_not_told_of_the_commits_of_the_next_
     """Both are in one process: it was held up for a lease, then claimed the response again."""
     new = durable_response(owner="here")
     await responses.insert(database, tenant, new)
+    flusher = Flusher(database, "here")
     writer = LogWriter(
-        partial(events.append, database),
-        partial(claims.heads, database),
+        flusher.append,
+        flusher.heads,
         WriterBounds(100_000, 2_000, 20_000, retry_pause_s=0.005),
         metrics=Metrics(),
         committed=lambda _: None,
+        ends=flusher,
     )
     day, told, lost = day_of(CREATED), list[int](), list[bool]()
     async with asyncio.TaskGroup() as group:

@@ -13,8 +13,9 @@ from sqlalchemy import text
 
 from gateway.errors import ClaimLost, StoreError
 from gateway.log import Entry, Queued, Tokens, unpack
+from gateway.runs.flusher import Flusher
 from gateway.runs.writer import Channel, LogWriter, WriterBounds
-from gateway.store import claims, events, responses
+from gateway.store import claims, flushes, responses
 from gateway.store.claims import Claim
 from gateway.store.engine import Database
 from gateway.store.events import day_of
@@ -59,7 +60,7 @@ class Office:
 
     async def log(self, channel: Channel) -> list[Entry]:
         uuid = channel.claim.uuid
-        rows = await events.read(self.database, self.tenant, uuid, DAY, bytes_max=10**9)
+        rows = await flushes.read(self.database, self.tenant, uuid, DAY, bytes_max=10**9)
         firsts = [row.first_entry for row in rows]
         counts = [row.count for row in rows]
         assert firsts == [sum(counts[:number]) for number in range(len(rows))]
@@ -83,12 +84,14 @@ async def journal(
 
 @asynccontextmanager
 async def office(database: Database, tenant: TenantId, journal: Database) -> AsyncIterator[Office]:
+    flusher = Flusher(journal, "here", settle_interval_s=0.02)
     writer = LogWriter(
-        partial(events.append, journal),
-        partial(claims.heads, journal),
+        flusher.append,
+        flusher.heads,
         BOUNDS,
         metrics=Metrics(),
         committed=lambda _: None,
+        ends=flusher,
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(writer.run())

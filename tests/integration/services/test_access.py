@@ -190,6 +190,24 @@ async def test_another_replica_forgets_a_disabled_key_after_the_ttl(
     await refusal(replica, secret)
 
 
+async def test_a_key_is_known_for_as_long_as_nobody_has_to_be_asked(
+    access: Access, clock: Clock
+) -> None:
+    secret, wrong = await new_secret(access), ids.new_api_key()
+    assert access.known(secret) is None
+    principal = await access.authenticate(secret)
+    await refusal(access, wrong)
+    assert access.known(secret) == principal
+    assert access.known(wrong) is None
+    clock.now += 5.0
+    assert access.known(secret) == principal
+    clock.now += 0.1
+    assert access.known(secret) is None
+    await access.authenticate(secret)
+    await access.disable_tenant("acme")
+    assert access.known(secret) is None
+
+
 DEFAULTS = TenantPolicy(log_retention_s=7200, background_queued_max=5)
 
 

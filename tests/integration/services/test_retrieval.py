@@ -18,7 +18,7 @@ from gateway.runs.feed import Feed, FeedLimits
 from gateway.runs.lives import Lives
 from gateway.runs.tails import Tails
 from gateway.services.retrieval import Retrieval
-from gateway.store import claims, events, responses
+from gateway.store import events, followed, responses
 from gateway.store.events import LogRow, Parcel
 from gateway.tenancy import Principal, TenantPolicy
 from tests.fakes.harmony_script import script_ids
@@ -57,7 +57,7 @@ class Office:
         self.archive = Replica(database, talkative(ANSWER)).archive
         feed = Feed(
             Lives(),
-            Tails(partial(claims.heads, database), interval_s=3600),
+            Tails(partial(followed.look, database), interval_s=3600),
             partial(events.read, database),
             new_fold_for,
             limits=FeedLimits(read_bytes_max=65_536),

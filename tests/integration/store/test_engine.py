@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import psutil
 import pytest
@@ -12,8 +13,8 @@ from sqlalchemy import text
 
 from gateway import ids
 from gateway.errors import StoreError, StoreUnavailable
-from gateway.store.engine import Database
-from gateway.store.tables import REVISION, RUNS_ROLE
+from gateway.store.engine import Database, Transaction
+from gateway.store.tables import APP_ROLE, REVISION, RUNS_ROLE
 from gateway.tenancy import TenantId
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
 
@@ -230,3 +231,63 @@ async def test_an_abandoned_statement_does_not_poison_its_connection(
         abandoned.cancel()
     await alone.ping()
     await alone.close()
+
+
+STANDING = text("""
+SELECT current_user, current_setting('app.tenant_id'), current_setting('enable_nestloop'),
+       current_setting('plan_cache_mode')
+""")
+BEGAN_AT = text("SELECT now()")
+
+
+async def standing(transaction: Transaction) -> tuple[list[str], bool]:
+    """As whom, for whom and how statements are executed, and whether each is committed alone."""
+    async with transaction as connection:
+        found = (await connection.execute(STANDING)).one()
+        first = await connection.scalar(BEGAN_AT)
+        return list(found), await connection.scalar(BEGAN_AT) != first
+
+
+def for_one(tenant: TenantId) -> list[str]:
+    return [APP_ROLE, str(tenant), "off", "force_generic_plan"]
+
+
+async def test_a_statement_for_one_tenant_goes_alone_once_its_connection_is_known_to_be_there(
+    single: Database,
+) -> None:
+    one, other = TenantId(ids.new_uuid()), TenantId(ids.new_uuid())
+    assert await standing(single.bulk_transaction([one])) == (for_one(one), False)
+    for tenant in (one, one, other, one):
+        assert await standing(single.bulk_transaction([tenant])) == (for_one(tenant), True)
+    assert await standing(single.bulk_transaction([one, other])) == (for_one(one), False)
+
+
+async def test_what_begins_on_a_connection_that_stands_for_a_tenant_is_as_if_it_did_not(
+    single: Database,
+) -> None:
+    transactions = [
+        lambda: single.transaction(TenantId(UUID(int=1))),
+        single.runs_transaction,
+        single.owner_transaction,
+    ]
+    async with single.owner_transaction():
+        pass
+    fresh = []
+    for begin in transactions:
+        async with single.transaction(TenantId(UUID(int=2))):
+            pass
+        fresh.append(await standing(begin()))
+    for begin, expected in zip(transactions, fresh, strict=True):
+        bulk = await standing(single.bulk_transaction([TenantId(UUID(int=2))]))
+        assert bulk == (for_one(TenantId(UUID(int=2))), True)
+        assert await standing(begin()) == expected
+
+
+async def test_a_statement_that_goes_alone_and_fails_leaves_a_connection_that_can_be_used(
+    single: Database, tenant: TenantId
+) -> None:
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            async with single.bulk_transaction([tenant]) as connection:
+                await connection.execute(text("SELECT 1 / 0"))
+    assert await standing(single.bulk_transaction([tenant])) == (for_one(tenant), True)

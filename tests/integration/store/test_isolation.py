@@ -29,9 +29,11 @@ from gateway.store.tables import (
     APP_ROLE,
     conversation_items,
     conversations,
+    flushes,
     idempotency_keys,
     metadata,
     traces,
+    writers,
 )
 from gateway.store.tables import events as log
 from gateway.store.tables import messages as messages_table
@@ -262,6 +264,13 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
         await connection.execute(
             insert(conversation_items), of_tenant | part | {"conversation_id": uuid, "position": 0}
         )
+        of_owner = {"owner": "owner", "number": 1}
+        writer = {"fence": 1, "used_at": CREATED}
+        flush = {"members": uuid.bytes + bytes(16), "entries": b"secret"}
+    async with database.runs_transaction() as connection:
+        await connection.execute(insert(writers), of_tenant | of_owner | writer)
+        await connection.execute(insert(flushes), of_tenant | of_owner | flush)
+    async with database.transaction(tenant) as connection:
         span = {"key": b"k", "kind": "span", "trace_id": "t", "record_id": "s", "record": b"{}"}
         await connection.execute(insert(traces), of_tenant | span | {"received_at": CREATED})
 

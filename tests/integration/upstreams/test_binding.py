@@ -71,6 +71,19 @@ async def test_a_model_is_bound_where_the_engine_can(client: Client) -> None:
     assert ["structured_outputs" in body for body in bodies(server)] == [False, True, False]
 
 
+async def test_a_grammar_of_many_calls_is_the_same_grammar(client: Client) -> None:
+    many = replace(BOUND, constraint=Constraint(Literal("yes"), calls=500))
+    async with serving(turn([1, 200002])) as server:
+        upstream = upstream_of(server, client)
+        assert not any(chunk.constrained for chunk in await collect(upstream, many))
+        upstream.runs(VLLM)
+        assert all(chunk.constrained for chunk in await collect(upstream, many))
+        await collect(upstream, BOUND)
+    without, *bound = bodies(server)
+    assert "structured_outputs" not in without
+    assert bound[0] == bound[1]
+
+
 async def test_each_engine_is_spoken_to_in_its_own_dialect(client: Client) -> None:
     async with serving(turn([1, 200002])) as server:
         upstream = upstream_of(server, client)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.api.body import ClientDisconnected, read_body
+from gateway.api.body import WHOLE_BODY, ClientDisconnected, read_body
 from gateway.api.connection import CONNECTION, while_connected
 from gateway.errors import InvalidRequest, PayloadTooLarge
 
@@ -70,6 +70,22 @@ async def test_a_client_that_leaves_while_sending_is_gone() -> None:
         await read(receiving(chunk(b"a", more=True), DISCONNECT))
 
 
+async def read_whole(body: bytes | None, *messages: dict[str, Any]) -> bytes:
+    scope = {"headers": [], "extensions": {WHOLE_BODY: {"take": lambda: body}}}
+    return await read_body(scope, receiving(*messages), bytes_max=10, timeout_s=5)
+
+
+async def test_a_body_that_came_with_its_head_is_taken_at_once() -> None:
+    assert await read_whole(b"abc") == b"abc"
+    assert await read_whole(b"") == b""
+    with pytest.raises(PayloadTooLarge, match="larger than 10 bytes"):
+        await read_whole(b"x" * 11)
+
+
+async def test_a_body_that_is_not_whole_is_received() -> None:
+    assert await read_whole(None, chunk(b"abc", more=True), chunk(b"def")) == b"abcdef"
+
+
 async def test_work_of_a_client_that_leaves_is_cancelled() -> None:
     started, cancelled = asyncio.Event(), asyncio.Event()
     waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -120,6 +136,60 @@ async def test_work_for_a_client_that_has_left_is_cancelled_at_once() -> None:
     scope = {"extensions": {CONNECTION: {"watch": watch}}}
     with pytest.raises(ClientDisconnected):
         await while_connected(scope, receiving(), asyncio.Event().wait())  # type: ignore[arg-type]
+
+
+async def test_a_client_that_leaves_at_the_end_of_the_work_disturbs_nothing_later() -> None:
+    watching: list[Callable[[], None] | None] = []
+
+    async def work() -> None:
+        (gone,) = watching
+        assert gone is not None
+        gone()
+
+    await while_connected(
+        {"extensions": {CONNECTION: {"watch": watching.append}}}, receiving(), work()
+    )
+    await asyncio.sleep(0)
+
+
+async def test_what_cancels_the_work_from_elsewhere_is_no_client_that_left() -> None:
+    watching: list[Callable[[], None] | None] = []
+    scope = {"extensions": {CONNECTION: {"watch": watching.append}}}
+
+    async def both() -> None:
+        await while_connected(scope, receiving(), asyncio.Event().wait())  # type: ignore[arg-type]
+
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(both())
+        await asyncio.sleep(0)
+        (gone,) = watching
+        assert gone is not None
+        gone()
+        await asyncio.sleep(0)
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+
+async def test_what_work_makes_of_being_cancelled_is_not_asked() -> None:
+    watching: list[Callable[[], None] | None] = []
+    scope = {"extensions": {CONNECTION: {"watch": watching.append}}}
+
+    async def work(failure: Exception | None) -> None:
+        gone = watching.pop()
+        assert gone is not None
+        gone()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if failure is not None:
+                raise failure from None
+
+    for failure in (None, InvalidRequest("no")):
+        watching.clear()
+        with pytest.raises(ClientDisconnected):
+            await while_connected(scope, receiving(), work(failure))
+        await asyncio.sleep(0)
 
 
 async def test_work_that_ends_is_not_disturbed() -> None:

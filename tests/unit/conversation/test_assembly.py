@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import orjson
@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.conversation.assembly import Context, assemble, referenced_ids
+from gateway.conversation.assembly import Context, assemble, opening, referenced_ids
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.context import ContextItem
+from gateway.protocol.create import CreateResponse
 from gateway.protocol.items import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
@@ -335,3 +336,17 @@ def test_a_message_is_listed_as_it_came_with_an_id_and_a_status(message: Message
     (item,) = assembled(message).items
     told = message.model_dump(exclude_none=True) | {"id": item.item_id, "status": "completed"}
     assert item.json == orjson.dumps(told)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["user", "system", "assistant"]), st.text()),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_messages_alone_are_assembled_as_ever(said: list[tuple[str, str]]) -> None:
+    body = {"model": "m", "input": [{"role": role, "content": text} for role, text in said]}
+    messages: Any = CreateResponse.model_validate(body).input
+    whole = assemble((), messages, stored={}, unsealed={}, response=RESPONSE)
+    assert opening(messages, RESPONSE) == whole

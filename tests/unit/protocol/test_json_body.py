@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import orjson
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.json_body import DEPTH_MAX, parse_object
+from gateway.protocol.json_body import CONTAINERS_AT_ONCE, DEPTH_MAX, parse_object
 from tests.fakes.create_bodies import LIMITS
 
 
@@ -55,6 +57,15 @@ def test_nesting_is_allowed_up_to_the_bound() -> None:
     assert parse_object(_nested(10), limits)
     with pytest.raises(InvalidRequest, match="Expected at most 10 levels"):
         parse_object(_nested(11), limits)
+
+
+def test_nesting_is_bounded_wherever_in_a_wide_body_it_is() -> None:
+    limits = replace(LIMITS, json_depth_max=3)
+    wide: list[Any] = [[] for _ in range(3 * CONTAINERS_AT_ONCE)]
+    assert parse_object(orjson.dumps({"a": wide}), limits) == {"a": wide}
+    wide[-1] = [[]]
+    with pytest.raises(InvalidRequest, match="Expected at most 3 levels"):
+        parse_object(orjson.dumps({"a": wide}), limits)
 
 
 def test_no_bound_allows_what_could_not_be_written_again() -> None:

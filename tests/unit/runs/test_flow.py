@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from gateway.api import sse
 from gateway.api.writing import Later
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
-from gateway.log import Alive, Finished, Repair, TurnEnded, TurnStarted
+from gateway.log import Alive, Finished, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.runs.hearing import FLOW_IDS_MAX, Hearing
 from gateway.runs.journal import MemoryJournal, Pen
 from gateway.runs.live import LiveLog
 from gateway.runs.steering import Course, Steering
 from tests.fakes.harmony_script import script_ids, vocabulary
-from tests.fakes.staged_run import folds, specification
+from tests.fakes.staged_run import RecordingJournal, folds, specification
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -36,13 +37,14 @@ TEXT = script_ids('the sea, "and" so on\n') * 3
 LOOP = script_ids("a") * 30
 HALVES = [*script_ids("\N{FAMILY}é🫠東京 a"), 4103, *script_ids("and so on")]
 CALL = script_ids('<|channel|>commentary to=functions.f<|message|>{"a": 1} {"a": 1} and so on')
+PROSE = [*NEXT, *script_ids("<|channel|>analysis I think<|message|> so")]
 PIECES = [
     TEXT,
     LOOP,
     HALVES,
     [*NEXT, *CALL],
     [*NEXT, *script_ids("<|channel|>analysis<|message|>")],
-    [*NEXT, *script_ids("<|channel|>analysis I think<|message|> so")],
+    PROSE,
     [*NEXT, *FINAL],
     script_ids("<|return|>"),
     [250_000],
@@ -56,6 +58,7 @@ class Reader:
     encode: sse.Encode
     takes: Iterator[bool]
     may_flow: bool
+    keeps_up: bool = True
     frames: list[bytes] = field(default_factory=list)
     flowed: int = 0
 
@@ -74,17 +77,38 @@ class Reader:
         return True
 
 
+class Held(RecordingJournal):
+    """A log that is shown when `commit` says so; `puts` tells whether there is room for an id."""
+
+    def __init__(self, live: LiveLog, puts: Iterator[bool]) -> None:
+        super().__init__(live)
+        self._puts = puts
+
+    @override
+    def flow(self, ids_max: int) -> HearText | None:  # type: ignore[override]
+        return self.live.flow(ids_max, self._put)
+
+    def _put(self, token: int) -> bool:
+        if not next(self._puts):
+            return False
+        self.entries.append(Tokens((token,)))
+        return True
+
+
 @dataclass
 class Scene:
     """A generation that is heard, and its readers."""
 
     flows: bool
+    puts: Iterator[bool] | None = None
     now: float = 0.0
 
     def __post_init__(self) -> None:
         spec = specification()
-        self.live = LiveLog(folds(spec.head, spec.rules), reader_events_max=20)
-        self.pen = Pen(MemoryJournal(self.live, None))
+        held, self.committed = self.puts is not None, 0
+        self.live = LiveLog(folds(spec.head, spec.rules), reader_events_max=20, held=held)
+        self.journal = Held(self.live, self.puts or repeat(True))
+        self.pen = Pen(self.journal if held else MemoryJournal(self.live, None))
         self.pen.append(TurnStarted(10))
         (self.turn,) = self.live.fold.turns
         course = Course(spec.rules, POLICY, vocabulary(), reasoning_budget=None)
@@ -110,6 +134,11 @@ class Scene:
         self._flow = self.hearing.flow() if self.flows and is_one else None
         return goes_on
 
+    def commit(self, count: int) -> None:
+        """So many entries more; all, if that is above their number."""
+        self.committed = min(len(self.journal.entries), self.committed + count)
+        self.live.show(self.committed)
+
     def look(self, what: int) -> None:
         """Whoever looks finds all of it folded."""
         fold = self.live.fold
@@ -120,8 +149,13 @@ class Scene:
             lambda: fold.seen,
             lambda: list(self.turn.said),
             lambda: self.live.last_repair,
+            lambda: self.live.is_holding,
         ]
         self.seen.append(views[what % len(views)]())
+
+    def note_progress(self) -> None:
+        """How far each reader is: the same at every step, where all keep up."""
+        self.seen.append([len(b"".join(reader.frames)) for reader in self.readers])
 
     async def end(self) -> tuple[object, ...]:
         self.pen.append(TurnEnded(FinishReason.STOP))
@@ -135,12 +169,20 @@ class Scene:
 Step = TokenChunk | str | int
 
 
-async def played(steps: list[Step], readers: list[Reader], *, flows: bool) -> tuple[object, ...]:
-    """Chunks are heard, readers `join`, somebody looks (a number), the loop turns."""
-    scene, waiting = Scene(flows), list(readers)
+async def played(
+    steps: list[Step], readers: list[Reader], commits: list[int], puts: list[bool], *, flows: bool
+) -> tuple[object, ...]:
+    """Chunks are heard, readers `join`, somebody looks (a number), the loop turns.
+
+    After each chunk some entries are committed, if `commits` tell how many.
+    """
+    scene, waiting = Scene(flows, cycle(puts) if commits else None), list(readers)
+    committing = cycle(commits or [0])
     for step in steps:
         if isinstance(step, TokenChunk):
-            if not scene.hear(step):
+            goes_on = scene.hear(step)
+            scene.commit(next(committing))
+            if not goes_on:
                 break
         elif isinstance(step, int):
             scene.look(step)
@@ -155,6 +197,8 @@ async def played(steps: list[Step], readers: list[Reader], *, flows: bool) -> tu
             scene.pen.append(Repair(0, "none"))
         else:
             await asyncio.sleep(0)
+        if all(reader.keeps_up for reader in readers):
+            scene.note_progress()
     return await scene.end()
 
 
@@ -171,10 +215,14 @@ def chunks(ids: list[int], sizes: list[int], told_from: int) -> list[TokenChunk]
 
 SIZES = st.lists(st.sampled_from([1, 1, 1, 1, 2, 5]), min_size=1, max_size=6)
 TAKES = st.lists(st.sampled_from([True, True, True, False]), min_size=1, max_size=6)
-OTHERS = st.integers(0, 5) | st.sampled_from(["join", "leave", "alive", "repair", "turn", "turn"])
+NO_COMMITS: list[int] = []
+COMMITS = st.just(NO_COMMITS) | st.lists(st.integers(0, 9), max_size=6)
+"""None: what is said is shown at once."""
+OTHERS = st.integers(0, 6) | st.sampled_from(["join", "leave", "alive", "repair", "turn", "turn"])
 
 
 EAGER = [([True], True)] * 3
+SLOW = [([True] * 30 + [False] * 30, True)] * 3
 LATE: list[tuple[int, Step]] = [
     (19, "join"),
     (20, "turn"),
@@ -191,23 +239,31 @@ LATE: list[tuple[int, Step]] = [
     st.lists(st.tuples(TAKES, st.booleans()), min_size=3, max_size=3),
     st.sampled_from([sse.plain, sse.obfuscated]),
     st.sampled_from([0, 0, 0, 0, 9]),
+    COMMITS,
+    TAKES,
+    st.sampled_from([True, True, False]),
 )
-@example([TEXT], [1], [], EAGER, sse.plain, 0)
-@example([TEXT], [1], LATE, EAGER, sse.obfuscated, 0)
-@example([TEXT], [1], [(15, "turn"), (15, "leave")], EAGER, sse.obfuscated, 0)
-@example([TEXT] * 2, [1], [], [([True] * 30 + [False] * 30, True)] * 3, sse.obfuscated, 0)
-@example([LOOP] * 5, [1], [], EAGER, sse.plain, 0)
-@example([TEXT], [1], [], EAGER, sse.plain, 9)
-@example([HALVES] * 2, [1], [], EAGER, sse.plain, 0)
-@example([[*NEXT, *CALL]], [1], [], EAGER, sse.plain, 0)
+@example([TEXT], [1], [], EAGER, sse.plain, 0, [], [True], True)
+@example([TEXT], [1], LATE, EAGER, sse.obfuscated, 0, [], [True], True)
+@example([TEXT], [1], [(15, "turn"), (15, "leave")], EAGER, sse.obfuscated, 0, [], [True], True)
+@example([TEXT] * 2, [1], [], SLOW, sse.obfuscated, 0, [], [True], True)
+@example([LOOP] * 5, [1], [], EAGER, sse.plain, 0, [], [True], True)
+@example([TEXT], [1], [], EAGER, sse.plain, 9, [], [True], True)
+@example([HALVES] * 2, [1], [], EAGER, sse.plain, 0, [], [True], True)
+@example([[*NEXT, *CALL]], [1], [], EAGER, sse.plain, 0, [], [True], True)
+@example([PROSE], [1], [], EAGER, sse.plain, 0, [], [True], True)
+@example([TEXT], [1], [], EAGER, sse.obfuscated, 0, [1], [True], True)
+@example([TEXT], [1], LATE, EAGER, sse.obfuscated, 0, [0, 0, 3], [True], True)
+@example([TEXT] * 2, [1], [(30, "leave")], EAGER, sse.obfuscated, 0, [0, 0, 3], [True], True)
 @example(
-    [[*NEXT, *script_ids("<|channel|>analysis I think<|message|> so")]],
-    [1],
-    [],
-    EAGER,
-    sse.plain,
-    0,
+    [TEXT] * 2, [1], [(30, 0), (35, "alive")], EAGER, sse.obfuscated, 0, [0, 0, 3], [True], True
 )
+@example([TEXT] * 2, [1], [], SLOW, sse.plain, 0, [1], [True], True)
+@example([HALVES] * 2, [1], [], EAGER, sse.plain, 0, [1], [True, True, True, False], True)
+@example([TEXT] * 2, [1], [(30, 6), (50, "join")], EAGER, sse.plain, 0, [1], [True], False)
+@example([TEXT] * 2, [1], [(9, "leave"), (40, "join")], EAGER, sse.plain, 0, [1], [True], True)
+@example([TEXT] * 4, [1], [], EAGER, sse.plain, 0, [1] * 30 + [0] * 40 + [99], [True], True)
+@example([TEXT, [250_000], TEXT], [1], [], EAGER, sse.plain, 0, [1, 0], [True], True)
 def test_what_flows_is_shown_and_kept_as_if_it_had_been_folded_at_once(
     pieces: list[list[int]],
     sizes: list[int],
@@ -215,18 +271,23 @@ def test_what_flows_is_shown_and_kept_as_if_it_had_been_folded_at_once(
     takes: list[tuple[list[bool], bool]],
     encode: sse.Encode,
     told_from: int,
+    commits: list[int],
+    puts: list[bool],
+    followed: bool,
 ) -> None:
     """However its readers come and go, wherever somebody looks, whatever else is written."""
     ids = [*FINAL, *(token for piece in pieces for token in piece)]
-    steps: list[Step] = ["join", "turn", "turn", *chunks(ids, sizes, told_from)]
+    # Whoever leaves while it is waited for has what it took by then, which is a matter of pace.
+    others = [(at, other) for at, other in others if other != "leave" or all(takes[0][0])]
+    steps: list[Step] = ["join" if followed else 0, "turn", "turn", *chunks(ids, sizes, told_from)]
     for at, other in others:
         steps.insert(3 + at, other)
 
     def readers() -> list[Reader]:
-        return [Reader(encode, cycle(each), may_flow) for each, may_flow in takes]
+        return [Reader(encode, cycle(each), may_flow, all(each)) for each, may_flow in takes]
 
-    flowing = asyncio.run(played(steps, readers(), flows=True))
-    assert flowing == asyncio.run(played(steps, readers(), flows=False))
+    flowing = asyncio.run(played(steps, readers(), commits, puts, flows=True))
+    assert flowing == asyncio.run(played(steps, readers(), commits, puts, flows=False))
 
 
 async def test_nearly_all_of_a_paced_text_flows() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.runs.moment import Moment
+from gateway.runs.moment import Moment, Signal
 
 
 async def test_all_who_wait_go_on_when_it_comes() -> None:
@@ -63,3 +63,17 @@ async def test_who_waits_for_a_while_may_be_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             await impatient
     moment.set()
+
+
+async def test_a_signal_may_come_again() -> None:
+    signal = Signal()
+    signal.set()
+    await signal.wait()
+    signal.clear()
+    assert not signal.is_set()
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(signal.wait())
+        await asyncio.sleep(0)
+        signal.set()
+        signal.clear()
+    assert waiting.done(), "it came while this one waited"

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import UpstreamFailed, UpstreamLost
-from gateway.generation import FinishReason
+from gateway.generation import FinishReason, Place, SegmentKind, Where
 from gateway.harmony.framing import FINAL_HEADER, OPENING
+from gateway.harmony.grammar import GrammarOptions, turn_constraint
 from gateway.harmony.prefills import answer_header, call_header, channel_header
 from gateway.harmony.vocabulary import END
 from gateway.log import Hold, Repair, Tokens, TurnEnded, TurnStarted
-from gateway.protocol.rules import OutputRules
+from gateway.protocol.rules import OutputRules, ToolRule
 from gateway.runs.steering import Steering
+from gateway.runs.turn import INLINE_TOOLS
 from tests.fakes.harmony_script import script_ids, vocabulary
 from tests.fakes.staged_run import ANSWER, NO_RULES, THOUGHT, says, specification
 from tests.fakes.steered import (
@@ -148,6 +150,22 @@ async def test_a_request_carries_its_constraint_and_its_priority() -> None:
     free = staged(NO_RULES, says(ANSWER))
     await free.play()
     assert free.tokens.requests[0].constraint is None
+
+
+async def test_the_calls_of_many_tools_are_bound_as_those_of_a_few() -> None:
+    names = [f"tool_{number}" for number in range(INLINE_TOOLS + 1)]
+    tools = {
+        name: ToolRule(name, SegmentKind.FUNCTION_CALL, name, schema={"type": "object"})
+        for name in names
+    }
+    rules = OutputRules(tools, frozenset(tools))
+    stage = staged(rules, vouched(ANSWER))
+    await stage.play()
+    (request,) = stage.tokens.requests
+    here = turn_constraint(rules, Place(Where.HEADER, 0), OPENING, GrammarOptions())
+    assert request.constraint == here
+    assert request.constraint is not None
+    assert request.constraint.calls == len(names)
 
 
 @pytest.mark.parametrize("size", [1, 5, 50])

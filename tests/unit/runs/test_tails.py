@@ -11,10 +11,14 @@ from uuid import UUID
 from gateway.errors import StoreUnavailable
 from gateway.runs.tails import Tails
 from gateway.store.claims import Head
+from gateway.store.events import LogRow
+from gateway.store.followed import Look
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
+
+    from gateway.store.followed import Seen
 
 TENANT = TenantId(UUID(int=1))
 ONE, TWO = UUID(int=11), UUID(int=12)
@@ -28,9 +32,10 @@ class Heads:
     heads: dict[UUID, Head] = field(default_factory=dict)
     looks: list[set[UUID]] = field(default_factory=list)
     away: int = 0
+    parts: list[tuple[bytes, int, LogRow]] = field(default_factory=list)
     looked: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def __call__(self, responses: Collection[tuple[TenantId, UUID]]) -> dict[UUID, Head]:
+    async def __call__(self, responses: Collection[tuple[TenantId, UUID]], _seen: Seen) -> Look:
         await asyncio.sleep(0)
         asked = {uuid for _, uuid in responses}
         self.looks.append(asked)
@@ -38,7 +43,8 @@ class Heads:
         if self.away:
             self.away -= 1
             raise StoreUnavailable("away")
-        return {uuid: head for uuid, head in self.heads.items() if uuid in asked}
+        parts, self.parts = self.parts, []
+        return Look({uuid: head for uuid, head in self.heads.items() if uuid in asked}, parts)
 
     async def next_look(self) -> None:
         self.looked.clear()
@@ -91,6 +97,28 @@ async def test_all_are_looked_at_when_notices_may_have_been_missed() -> None:
             tails.missed()
             await heads.next_look()
             assert heads.looks[-1] == {ONE, TWO}
+
+
+async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
+    heads = Heads({ONE: head(2)})
+    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    async with running(tails):
+        with tails.watch(TENANT, ONE) as one, tails.watch(TENANT, TWO) as two:
+            await asyncio.gather(one.moved(1), two.moved(0))
+            rows = [LogRow(2, 1, b"c"), LogRow(3, 2, b"de")]
+            heads.parts = [
+                *((ONE.bytes, 1, row) for row in [LogRow(1, 1, b"b"), *rows]),
+                (UUID(int=99).bytes, 1, LogRow(7, 1, b"z")),
+            ]
+            tails.heard([TWO])
+            await one.moved(4)
+            assert one.head == head(5)
+            assert one.since(2) == rows
+            assert one.since(4) == rows[1:]
+            assert (one.since(1), one.since(5), two.since(0)) == ([], [], [])
+            tails.heard([ONE])
+            await heads.next_look()
+            assert one.is_beyond(4)
 
 
 async def test_an_end_and_a_deletion_wake_whoever_waits_for_more() -> None:

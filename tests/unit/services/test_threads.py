@@ -30,6 +30,17 @@ async def test_what_work_raises_is_raised() -> None:
         await threads.run(refuse, size_bytes=11)
 
 
+async def test_what_was_accepted_is_never_refused_nor_kept_waiting_by_requests() -> None:
+    go_on = threading.Event()
+    with closing(Threads(threads_max=1, inline_bytes_max=0, waiting_bytes_max=1)) as threads:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(threads.run(go_on.wait, size_bytes=99))
+            await asyncio.sleep(0)
+            worker = await threads.run_accepted(threading.get_ident)
+            go_on.set()
+    assert worker != threading.get_ident()
+
+
 async def test_work_that_would_make_too_much_wait_is_refused_and_taken_when_there_is_room() -> None:
     go_on = threading.Event()
     with closing(Threads(threads_max=1, inline_bytes_max=0, waiting_bytes_max=10)) as threads:

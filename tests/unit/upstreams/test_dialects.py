@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from array import array
 from dataclasses import replace
 from typing import Any
 
@@ -160,6 +161,15 @@ def test_an_older_vllm_takes_an_earlier_answer_for_the_one_to_bind() -> None:
     assert VLLM_20.grammar(again) is None
     assert VLLM.grammar(again) is not None
     assert VLLM_20.grammar(replace(BOUND, prompt_ids=[200005, 1, 17196])) is not None
+
+
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_ids_that_only_look_like_an_earlier_answer_are_none(shift: int) -> None:
+    opening = array("I", [200005, 17196]).tobytes()
+    apart = array("I", bytes(shift) + opening + bytes(4 - shift))
+    assert VLLM_20.grammar(replace(BOUND, prompt_ids=apart)) is not None
+    both = apart + array("I", opening)
+    assert VLLM_20.grammar(replace(BOUND, prompt_ids=both)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,280 @@
+"""How entries are committed: those of all runs of a tenant in one row, and now and then in place.
+
+A parcel goes into the log of its response by itself (`store.events`) when it is the first under its
+claim, when it is long, and when what the response has in flushes is to be settled: together with
+that. Any other is one of many in a flush (`store.flushes`), which costs the database a fraction of
+it. The log is the same either way, and so is the fence: see there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import StoreError
+from gateway.store import claims, events, flushes
+from gateway.store.events import LogRow, Parcel
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from datetime import date
+    from uuid import UUID
+
+    from gateway.store.claims import Claim, Head
+    from gateway.store.engine import Database
+    from gateway.tenancy import TenantId
+
+SETTLE_INTERVAL_S: Final = 1.0
+"""So long entries stay in flushes: whoever takes a response reads that many."""
+SETTLED_AT_ONCE_MAX: Final = 64
+"""With one commit, so that no commit takes much longer than others."""
+ALONE_BYTES_MIN: Final = 512
+"""A parcel of so many is not worth writing twice."""
+
+
+class _Track:
+    """Where the log of one claim stands: `count` entries from `first_entry` on are in flushes.
+
+    They are kept here as well, packed, as one parcel would have them; `since` is the number of the
+    oldest of these flushes. `is_proven`: the claim was held after its tenant's fence was known.
+    `is_over`: nobody here writes to it any more, though it may not have ended.
+    """
+
+    __slots__ = (
+        *("claim", "count", "day", "entries", "first_entry", "since"),
+        *("is_ending", "is_over", "is_proven"),
+    )
+
+    def __init__(self, claim: Claim, day: date, first_entry: int) -> None:
+        self.claim = claim
+        self.day = day
+        self.is_ending = self.is_over = False
+        self.is_proven = True
+        self.settled(first_entry)
+
+    def settled(self, first_entry: int) -> None:
+        """All before this entry is where it belongs."""
+        self.first_entry = first_entry
+        self.count = self.since = 0
+        self.entries = bytearray()
+
+    def goes_on_with(self, claim: Claim, first_entry: int) -> bool:
+        """Is this the next entry under the same claim?"""
+        if first_entry != self.first_entry + self.count:
+            return False
+        return claim is self.claim or claim == self.claim
+
+    def add(self, parcel: Parcel, number: int) -> None:
+        """The flush of this number has a parcel of it."""
+        self.since = self.since or number
+        self.count += parcel.count
+        self.entries += parcel.entries[1:] if self.entries else parcel.entries
+
+    def whole(self, row: LogRow) -> LogRow:
+        """What flushes have and what follows, as one row."""
+        if not self.count:
+            return row
+        entries = bytes(self.entries) + row.entries[1:]
+        return LogRow(self.first_entry, self.count + row.count, entries)
+
+    def parcel(self, more: Parcel | None) -> Parcel:
+        """The same as a parcel."""
+        if more is None:
+            entries = bytes(self.entries)
+            return Parcel(self.claim, self.day, self.first_entry, self.count, entries)
+        row = self.whole(LogRow(more.first_entry, more.count, more.entries))
+        return Parcel(self.claim, self.day, row.first_entry, row.count, row.entries)
+
+
+class Flusher:
+    """The logs of one process's runs, as `LogWriter` writes them: one call at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        owner: str,
+        *,
+        settle_interval_s: float = SETTLE_INTERVAL_S,
+    ) -> None:
+        self._database = database
+        self._owner = owner
+        self._settle_interval_s = settle_interval_s
+        self._lock = asyncio.Lock()
+        self._fences: dict[TenantId, int] = {}
+        self._tracks: dict[UUID, _Track] = {}
+        self._numbers: dict[TenantId, int] = {}
+        """Of the last flushes; those before are there until they are pruned."""
+        self._round: list[UUID] = []
+        self._round_at = 0.0
+        self._may_prune = False
+        self._is_sure = True
+
+    async def append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
+        """As `store.events.append`."""
+        async with self._lock:
+            await self._ascertain(parcels)
+            self._is_sure = False
+            committed = await self._append(parcels)
+            self._is_sure = True
+        return committed
+
+    async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, Head]:
+        """As `store.claims.heads`, of logs that are all in their places."""
+        async with self._lock:
+            await self._ascertain(())
+            return await claims.heads(self._database, asked)
+
+    async def whole(self, claim: Claim, row: LogRow) -> LogRow:
+        """The row that ends a log, together with what flushes have of it.
+
+        From here on it is left alone, until `goes_on` or `over` is called. Raises
+        `StoreUnavailable`.
+        """
+        async with self._lock:
+            await self._ascertain(())
+            track = self._tracks.get(claim.uuid)
+            if track is None or not track.goes_on_with(claim, row.first_entry):
+                return row
+            track.is_ending = True
+            return track.whole(row)
+
+    def goes_on(self, claim: Claim) -> None:
+        """It has not ended, for now."""
+        track = self._track(claim)
+        if track is not None:
+            track.is_ending = track.is_proven = False
+
+    def over(self, claim: Claim) -> None:
+        """Nobody here writes to it any more; what flushes have of it is settled all the same."""
+        track = self._track(claim)
+        if track is not None:
+            track.is_ending = track.is_proven = False
+            track.is_over = True
+
+    def _track(self, claim: Claim) -> _Track | None:
+        track = self._tracks.get(claim.uuid)
+        return track if track is not None and track.claim == claim else None
+
+    async def _ascertain(self, parcels: Iterable[Parcel]) -> None:
+        if not self._is_sure:
+            await self._adopt({parcel.claim.tenant_id for parcel in parcels})
+            self._is_sure = True
+
+    async def _adopt(self, tenants: set[TenantId]) -> None:
+        """After it went wrong, or a fence has moved: begin again from what the database has."""
+        tenants |= {track.claim.tenant_id for track in self._tracks.values()}
+        ending = {uuid: track for uuid, track in self._tracks.items() if track.is_ending}
+        if tenants:
+            self._fences |= await flushes.adopt(self._database, self._owner, tenants, but=ending)
+        for track in ending.values():
+            track.is_proven = False
+        self._tracks = ending
+
+    async def _append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
+        due = self._due()
+        alone: list[Parcel] = []
+        together: dict[TenantId, list[tuple[_Track, Parcel]]] = defaultdict(list)
+        for parcel in parcels:
+            claim = parcel.claim
+            track = self._tracks.get(claim.uuid)
+            if track is None or not track.goes_on_with(claim, parcel.first_entry):
+                alone.append(parcel)
+            elif not track.is_proven or len(parcel.entries) >= ALONE_BYTES_MIN:
+                alone.append(track.parcel(parcel))
+            else:
+                together[claim.tenant_id].append((track, parcel))
+        await self._ensure_fences({parcel.claim.tenant_id for parcel in alone})
+        asked = {parcel.claim.uuid for parcel in alone}
+        alone += [self._tracks[uuid].parcel(None) for uuid in due - asked]
+        committed = asked & await self._write(alone)
+        if together:
+            committed |= await self._flush(together)
+        await self._prune()
+        return frozenset(committed)
+
+    def _due(self) -> set[UUID]:
+        """Whose flushes are to be settled now."""
+        now = asyncio.get_running_loop().time()
+        tracks = self._tracks
+        if not self._round and now >= self._round_at:
+            self._round_at = now + self._settle_interval_s
+            for uuid in [uuid for uuid, one in tracks.items() if one.is_over and not one.count]:
+                del tracks[uuid]
+            self._round = [uuid for uuid, one in tracks.items() if one.count]
+            self._may_prune = True
+        due, self._round = self._round[:SETTLED_AT_ONCE_MAX], self._round[SETTLED_AT_ONCE_MAX:]
+        known = [tracks[uuid] for uuid in due if uuid in tracks]
+        return {one.claim.uuid for one in known if one.count and not one.is_ending}
+
+    async def _ensure_fences(self, tenants: set[TenantId]) -> None:
+        """A claim is proven under a fence that was known before."""
+        unknown = tenants.difference(self._fences)
+        if unknown:
+            await self._learn_fences(unknown)
+
+    async def _learn_fences(self, tenants: set[TenantId]) -> None:
+        """From here on they are the ones to flush under: each claim has to be proven again."""
+        self._fences |= await flushes.fences(self._database, self._owner, tenants)
+        for track in self._tracks.values():
+            if track.claim.tenant_id in tenants:
+                track.is_proven = False
+
+    async def _write(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
+        """Each into its log."""
+        if not parcels:
+            return frozenset()
+        committed = await events.append(self._database, parcels)
+        for parcel in parcels:
+            uuid = parcel.claim.uuid
+            if uuid not in committed:
+                self._tracks.pop(uuid, None)
+                continue
+            end = parcel.first_entry + parcel.count
+            track = self._tracks.get(uuid)
+            if track is None or track.claim != parcel.claim:
+                self._tracks[uuid] = _Track(parcel.claim, parcel.day, end)
+            else:
+                track.settled(end)
+                track.is_proven = True
+        return committed
+
+    async def _flush(
+        self, together: dict[TenantId, list[tuple[_Track, Parcel]]]
+    ) -> frozenset[UUID]:
+        """Those of a tenant in one row."""
+        refused: set[TenantId] = set()
+        async with self._database.runs_transaction(in_bulk=len(together) == 1) as connection:
+            for tenant_id in sorted(together):
+                fence, parcels = self._fences[tenant_id], [one for _, one in together[tenant_id]]
+                number = await flushes.add(connection, self._owner, fence, parcels)
+                if number is None:
+                    refused.add(tenant_id)
+                else:
+                    self._numbers[tenant_id] = number
+        for tenant_id in together.keys() - refused:
+            for track, parcel in together[tenant_id]:
+                track.add(parcel, self._numbers[tenant_id])
+        committed = frozenset(
+            [one.claim.uuid for of in together.keys() - refused for _, one in together[of]]
+        )
+        if not refused:
+            return committed
+        await self._learn_fences(refused)
+        again = [track.parcel(one) for of in refused for track, one in together[of]]
+        return committed | await self._write(again)
+
+    async def _prune(self) -> None:
+        """Remove flushes of which nothing is needed, once a round is over."""
+        if self._round or not self._may_prune or not self._numbers:
+            return
+        self._may_prune = False
+        needed = {tenant_id: number + 1 for tenant_id, number in self._numbers.items()}
+        for track in self._tracks.values():
+            if track.count:
+                tenant_id = track.claim.tenant_id
+                needed[tenant_id] = min(needed[tenant_id], track.since)
+        # They are in nobody's way, and are removed another time.
+        with suppress(StoreError):
+            await flushes.prune(self._database, self._owner, needed)

@@ -1,0 +1,372 @@
+"""What a process commits at once for the runs of one tenant: a single row, whatever their number.
+
+A row is part of the logs of all its members, from its commit on, until it is moved to where the
+rest of these logs is (`settle`): into `events`, each response by itself. So the log of a response
+is what `events` has of it, up to the head in `responses`, and then what the flushes of its owner
+have under its epoch.
+
+No head moves with a flush, so heads cannot be its fence. That is the row of `writers` for this
+tenant and owner: a flush is only added under the fence that its process knows, and locks it;
+whoever takes a response from its owner first locks the head, then moves the fence (`settle`), and
+sees all that was committed before. Whose fence has moved finds out what is still its own, by the
+heads, before it flushes that again (`runs.flusher`).
+
+Locks are taken in one order everywhere: heads by tenant and id, writers by tenant and owner, rows.
+
+`members` has 36 bytes for each response: its id, and as 32-bit big-endian numbers its epoch, its
+first entry here, how many there are, where in `entries` they begin, and how many bytes they take.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import text
+
+from gateway.store import events
+from gateway.store.events import LogRow
+from gateway.tenancy import TenantId
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import date
+    from uuid import UUID
+
+    from gateway.store.engine import Database
+    from gateway.store.events import Parcel
+    from gateway.store.execution import Connection, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A response whose head the caller has locked. `epoch` is that under which `owner` wrote."""
+
+    tenant_id: TenantId
+    uuid: UUID
+    owner: str
+    epoch: int
+    next_entry: int
+    day: date
+
+
+_MEMBER: Final = struct.Struct(">16s5I")
+
+_ADD: Final = text("""
+WITH turn AS (
+    UPDATE writers SET number = number + 1, used_at = clock_timestamp()
+    WHERE tenant_id = CAST(:tenant AS uuid) AND owner = CAST(:owner AS text)
+      AND fence = CAST(:fence AS bigint)
+    RETURNING number
+)
+INSERT INTO flushes (tenant_id, owner, number, members, entries)
+SELECT CAST(:tenant AS uuid), CAST(:owner AS text), number, CAST(:members AS bytea),
+       CAST(:entries AS bytea)
+FROM turn
+RETURNING number
+""")
+_CUT_OFF: Final = text("""
+WITH held AS (
+    SELECT one.tenant_id, one.owner
+    FROM writers AS one
+    JOIN (
+        SELECT DISTINCT * FROM unnest(CAST(:tenants AS uuid[]), CAST(:owners AS text[]))
+        AS asked (tenant_id, owner)
+    ) AS asked ON one.tenant_id = asked.tenant_id AND one.owner = asked.owner
+    ORDER BY one.tenant_id, one.owner
+    FOR NO KEY UPDATE OF one
+)
+UPDATE writers SET fence = fence + 1
+FROM held
+WHERE writers.tenant_id = held.tenant_id AND writers.owner = held.owner
+RETURNING writers.tenant_id, writers.owner
+""")
+_ROWS: Final = text("""
+SELECT tenant_id, owner, members, entries
+FROM flushes
+WHERE tenant_id = ANY(CAST(:tenants AS uuid[])) AND owner = ANY(CAST(:owners AS text[]))
+ORDER BY tenant_id, owner, number
+""")
+_SETTLE: Final = text("""
+WITH piece AS MATERIALIZED (
+    SELECT * FROM unnest(
+        CAST(:tenants AS uuid[]), CAST(:responses AS uuid[]), CAST(:epochs AS integer[]),
+        CAST(:days AS date[]), CAST(:firsts AS integer[]), CAST(:counts AS integer[]),
+        CAST(:entries AS bytea[])
+    ) AS piece (tenant_id, response_id, epoch, day, first_entry, entry_count, entries)
+), added AS (
+    INSERT INTO events (tenant_id, response_id, epoch, day, first_entry, entry_count, entries)
+    SELECT tenant_id, response_id, epoch, day, first_entry, entry_count, entries FROM piece
+)
+UPDATE responses SET next_entry = piece.first_entry + piece.entry_count
+FROM piece
+WHERE responses.tenant_id = ANY(CAST(:tenants AS uuid[]))
+  AND responses.id = ANY(CAST(:responses AS uuid[]))
+  AND responses.tenant_id = piece.tenant_id AND responses.id = piece.response_id
+""")
+_OF_ONE: Final = text("""
+SELECT owner, number, members, entries
+FROM flushes
+WHERE tenant_id = :tenant AND position(CAST(:id AS bytea) IN members) > 0
+FOR NO KEY UPDATE
+""")
+_REPLACE: Final = text("""
+UPDATE flushes SET members = :members, entries = :entries
+WHERE tenant_id = :tenant AND owner = :owner AND number = :number
+""")
+_TAIL: Final = text("""
+SELECT head.epoch, head.next_entry, row.members, row.entries
+FROM responses AS head
+JOIN flushes AS row ON row.tenant_id = head.tenant_id AND row.owner = head.owner
+WHERE head.tenant_id = :tenant AND head.id = :id AND head.status = 'in_progress'
+  AND row.tenant_id = :tenant AND position(uuid_send(head.id) IN row.members) > 0
+ORDER BY row.number
+""")
+_ONE: Final = text("""
+SELECT tenant_id, id, owner, epoch, next_entry, CAST(created_at AT TIME ZONE 'UTC' AS date)
+FROM responses
+WHERE tenant_id = :tenant AND id = :id AND status = 'in_progress' AND owner IS NOT NULL
+FOR NO KEY UPDATE
+""")
+_HELD: Final = text("""
+SELECT tenant_id, id, owner, epoch, next_entry, CAST(created_at AT TIME ZONE 'UTC' AS date)
+FROM responses
+WHERE tenant_id = ANY(CAST(:tenants AS uuid[])) AND owner = :owner AND status = 'in_progress'
+  AND durable AND id <> ALL(CAST(:but AS uuid[]))
+ORDER BY tenant_id, id
+FOR NO KEY UPDATE
+""")
+# Made again after it was swept away, it has neither a fence nor a number that it had before.
+_FENCES: Final = text("""
+INSERT INTO writers (tenant_id, owner, fence, number, used_at)
+SELECT tenant_id, CAST(:owner AS text), now_ms, now_ms, clock_timestamp()
+FROM (SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) AS now_ms) AS clock,
+     unnest(CAST(:tenants AS uuid[])) AS asked (tenant_id)
+ORDER BY tenant_id
+ON CONFLICT (tenant_id, owner) DO UPDATE SET used_at = excluded.used_at
+RETURNING tenant_id, fence
+""")
+_PRUNE: Final = text("""
+DELETE FROM flushes
+WHERE tenant_id = ANY(CAST(:tenants AS uuid[])) AND owner = :owner
+  AND number < (
+      SELECT least_needed FROM unnest(CAST(:tenants AS uuid[]), CAST(:needed AS bigint[]))
+      AS of_tenant (id, least_needed) WHERE of_tenant.id = flushes.tenant_id
+  )
+""")
+_REMOVE_LEFT: Final = text("""
+WITH left_behind AS (
+    DELETE FROM writers
+    WHERE used_at < clock_timestamp() - make_interval(secs => CAST(:silent_s AS integer))
+      AND NOT EXISTS (
+          SELECT FROM responses
+          WHERE responses.tenant_id = writers.tenant_id AND responses.owner = writers.owner
+            AND responses.status IN ('queued', 'in_progress')
+      )
+    RETURNING tenant_id, owner
+)
+DELETE FROM flushes USING left_behind
+WHERE flushes.tenant_id = left_behind.tenant_id AND flushes.owner = left_behind.owner
+""")
+
+
+async def add(
+    connection: Connection, owner: str, fence: int, parcels: Sequence[Parcel]
+) -> int | None:
+    """Add parcels of one tenant as one row; its number. None: the fence is another by now."""
+    row = {
+        "tenant": parcels[0].claim.tenant_id,
+        "owner": owner,
+        "fence": fence,
+        "members": b"".join(_members(parcels)),
+        "entries": b"".join([parcel.entries for parcel in parcels]),
+    }
+    number: int | None = await connection.scalar(_ADD, row)
+    return number
+
+
+def _members(parcels: Iterable[Parcel]) -> Iterator[bytes]:
+    pack, place = _MEMBER.pack, 0
+    for parcel in parcels:
+        claim, size = parcel.claim, len(parcel.entries)
+        first, count = parcel.first_entry, parcel.count
+        yield pack(claim.uuid.bytes, claim.epoch, first, count, place, size)
+        place += size
+
+
+def parts(members: bytes, entries: bytes) -> Iterator[tuple[bytes, int, LogRow]]:
+    """Id, epoch and entries of each member."""
+    for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
+        yield uuid, epoch, LogRow(first_entry, count, entries[place : place + size])
+
+
+def part_of(uuid: UUID, members: bytes, entries: bytes) -> tuple[int, LogRow] | None:
+    """Epoch and entries of one of them, if it is one: most are not even looked at."""
+    at = members.find(uuid.bytes)
+    while at > 0 and at % _MEMBER.size:
+        at = members.find(uuid.bytes, at + 1)
+    if at < 0:
+        return None
+    _, epoch, first_entry, count, place, size = _MEMBER.unpack_from(members, at)
+    return epoch, LogRow(first_entry, count, entries[place : place + size])
+
+
+async def fences(
+    database: Database, owner: str, tenants: Collection[TenantId]
+) -> dict[TenantId, int]:
+    """Those of `owner` for these tenants, as they are now; made where there was none."""
+    async with database.runs_transaction() as connection:
+        return await _fences(connection, owner, tenants)
+
+
+async def _fences(
+    connection: Connection, owner: str, tenants: Collection[TenantId]
+) -> dict[TenantId, int]:
+    found = await connection.execute(_FENCES, {"tenants": sorted(tenants), "owner": owner})
+    return {TenantId(tenant_id): fence for tenant_id, fence in found}
+
+
+async def adopt(
+    database: Database, owner: str, tenants: Collection[TenantId], *, but: Collection[UUID]
+) -> dict[TenantId, int]:
+    """Settle all that `owner` has in flushes for these tenants, `but` some; its fences then."""
+    asked = {"tenants": sorted(tenants), "owner": owner, "but": list(but)}
+    async with database.runs_transaction() as connection:
+        held = await connection.execute(_HELD, asked)
+        await settle(connection, list(map(taken, held)))
+        return await _fences(connection, owner, tenants)
+
+
+async def settle(connection: Connection, responses: Sequence[Taken]) -> dict[UUID, int]:
+    """Move what flushes have of these responses into their logs, and cut their owners off.
+
+    Returns the heads that have moved. Heads are locked by the caller, who has the next word: until
+    its transaction ends nothing is added to these logs, and later only by who knows of it.
+    """
+    if not responses:
+        return {}
+    of_them = {
+        "tenants": [one.tenant_id for one in responses],
+        "owners": [one.owner for one in responses],
+    }
+    cut_off = (await connection.execute(_CUT_OFF, of_them)).all()
+    if not cut_off:
+        return {}
+    tenants, owners = zip(*cut_off, strict=True)
+    rows = await connection.execute(_ROWS, {"tenants": tenants, "owners": owners})
+    pieces = _pieces(responses, rows)
+    if pieces:
+        await connection.execute(_SETTLE, _columns(pieces))
+    return {one.uuid: piece.first_entry + piece.count for one, piece in pieces}
+
+
+def _pieces(responses: Sequence[Taken], rows: Iterable[Row]) -> list[tuple[Taken, LogRow]]:
+    """What is not in the logs of these yet, one row for each that has any."""
+    wanted = {(one.tenant_id, one.owner, one.uuid.bytes, one.epoch): one for one in responses}
+    found: dict[tuple[object, ...], list[LogRow]] = {key: [] for key in wanted}
+    for tenant_id, owner, members, entries in rows:
+        for uuid, epoch, part in parts(members, entries):
+            key = (tenant_id, owner, uuid, epoch)
+            if key in found and part.first_entry >= wanted[key].next_entry:
+                found[key].append(part)
+    return [(one, joined(found[key])) for key, one in wanted.items() if found[key]]
+
+
+def _columns(pieces: Sequence[tuple[Taken, LogRow]]) -> dict[str, list[object]]:
+    return {
+        "tenants": [one.tenant_id for one, _ in pieces],
+        "responses": [one.uuid for one, _ in pieces],
+        "epochs": [one.epoch for one, _ in pieces],
+        "days": [one.day for one, _ in pieces],
+        "firsts": [piece.first_entry for _, piece in pieces],
+        "counts": [piece.count for _, piece in pieces],
+        "entries": [piece.entries for _, piece in pieces],
+    }
+
+
+def joined(parts: Sequence[LogRow]) -> LogRow:
+    """Parts of one process, which follow on each other, as one row. Not for none."""
+    first = parts[0]
+    entries = first.entries + b"".join([part.entries[1:] for part in parts[1:]])
+    return LogRow(first.first_entry, sum(part.count for part in parts), entries)
+
+
+async def settle_one(connection: Connection, tenant_id: TenantId, uuid: UUID) -> int | None:
+    """The same for one response, whoever has it; its head, if that has moved."""
+    held = await connection.execute(_ONE, {"tenant": tenant_id, "id": uuid})
+    return (await settle(connection, list(map(taken, held)))).get(uuid)
+
+
+def taken(row: Row) -> Taken:
+    """Tenant, id, owner, epoch, next entry and day of a response."""
+    tenant_id, *others = row
+    return Taken(TenantId(tenant_id), *others)
+
+
+async def erase(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None:
+    """Forget what flushes have of a response that was deleted in this transaction."""
+    of_it = {"tenant": tenant_id, "id": uuid.bytes}
+    for row in await connection.execute(_OF_ONE, of_it):
+        members, entries = _without(uuid, row.members, row.entries)
+        of_row = {"tenant": tenant_id, "owner": row.owner, "number": row.number}
+        await connection.execute(_REPLACE, of_row | {"members": members, "entries": entries})
+
+
+def _without(uuid: UUID, members: bytes, entries: bytes) -> tuple[bytes, bytes]:
+    """The others stay where they are: it becomes zeros, id and entries."""
+    kept, left = [], bytearray(entries)
+    for member in _MEMBER.iter_unpack(members):
+        *_, place, size = member
+        is_it = member[0] == uuid.bytes
+        if is_it:
+            left[place : place + size] = bytes(size)
+        kept.append(_MEMBER.pack(bytes(16) if is_it else member[0], *member[1:]))
+    return b"".join(kept), bytes(left)
+
+
+async def prune(database: Database, owner: str, needed: Mapping[TenantId, int]) -> None:
+    """Remove the rows of `owner` with smaller numbers than are `needed`, tenant by tenant."""
+    numbers = {"tenants": list(needed), "needed": list(needed.values())}
+    async with database.runs_transaction(durable=False) as connection:
+        await connection.execute(_PRUNE, numbers | {"owner": owner})
+
+
+async def remove_left(database: Database, *, silent_s: int) -> int:
+    """Remove what owners have left behind that were silent for so long; how many rows.
+
+    All of it is settled: nothing that runs is theirs.
+    """
+    async with database.runs_transaction() as connection:
+        return (await connection.execute(_REMOVE_LEFT, {"silent_s": silent_s})).rowcount
+
+
+async def read(
+    database: Database,
+    tenant_id: TenantId,
+    uuid: UUID,
+    day: date,
+    *,
+    from_entry: int = 0,
+    bytes_max: int,
+) -> list[LogRow]:
+    """Rows of a log as `events.read` has them, then what only flushes have, as one.
+
+    Before that is a gap when not everything was read; and some may be read twice.
+    """
+    async with database.transaction(tenant_id) as connection:
+        # In this order, because what is settled in between would be missed in the other.
+        tail = _tail(uuid, await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid}))
+        rows = await events.rows(
+            connection, tenant_id, uuid, day, from_entry=from_entry, bytes_max=bytes_max
+        )
+        return rows + tail
+
+
+def _tail(uuid: UUID, rows: Iterable[Row]) -> list[LogRow]:
+    found = []
+    for row in rows:
+        epoch, part = part_of(uuid, row.members, row.entries) or (None, None)
+        if part is not None and epoch == row.epoch and part.first_entry >= row.next_entry:
+            found.append(part)
+    return [joined(found)] if found else []

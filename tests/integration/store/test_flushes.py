@@ -1,0 +1,234 @@
+"""Flushes are part of logs: for readers, takers, enders and erasers; and the fence holds."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import text
+
+from gateway.log import Queued, Tokens, pack, unpack
+from gateway.store import claims, endings, events, flushes, followed, responses
+from gateway.store.claims import Claim
+from gateway.store.events import LogRow, Parcel, day_of
+from tests.fakes.stored import CREATED, TERMS, durable_response, finished, last_row, let_time_pass
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from gateway.log import Entry
+    from gateway.store.endings import FinishedResponse
+    from gateway.store.engine import Database
+    from gateway.store.responses import StoredResponse
+    from gateway.tenancy import TenantId
+
+DAY = day_of(CREATED)
+SAID = [Tokens((number,)) for number in range(1, 10)]
+
+
+class Owner:
+    """A process that writes for one tenant, flush by flush."""
+
+    def __init__(self, database: Database, tenant: TenantId, name: str = "here") -> None:
+        self.database = database
+        self.tenant = tenant
+        self.name = name
+        self.fence = 0
+
+    async def begin(self) -> UUID:
+        new = durable_response(owner=self.name)
+        await responses.insert(self.database, self.tenant, new)
+        fences = await flushes.fences(self.database, self.name, [self.tenant])
+        self.fence = fences[self.tenant]
+        return new.uuid
+
+    async def flush(self, *said: tuple[UUID, int, int], epoch: int = 1) -> int | None:
+        """Entries of responses: from this number, before that one."""
+        parcels = [
+            Parcel(Claim(self.tenant, uuid, epoch), DAY, start, stop - start, packed(start, stop))
+            for uuid, start, stop in said
+        ]
+        async with self.database.runs_transaction() as connection:
+            return await flushes.add(connection, self.name, self.fence, parcels)
+
+    async def log(self, uuid: UUID) -> list[Entry]:
+        rows = await flushes.read(self.database, self.tenant, uuid, DAY, bytes_max=10**6)
+        return [entry for row in rows for entry in unpack(row.entries)]
+
+    async def flushed(self) -> bytes:
+        """All that flushes hold."""
+        async with self.database.runs_transaction() as connection:
+            rows = await connection.execute(text("SELECT members, entries FROM flushes"))
+            return b"".join([row.members + row.entries for row in rows])
+
+
+def packed(start: int, stop: int) -> bytes:
+    return pack(SAID[start - 1 : stop - 1])
+
+
+@pytest.fixture
+def owner(database: Database, tenant: TenantId) -> Owner:
+    return Owner(database, tenant)
+
+
+async def test_flushes_are_read_after_what_is_in_the_log(owner: Owner) -> None:
+    one, other = await owner.begin(), await owner.begin()
+    assert await owner.flush((one, 1, 3), (other, 1, 2))
+    assert await owner.flush((one, 3, 4))
+    assert await owner.log(one) == [Queued(), *SAID[:3]]
+    assert await owner.log(other) == [Queued(), *SAID[:1]]
+
+
+async def test_what_was_settled_by_its_owner_is_read_once(owner: Owner) -> None:
+    one = await owner.begin()
+    await owner.flush((one, 1, 3))
+    parcel = Parcel(Claim(owner.tenant, one, 1), DAY, 1, 3, packed(1, 4))
+    assert await events.append(owner.database, [parcel]) == {one}
+    await owner.flush((one, 4, 5))
+    assert await owner.log(one) == [Queued(), *SAID[:4]]
+
+
+async def test_whoever_takes_a_response_over_has_all_and_its_owner_adds_nothing(
+    owner: Owner,
+) -> None:
+    one, other = await owner.begin(), await owner.begin()
+    await owner.flush((one, 1, 3), (other, 1, 2))
+    await owner.flush((one, 3, 5))
+    await let_time_pass(owner.database, owner.tenant, seconds=TERMS.lease_s + 1)
+    kept = Claim(owner.tenant, other, 1)
+    await claims.heartbeat(owner.database, "here", [kept], lease_s=TERMS.lease_s)
+    (run,) = await claims.claim(owner.database, "there", TERMS, limit=9, take_over=True)
+    assert (run.claim.uuid, run.next_entry) == (one, 5)
+    rows = await events.read(owner.database, owner.tenant, one, DAY, bytes_max=10**6)
+    assert rows == [LogRow(0, 5, pack([Queued(), *SAID[:4]]))]
+    assert await owner.flush((one, 5, 6)) is None
+    assert await owner.flush((other, 2, 3)) is None
+    assert await owner.log(one) == [Queued(), *SAID[:4]]
+    assert await owner.log(other) == [Queued(), *SAID[:1]]
+
+
+async def test_a_takeover_waits_for_a_flush_that_is_under_way_and_sees_it(owner: Owner) -> None:
+    one = await owner.begin()
+    await let_time_pass(owner.database, owner.tenant, seconds=TERMS.lease_s + 1)
+    parcel = Parcel(Claim(owner.tenant, one, 1), DAY, 1, 2, packed(1, 3))
+    async with asyncio.TaskGroup() as group, owner.database.runs_transaction() as connection:
+        await flushes.add(connection, owner.name, owner.fence, [parcel])
+        taking = group.create_task(
+            claims.claim(owner.database, "there", TERMS, limit=9, take_over=True)
+        )
+        await until_somebody_waits(owner.database)
+    (run,) = taking.result()
+    assert run.next_entry == 3
+
+
+async def test_a_flush_waits_for_a_takeover_that_is_under_way_and_is_refused(
+    owner: Owner,
+) -> None:
+    one = await owner.begin()
+    async with (
+        asyncio.TaskGroup() as group,
+        owner.database.transaction(owner.tenant) as connection,
+    ):
+        await flushes.settle_one(connection, owner.tenant, one)
+        flushing = group.create_task(owner.flush((one, 1, 2)))
+        await until_somebody_waits(owner.database)
+    assert flushing.result() is None
+
+
+async def until_somebody_waits(database: Database) -> None:
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    while True:
+        async with database.owner_transaction() as connection:
+            if await connection.scalar(waiting):
+                return
+
+
+async def test_an_end_by_another_gets_what_was_flushed(owner: Owner) -> None:
+    one = await owner.begin()
+    await owner.flush((one, 1, 3))
+
+    async def end(stored: StoredResponse, log: list[LogRow]) -> FinishedResponse:
+        assert stored.next_entry == 3
+        assert [entry for row in log for entry in unpack(row.entries)] == [Queued(), *SAID[:2]]
+        return replace(finished(one), entries=last_row(3))
+
+    ended = await endings.conclude(owner.database, owner.tenant, one, end)
+    assert ended is not None
+    assert ended.is_terminal
+    assert await owner.flush((one, 3, 4)) is None
+
+
+async def test_what_is_released_is_all_in_its_log(owner: Owner) -> None:
+    one = await owner.begin()
+    await owner.flush((one, 1, 4))
+    await claims.release(owner.database, [Claim(owner.tenant, one, 1)])
+    rows = await events.read(owner.database, owner.tenant, one, DAY, bytes_max=10**6)
+    assert rows == [LogRow(0, 4, pack([Queued(), *SAID[:3]]))]
+    (run,) = await claims.claim(owner.database, "there", TERMS, limit=9, take_over=False)
+    assert run.next_entry == 4
+
+
+async def test_nothing_is_left_of_a_deleted_response(owner: Owner) -> None:
+    one, other = await owner.begin(), await owner.begin()
+    await owner.flush((one, 1, 3), (other, 1, 2))
+    await owner.flush((other, 2, 3), (one, 3, 4))
+    assert await responses.delete(owner.database, owner.tenant, one)
+    flushed = await owner.flushed()
+    assert one.bytes not in flushed
+    assert packed(3, 4)[1:] not in flushed
+    assert await owner.log(other) == [Queued(), *SAID[:2]]
+    assert await owner.flush((one, 4, 5)) is None
+
+
+async def test_flushes_of_another_tenant_are_not_touched(
+    owner: Owner, other_tenant: TenantId
+) -> None:
+    foreign = Owner(owner.database, other_tenant)
+    one, theirs = await owner.begin(), await foreign.begin()
+    await owner.flush((one, 1, 2))
+    await foreign.flush((theirs, 1, 3))
+    await responses.delete(owner.database, owner.tenant, one)
+    assert await foreign.flush((theirs, 3, 4))
+    assert await foreign.log(theirs) == [Queued(), *SAID[:3]]
+
+
+async def test_adopting_settles_all_but_what_is_about_to_end(owner: Owner) -> None:
+    one, ending = await owner.begin(), await owner.begin()
+    await owner.flush((one, 1, 3), (ending, 1, 2))
+    before = owner.fence
+    fences = await flushes.adopt(owner.database, "here", [owner.tenant], but=[ending])
+    assert fences[owner.tenant] > before
+    heads = await claims.heads(owner.database, [(owner.tenant, one), (owner.tenant, ending)])
+    assert (heads[one].next_entry, heads[ending].next_entry) == (3, 1)
+    assert await owner.log(ending) == [Queued(), *SAID[:1]]
+
+
+async def test_flushes_go_when_they_are_not_needed_or_their_owner_left(owner: Owner) -> None:
+    one = await owner.begin()
+    numbers = [await owner.flush((one, number, number + 1)) for number in range(1, 5)]
+    assert numbers[2] is not None
+    await flushes.prune(owner.database, "here", {owner.tenant: numbers[2]})
+    assert (await owner.flushed()).count(one.bytes) == 2
+    assert await flushes.remove_left(owner.database, silent_s=-1) == 0
+    assert await responses.delete(owner.database, owner.tenant, one)
+    assert await flushes.remove_left(owner.database, silent_s=3600) == 0
+    assert await flushes.remove_left(owner.database, silent_s=-1) == 2
+    assert await owner.flush((one, 5, 6)) is None
+    fence, _ = owner.fence, await owner.begin()
+    assert owner.fence > fence
+
+
+async def test_a_look_brings_heads_and_what_is_new(owner: Owner) -> None:
+    one = await owner.begin()
+    seen: followed.Seen = {}
+    await owner.flush((one, 1, 2))
+    asked = [(owner.tenant, one)]
+    first = await followed.look(owner.database, asked, seen)
+    assert first.heads[one].next_entry == 1
+    assert first.parts == [(one.bytes, 1, LogRow(1, 1, packed(1, 2)))]
+    assert (await followed.look(owner.database, asked, seen)).parts == []
+    await owner.flush((one, 2, 4))
+    again = await followed.look(owner.database, asked, seen)
+    assert again.parts == [(one.bytes, 1, LogRow(2, 2, packed(2, 4)))]
