@@ -123,9 +123,8 @@ class Process:
         _keep_pauses_short()
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [
-                    group.create_task(helper()) for helper in (base.pool.run, *replica.helpers)
-                ]
+                running = (base.pool.run, self.access.run, *replica.helpers)
+                helpers = [group.create_task(helper()) for helper in running]
                 try:
                     yield
                 finally:

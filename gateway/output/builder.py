@@ -78,6 +78,7 @@ class Builder:
         self._rules = rules
         self._seal = seal
         self._echo = head.spelled
+        self._ended = b""
         self._outcome = Outcome("queued" if head.background else "in_progress")
         self._sequence_number = 0
         self._segment: SegmentStarted | None = None
@@ -199,7 +200,8 @@ class Builder:
             if event_type == ERROR_EVENT:
                 events.append(self._emit(ERROR_EVENT, _error_fields(outcome.error or {})))
             else:
-                events.append(self._show(event_type, self._encoded(self.output)))
+                self._ended = self._encoded(self.output)
+                events.append(self._show(event_type, self._ended))
         return events
 
     def response(self) -> dict[str, Any]:
@@ -208,7 +210,7 @@ class Builder:
 
     def encoded_response(self) -> bytes:
         """The same as JSON."""
-        return self._encoded(self._items())
+        return self._ended or self._encoded(self._items())
 
     def _items(self) -> list[dict[str, Any]]:
         unfinished = [self._item.body()] if self._item else []

@@ -50,6 +50,7 @@ _PARAMETERS: Final = frozenset({
 })  # fmt: skip
 """They hold nothing that a user wrote: how long a request takes must not tell what another said."""
 _TEXTS: Final = frozenset({"input", "instructions"})
+_COMMON: Final = _PARAMETERS | _TEXTS
 _PLAIN_KEYS: Final = {"role", "content"}
 _ANY_TEXT: Final = "-"
 
@@ -59,26 +60,35 @@ def alike(document: dict[str, Any], limits: InputLimits) -> CreateResponse | Non
 
     That is one with other parameters, with other input than messages of text, or with a mistake.
     """
-    messages, instructions = _messages(document.get("input"), limits), document.get("instructions")
-    if messages is None or not _is_text(instructions or "", limits):
+    if not _COMMON.issuperset(document):
+        return None
+    texts = _texts(document, limits)
+    if texts is None:
         return None
     kind = {name: value for name, value in document.items() if name not in _TEXTS}
-    if not _PARAMETERS.issuperset(kind):
-        return None
     try:
         common = common_of(orjson.dumps(kind))
     except (InvalidRequest, ValidationError, TypeError):
         return None
-    if common is None:
-        return None
-    if instructions is None:
-        return changed(common, input=messages)
-    return changed(common, input=messages, instructions=instructions)
+    return None if common is None else changed(common, **texts)
 
 
 def is_like(request: CreateResponse, other: CreateResponse) -> bool:
     """The two differ in their texts alone, and in what of them has no meaning."""
     return bool(_common_fields(request.__dict__) == _common_fields(other.__dict__))
+
+
+def _texts(document: dict[str, Any], limits: InputLimits) -> dict[str, Any] | None:
+    """The fields that hold them; None where there are others than `_messages` knows."""
+    messages = _messages(document.get("input"), limits)
+    if messages is None:
+        return None
+    instructions = document.get("instructions")
+    if instructions is None:
+        return {"input": messages}
+    if not _is_text(instructions, limits):
+        return None
+    return {"input": messages, "instructions": instructions}
 
 
 def _is_text(value: object, limits: InputLimits) -> bool:

@@ -31,6 +31,11 @@ class Deltas(Sequence[Event]):
         self.sequence_number = sequence_number
         self.texts = texts
 
+    @property
+    def last_number(self) -> int:
+        """The sequence number of the last; of an empty run, that before its first."""
+        return self.sequence_number + len(self.texts) - 1
+
     def part(self, start: int, stop: int) -> Deltas:
         """Those from one place up to another."""
         return Deltas(self.pattern, self.sequence_number + start, self.texts[start:stop])

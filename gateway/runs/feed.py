@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.errors import StoreUnavailable
 from gateway.log import Singles, portions
+from gateway.protocol.deltas import Deltas
 from gateway.protocol.showing import play_batches
 from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
 from gateway.store.events import day_of
@@ -214,15 +215,19 @@ class Feed:
 
     async def _events(self, place: _Place) -> AsyncGenerator[list[Event], None]:
         while not place.is_over:
-            live = self._lives.get(place.uuid)
-            source = self._from_rows(place) if live is None else self._from_live(place, live)
-            async with aclosing(source) as batches:
+            async with aclosing(self._source(place)) as batches:
                 async for batch in batches:
                     yield batch
             if place.is_gone:
                 return
         if not place.is_ended:
             yield []
+
+    def _source(self, place: _Place) -> AsyncGenerator[list[Event], None]:
+        live = self._lives.get(place.uuid)
+        if live is not None:
+            return self._from_live(place, live)
+        return self._from_beginning(place) if place.beginning else self._from_rows(place)
 
     async def _from_live(self, place: _Place, live: LiveLog) -> AsyncGenerator[list[Event], None]:
         """Events of a live log, until the end, or until the response goes elsewhere.
@@ -248,16 +253,16 @@ class Feed:
         place.pass_by(wanted)
         return show(wanted)
 
-    async def _from_rows(self, place: _Place) -> AsyncGenerator[list[Event], None]:
-        """Events of rows, until the end, or until the response is generated here."""
+    async def _from_beginning(self, place: _Place) -> AsyncGenerator[list[Event], None]:
+        """Events of the rows that were read before: of a log that ends there no tail is watched."""
         beginning, place.beginning = place.beginning, ()
         async with aclosing(self._fold(place, beginning)) as batches:
             async for batch in batches:
                 yield batch
-        if place.fold.is_finished:
-            # What was all there when it was first read needs no watching.
-            place.is_over = True
-            return
+        place.is_over = place.fold.is_finished
+
+    async def _from_rows(self, place: _Place) -> AsyncGenerator[list[Event], None]:
+        """Events of rows, until the end, or until the response is generated here."""
         with self._tails.watch(place.tenant_id, place.uuid) as tail:
             while True:
                 before = place.next_entry
@@ -357,6 +362,9 @@ class _Place:
 
     def pass_by(self, events: Sequence[Event]) -> None:
         """The stream has these now."""
+        if isinstance(events, Deltas):
+            self.after = events.last_number
+            return
         self.after = events[-1].sequence_number
         self.is_ended = events[-1].is_terminal
 
@@ -371,6 +379,8 @@ class _Place:
 
     def wanted(self, events: Sequence[Event]) -> Sequence[Event]:
         """Those of some events, in order, that the stream has not had."""
+        if isinstance(events, Deltas) and events.sequence_number > self.after:
+            return events  # without making an event of any
         if not events or events[-1].sequence_number <= self.after:
             return []
         if events[0].sequence_number > self.after:

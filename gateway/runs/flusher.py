@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from datetime import date
     from uuid import UUID
 
-    from gateway.store.claims import Claim, Head
+    from gateway.store.claims import Head
     from gateway.store.engine import Database
+    from gateway.store.events import Right
     from gateway.tenancy import TenantId
 
 SETTLE_INTERVAL_S: Final = 1.0
@@ -47,7 +48,7 @@ class _Track:
         *("is_ending", "is_over", "is_proven"),
     )
 
-    def __init__(self, claim: Claim, day: date, first_entry: int) -> None:
+    def __init__(self, claim: Right, day: date, first_entry: int) -> None:
         self.claim = claim
         self.day = day
         self.is_ending = self.is_over = False
@@ -60,7 +61,7 @@ class _Track:
         self.count = self.since = 0
         self.entries = bytearray()
 
-    def goes_on_with(self, claim: Claim, first_entry: int) -> bool:
+    def goes_on_with(self, claim: Right, first_entry: int) -> bool:
         """Is this the next entry under the same claim?"""
         if first_entry != self.first_entry + self.count:
             return False
@@ -126,7 +127,7 @@ class Flusher:
             await self._ascertain(())
             return await claims.heads(self._database, asked)
 
-    async def whole(self, claim: Claim, row: LogRow) -> LogRow:
+    async def whole(self, claim: Right, row: LogRow) -> LogRow:
         """The row that ends a log, together with what flushes have of it.
 
         From here on it is left alone, until `goes_on` or `over` is called. Raises
@@ -140,20 +141,20 @@ class Flusher:
             track.is_ending = True
             return track.whole(row)
 
-    def goes_on(self, claim: Claim) -> None:
+    def goes_on(self, claim: Right) -> None:
         """It has not ended, for now."""
         track = self._track(claim)
         if track is not None:
             track.is_ending = track.is_proven = False
 
-    def over(self, claim: Claim) -> None:
+    def over(self, claim: Right) -> None:
         """Nobody here writes to it any more; what flushes have of it is settled all the same."""
         track = self._track(claim)
         if track is not None:
             track.is_ending = track.is_proven = False
             track.is_over = True
 
-    def _track(self, claim: Claim) -> _Track | None:
+    def _track(self, claim: Right) -> _Track | None:
         track = self._tracks.get(claim.uuid)
         return track if track is not None and track.claim == claim else None
 

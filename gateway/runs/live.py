@@ -244,7 +244,7 @@ class LiveLog:
             is_shown = show is not None and flow.show_to(count - folded, show)
         else:
             flow.shown = count - folded
-        self._shown = count
+        self._shown = folded + flow.shown
         self._shown_at = self._clock()
         if not is_shown:
             self.land()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     NewFoldFor = Callable[[ResponseHead], Callable[[], Fold]]
 
 
+QUEUED: Final = pack([Queued()])
+"""The log of a response that waits for its turn."""
+
+
 def begun(
     specification: RunSpecification, *, owner: str | None, lease_s: float | None
 ) -> NewResponse:
@@ -52,7 +56,9 @@ def accepted(
 ) -> NewResponse:
     """A durable response, with all that a replica needs to generate it; queued without `owner`."""
     if owner is None:
-        return _new(specification, **_lasting(specification), **_waiting(specification), idempotency=key)
+        return _new(
+            specification, **_lasting(specification), **_waiting(specification), idempotency=key
+        )
     lasting = _lasting(specification)
     return _new(specification, **lasting, idempotency=key, owner=owner, lease_s=lease_s)
 

@@ -13,7 +13,7 @@ import hmac
 import os
 import re
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Final
@@ -25,9 +25,11 @@ from gateway.errors import (
     InvalidRequest,
     ResourceNotFound,
     StoreConflict,
+    StoreError,
     StoreUnavailable,
 )
 from gateway.store import tenants
+from gateway.telemetry import EventLog
 from gateway.tenancy import ApiKey, Principal, Tenant, TenantId, TenantPolicy
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from gateway.tenancy import Dialect
 
 MARK_BYTES: Final = 32
+RENEWED_SHARE: Final = 0.5
+"""Of the time that a decision counts: when a request finds it older, the next one is looked for."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
 _HINT_LENGTH: Final = 4
@@ -57,6 +61,9 @@ _POLICY_BOUNDS: Final = {
 """The smallest and the largest value of each number in a tenant's policy."""
 
 
+_log = EventLog("gateway.access")
+
+
 @dataclass(frozen=True, slots=True)
 class TenantDetail:
     """A tenant with what was decided for it and what counts: that, or the setting."""
@@ -66,10 +73,13 @@ class TenantDetail:
     policy: TenantPolicy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Decision:
+    """`is_renewed`: somebody looks already for one that takes its place."""
+
     principal: Principal | None
     at: float
+    is_renewed: bool = False
 
 
 @dataclass(slots=True)
@@ -142,6 +152,8 @@ class Access:
         self._known = _Decisions(cache_keys_max)
         self._unknown = _Decisions(cache_keys_max)
         self._questions: dict[bytes, _Question] = {}
+        self._aging: deque[str] = deque()
+        self._has_aged = asyncio.Event()
 
     async def create_tenant(self, name: str) -> Tenant:
         """Raises `InvalidRequest` for a name that is taken or no name."""
@@ -232,9 +244,33 @@ class Access:
     def known(self, secret: str) -> Principal | None:
         """Whose key this is; None where `authenticate` has to be asked."""
         decision = self._known.get(self._mark(secret))
-        if decision is None or self._clock() - decision.at > self._cache_ttl_s:
+        if decision is None:
             return None
+        age_s = self._clock() - decision.at
+        if age_s > self._cache_ttl_s:
+            return None
+        if age_s > RENEWED_SHARE * self._cache_ttl_s and not decision.is_renewed:
+            decision.is_renewed = True
+            self._aging.append(secret)
+            self._has_aged.set()
         return decision.principal
+
+    async def run(self) -> None:
+        """Look again for keys that are in use before what is known of them is too old, so that none
+        of their requests has to wait for it. Runs until it is cancelled.
+        """
+        while True:
+            await self._has_aged.wait()
+            self._has_aged.clear()
+            while self._aging:
+                await self._renew(self._aging.popleft())
+
+    async def _renew(self, secret: str) -> None:
+        mark = self._mark(secret)
+        try:
+            await self._decided(secret, mark, self._clock(), self._known.get(mark))
+        except StoreError as error:
+            _log.warning("a key was not looked up again, its next request is", error=error)
 
     async def authenticate(self, secret: str) -> Principal:
         """Whose key this is.

@@ -7,7 +7,7 @@ its claim; anybody may conclude it, which takes the claim away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Integer, bindparam, func, or_, update
@@ -21,6 +21,7 @@ from gateway.store.tables import RUNNING, TERMINAL
 from gateway.store.tables import events as log
 from gateway.store.tables import responses as table
 from gateway.store.tables import usage as metered
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,7 +41,7 @@ ANSWERED: Final = frozenset({"completed", "incomplete"})
 """What is added to the conversation that it continues. Anything else leaves that as it was."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FinishedResponse:
     """A response that ends. `body` is the final `Response` object, byte for byte as it is shown.
 

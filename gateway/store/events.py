@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sqlalchemy import insert, text
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from uuid import UUID
 
-    from gateway.store.claims import Claim
     from gateway.store.engine import Database
     from gateway.store.execution import Connection
     from gateway.tenancy import TenantId
@@ -35,6 +34,19 @@ SHORT_ROWS_MIN: Final = 1000
 _UNBOUNDED: Final = 2**62
 
 
+class Right(Protocol):
+    """The right to write for a response: a `claims.Claim`."""
+
+    @property
+    def tenant_id(self) -> TenantId: ...
+
+    @property
+    def uuid(self) -> UUID: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """`count` entries of one response, packed: the next ones of its log, if its claim holds.
@@ -42,7 +54,7 @@ class Parcel:
     `first_entry` is the number of the first of them, `day` that of `day_of`.
     """
 
-    claim: Claim
+    claim: Right
     day: date
     first_entry: int
     count: int
@@ -241,7 +253,7 @@ async def rows(
     return [LogRow(*row) for row in await connection.execute(_READ, parameters)]
 
 
-async def add(connection: Connection, claim: Claim, created_at: datetime, row: LogRow) -> None:
+async def add(connection: Connection, claim: Right, created_at: datetime, row: LogRow) -> None:
     """A row of the log, inside a transaction of the caller's that has locked and moved the head."""
     await connection.execute(
         _ADD,

@@ -23,6 +23,7 @@ from gateway.store.engine import turn_to
 from gateway.store.events import LogRow, day_of
 from gateway.store.tables import TERMINAL, responses
 from gateway.store.tables import events as log
+from gateway.values import value
 
 if TYPE_CHECKING:
     from array import array
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NewResponse:
     """A response that is accepted. `request` is JSON: the echo that it is shown with.
 

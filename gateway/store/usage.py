@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.dialects.postgresql import insert
@@ -10,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.engine import turn_to
 from gateway.store.tables import usage
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ ON CONFLICT DO NOTHING
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class UsageLine:
     """What one response cost, and whom. Tokens are those of `TokenUsage`."""
 

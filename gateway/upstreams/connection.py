@@ -111,6 +111,7 @@ class Connection(asyncio.Protocol):
         WriteError or what `head` raises.
         """
         self._reader = reader = ResponseReader(self._limits.head_bytes_max)
+        self.deadline.clear()
         if self._transport is None or self._transport.is_closing():
             raise httpx2.WriteError("connection is closed")
         self._transport.write(data)
@@ -187,13 +188,17 @@ class Connection(asyncio.Protocol):
         """End the exchange: True if the connection is fit for another one, else it is aborted."""
         reader = self._current()
         self._listener = self._expecting = self._short = None
-        self.deadline.cancel()
+        self.deadline.clear()
         if reader.complete and reader.reusable and not reader.buffered and not self._writing_paused:
             self._reader = None
             if self.usable:
                 return True
         self.abort()
         return False
+
+    def rest(self, seconds: float) -> None:
+        """Nothing is asked for now; close the socket if that lasts for so long."""
+        self.deadline.set(seconds)
 
     def hang_up(self, why: str) -> None:
         """Break off what is going on: who waits for it gets a ReadError, after what came before."""
@@ -337,6 +342,9 @@ class Connection(asyncio.Protocol):
         return not self._expired
 
     def _expire(self) -> None:
+        if self._reader is None:
+            self.abort()
+            return
         self._expired = True
         self._end(httpx2.ReadTimeout("backend fell silent"))
         self.wake()

@@ -135,7 +135,7 @@ class OriginPool:
         self._ssl_context = ssl_context
         self._connecting = 0
         self._open: set[Connection] = set()
-        self._idle: dict[Connection, asyncio.TimerHandle] = {}  # the longest idle one first
+        self._idle: dict[Connection, None] = {}  # the longest idle one first
         self._closed = False
 
     async def deliver(
@@ -177,8 +177,7 @@ class OriginPool:
     def take_idle(self) -> Connection | None:
         """The connection that was used last, for it is the least likely to be closed soon."""
         while self._idle:
-            connection, expiry = self._idle.popitem()
-            expiry.cancel()
+            connection, _ = self._idle.popitem()
             if connection.usable:
                 return connection
         return None
@@ -213,10 +212,8 @@ class OriginPool:
         if len(self._idle) >= self._keep_alive.idle_max:
             connection.abort()
             return
-        loop = asyncio.get_running_loop()
-        self._idle[connection] = loop.call_later(
-            self._keep_alive.expiry_s, self._expire, connection
-        )
+        self._idle[connection] = None
+        connection.rest(self._keep_alive.expiry_s)
 
     async def aclose(self) -> None:
         self._closed = True
@@ -236,15 +233,9 @@ class OriginPool:
         )
         return connection
 
-    def _expire(self, connection: Connection) -> None:
-        if self._idle.pop(connection, None) is not None:
-            connection.abort()
-
     def _forget(self, connection: Connection) -> None:
         self._open.discard(connection)
-        expiry = self._idle.pop(connection, None)
-        if expiry is not None:
-            expiry.cancel()
+        self._idle.pop(connection, None)
 
 
 class ResponseBody(httpx2.AsyncByteStream):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import ClaimLost, StoreConflict
 from gateway.log import FOLD_VERSION
 from gateway.store.claims import Claim, ClaimedRun, Head, Terms
-from gateway.store.events import LogRow, Parcel, day_of
+from gateway.store.events import LogRow, Parcel, Right, day_of
 from gateway.store.tables import TERMINAL
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class ClaimTable:
                 row.owner, row.lease_until = None, self._clock()
                 row.attempts -= 1
 
-    def _held(self, claims: Iterable[Claim]) -> list[Row]:
+    def _held(self, claims: Iterable[Right]) -> list[Row]:
         """Rows in progress whose epoch is that of the claim."""
         found = [(claim, self._running.get(claim.uuid)) for claim in claims]
         return [

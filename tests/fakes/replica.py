@@ -110,6 +110,7 @@ class Habits:
     flush_wait_s: float = 5.0
     keeper_lease_s: float = LEASE_S
     heartbeat_s: float = 0.5
+    quiet_s: float = 0.1
 
 
 def _writer(database: Database, owner: str, metrics: Metrics) -> LogWriter:
@@ -184,7 +185,9 @@ class Replica:
             database,
             self.runs,
             self.keeper,
-            Appetite(habits.terms, 0.02, quiet_s=0.1, read_bytes_max=habits.read_bytes_max),
+            Appetite(
+                habits.terms, 0.02, quiet_s=habits.quiet_s, read_bytes_max=habits.read_bytes_max
+            ),
             owner=self.owner,
             metrics=self.metrics,
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 from sqlalchemy import text
+from typing_extensions import override
 
 from gateway.store import messages, responses
 from gateway.store.tables import APP_ROLE
@@ -26,8 +27,9 @@ from tests.fakes.replica import (
 from tests.fakes.stored import item, let_time_pass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
+    from gateway.generation import Listener, TokenRequest
     from gateway.protocol.events import Event
     from gateway.runs.specification import RunSpecification
     from gateway.store.engine import Database
@@ -81,13 +83,35 @@ async def begin_and_stall(one: Replica, tokens: Speaker) -> None:
         await running.durable.channel.settled()
 
 
+class Patient(Speaker):
+    """A backend that says nothing before it may."""
+
+    def __init__(self, script: str) -> None:
+        super().__init__(script)
+        self.may_speak = asyncio.Event()
+
+    @override
+    async def generate(
+        self,
+        request: TokenRequest,
+        listener: Listener,
+        *,
+        avoid: Collection[str] = (),
+        attempts_max: int | None = None,
+    ) -> None:
+        await self.may_speak.wait()
+        await super().generate(request, listener, avoid=avoid, attempts_max=attempts_max)
+
+
 async def test_a_queued_response_is_generated_and_kept(
     database: Database, tenant: TenantId
 ) -> None:
     spec = replace(background(tenant), added=(item("msg_in"),), inputs=1)
-    async with replica(database, Speaker(ANSWER)) as one:
+    tokens = Patient(ANSWER)
+    async with replica(database, tokens) as one:
         await accept(one, spec)
         assert not await one.scheduler.look()
+        tokens.may_speak.set()
         events = await hear(one, spec)
         await one.idle()
         assert one.lives.get(spec.head.uuid) is None
@@ -145,6 +169,26 @@ async def test_another_replica_goes_on_where_one_fell_silent(
     usage = (await body(database, spec))["usage"]
     assert isinstance(usage, dict)
     assert usage["output_tokens"] == len(script_ids(BEGINNING)) + len(script_ids(REST))
+
+
+async def test_a_lease_that_lapses_is_found_in_the_longest_rest(
+    database: Database, tenant: TenantId
+) -> None:
+    spec = background(tenant)
+    stalled, patient = Speaker(BEGINNING, silent=True), Habits(quiet_s=3600.0)
+    async with (
+        replica(database, stalled) as dead,
+        replica(database, Speaker(REST), patient) as alive,
+        asyncio.TaskGroup() as group,
+    ):
+        await accept(dead, spec)
+        await begin_and_stall(dead, stalled)
+        await let_time_pass(database, tenant, seconds=TERMS.lease_s - 0.3)
+        looking = group.create_task(alive.scheduler.run())
+        while (await load(database, spec)).status != "completed":
+            await alive.idle()
+        looking.cancel()
+    assert shown_text(await body(database, spec)) == "Hello there, friend"
 
 
 async def test_a_long_log_is_read_piece_by_piece(database: Database, tenant: TenantId) -> None:

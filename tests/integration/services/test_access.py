@@ -17,6 +17,7 @@ from gateway.errors import (
 from gateway.services.access import Access
 from gateway.store.tenants import OwnPolicy
 from gateway.tenancy import TenantPolicy
+from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
     from gateway.store.engine import Database
@@ -206,6 +207,51 @@ async def test_a_key_is_known_for_as_long_as_nobody_has_to_be_asked(
     await access.authenticate(secret)
     await access.disable_tenant("acme")
     assert access.known(secret) is None
+
+
+async def test_a_key_in_use_is_looked_up_again_before_its_requests_have_to_wait(
+    access: Access, clock: Clock
+) -> None:
+    secret = await new_secret(access)
+    principal = await access.authenticate(secret)
+    async with asyncio.TaskGroup() as group:
+        renewing = group.create_task(access.run())
+        for _ in range(3):
+            clock.now += 3.0
+            assert access.known(secret) == principal
+            await _looked_up(access, secret)
+            clock.now += 2.5
+            assert access.known(secret) == principal
+            clock.now -= 2.5
+        await access.disable_tenant("acme")
+        assert access.known(secret) is None
+        renewing.cancel()
+
+
+async def _looked_up(access: Access, secret: str) -> None:
+    """Wait for the look that is about to begin."""
+    await asyncio.sleep(0)
+    await access._questions[access._mark(secret)].over.wait()
+
+
+async def test_a_key_that_cannot_be_looked_up_again_is_asked_for_by_its_next_request(
+    access: Access, clock: Clock, postgres: PostgresServer, database_url: str
+) -> None:
+    secret = await new_secret(access)
+    principal = await access.authenticate(secret)
+    clock.now += 3.0
+    assert access.known(secret) == principal
+    access._forget()
+    await close_database(postgres, database_url)
+    async with asyncio.TaskGroup() as group:
+        with captured_logs() as logged:
+            renewing = group.create_task(access.run())
+            await _looked_up(access, secret)
+        await open_database(postgres, database_url)
+        assert access.known(secret) is None
+        assert await access.authenticate(secret) == principal
+        renewing.cancel()
+    assert logged[0]["event"] == "a key was not looked up again, its next request is"
 
 
 DEFAULTS = TenantPolicy(log_retention_s=7200, background_queued_max=5)

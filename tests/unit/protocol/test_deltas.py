@@ -32,6 +32,7 @@ def texts_of(events: Sequence[Event]) -> list[bytes]:
 def test_each_event_is_made_when_it_is_asked_for() -> None:
     deltas = Deltas(PATTERN, 7, TEXTS)
     assert len(deltas) == 3
+    assert deltas.last_number == 9
     assert list(deltas) == EVENTS
     assert texts_of(deltas) == texts_of(EVENTS)
     assert [deltas[at] for at in range(-3, 3)] == EVENTS + EVENTS
@@ -51,4 +52,6 @@ def test_a_part_is_a_run_of_its_own(start: int, stop: int) -> None:
 
 
 def test_a_run_of_none_is_empty() -> None:
-    assert not Deltas(PATTERN, 7, ())
+    none = Deltas(PATTERN, 7, ())
+    assert not none
+    assert none.last_number == 6

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FINAL = script_ids("<|channel|>final<|message|>")
 NEXT = script_ids("<|end|><|start|>assistant")
+EVENTS_MAX = 20
 POLICY = Steering(repeated_tokens_max=16)
 TEXT = script_ids('the sea, "and" so on\n') * 3
 LOOP = script_ids("a") * 30
@@ -105,8 +106,8 @@ class Scene:
 
     def __post_init__(self) -> None:
         spec = specification()
-        held, self.committed = self.puts is not None, 0
-        self.live = LiveLog(folds(spec.head, spec.rules), reader_events_max=20, held=held)
+        held, self.committed, self._is_late = self.puts is not None, 0, False
+        self.live = LiveLog(folds(spec.head, spec.rules), reader_events_max=EVENTS_MAX, held=held)
         self.journal = Held(self.live, self.puts or repeat(True))
         self.pen = Pen(self.journal if held else MemoryJournal(self.live, None))
         self.pen.append(TurnStarted(10))
@@ -154,8 +155,13 @@ class Scene:
         self.seen.append(views[what % len(views)]())
 
     def note_progress(self) -> None:
-        """How far each reader is: the same at every step, where all keep up."""
-        self.seen.append([len(b"".join(reader.frames)) for reader in self.readers])
+        """How far each reader is: the same at every step, where all keep up, and no events were
+        forgotten.
+        """
+        behind = len(self.journal.entries) - self.committed
+        self._is_late = self._is_late or behind > EVENTS_MAX
+        if not self._is_late:
+            self.seen.append([len(b"".join(reader.frames)) for reader in self.readers])
 
     async def end(self) -> tuple[object, ...]:
         self.pen.append(TurnEnded(FinishReason.STOP))
@@ -260,8 +266,10 @@ LATE: list[tuple[int, Step]] = [
 )
 @example([TEXT] * 2, [1], [], SLOW, sse.plain, 0, [1], [True], True)
 @example([HALVES] * 2, [1], [], EAGER, sse.plain, 0, [1], [True, True, True, False], True)
-@example([TEXT] * 2, [1], [(30, 6), (50, "join")], EAGER, sse.plain, 0, [1], [True], False)
-@example([TEXT] * 2, [1], [(9, "leave"), (40, "join")], EAGER, sse.plain, 0, [1], [True], True)
+@example([TEXT] * 2, [1], [(30, 6), (50, "join")], EAGER, sse.plain, 0, [0, 0, 3], [True], False)
+@example(
+    [TEXT] * 2, [1], [(9, "leave"), (40, "join")], EAGER, sse.plain, 0, [0, 0, 3], [True], True
+)
 @example([TEXT] * 4, [1], [], EAGER, sse.plain, 0, [1] * 30 + [0] * 40 + [99], [True], True)
 @example([TEXT, [250_000], TEXT], [1], [], EAGER, sse.plain, 0, [1, 0], [True], True)
 def test_what_flows_is_shown_and_kept_as_if_it_had_been_folded_at_once(

@@ -313,3 +313,32 @@ def test_who_overhears_is_told_of_the_first_chunk_and_of_the_last(
         last = ("finish", len(led.chunks) - 1)
         wanted.insert(len(wanted) if last[1] else 1, last)
     assert told == wanted
+
+
+async def test_a_connection_that_is_given_back_serves_others_before_its_first_user_wakes() -> None:
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, ConnectionLimits(), lambda _: None)
+    connection.connection_made(Wire([], None, connection, stays=True))
+    released = loop.create_future()
+
+    async def first() -> None:
+        await connection.send(b"first", {})
+        exchange = Exchange(Heard(), reader_of(), Timeouts())
+        body = ResponseBody(connection, {}, lambda one: released.set_result(one.finish()))
+        exchange.goes_over(body)
+        await connection.head({"read": 60.0}, exchange)
+        await exchange.hear_out(body)
+
+    async def second() -> int:
+        assert await released, "it is fit for another request"
+        await connection.send(b"second", {})
+        return (await connection.head({"read": 60.0}))[0]
+
+    users = [loop.create_task(second()), loop.create_task(first())]
+    await asyncio.sleep(0)
+    connection.data_received(b"".join(turn([1])))
+    await users[1]
+    assert not users[0].done()
+    connection.data_received(STREAM_HEAD)
+    assert await users[0] == 200
+    connection.abort()
