@@ -67,23 +67,36 @@ def delta_writer(
     encode: Encode, pattern: DeltaPattern, write: Callable[[bytes], bool]
 ) -> ShowDelta | None:
     """Writes what `encode` makes of deltas; None for one whose frames are not known here."""
-    head = b"event: %b\ndata: %b" % (pattern.type.encode(), pattern.before)
-    between, behind = pattern.between, pattern.behind + b"\n\n"
-    middle = pattern.behind[:-1] + b',"obfuscation":"'
-    dumps, join = orjson.dumps, b"".join
+    if encode is plain:
+        return _plain_writer(pattern, write)
+    return _obfuscated_writer(pattern, write) if encode is obfuscated else None
 
-    def write_plain(number: int, text: str) -> bool:
-        return write(join((head, b"%d" % number, between, dumps(text), behind)))
 
-    def write_obfuscated(number: int, text: str) -> bool:
+def _plain_writer(pattern: DeltaPattern, write: Callable[[bytes], bool]) -> ShowDelta:
+    head, between, behind = _around(pattern), pattern.between, pattern.behind + b"\n\n"
+
+    def write_delta(number: int, text: str) -> bool:
+        return write(b"".join((head, b"%d" % number, between, orjson.dumps(text), behind)))
+
+    return write_delta
+
+
+def _obfuscated_writer(pattern: DeltaPattern, write: Callable[[bytes], bool]) -> ShowDelta:
+    head, between = _around(pattern), pattern.between
+    middle, end = pattern.behind[:-1] + b',"obfuscation":"', b'"}\n\n'
+
+    def write_delta(number: int, text: str) -> bool:
         start = number * _STRIDE % _STARTS
         padding = _POOL[start : start + PADDING_STEP - len(text) % PADDING_STEP]
-        number_ = b"%d" % number
-        return write(join((head, number_, between, dumps(text), middle, padding, b'"}\n\n')))
+        delta = orjson.dumps(text)
+        return write(b"".join((head, b"%d" % number, between, delta, middle, padding, end)))
 
-    if encode is plain:
-        return write_plain
-    return write_obfuscated if encode is obfuscated else None
+    return write_delta
+
+
+def _around(pattern: DeltaPattern) -> bytes:
+    """A frame up to its number."""
+    return (_heads.get(pattern.type) or _head(pattern.type)) + pattern.before
 
 
 def frame(event: Event, *, obfuscate: bool) -> bytes:

@@ -60,8 +60,10 @@ ENCODERS: Final[Mapping[Encode, EncodeRun]] = {sse.plain: plain, sse.obfuscated:
 
 def encoder(encode: Encode) -> EncodeRun | None:
     """How a client that is shown events like this is shown runs; None: each event by itself."""
-    known: object = encode
-    return known.run if isinstance(known, EncodesRuns) else ENCODERS.get(encode)
+    if (run := ENCODERS.get(encode)) is not None:
+        return run  # nearly always; to look at a protocol's members takes many times as long
+    other: object = encode
+    return other.run if isinstance(other, EncodesRuns) else None
 
 
 def _columns(deltas: Deltas) -> list[list[bytes]]:

@@ -253,7 +253,11 @@ class Answer:
             or not part
         ):
             return False
-        self._write(b"%x\r\n%b\r\n" % (len(part), part))
+        chunk = b"%x\r\n%b\r\n" % (len(part), part)
+        if self._head:
+            self._let_go(chunk)
+        else:
+            self.transport.write(chunk)
         return True
 
     def _write(self, data: bytes) -> None:

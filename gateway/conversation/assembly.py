@@ -95,6 +95,7 @@ def assemble(
     or an output without call.
     """
     known = {item.item_id for item in history}
+    give_way()
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, taken=known)
     # An unfinished call of the last response must not be run, so it cannot be answered either.
     whole = [item for item in history if item.complete or not item.is_call]

@@ -83,6 +83,7 @@ class Renderer:
     ) -> None:
         """`repeated_ids_max` bounds the ids of declarations that are kept, of four bytes each."""
         self._encode = vocabulary.encode
+        self._encode_packed = vocabulary.encode_packed
         self._schema_limits = schema_limits or SchemaLimits()
         self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
         self._repeated = RepeatedTexts(ids_max=repeated_ids_max)
@@ -189,7 +190,7 @@ class Renderer:
             ids.extend(self._encode(text))
             return
         for piece in paced(pieces(text)):
-            ids.extend(self._encode(piece))
+            ids.extend(self._encode_packed(piece))
 
     def _header(self, message: HarmonyMessage) -> list[int]:
         """What stands behind the author, as openai-harmony writes it."""

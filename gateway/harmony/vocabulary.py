@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from array import array
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
@@ -117,19 +118,22 @@ class Vocabulary:
         try:
             text.encode()  # tiktoken itself would put U+FFFD for a lone surrogate
             return self._encoding.encode(text, disallowed_special=())
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                "The input holds text that is not valid Unicode: half of a surrogate pair.",
-                code="invalid_value",
-                param="input",
-            ) from error
         except ValueError as error:
-            raise InvalidRequest(
-                "The input holds text that cannot be tokenised: an extremely long run of one kind "
-                "of character. Please shorten it.",
-                code="invalid_value",
-                param="input",
-            ) from error
+            raise _refusal(error) from error
+
+    def encode_packed(self, text: str) -> array[int]:
+        """The same, packed as it comes: to make a Python number of each of a hundred thousand ids
+        takes milliseconds in which nothing else can run.
+        """
+        try:
+            text.encode()
+            # The library's own way to these needs numpy.
+            made = self._encoding._core_bpe.encode_to_tiktoken_buffer(text, set())  # noqa: SLF001
+        except ValueError as error:
+            raise _refusal(error) from error
+        ids = array("I")
+        ids.frombytes(memoryview(made).cast("B"))
+        return ids
 
     def piece(self, token: int) -> bytes:
         """The bytes of a text id; empty for specials and for ids outside of the vocabulary."""
@@ -138,6 +142,17 @@ class Vocabulary:
     def decode(self, ids: list[int]) -> str:
         """The text of ids, markers left out; what is not UTF-8 becomes U+FFFD."""
         return b"".join(map(self.pieces.__getitem__, ids)).decode("utf-8", "replace")
+
+
+def _refusal(error: ValueError) -> InvalidRequest:
+    if isinstance(error, UnicodeEncodeError):
+        fault = "The input holds text that is not valid Unicode: half of a surrogate pair."
+    else:
+        fault = (
+            "The input holds text that cannot be tokenised: an extremely long run of one kind "
+            "of character. Please shorten it."
+        )
+    return InvalidRequest(fault, code="invalid_value", param="input")
 
 
 @cache

@@ -87,7 +87,7 @@ class Frames:
         if not request.kind or {*map(type, request.input)} != _MESSAGES:
             return None
         frame = self._kept(request.kind, model, policy)
-        return frame if frame is not None and is_like(request, frame.request) else None
+        return frame if is_like(request, frame.request) else None
 
 
 def frame_of(request: CreateResponse, model: Model, policy: TenantPolicy) -> Frame:
@@ -116,11 +116,10 @@ def frame_of(request: CreateResponse, model: Model, policy: TenantPolicy) -> Fra
     )
 
 
-def _frame_of_kind(kind: bytes, model: Model, policy: TenantPolicy) -> Frame | None:
-    """None for a kind that nobody knows any more. There is nothing to check for any."""
+def _frame_of_kind(kind: bytes, model: Model, policy: TenantPolicy) -> Frame:
+    """There is nothing to check for any kind."""
     common = common_of(kind)
-    if common is None:
-        return None
+    assert common is not None, "a request of this kind was read"
     frame = frame_of(common, model, policy)
     checker = Checker(frame.rules)
     checker.compile()

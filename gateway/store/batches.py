@@ -7,6 +7,7 @@ it apart again, which for a single row takes both of them several times as long 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import cache, cached_property
 from itertools import groupby
 from operator import itemgetter
@@ -132,7 +133,7 @@ class Batch:
 
 def _form(count: int) -> int | None:
     """For how many rows there is a form that has place for `count`; None: for none so many."""
-    return next((size for size in FORMS if size >= count), None)
+    return FORMS[bisect_left(FORMS, count)] if count <= FORMS[-1] else None
 
 
 def _converter(kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.engine import Database
-    from gateway.store.execution import Connection, Row
+    from gateway.store.execution import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,17 +367,10 @@ async def heads(
 
     What is in flushes just now counts for nothing: see `store.followed`.
     """
-    async with database.runs_transaction() as connection:
-        return await heads_of(connection, responses)
-
-
-async def heads_of(
-    connection: Connection, responses: Collection[tuple[TenantId, UUID]]
-) -> dict[UUID, Head]:
-    """The same inside a transaction of the caller's."""
     asked = {
         "tenants": [tenant_id for tenant_id, _ in responses],
         "responses": [uuid for _, uuid in responses],
     }
-    rows = await connection.execute(_HEADS, asked)
-    return {uuid: Head(epoch, next_entry, status) for uuid, epoch, next_entry, status in rows}
+    async with database.runs_transaction() as connection:
+        rows = await connection.execute(_HEADS, asked)
+        return {uuid: Head(epoch, next_entry, status) for uuid, epoch, next_entry, status in rows}

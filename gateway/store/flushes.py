@@ -20,7 +20,9 @@ first entry here, how many there are, where in `entries` they begin, and how man
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
@@ -109,6 +111,7 @@ _OF_ONE: Final = text("""
 SELECT owner, number, members, entries
 FROM flushes
 WHERE tenant_id = :tenant AND position(CAST(:id AS bytea) IN members) > 0
+ORDER BY owner, number
 FOR NO KEY UPDATE
 """)
 _REPLACE: Final = text("""
@@ -126,7 +129,8 @@ ORDER BY row.number
 _ONE: Final = text("""
 SELECT tenant_id, id, owner, epoch, next_entry, CAST(created_at AT TIME ZONE 'UTC' AS date)
 FROM responses
-WHERE tenant_id = :tenant AND id = :id AND status = 'in_progress' AND owner IS NOT NULL
+WHERE tenant_id = :tenant AND id = :id AND status = 'in_progress' AND durable
+  AND owner IS NOT NULL
 FOR NO KEY UPDATE
 """)
 _HELD: Final = text("""
@@ -263,14 +267,16 @@ async def settle(connection: Connection, responses: Sequence[Taken]) -> dict[UUI
 
 def _pieces(responses: Sequence[Taken], rows: Iterable[Row]) -> list[tuple[Taken, LogRow]]:
     """What is not in the logs of these yet, one row for each that has any."""
-    wanted = {(one.tenant_id, one.owner, one.uuid.bytes, one.epoch): one for one in responses}
-    found: dict[tuple[object, ...], list[LogRow]] = {key: [] for key in wanted}
+    by_owner: dict[tuple[UUID, str], list[tuple[Taken, list[LogRow]]]] = defaultdict(list)
+    for one in responses:
+        by_owner[one.tenant_id, one.owner].append((one, []))
     for tenant_id, owner, members, entries in rows:
-        for uuid, epoch, part in parts(members, entries):
-            key = (tenant_id, owner, uuid, epoch)
-            if key in found and part.first_entry >= wanted[key].next_entry:
-                found[key].append(part)
-    return [(one, joined(found[key])) for key, one in wanted.items() if found[key]]
+        for one, found in by_owner[tenant_id, owner]:
+            epoch, part = part_of(one.uuid, members, entries) or (None, None)
+            if part is not None and epoch == one.epoch and part.first_entry >= one.next_entry:
+                found.append(part)
+    of_all = chain.from_iterable(by_owner.values())
+    return [(one, joined(found)) for one, found in of_all if found]
 
 
 def _columns(pieces: Sequence[tuple[Taken, LogRow]]) -> dict[str, list[object]]:

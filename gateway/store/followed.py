@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
 
-from gateway.store import claims, flushes
+from gateway.store import flushes
+from gateway.store.claims import Head
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
     from uuid import UUID
 
-    from gateway.store.claims import Head
     from gateway.store.engine import Database
     from gateway.store.events import LogRow
     from gateway.tenancy import TenantId
@@ -33,22 +33,19 @@ class Look:
     parts: list[tuple[bytes, int, LogRow]]
 
 
+_HEADS: Final = text("""
+SELECT one.tenant_id, one.id, one.epoch, one.next_entry, one.status, one.owner
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:responses AS uuid[])) AS asked (tenant_id, id)
+JOIN responses AS one ON one.tenant_id = asked.tenant_id AND one.id = asked.id
+""")
 _NEW: Final = text("""
-WITH source AS (
-    SELECT DISTINCT one.tenant_id, one.owner
-    FROM unnest(CAST(:tenants AS uuid[]), CAST(:responses AS uuid[])) AS asked (tenant_id, id)
-    JOIN responses AS one ON one.tenant_id = asked.tenant_id AND one.id = asked.id
-    WHERE one.status = 'in_progress' AND one.owner IS NOT NULL
-)
 SELECT row.tenant_id, row.owner, row.number, row.members, row.entries
-FROM source
-LEFT JOIN unnest(CAST(:seen_tenants AS uuid[]), CAST(:seen_owners AS text[]),
-                 CAST(:seen_numbers AS bigint[])) AS seen (tenant_id, owner, number)
-    ON seen.tenant_id = source.tenant_id AND seen.owner = source.owner
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:owners AS text[]), CAST(:numbers AS bigint[]))
+     AS seen (tenant_id, owner, number)
 CROSS JOIN LATERAL (
     SELECT * FROM flushes
-    WHERE flushes.tenant_id = source.tenant_id AND flushes.owner = source.owner
-      AND flushes.number > coalesce(seen.number, 0)
+    WHERE flushes.tenant_id = seen.tenant_id AND flushes.owner = seen.owner
+      AND flushes.number > seen.number
     ORDER BY flushes.number
 ) AS row
 """)
@@ -62,15 +59,23 @@ async def look(database: Database, asked: Collection[tuple[TenantId, UUID]], see
     columns = {
         "tenants": [tenant_id for tenant_id, _ in asked],
         "responses": [uuid for _, uuid in asked],
-        "seen_tenants": [tenant_id for tenant_id, _ in seen],
-        "seen_owners": [owner for _, owner in seen],
-        "seen_numbers": list(seen.values()),
     }
     async with database.runs_transaction() as connection:
-        heads = await claims.heads_of(connection, asked)
-        rows = await connection.execute(_NEW, columns)
+        found = (await connection.execute(_HEADS, columns)).all()
+        owners = {(row.tenant_id, row.owner) for row in found if row.status == "in_progress"}
+        rows = await connection.execute(_NEW, _after(owners, seen))
+    heads = {row.id: Head(row.epoch, row.next_entry, row.status) for row in found}
     parts: list[tuple[bytes, int, LogRow]] = []
     for tenant_id, owner, number, members, entries in rows:
         parts += flushes.parts(members, entries)
         seen[tenant_id, owner] = number
     return Look(heads, parts)
+
+
+def _after(owners: Iterable[tuple[UUID, str | None]], seen: Seen) -> dict[str, list[object]]:
+    known = [(tenant_id, owner) for tenant_id, owner in owners if owner is not None]
+    return {
+        "tenants": [tenant_id for tenant_id, _ in known],
+        "owners": [owner for _, owner in known],
+        "numbers": [seen.get(one, 0) for one in known],
+    }

@@ -157,11 +157,12 @@ def _ids(values: bytes | None, lengths: bytes) -> Iterable[Any]:
     return _cut(unpack_ids(values), counts)
 
 
-def _cut(values: T, lengths: Iterable[int]) -> list[T | None]:
-    give_way()
+def _cut(values: T, lengths: Sequence[int]) -> list[T | None]:
     pieces: list[T | None] = []
     start = 0
-    for length in lengths:
+    for at, length in enumerate(lengths):
+        if at % ITEMS_AT_ONCE == 0:
+            give_way()
         if length == _NULL:
             pieces.append(None)
         else:

@@ -12,7 +12,7 @@ from gateway.upstreams.transport import HttptoolsTransport, spelled_head
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterable, Callable, Mapping
+    from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
 
     from gateway.upstreams.connection import BodyListener, ConnectionLimits, HttpTimeouts
     from gateway.upstreams.transport import Answer, KeepAlive, OriginPool, ResponseBody
@@ -63,26 +63,26 @@ class Post:
         self._head = b""
         self._origin: OriginPool | None = None
 
-    async def __call__(
+    def __call__(
         self,
         body: bytes,
         *,
         timeouts: HttpTimeouts,
         goes_over: Callable[[ResponseBody], None] | None = None,
         listener: BodyListener | None = None,
-    ) -> Answer:
+    ) -> Coroutine[object, object, Answer]:
         """The answer as `OriginPool.deliver` gives it. Raises `TransportError`."""
         if self._origin is None:
-            self._head = await self._new_head()
+            self._head = self._new_head()
             self._origin = self._client.transport.origin(self._url)
         message = b"%sContent-Length: %d\r\n\r\n%s" % (self._head, len(body), body)
-        return await self._origin.deliver(
+        return self._origin.deliver(
             message, timeouts=timeouts, goes_over=goes_over, listener=listener
         )
 
-    async def _new_head(self) -> bytes:
+    def _new_head(self) -> bytes:
         request = self._client.build_request("POST", self._url, headers=self._headers)
-        await _drop_other_headers(request)
+        _keep_allowed(request)
         return spelled_head(request)
 
 
@@ -111,5 +111,9 @@ async def read_body(parts: AsyncIterable[bytes], bytes_max: int) -> bytes:
 
 
 async def _drop_other_headers(request: httpx2.Request) -> None:
+    _keep_allowed(request)
+
+
+def _keep_allowed(request: httpx2.Request) -> None:
     for name in request.headers.keys() - HEADERS_ALLOWED:
         del request.headers[name]

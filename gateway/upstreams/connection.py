@@ -242,7 +242,7 @@ class Connection(asyncio.Protocol):
         if self._listener is not None:
             self._pour()
             if self._offer is not None:
-                self._consider(data)
+                self._consider(data, *self._offer)
             return
         if not self._reading_paused and reader.buffered > self._limits.buffer_bytes_max:
             self._pause_reading()
@@ -279,6 +279,7 @@ class Connection(asyncio.Protocol):
         return httpx2.ReadError("connection is closed")
 
     def _pour(self) -> None:
+        self._offer = None  # One that was made before is for another read.
         listener, reader = self._listener, self._reader
         if listener is None or reader is None or self._reading_paused:
             return
@@ -291,9 +292,7 @@ class Connection(asyncio.Protocol):
         elif self._error is not None:
             self._end(self._error)
 
-    def _consider(self, data: bytes) -> None:
-        assert self._offer is not None, "nobody asked"
-        (take, body), self._offer = self._offer, None
+    def _consider(self, data: bytes, take: TakeShort, body: bytes) -> None:
         if self._listener is not None and not self._reading_paused and is_one_chunk(data, body):
             self._short = take
 

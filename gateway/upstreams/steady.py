@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 from gateway.upstreams.frame_shape import JSON_STRING, is_utf8
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.generation import HearText, Listener
     from gateway.upstreams.completions import CompletionReader
     from gateway.upstreams.connection import Connection, TakeShort
@@ -65,7 +67,13 @@ class Shortcut:
         if shape is None or hear is None:
             return None
         if self._steady is None or self._steady.shape is not shape:
-            self._steady = SteadyReads(shape, self._reader, connection.deadline, self._stall_s)
+            self._steady = SteadyReads(
+                shape,
+                self._reader,
+                connection.deadline,
+                patience_s=self._stall_s,
+                clock=asyncio.get_running_loop().time,
+            )
         self._steady.hear = hear
         return self._steady.take
 
@@ -84,7 +92,13 @@ class SteadyReads:
     )
 
     def __init__(
-        self, shape: FrameShape, reader: CompletionReader, deadline: Deadline, patience_s: float
+        self,
+        shape: FrameShape,
+        reader: CompletionReader,
+        deadline: Deadline,
+        *,
+        patience_s: float,
+        clock: Callable[[], float],
     ) -> None:
         self.hear: HearText = _hear_nothing
         self.heard_at = -math.inf
@@ -97,7 +111,7 @@ class SteadyReads:
         self._reader = reader
         self._deadline = deadline
         self._patience_s = patience_s
-        self._clock = asyncio.get_running_loop().time
+        self._clock = clock
 
     def take(self, read: bytes) -> bool:
         """Have the id heard; False: it was not, and the read goes the general way.

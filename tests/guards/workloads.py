@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
@@ -15,10 +16,14 @@ from gateway.harmony.parsing import Parser
 from gateway.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, Vocabulary
 from gateway.log import Tokens, TurnStarted
 from gateway.output.fold import Fold, Framing
+from gateway.runs.flow import Flow
 from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.deadline import Deadline
+from gateway.upstreams.steady import SteadyReads
 from tests.fakes.response_heads import NO_RULES, response_head
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
 
     from gateway.protocol.events import Event
@@ -66,6 +71,9 @@ def workloads() -> dict[str, Workload]:
             CompletionReader,
             "feed",
         ),
+        "a steady stream, from read to frame": Workload(
+            TOKENS, TOKENS, partial(_steady, vocabulary, ids), SteadyReads, "take"
+        ),
         "fold, one id an entry": Workload(TOKENS, TOKENS, partial(folded, singles), Fold, "apply"),
         "fold, all ids in one": Workload(TOKENS, 1, partial(folded, [tuple(ids)]), Fold, "apply"),
         "fold, a message with its header": Workload(
@@ -100,6 +108,33 @@ def _reader(ids: Sequence[int], frames: int) -> Callable[[], object]:
     return lambda: [reader.feed(read) for read in reads]
 
 
+def _steady(vocabulary: Vocabulary, ids: Sequence[int]) -> Callable[[], object]:
+    reader = CompletionReader(
+        "gpu-1", Sampling(max_tokens=1 << 20), stop_ids=(RETURN,), frame_bytes_max=1 << 20
+    )
+    for token in ids[:2]:
+        reader.feed(_frame(token))
+    shape = reader.steady_shape
+    flowing = _begun(vocabulary, ids[:1]).flowing()
+    assert shape is not None
+    assert flowing is not None
+    written: list[bytes] = []
+
+    def write(frame: bytes) -> bool:
+        written.append(frame)
+        return True
+
+    show = sse.delta_writer(sse.obfuscated, flowing.pattern, write)
+    assert show is not None
+    no_loop = cast("asyncio.AbstractEventLoop", None)
+    steady = SteadyReads(
+        shape, reader, Deadline(no_loop, written.clear), patience_s=1.0, clock=monotonic
+    )
+    steady.hear = Flow(flowing, show, ids_max=1 << 20, now=0.0).hear
+    reads = [b"%x\r\n%b\r\n" % (len(said), said) for said in map(_frame, ids)]
+    return lambda: [steady.take(read) for read in reads]
+
+
 def _frame(token: int) -> bytes:
     """As vLLM writes it."""
     choice = {"index": 0, "text": "?", "logprobs": None, "finish_reason": None}
@@ -119,17 +154,22 @@ def _fold(
     entries: Sequence[tuple[int, ...]],
     header: Sequence[int] = FINAL_HEADER,
 ) -> Callable[[], list[list[Event]]]:
-    framing = Framing(OPENING, RETURN, END)
+    fold = _begun(vocabulary, entries[0][:1] if header is FINAL_HEADER else ())
+    return lambda: [fold.apply(Tokens(entry)) for entry in entries]
+
+
+def _begun(vocabulary: Vocabulary, said: Sequence[int]) -> Fold:
+    """A turn that has begun, and has said so much of its answer, if anything."""
     fold = Fold(
         response_head(),
         lambda trace: Parser(vocabulary, frozenset(), trace=trace),
-        framing,
+        Framing(OPENING, RETURN, END),
         NO_RULES,
     )
     fold.apply(TurnStarted(3))
-    if header is FINAL_HEADER:
-        fold.apply(Tokens((*header, entries[0][0])))
-    return lambda: [fold.apply(Tokens(entry)) for entry in entries]
+    if said:
+        fold.apply(Tokens((*FINAL_HEADER, *said)))
+    return fold
 
 
 def _frames(

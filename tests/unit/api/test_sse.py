@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.api import sse
 from gateway.protocol.events import Event
+from gateway.protocol.showing import DeltaPattern
 
 
 def delta(number: int, text: str = "hi") -> Event:
@@ -45,6 +46,22 @@ def test_a_frame_holds_what_is_padded_anywhere_else(text: str, number: int) -> N
 
 
 @pytest.mark.requirement("padding.off")
+def test_a_delta_that_is_no_event_is_written_only_where_its_frames_are_known() -> None:
+    pattern = DeltaPattern("x", b'{"sequence_number":', b',"delta":', b"}")
+    written: list[bytes] = []
+
+    def write(frame: bytes) -> bool:
+        written.append(frame)
+        return False
+
+    known = sse.delta_writer(sse.plain, pattern, write)
+    assert known is not None
+    assert not known(7, 'a"')
+    data = b'{"sequence_number":7,"delta":"a\\""}'
+    assert written == [sse.plain(Event("x", 7, data, 2))]
+    assert sse.delta_writer(partial(sse.frame, obfuscate=False), pattern, write) is None
+
+
 def test_padding_can_be_switched_off() -> None:
     assert b"obfuscation" not in sse.frame(delta(1), obfuscate=False)
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest, VocabularyError
 from gateway.harmony.vocabulary import FIRST_SPECIAL, NAMED_SPECIALS, Vocabulary
@@ -49,6 +51,20 @@ def test_specials_and_ids_outside_of_the_vocabulary_have_no_text() -> None:
 def test_bytes_that_are_no_character_become_the_replacement_character() -> None:
     ids = vocabulary().encode("\U0001f6f8")
     assert vocabulary().decode(ids[:1]) == "\ufffd"
+
+
+@given(st.text() | st.sampled_from(sorted(NAMED_SPECIALS)))
+def test_packed_ids_are_the_same_ids(text: str) -> None:
+    assert vocabulary().encode_packed(text).tolist() == vocabulary().encode(text)
+
+
+@pytest.mark.parametrize("text", ["\ud83d", " " * 1_000_000])
+def test_what_has_no_ids_has_no_packed_ones(text: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        vocabulary().encode(text)
+    with pytest.raises(InvalidRequest) as again:
+        vocabulary().encode_packed(text)
+    assert again.value.message == caught.value.message
 
 
 @pytest.mark.parametrize("text", ["\ud83d", "a\udc00b"])

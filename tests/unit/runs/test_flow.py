@@ -60,10 +60,13 @@ class Reader:
     takes: Iterator[bool]
     may_flow: bool
     keeps_up: bool = True
+    came: asyncio.Event = field(default_factory=asyncio.Event)
+    """Something was shown."""
     frames: list[bytes] = field(default_factory=list)
     flowed: int = 0
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
+        self.came.set()
         self.frames += map(self.encode, events)
         return None if next(self.takes) else Later(partial(asyncio.sleep, 0))
 
@@ -122,6 +125,7 @@ class Scene:
         self.seen: list[object] = []
 
     def join(self, reader: Reader, after: int = -1) -> None:
+        self._is_late = self._is_late or bool(self.readers) or self.now > 0
         self.readers.append(reader)
         self.following.append(asyncio.create_task(self.live.play(reader, after)))
 
@@ -155,8 +159,8 @@ class Scene:
         self.seen.append(views[what % len(views)]())
 
     def note_progress(self) -> None:
-        """How far each reader is: the same at every step, where all keep up, and no events were
-        forgotten.
+        """How far each reader is: the same at every step, where all keep up, and no log is folded
+        again, which takes its time: nobody came late, and no events were forgotten.
         """
         behind = len(self.journal.entries) - self.committed
         self._is_late = self._is_late or behind > EVENTS_MAX
@@ -313,6 +317,34 @@ async def test_nearly_all_of_a_paced_text_flows() -> None:
     assert len(scene.turn.said) == len(text) + len(FINAL)
     assert scene.live.shown_at == shown_at == scene.now
     await scene.end()
+
+
+async def test_what_nobody_follows_flows_to_who_comes_late() -> None:
+    text = script_ids("The sea is a very large body of water, and so on. ") * 2
+
+    async def follow(*, flows: bool) -> tuple[object, ...]:
+        scene = Scene(flows, puts=repeat(True))
+        for token in [*FINAL, *text]:
+            scene.hear(TokenChunk([token]))
+            scene.commit(1)
+        for _ in range(2):
+            scene.commit(99)
+            assert not scene.live.is_holding
+            scene.hear(TokenChunk([text[0]]))
+            scene.hear(TokenChunk([text[1]]))
+            assert scene.live.is_holding
+        scene.join(Reader(sse.plain, repeat(True), may_flow=flows))
+        await scene.readers[0].came.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        for token in text:
+            scene.hear(TokenChunk([token]))
+            scene.commit(3)
+            await asyncio.sleep(0)
+        scene.look(0)
+        return await scene.end()
+
+    assert await follow(flows=True) == await follow(flows=False)
 
 
 async def test_a_pen_that_is_put_down_flows_no_more() -> None:
