@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
     def finish(self) -> bool:
         """End the exchange: True if the connection is fit for another one, else it is aborted."""
         reader = self._current()
-        self._listener = self._expecting = self._short = None
+        self._listener = self._expecting = self._short = self._offer = None
         self.deadline.clear()
         if reader.complete and reader.reusable and not reader.buffered and not self._writing_paused:
             self._reader = None
