@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import httpx2
 import pytest
+from sqlalchemy import text
 
+from gateway.store import flushes
+from gateway.tenancy import TenantId
+from tests.conftest import opened
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key
 from tests.fakes.stream import as_events, parse_stream, texts
@@ -86,6 +91,25 @@ def change(postgres: PostgresServer, shared_database_url: str) -> Any:
     return apply
 
 
+@pytest.fixture
+def lose(shared_database_url: str) -> Any:
+    """`await lose(response_id)`: another replica takes it over, as they do, and is gone."""
+    of_tenant = text("SELECT tenant_id FROM responses WHERE id = CAST(:id AS uuid)")
+    take_over = text(
+        "UPDATE responses SET owner = 'gone', epoch = epoch + 1,"
+        " lease_until = clock_timestamp() - interval '1 s' WHERE id = CAST(:id AS uuid)"
+    )
+
+    async def apply(response_id: str) -> None:
+        uuid = UUID(response_id.removeprefix("resp_"))
+        async with opened(shared_database_url) as database, database.runs_transaction() as runs:
+            tenant_id = TenantId(await runs.scalar(of_tenant, {"id": uuid}))
+            await flushes.settle_one(runs, tenant_id, uuid)
+            await runs.execute(take_over, {"id": uuid})
+
+    return apply
+
+
 def without_identity(response: dict[str, Any]) -> dict[str, Any]:
     """What must not depend on how a response was asked for, nor on where it was generated."""
     own = {"id", "created_at", "completed_at", "background"}
@@ -109,13 +133,12 @@ async def test_its_body_is_that_of_a_foreground_response(client: httpx2.AsyncCli
 
 
 async def test_what_another_replica_goes_on_with_is_the_same_response(
-    client: httpx2.AsyncClient, change: Any
+    client: httpx2.AsyncClient, lose: Any
 ) -> None:
     fields: dict[str, Any] = {"input": SLOW, "tool_choice": "none", **ECHOED}
     first = await taken(created(client, **fields), is_delta)
     response_id = id_in(first)
-    lost = "owner = 'gone', epoch = epoch + 1, lease_until = clock_timestamp() - interval '1 s'"
-    await change(response_id, lost)
+    await lose(response_id)
     whole = await listed(resumed(client, response_id))
     assert whole[: len(first)] == first
     events = parse_stream("".join(whole))

@@ -131,9 +131,7 @@ async def heard(listener: Heard, reads: list[bytes]) -> Told:
     )
     through = Overheard(listener, first=lambda: None)
     exchange = Exchange(through, reader, TIMEOUTS)
-    generation = asyncio.create_task(
-        exchange.hear_out(ResponseBody(connection, {}, _release))
-    )
+    generation = asyncio.create_task(exchange.hear_out(ResponseBody(connection, {}, _release)))
     await asyncio.sleep(0)
     for read in reads:
         if socket.is_aborted:
