@@ -90,8 +90,9 @@ class _ChatAsked:
         """The id under which `/v1/responses` knows what is stored."""
         return [(b"x-gateway-response-id", response_id.encode())] if self.request.store else []
 
-    def restated(self, error: InvalidRequest) -> InvalidRequest:
-        return self.respelled.places.restated(error)
+    @property
+    def restated(self) -> Callable[[InvalidRequest], InvalidRequest]:
+        return self.respelled.places.restated
 
 
 def chat_endpoint(

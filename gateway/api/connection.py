@@ -50,15 +50,20 @@ class _Absence:
         return self.is_noticed and self._task is not None and not self._task.uncancel()
 
 
-async def while_connected(scope: Scope, receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+def while_connected(
+    scope: Scope, receive: Receive, work: Coroutine[Any, Any, None]
+) -> Coroutine[Any, Any, None]:
     """Do `work` unless the client goes away first: then cancel it and raise `ClientDisconnected`.
 
     The request body must have been read: whatever `receive` brings next is the disconnect.
     """
     extension = (scope.get("extensions") or {}).get(CONNECTION)
     if extension is not None:
-        await _watched(work, extension["watch"])
-        return
+        return _watched(work, extension["watch"])
+    return _listened(work, receive)
+
+
+async def _listened(work: Coroutine[Any, Any, None], receive: Receive) -> None:
     failure = None
     async with asyncio.TaskGroup() as group:
         watch = _Watching(receive, group)

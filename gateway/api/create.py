@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from gateway.services.generation import Generation
 
     Headers = list[tuple[bytes, bytes]]
+    Restated = Callable[[InvalidRequest], InvalidRequest]
+    """The same refusal, in the words that the request was written in."""
 
 
 class Asked(Protocol):
@@ -51,8 +53,9 @@ class Asked(Protocol):
         """Headers of this kind of answer only."""
         ...
 
-    def restated(self, error: InvalidRequest) -> InvalidRequest:
-        """A refusal, in the words that the request was written in."""
+    @property
+    def restated(self) -> Restated:
+        """How a refusal is said to the client; it does not keep the request."""
         ...
 
 
@@ -73,15 +76,19 @@ class CreateEndpoint:
         self._stream_limits = stream_limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await self._reading.body(scope, receive)
-        await while_connected(scope, receive, self._respond(scope, send, body))
+        work = self._respond(scope, send, await self._reading.body(scope, receive))
+        await while_connected(scope, receive, work)
 
     async def _respond(self, scope: Scope, send: Send, body: bytes) -> None:
         asked = await self._reading.parsed(body, self._parse)
+        restated = asked.restated
+        work = self._answer(scope, send, asked, body)
+        # What is long is let go of once the prompt is made of it: an answer may take minutes.
+        del asked, body
         try:
-            await self._answer(scope, send, asked, body)
+            await work
         except InvalidRequest as error:
-            raise asked.restated(error) from None
+            raise restated(error) from None
 
     async def _answer(self, scope: Scope, send: Send, asked: Asked, body: bytes) -> None:
         exchange: Exchange = scope["exchange"]
@@ -98,10 +105,10 @@ class CreateEndpoint:
         exchange.facts["response_id"] = generation.response_id
         exchange.facts["model"] = generation.model
         try:
-            if request.stream:
-                await self._stream(scope, send, asked, generation)
-            else:
-                await _json(scope, send, asked, generation)
+            answer = self._stream if request.stream else _json
+            work = answer(scope, send, asked, generation)
+            del asked, body, request
+            await work
         finally:
             generation.cancel()
             if generation.first_token_s is not None:
@@ -116,6 +123,7 @@ class CreateEndpoint:
         # All is ready when the first token comes.
         stream = EventStream(scope, send, self._stream_limits, asked.encoder(scope))
         headers = _headers(asked, generation)
+        del asked
         await generation.produced(self._reading.limits.start_grace_s)
         await stream.write(generation.play, headers=headers, comments=generation.is_durable)
 
@@ -144,8 +152,13 @@ class _ResponseAsked:
     def headers(self, _: str) -> Headers:
         return []
 
-    def restated(self, error: InvalidRequest) -> InvalidRequest:
-        return error
+    @property
+    def restated(self) -> Restated:
+        return _as_it_is
+
+
+def _as_it_is(error: InvalidRequest) -> InvalidRequest:
+    return error
 
 
 def _parse(body: bytes, *, limits: InputLimits, strict: bool) -> Asked:

@@ -134,6 +134,17 @@ class Answer:
         await self.send({"type": "http.response.start", "status": 500, "headers": headers})
         await self.send({"type": "http.response.body", "body": _CRASH})
 
+    @property
+    def is_midway(self) -> bool:
+        """It has begun and not ended."""
+        return self.response_started and not self.response_complete
+
+    def lose(self) -> None:
+        """Its connection is gone."""
+        if not self.response_complete:
+            self.disconnected = True
+        self.message_event.set()
+
     def take_body(self) -> bytes | None:
         """`gateway.api.body.TakeBody`: all of the body, if it has come."""
         if self.more_body or self._waits_to_continue or self.disconnected or self.response_complete:

@@ -53,6 +53,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _is_lost = False
     _when_lost: Callable[[], None] | None = None
+    _under_way: Answer | None = None
+    """The answer that was begun last; `cycle` is the one to the request that came last."""
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -66,6 +68,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._stop_head_timer()
         super().connection_lost(exc)
         self._is_lost = True
+        if self._under_way is not None:
+            self._under_way.lose()
         if self._when_lost is not None:
             self._when_lost()
 
@@ -170,10 +174,17 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         if self._is_lost and when_lost is not None:
             when_lost()
 
+    @override
+    def _start_asgi_task(self, cycle: Answer, app: ASGI3Application) -> None:  # type: ignore[override]
+        self._under_way = cycle
+        super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]
+
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         if self.transport.is_closing():
             return
-        self.transport.write(refusal(status, message))
+        # In the middle of another answer it would be a part of that.
+        if self._under_way is None or not self._under_way.is_midway:
+            self.transport.write(refusal(status, message))
         self.transport.close()
 
     def _start_head_timer(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gateway.log import Queued
@@ -150,6 +150,9 @@ class DurableRuns:
         over: Callable[[], None] | None = None,
     ) -> Run:
         at, head = self._at, specification.head
+        if specification.added:
+            # They were stored when it was accepted, and a run may take minutes.
+            specification = replace(specification, added=())
 
         def lost() -> None:
             run.abandon()

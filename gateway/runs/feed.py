@@ -12,13 +12,13 @@ import asyncio
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.errors import StoreUnavailable
 from gateway.log import Singles, portions
 from gateway.protocol.deltas import Deltas
-from gateway.protocol.showing import play_batches
+from gateway.protocol.showing import ShowsDeltas, play_batches
 from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
 from gateway.store.events import day_of
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.output.fold import Fold
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.showing import Show
+    from gateway.protocol.showing import DeltaPattern, Show, ShowDelta
     from gateway.runs.live import LiveLog
     from gateway.runs.lives import Lives
     from gateway.runs.tails import Tails
@@ -98,7 +98,8 @@ class Feed:
         self._tell_followers = followers
         self._followers = 0
         self._waits: set[asyncio.Timeout] = set()
-        self._is_closed = False
+        self.is_closed = False
+        """Every stream is about to be left."""
         # However many streams replay at once: the loop comes round between any two slices.
         self._turn = asyncio.Lock()
 
@@ -140,7 +141,7 @@ class Feed:
 
         Raises what `show` and what it returns do.
         """
-        if self._is_closed:
+        if self.is_closed:
             return
         place = _Place(tenant_id, head, self._new_fold_for, after, show)
         place.beginning = beginning
@@ -182,7 +183,7 @@ class Feed:
 
     def close(self) -> None:
         """End every stream, and each that begins from now on: its client resumes elsewhere."""
-        self._is_closed = True
+        self.is_closed = True
         now = asyncio.get_running_loop().time()
         for wait in self._waits:
             # One that has expired is being left already, and refuses to expire again.
@@ -194,7 +195,7 @@ class Feed:
     ) -> list[Event] | None:
         """The next of them; None at their end, and when this is closed first."""
         batch: list[Event] | None = None
-        if not self._is_closed:
+        if not self.is_closed:
             async with self._until_closed():
                 batch = await anext(batches, None)
         return batch
@@ -234,24 +235,15 @@ class Feed:
 
         A reader that is shown them gets them from the log itself, where they are committed.
         """
+        place.forget_rows()
         if place.show is not None:
-            await live.play(partial(self._pass_on, place, place.show), place.after)
+            await live.play(_PassedOn(self, place, place.show), place.after)
         else:
             async with aclosing(live.follow(place.after)) as batches:
                 async for batch in batches:
                     place.pass_by(batch)
                     yield batch
         place.is_over = not live.handed_over
-
-    def _pass_on(
-        self, place: _Place, show: Show, events: Sequence[Event]
-    ) -> Awaitable[None] | None:
-        wanted = place.wanted(events)
-        if self._is_closed or not wanted:
-            # A stream that is closed is about to be left.
-            return None
-        place.pass_by(wanted)
-        return show(wanted)
 
     async def _from_beginning(self, place: _Place) -> AsyncGenerator[list[Event], None]:
         """Events of the rows that were read before: of a log that ends there no tail is watched."""
@@ -306,7 +298,7 @@ class Feed:
         is_more = True
         while is_more:
             asked: list[Event] = []
-            show = partial(self._pass_on, place, place.show or asked.extend)
+            show = _PassedOn(self, place, place.show or asked.extend)
             async with nullcontext() if is_short else self._turn:
                 rest, is_more = fold_slice(
                     place.fold, log, show, after=place.after, slice_s=slice_s
@@ -360,6 +352,11 @@ class _Place:
         """Of its rows: not made for what is only followed where it is generated."""
         return self._new_fold_for(self._head)()
 
+    def forget_rows(self) -> None:
+        """Should they be needed again, they are read anew: few are, and a fold is large."""
+        self.next_entry = 0
+        self.__dict__.pop("fold", None)
+
     def pass_by(self, events: Sequence[Event]) -> None:
         """The stream has these now."""
         if isinstance(events, Deltas):
@@ -386,3 +383,36 @@ class _Place:
         if events[0].sequence_number > self.after:
             return events
         return [event for event in events if event.sequence_number > self.after]
+
+
+class _PassedOn:
+    """`gateway.protocol.showing.ShowsDeltas`: what a stream has not had is shown, and noted."""
+
+    __slots__ = ("_feed", "_place", "_show")
+
+    def __init__(self, feed: Feed, place: _Place, show: Show) -> None:
+        self._feed = feed
+        self._place = place
+        self._show = show
+
+    def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
+        wanted = self._place.wanted(events)
+        if self._feed.is_closed or not wanted:
+            return None
+        self._place.pass_by(wanted)
+        return self._show(wanted)
+
+    def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
+        """Those behind what the stream has, without an event of each."""
+        feed, place = self._feed, self._place
+        show = self._show.deltas(pattern) if isinstance(self._show, ShowsDeltas) else None
+        if show is None:
+            return None
+
+        def show_delta(number: int, text: str) -> bool:
+            if feed.is_closed or not show(number, text):
+                return False
+            place.after = number
+            return True
+
+        return show_delta

@@ -138,7 +138,8 @@ class Flusher:
             track = self._tracks.get(claim.uuid)
             if track is None or not track.goes_on_with(claim, row.first_entry):
                 return row
-            track.is_ending = True
+            # One that was given up while this waited is never said to go on, or to be over, again.
+            track.is_ending = not track.is_over
             return track.whole(row)
 
     def goes_on(self, claim: Right) -> None:
@@ -279,3 +280,7 @@ class Flusher:
         # They are in nobody's way, and are removed another time.
         with suppress(StoreError):
             await flushes.prune(self._database, self._owner, needed)
+            # Of those of whom nothing is left; else every tenant that was ever heard would be here.
+            with_flushes = {one.claim.tenant_id for one in self._tracks.values() if one.count}
+            for tenant_id in self._numbers.keys() - with_flushes:
+                del self._numbers[tenant_id]

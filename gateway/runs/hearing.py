@@ -9,10 +9,9 @@ from gateway.harmony.vocabulary import FIRST_SPECIAL
 from gateway.log import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gateway.generation import FinishReason, HearText, TokenChunk
-    from gateway.output.fold import Turn
     from gateway.runs.journal import Pen
     from gateway.runs.steering import Course, Ending
 
@@ -23,13 +22,13 @@ FLOW_IDS_MAX: Final = 256
 class Hearing:
     """The listener of one generation (`gateway.generation.Listener`).
 
-    `meet` is called with the first chunk, before any of it is written, and `first_token` when the
-    first id comes. What is written raises `ClaimLost` once the log is another's.
+    `meet` is called with the first chunk, before any of it is written; from then on a turn is open
+    in the log. `first_token` is called when the first id comes. What is written raises `ClaimLost`
+    once the log is another's.
     """
 
     def __init__(
         self,
-        turn: Turn,
         pen: Pen,
         course: Course,
         *,
@@ -44,7 +43,7 @@ class Hearing:
         """How many ids of the prompt the backend had read before."""
         self._pen = pen
         self._journal = pen.journal
-        self._said = turn.said
+        self._said: Sequence[int] = ()
         self._live = pen.live
         # Nobody folds the log again while its run still writes.
         self._fold = pen.live.fold
@@ -109,6 +108,9 @@ class Hearing:
         if not self._is_met:
             self._is_met = True
             self._meet(chunk)
+            turn = self._fold.open_turn
+            assert turn is not None, "whom the first chunk met has begun a turn"
+            self._said = turn.said
         if chunk.ids:
             self._heard_none = False
             self._first_token()

@@ -26,7 +26,7 @@ from gateway.runs.readers import Reader, Withheld
 from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 
     from gateway.generation import HearText
     from gateway.log import Entry
@@ -177,7 +177,7 @@ class LiveLog:
         if flowing is None or self._opening is not None:
             return None
         if not self._held:
-            show = self._delta_show(flowing.pattern)
+            show = self._delta_show(flowing.pattern, flowing.number)
             if show is None:
                 return None
             self._flow = Flow(flowing, show, ids_max=ids_max, now=self._shown_at)
@@ -240,7 +240,7 @@ class LiveLog:
         folded = len(self._entries)
         is_shown = True
         if self._readers:
-            show = flow.show or self._delta_show(flow.pattern)
+            show = flow.show or self._delta_show(flow.pattern, flow.first)
             is_shown = show is not None and flow.show_to(count - folded, show)
         else:
             flow.shown = count - folded
@@ -249,11 +249,11 @@ class LiveLog:
         if not is_shown:
             self.land()
 
-    def _delta_show(self, pattern: DeltaPattern) -> ShowDelta | None:
+    def _delta_show(self, pattern: DeltaPattern, first: int) -> ShowDelta | None:
         if len(self._readers) != 1:
             return None
         (reader,) = self._readers
-        return reader.deltas(pattern)
+        return reader.deltas(pattern, first)
 
     def close(self, entry: Entry, events: list[Event]) -> None:
         """Show the events of the last entry, which the caller has folded; nothing follows.
@@ -292,42 +292,56 @@ class LiveLog:
             self._fold.replay(portion, ALL_KNOWN)
         return self._fold
 
-    async def play(self, show: Show, after: int = -1) -> None:
+    def play(self, show: Show, after: int = -1) -> Coroutine[object, object, None]:
         """Show a reader the events above `after`: those that were, then those to come.
 
         `show` is called where they are made, as long as it has nothing to wait for. Returns after
         the terminal event, or without one when the log is handed over. Raises what `give_up` was
         given, and what `show` and what it returns do.
         """
-        reader = Reader(after, self._reader_events_max, show)
-        await play_batches(self._follow(reader), show)
+        return self._play(Reader(after, self._reader_events_max, show), show)
 
-    def follow(self, after: int = -1) -> AsyncGenerator[list[Event], None]:
-        """The same events for a reader that asks for them: yields non-empty lists."""
-        return self._follow(Reader(after, self._reader_events_max, None))
-
-    async def _follow(self, reader: Reader) -> AsyncGenerator[list[Event], None]:
-        """What is not shown at once. Where it waits, the reader has all there is."""
+    async def _play(self, reader: Reader, show: Show) -> None:
+        """Where it waits, the reader has all there is."""
         self._admit(reader)
         try:
-            while True:
+            while not self._is_over_for(reader):
+                if reader.lags:
+                    await play_batches(self._replay(reader), show)
+                elif not reader.events:
+                    await reader.wait()
+                elif (rest := reader.show_queued(show)) is not None:
+                    await rest
+        finally:
+            self._dismiss(reader)
+
+    async def follow(self, after: int = -1) -> AsyncGenerator[list[Event], None]:
+        """The same events for a reader that asks for them: yields non-empty lists."""
+        reader = Reader(after, self._reader_events_max, None)
+        self._admit(reader)
+        try:
+            while not self._is_over_for(reader):
                 if reader.lags:
                     async for batch in self._replay(reader):
                         yield batch
-                elif reader.events:
-                    if batch := reader.take():
-                        yield batch
-                    # The first ones repeat the request, and would stay as long as the stream.
-                    del batch
-                elif self.closed.is_set():
-                    if self._defect is not None:
-                        raise self._defect
-                    return
-                else:
+                elif not reader.events:
                     await reader.wait()
+                elif batch := reader.take():
+                    yield batch
         finally:
-            self.land()
-            self._readers.discard(reader)
+            self._dismiss(reader)
+
+    def _is_over_for(self, reader: Reader) -> bool:
+        """It has all that there will be. Raises what `give_up` was given."""
+        if reader.lags or reader.events or not self.closed.is_set():
+            return False
+        if self._defect is not None:
+            raise self._defect
+        return True
+
+    def _dismiss(self, reader: Reader) -> None:
+        self.land()
+        self._readers.discard(reader)
 
     def _admit(self, reader: Reader) -> None:
         self.land()

@@ -52,10 +52,12 @@ class Reader:
         """It has all that were shown, and is shown what comes next at once."""
         return self._waiter is not None and not self._waiter.done()
 
-    def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
-        """How it is shown deltas while it `waits`."""
+    def deltas(self, pattern: DeltaPattern, first: int) -> ShowDelta | None:
+        """How it is shown deltas from number `first` on, while it `waits` and has none of them."""
         show = self._show
-        return show.deltas(pattern) if self.waits and isinstance(show, ShowsDeltas) else None
+        if first <= self.after or not (self.waits and isinstance(show, ShowsDeltas)):
+            return None
+        return show.deltas(pattern)
 
     def wake(self) -> None:
         """There is something to do for the task that follows."""
@@ -66,6 +68,12 @@ class Reader:
         """What is queued."""
         events, self.events = self.events, []
         return list(self.unknown(events))
+
+    def show_queued(self, show: Show) -> Awaitable[None] | None:
+        """Show what is queued. Returns what has to be awaited before more is shown."""
+        # Who waits for that holds none of it: the first events repeat the request.
+        events = self.take()
+        return show(events) if events else None
 
     def unknown(self, events: Sequence[Event]) -> Sequence[Event]:
         """Those of some events that it does not have; it is about to get them."""

@@ -7,12 +7,15 @@ backend that fails is decided in `failover`, and about a model that does not do 
 
 from __future__ import annotations
 
+import asyncio
 from array import array
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.errors import (
+    ClaimLost,
     ModelNotFound,
     NoUpstreamAvailable,
     UpstreamError,
@@ -39,7 +42,7 @@ from gateway.runs.steering import (
 from gateway.upstreams.problems import GrammarFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 
     from gateway.constraint import Constraint, Node
     from gateway.generation import Listener, Sampling, TokenChunk
@@ -136,6 +139,7 @@ class Relay:
         self._upstream = ""
         self._cached_tokens = 0
         self._languages: Mapping[TextGrammar, Node] = {}
+        self._start: TurnStarted | None = None
         self._may_bind = binds(specification.rules) or specification.reasoning_budget is not None
 
     async def complete(self) -> None:
@@ -183,30 +187,55 @@ class Relay:
             return None
         return prefill
 
-    async def _call(self, prefill: tuple[int, ...]) -> None:
-        """Begin a turn, and see it to its end."""
+    def _call(self, prefill: tuple[int, ...]) -> Coroutine[object, object, None]:
+        """Begin a turn, and see it to its end.
+
+        What the first one asks of a backend is known before it has begun, unless it is bound. So
+        that is asked first: a backend need not wait for what only readers want to know.
+        """
         input_tokens = 0 if self._fold.turns else len(self._spec.prompt_ids)
-        self._pen.append(TurnStarted(input_tokens, prefill))
-        await self._go_on()
+        self._start = TurnStarted(input_tokens, prefill)
+        if self._fold.turns or self._may_bind or self._tokens_max <= 0:
+            self._write_start()
+        # Not a coroutine of its own: it would be there as long as the turn.
+        return self._go_on()
+
+    def _write_start(self) -> None:
+        """Write that the turn has begun, if that is not written yet. Raises `ClaimLost`."""
+        if self._start is not None:
+            self._pen.append(self._start)
+            self._start = None
+
+    def _write_start_now(self) -> None:
+        """The same in the next round of the loop, when the backend was asked."""
+        # Whoever waits for the backend finds out by himself.
+        with suppress(ClaimLost):
+            self._write_start()
 
     async def _go_on(self) -> None:
         """See the open turn to its end, if there is one."""
-        turn = self._fold.open_turn
-        if turn is None:
+        if self._start is None and self._fold.open_turn is None:
             return
         self._cached_tokens = 0
-        while not await self._end(turn, await self._hear_out(turn)):
+        while not await self._end(await self._hear_out()):
             # The prompt is read again, but nobody goes on who had not begun.
             self._is_announced = True
 
-    async def _hear_out(self, turn: Turn) -> Ending:
+    @property
+    def _turn(self) -> Turn:
+        """The open turn."""
+        turn = self._fold.open_turn
+        assert turn is not None, "it has begun, and nobody else ends it"
+        return turn
+
+    async def _hear_out(self) -> Ending:
         """Have a turn said to its end."""
         self._failover.begin()
-        while (ending := self._unsaid_ending(turn)) is None:
+        while (ending := None if self._start else self._unsaid_ending(self._turn)) is None:
             try:
-                return await self._attempt(turn)
+                return await self._attempt()
             except GrammarFailed as error:
-                await self._do_without_grammar(turn, error)
+                await self._do_without_grammar(self._turn, error)
             except UpstreamError as error:
                 await self._failover.recover(error, self._fold, is_resent=self._is_resent)
         return ending
@@ -245,11 +274,12 @@ class Relay:
         is_first = len(self._fold.turns) == 1 and not turn.prefill
         return is_first and not turn.said and not self._fold.is_repaired
 
-    async def _end(self, turn: Turn, ending: Ending) -> bool:
+    async def _end(self, ending: Ending) -> bool:
         """Write the end of a turn, once all is checked that it would show.
 
         False when the last of it has to be said again: then the turn goes on.
         """
+        turn = self._turn
         if not ending.rule and self._course.exceeds_budget(self._fold):
             ending = self._course.out_of_budget(self._fold)
         while ending.rule != SAID_ANEW:
@@ -287,17 +317,16 @@ class Relay:
         self._pen.append(Repair(voided, rule))
         self._engine.observer.repaired(self._spec, rule, voided, self._upstream)
 
-    async def _attempt(self, turn: Turn) -> Ending:
+    async def _attempt(self) -> Ending:
         """Until the turn ends, at one backend, or before the first id at one of several."""
         self._attempts += 1
-        self._is_resent = bool(turn.said)
-        if self._is_resent and not self._is_unbound:
-            self._begin_anew(turn)
-        constraint = await self._constraint(turn) if self._may_bind else None
-        request = self._request(turn, constraint)
+        if self._start is None:
+            request = await self._request(self._turn)
+        else:
+            asyncio.get_running_loop().call_soon(self._write_start_now)
+            request = self._whole_request(1, None)
         resent = len(request.prompt_ids) if self._is_resent else 0
         hearing = Hearing(
-            turn,
             self._pen,
             self._course,
             meet=partial(self._meet, resent),
@@ -318,6 +347,7 @@ class Relay:
         finally:
             self._pen.live.land()
             self._cached_tokens = hearing.cached_tokens or self._cached_tokens
+            self._write_start()
         if hearing.ending is not None:
             return hearing.ending
         if hearing.finish is None:
@@ -338,6 +368,7 @@ class Relay:
 
     def _meet(self, resent: int, first: TokenChunk) -> None:
         """A backend sends its first chunk: it tells whether it holds the model to the rules."""
+        self._write_start()
         self._taken(resent)
         self._upstream = first.upstream
         if not self._course.has_checks:
@@ -355,14 +386,25 @@ class Relay:
         self._pen.append(hop)
         self._engine.observer.went_on(self._spec, hop)
 
-    def _request(self, turn: Turn, constraint: Constraint | None) -> TokenRequest:
-        spec, number = self._spec, len(self._fold.turns)
-        is_whole = self._is_untouched(turn)
+    async def _request(self, turn: Turn) -> TokenRequest:
+        """For the rest of a turn."""
+        self._is_resent = bool(turn.said)
+        if self._is_resent and not self._is_unbound:
+            self._begin_anew(turn)
+        constraint = await self._constraint(turn) if self._may_bind else None
+        request = self._whole_request(len(self._fold.turns), constraint)
+        if self._is_untouched(turn):
+            return request
+        return replace(request, prompt_ids=self._sent_ids(turn), sampling=self._sampling())
+
+    def _whole_request(self, number: int, constraint: Constraint | None) -> TokenRequest:
+        """For all that is to be said, if this turn is the first."""
+        spec = self._spec
         return TokenRequest(
             request_id=f"{spec.head.uuid.hex}-{number}-{self._epoch}-{self._attempts}",
             model=spec.model,
-            prompt_ids=spec.prompt_ids if is_whole else self._sent_ids(turn),
-            sampling=spec.sampling if is_whole else self._sampling(),
+            prompt_ids=spec.prompt_ids,
+            sampling=spec.sampling,
             cache_salt=spec.cache_salt,
             constraint=constraint,
             priority=spec.priority,

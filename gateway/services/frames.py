@@ -66,7 +66,8 @@ class Frame:
             uuid,
             created_at,
             self.request.background,
-            {**self.echo, "instructions": instructions},
+            # Nobody changes an echo, so those who gave none can have the same one.
+            self.echo if instructions is None else {**self.echo, "instructions": instructions},
             binding,
             spelled=with_instructions(self.spelled, instructions),
         )

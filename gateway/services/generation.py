@@ -69,7 +69,7 @@ class Generation(Protocol):
         """
         ...
 
-    async def play(self, show: Show) -> None:
+    def play(self, show: Show) -> Awaitable[None]:
         """Show all events as they come. Returns after the terminal one, or when this process
         drains. Call this or `follow`, once. Raises what `show` and what it returns do.
         """
@@ -171,9 +171,9 @@ class ForegroundGeneration:
         """Wait for the first output, or the end. Raises what made it fail before any output."""
         return self._started.produced(within_s)
 
-    async def play(self, show: Show) -> None:
+    def play(self, show: Show) -> Awaitable[None]:
         """Show all events where they are made; the last one is terminal."""
-        await self._live.play(show)
+        return self._live.play(show)
 
     def follow(self) -> Batches:
         """All events, as they come; the last one is terminal."""

@@ -180,7 +180,10 @@ class Specifier:
         prompt, is_mute = self._fitting(draft, written), draft.is_mute
         if not is_mute:
             _check_room(prompt, model)
-        added = (*parent.unstored, *_rendered(written.context, written.prompt))
+        added: tuple[ContextItem, ...] = ()
+        if request.store or draft.durable or draft.remembered:
+            # Nobody asks again for what is not kept, and a run may take minutes.
+            added = (*parent.unstored, *_rendered(written.context, written.prompt))
         room, sampling = model.context_length - len(prompt.ids), written.frame.sampling
         if sampling is None or sampling.max_tokens > room:
             sampling = terms.sampling(request, room=room)

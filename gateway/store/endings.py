@@ -7,6 +7,7 @@ its claim; anybody may conclude it, which takes the claim away.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -229,23 +230,31 @@ async def conclude(
     not called for one that has ended already. Raises `ValueError` for an end that does not follow
     on the log.
     """
-    async with database.transaction(tenant_id) as connection:
-        stored = await responses.find(connection, tenant_id, uuid, locked=True)
-        if stored is None or stored.is_terminal:
-            return stored
-        log: list[LogRow] = []
-        if stored.durable:
-            head = await flushes.settle_one(connection, tenant_id, uuid)
-            if head is not None:
-                stored = replace(stored, next_entry=head)
-            log = await events.rows(connection, tenant_id, uuid, stored.day, from_entry=from_entry)
-        finished = await end(stored, log)
-        if finished is None:
-            return stored
-        claim = Claim(tenant_id, uuid, stored.epoch + 1)
-        if not await _end(connection, claim, finished, held_epoch=stored.epoch):
-            raise ValueError("the end is not that of this response, or leaves a gap in its log")
-        return await responses.find(connection, tenant_id, uuid)
+    with suppress(_LeftAlone):
+        async with database.transaction(tenant_id) as connection:
+            stored = await responses.find(connection, tenant_id, uuid, locked=True)
+            if stored is None or stored.is_terminal:
+                return stored
+            log: list[LogRow] = []
+            if stored.durable:
+                head = await flushes.settle_one(connection, tenant_id, uuid)
+                if head is not None:
+                    stored = replace(stored, next_entry=head)
+                log = await events.rows(
+                    connection, tenant_id, uuid, stored.day, from_entry=from_entry
+                )
+            finished = await end(stored, log)
+            if finished is None:
+                raise _LeftAlone
+            claim = Claim(tenant_id, uuid, stored.epoch + 1)
+            if not await _end(connection, claim, finished, held_epoch=stored.epoch):
+                raise ValueError("the end is not that of this response, or leaves a gap in its log")
+            return await responses.find(connection, tenant_id, uuid)
+    return stored
+
+
+class _LeftAlone(Exception):
+    """What was settled stays where it was: the owner goes on and knows nothing of it."""
 
 
 async def _end(

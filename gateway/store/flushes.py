@@ -22,7 +22,6 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import text
@@ -54,6 +53,8 @@ class Taken:
 
 
 _MEMBER: Final = struct.Struct(">16s5I")
+SOUGHT_MAX: Final = 32
+"""Responses that are looked for one by one among the members of a flush."""
 
 _ADD: Final = text("""
 WITH turn AS (
@@ -205,11 +206,11 @@ def parts(members: bytes, entries: bytes) -> Iterator[tuple[bytes, int, LogRow]]
         yield uuid, epoch, LogRow(first_entry, count, entries[place : place + size])
 
 
-def part_of(uuid: UUID, members: bytes, entries: bytes) -> tuple[int, LogRow] | None:
+def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] | None:
     """Epoch and entries of one of them, if it is one: most are not even looked at."""
-    at = members.find(uuid.bytes)
+    at = members.find(uuid)
     while at > 0 and at % _MEMBER.size:
-        at = members.find(uuid.bytes, at + 1)
+        at = members.find(uuid, at + 1)
     if at < 0:
         return None
     _, epoch, first_entry, count, place, size = _MEMBER.unpack_from(members, at)
@@ -267,16 +268,32 @@ async def settle(connection: Connection, responses: Sequence[Taken]) -> dict[UUI
 
 def _pieces(responses: Sequence[Taken], rows: Iterable[Row]) -> list[tuple[Taken, LogRow]]:
     """What is not in the logs of these yet, one row for each that has any."""
-    by_owner: dict[tuple[UUID, str], list[tuple[Taken, list[LogRow]]]] = defaultdict(list)
+    by_owner: dict[tuple[UUID, str], dict[bytes, Taken]] = defaultdict(dict)
     for one in responses:
-        by_owner[one.tenant_id, one.owner].append((one, []))
+        by_owner[one.tenant_id, one.owner][one.uuid.bytes] = one
+    found: dict[UUID, list[LogRow]] = {one.uuid: [] for one in responses}
     for tenant_id, owner, members, entries in rows:
-        for one, found in by_owner[tenant_id, owner]:
-            epoch, part = part_of(one.uuid, members, entries) or (None, None)
-            if part is not None and epoch == one.epoch and part.first_entry >= one.next_entry:
-                found.append(part)
-    of_all = chain.from_iterable(by_owner.values())
-    return [(one, joined(found)) for one, found in of_all if found]
+        asked = by_owner[tenant_id, owner]
+        for uuid, epoch, part in _parts_of(asked, members, entries):
+            one = asked[uuid]
+            if epoch == one.epoch and part.first_entry >= one.next_entry:
+                found[one.uuid].append(part)
+    return [(one, joined(found[one.uuid])) for one in responses if found[one.uuid]]
+
+
+def _parts_of(
+    asked: Collection[bytes], members: bytes, entries: bytes
+) -> Iterator[tuple[bytes, int, LogRow]]:
+    """Those of `parts` that have one of these ids. A few are found sooner than all are looked at;
+    to look for each of many would take a time that grows with the square of their number.
+    """
+    if len(asked) > SOUGHT_MAX:
+        yield from (part for part in parts(members, entries) if part[0] in asked)
+        return
+    for uuid in asked:
+        found = part_of(uuid, members, entries)
+        if found is not None:
+            yield uuid, *found
 
 
 def _columns(pieces: Sequence[tuple[Taken, LogRow]]) -> dict[str, list[object]]:
@@ -372,7 +389,7 @@ async def read(
 def _tail(uuid: UUID, rows: Iterable[Row]) -> list[LogRow]:
     found = []
     for row in rows:
-        epoch, part = part_of(uuid, row.members, row.entries) or (None, None)
+        epoch, part = part_of(uuid.bytes, row.members, row.entries) or (None, None)
         if part is not None and epoch == row.epoch and part.first_entry >= row.next_entry:
             found.append(part)
     return [joined(found)] if found else []

@@ -103,6 +103,17 @@ class CompletionReader:
         is_over = self.finish is not None or self.fault is not None
         return None if is_over or self._frame_bytes_max < EVENT_BYTES_MAX else self._shape
 
+    def take_run(self, shape: FrameShape, ids: list[int]) -> TokenChunk | None:
+        """Take in the ids of whole events of this shape, not none, that were read elsewhere.
+
+        None, and nothing was done, where such events are not what comes next.
+        """
+        is_between = not self._splitter.rest and not self._splitter.ends_in_cr
+        if self.steady_shape is not shape or not is_between:
+            return None
+        self._have(ids)
+        return self._chunk()
+
     def _feed_any(self, data: bytes) -> TokenChunk | None:
         block = self._splitter.feed(data)
         if block:

@@ -11,6 +11,7 @@ import httpx2
 from typing_extensions import override
 
 from gateway.upstreams.deadline import Deadline
+from gateway.upstreams.long_reads import LONG_READ_BYTES, LongReads, owed
 from gateway.upstreams.response_reader import ResponseReader, is_one_chunk
 
 _GOOD = 200
@@ -77,6 +78,8 @@ class Connection(asyncio.Protocol):
         self._expecting: BodyListener | None = None
         self._short: TakeShort | None = None
         self._offer: tuple[TakeShort, bytes] | None = None
+        self._long: LongReads | None = None
+        self._long_offer: LongReads | None = None
         self.deadline = Deadline(loop, self._expire)
         self.wait_until: Callable[[float], None] = self.deadline.set_at
         """When to tell who is poured into of a ReadTimeout, in the loop's time; moving it is cheap.
@@ -86,6 +89,8 @@ class Connection(asyncio.Protocol):
         self._expired = False
         self._reading_paused = False
         self._writing_paused = False
+        self.unanswered = b""
+        """The request that was sent, as long as no answer to it has begun."""
         self.hung_up = False
         """`hang_up` was called."""
 
@@ -111,6 +116,7 @@ class Connection(asyncio.Protocol):
         WriteError or what `head` raises.
         """
         self._reader = reader = ResponseReader(self._limits.head_bytes_max)
+        self.unanswered = data
         self.deadline.clear()
         if self._transport is None or self._transport.is_closing():
             raise httpx2.WriteError("connection is closed")
@@ -163,7 +169,7 @@ class Connection(asyncio.Protocol):
 
     def pour(self, listener: BodyListener) -> None:
         """Hand the body to `listener` from now on, what there is of it at once."""
-        self._short = None
+        self._short = self._long = None
         self._listener = listener
         self.go_on()
 
@@ -173,9 +179,20 @@ class Connection(asyncio.Protocol):
         """
         self._offer = take, body
 
+    def lengthen(self, long: LongReads) -> None:
+        """Called by who is poured many events at once, in that call: have runs of them taken as
+        they come, from the next read on.
+        """
+        self._long_offer = long
+
+    @property
+    def is_long(self) -> bool:
+        """Runs are taken as they come."""
+        return self._long is not None
+
     def hold(self) -> None:
         """Read no more, and pour no more, until `go_on`; patience has no end meanwhile."""
-        self._short = None
+        self._short = self._long = None
         self.deadline.clear()
         self._pause_reading()
 
@@ -188,6 +205,7 @@ class Connection(asyncio.Protocol):
         """End the exchange: True if the connection is fit for another one, else it is aborted."""
         reader = self._current()
         self._listener = self._expecting = self._short = self._offer = None
+        self._long = self._long_offer = None
         self.deadline.clear()
         if reader.complete and reader.reusable and not reader.buffered and not self._writing_paused:
             self._reader = None
@@ -209,7 +227,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close the socket now, whatever is going on: this is how a backend learns of a cancel."""
         self.deadline.cancel()
-        self._short = None
+        self._short = self._long = None
         if self._reader is not None:
             self._reader.close()
         if self._error is None:
@@ -228,10 +246,18 @@ class Connection(asyncio.Protocol):
             if short(data):
                 return
             self._short = None
+        if self._long is not None:
+            self._take_long(self._long, data)
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """The general way of a read, or of a part of one."""
         reader = self._reader
         if reader is None:
             self.abort()  # between two exchanges there is nothing to say
             return
+        self.unanswered = b""
         try:
             reader.feed(data)
         except httpx2.RemoteProtocolError as error:
@@ -240,9 +266,12 @@ class Connection(asyncio.Protocol):
         if self._expecting is not None and reader.status == _GOOD:
             self._listener, self._expecting = self._expecting, None
         if self._listener is not None:
+            piece = reader.last_piece if len(data) >= LONG_READ_BYTES else b""
             self._pour()
             if self._offer is not None:
                 self._consider(data, *self._offer)
+            elif self._long_offer is not None:
+                self._consider_long(data, piece, self._long_offer)
             return
         if not self._reading_paused and reader.buffered > self._limits.buffer_bytes_max:
             self._pause_reading()
@@ -279,7 +308,7 @@ class Connection(asyncio.Protocol):
         return httpx2.ReadError("connection is closed")
 
     def _pour(self) -> None:
-        self._offer = None  # One that was made before is for another read.
+        self._offer = self._long_offer = None  # One that was made before is for another read.
         listener, reader = self._listener, self._reader
         if listener is None or reader is None or self._reading_paused:
             return
@@ -296,9 +325,29 @@ class Connection(asyncio.Protocol):
         if self._listener is not None and not self._reading_paused and is_one_chunk(data, body):
             self._short = take
 
+    def _consider_long(self, data: bytes, piece: bytes, long: LongReads) -> None:
+        if self._listener is not None and not self._reading_paused:
+            long.owed = owed(data, piece)
+            self._long = long if long.owed is not None else None
+
+    def _take_long(self, long: LongReads, data: bytes) -> None:
+        """The run in the middle as it came, what is around it the general way."""
+        begin, ids, end = long.cut(data)
+        if begin:
+            self._take(data[:begin])
+        # Whoever ended all this, or wants to wait, has taken `long` away.
+        if ids and self._long is long and long.hear(ids):
+            begin = end
+        else:
+            long.owed = None
+        if long.owed is None:
+            self._long = None
+        if begin < len(data):
+            self._take(data[begin:])
+
     def _end(self, error: httpx2.TransportError | None) -> None:
         listener, self._listener = self._listener, None
-        self._short = None
+        self._short = self._long = None
         if listener is not None:
             self.deadline.clear()
             listener.end(error)

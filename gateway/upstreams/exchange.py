@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
+from gateway.upstreams.long_reads import LongReads
 from gateway.upstreams.steady import Shortcut
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from gateway.upstreams.transport import ResponseBody
 
 _SILENCE = "no token in time"
+_LONG_IDS_MIN = 32
+"""A read with so many ids is one of many."""
 
 
 class Exchange:
@@ -37,7 +40,7 @@ class Exchange:
 
     __slots__ = (
         "_body", "_changed", "_error", "_heard_at", "_insider", "_is_held", "_is_over",
-        "_listener", "_loop", "_reader", "_run", "_shortcut", "_timeouts", "connection",
+        "_listener", "_long", "_loop", "_reader", "_run", "_shortcut", "_timeouts", "connection",
         "has_begun",
     )  # fmt: skip
 
@@ -56,6 +59,7 @@ class Exchange:
         self._error: Exception | None = None
         self._is_held = False
         self._is_over = False
+        self._long: LongReads | None = None
         self._shortcut = Shortcut(reader, timeouts.stall_s)
 
     @property
@@ -101,10 +105,30 @@ class Exchange:
         """A read of the body."""
         chunk = self._reader.feed(data)
         self._pass_on(chunk)
-        if chunk is not None and len(chunk.ids) == 1 and self._body is not None:
+        if chunk is None or self._body is None or self._body.connection.is_long:
+            return
+        if len(chunk.ids) >= _LONG_IDS_MIN:
+            self._lengthen(self._body.connection)
+        elif len(chunk.ids) == 1:
             take = self._shortcut.open(self._insider, self._body.connection)
             if take is not None and not (self._is_over or self._is_held):
                 self._body.connection.shorten(take, data)
+
+    def _lengthen(self, connection: Connection) -> None:
+        shape = self._reader.steady_shape
+        if shape is None or self._is_over or self._is_held:
+            return
+        if self._long is None or self._long.shape is not shape:
+            self._long = LongReads(shape, self._take_run)
+        connection.lengthen(self._long)
+
+    def _take_run(self, ids: list[int]) -> bool:
+        """The ids of events that were read elsewhere, if such are what comes next."""
+        chunk = None if self._long is None else self._reader.take_run(self._long.shape, ids)
+        if chunk is None:
+            return False
+        self._pass_on(chunk)
+        return True
 
     def end(self, error: httpx2.TransportError | None) -> None:
         """The body ended, was broken off, or has brought no id for too long."""

@@ -88,7 +88,7 @@ class FrameShape:
         if not ids or not self._makes(parts, block) or not (block.isascii() or is_utf8(block)):
             return [block]
         if not any(others):
-            taken = _numbers(ids)
+            taken = numbers(ids)
             return [block] if taken is None else [taken]
         return self._mixed(others, ids) or [block]
 
@@ -102,14 +102,14 @@ class FrameShape:
             if not other.endswith(b"\n\n"):
                 return None
             if at > begin:
-                taken = _numbers(ids[begin:at])
+                taken = numbers(ids[begin:at])
                 if taken is None:
                     return None
                 runs.append(taken)
             runs.append(other)
             begin = at
         if begin < len(ids):
-            taken = _numbers(ids[begin:])
+            taken = numbers(ids[begin:])
             if taken is None:
                 return None
             runs.append(taken)
@@ -154,7 +154,7 @@ def _only(before: int, between: int, behind: int) -> re.Pattern[bytes]:
     )
 
 
-def _numbers(lists: list[bytes]) -> list[int] | None:
+def numbers(lists: list[bytes]) -> list[int] | None:
     """The ids of several lists in one; None when any is no id, or a list is not as JSON has it."""
     try:
         ids: list[int] = orjson.loads(b"[%b]" % b",".join(lists))

@@ -74,6 +74,11 @@ class ResponseReader:
         """How many bytes of the body were not fetched yet."""
         return sum(map(len, self._pieces))
 
+    @property
+    def last_piece(self) -> bytes:
+        """The last piece of the body that was found and not fetched; none: empty."""
+        return self._pieces[-1] if self._pieces else b""
+
     def feed_eof(self) -> None:
         """The backend closed; raises RemoteProtocolError unless the body was to end this way."""
         if self.complete:

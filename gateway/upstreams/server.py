@@ -197,17 +197,21 @@ class InferenceServer:
     async def _open(
         self, request: TokenRequest, grammar: Grammar | None, exchange: Exchange
     ) -> ResponseBody:
-        body = self._dialect.body(
-            request,
-            served_model=self._backend.served_name(request.model),
-            stop_ids=self._stop_ids,
-            prompt=await self._spell.in_steps(request.prompt_ids, owner=request.cache_salt),
-            grammar=grammar,
+        # Nothing here refers to the body once it is sent: it is as long as the prompt.
+        posting = self._post(
+            self._dialect.body(
+                request,
+                served_model=self._backend.served_name(request.model),
+                stop_ids=self._stop_ids,
+                prompt=await self._spell.in_steps(request.prompt_ids, owner=request.cache_salt),
+                grammar=grammar,
+            ),
+            timeouts=self._waits,
+            goes_over=exchange.goes_over,
+            listener=exchange,
         )
         try:
-            answer = await self._post(
-                body, timeouts=self._waits, goes_over=exchange.goes_over, listener=exchange
-            )
+            answer = await posting
         except _NOT_TAKEN as error:
             raise UpstreamUnavailable(describe(error), upstream=self.name) from error
         except httpx2.TransportError as error:

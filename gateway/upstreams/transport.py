@@ -159,11 +159,14 @@ class OriginPool:
             body = ResponseBody(kept, timeouts, self.release)
             if goes_over is not None:
                 goes_over(body)
+            exchanging = _exchange(body, message, timeouts, listener)
+            del message  # a long prompt takes a megabyte, and a generation takes minutes
             try:
-                return await _exchange(body, message, timeouts, listener)
+                return await exchanging
             except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
                 if kept.answered or kept.hung_up:
                     raise
+                message = kept.unanswered
                 lost = error
         try:
             fresh = await self.connect(timeouts)
@@ -172,7 +175,9 @@ class OriginPool:
         body = ResponseBody(fresh, timeouts, self.release)
         if goes_over is not None:
             goes_over(body)
-        return await _exchange(body, message, timeouts, listener)
+        exchanging = _exchange(body, message, timeouts, listener)
+        del message
+        return await exchanging
 
     def take_idle(self) -> Connection | None:
         """The connection that was used last, for it is the least likely to be closed soon."""
@@ -316,6 +321,7 @@ async def _exchange(
     connection = body.connection
     try:
         await connection.send(message, timeouts)
+        del message  # the connection has it, as long as it may be needed
         status, headers = await connection.head(timeouts, listener)
     except BaseException:
         body.close()

@@ -171,6 +171,32 @@ async def test_what_is_about_to_end_is_not_moved_under_its_feet(
     assert await settling.settled(ending) == 3
 
 
+async def test_one_that_was_given_up_before_its_end_leaves_nothing_behind(
+    settling: Process, tenant: TenantId
+) -> None:
+    given_up, other = await settling.begin(tenant), await settling.begin(tenant)
+    for _ in range(2):
+        await settling.journal.append([given_up.says(1), other.says(1)])
+    settling.journal.over(given_up.claim)
+    await settling.journal.whole(given_up.claim, LogRow(3, 1, pack([END])))
+    for _ in range(2):
+        await settling.journal.append([other.says(1)])
+    assert await settling.settled(given_up) == 3
+    assert await settling.flushes() == 1
+
+
+async def test_of_tenants_that_are_gone_nothing_is_kept_in_memory(
+    settling: Process, tenant: TenantId, other_tenant: TenantId
+) -> None:
+    gone, other = await settling.begin(other_tenant), await settling.begin(tenant)
+    for _ in range(2):
+        await settling.journal.append([gone.says(1), other.says(1)])
+    settling.journal.over(gone.claim)
+    for _ in range(3):
+        await settling.journal.append([other.says(1)])
+    assert settling.journal._numbers.keys() == {tenant}
+
+
 async def test_one_that_is_cancelled_costs_the_others_nothing(
     process: Process, tenant: TenantId
 ) -> None:

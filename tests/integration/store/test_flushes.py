@@ -160,6 +160,24 @@ async def test_an_end_by_another_gets_what_was_flushed(owner: Owner) -> None:
     assert await owner.flush((one, 3, 4)) is None
 
 
+async def test_one_that_is_not_ended_after_all_goes_on_as_if_nobody_had_looked(
+    owner: Owner,
+) -> None:
+    one = await owner.begin()
+    await owner.flush((one, 1, 3))
+
+    async def spare(stored: StoredResponse, log: list[LogRow]) -> None:
+        assert stored.next_entry == 3
+
+    spared = await endings.conclude(owner.database, owner.tenant, one, spare)
+    assert spared is not None
+    assert spared.status == "in_progress"
+    heads = await claims.heads(owner.database, [(owner.tenant, one)])
+    assert heads[one].next_entry == 1
+    assert await owner.flush((one, 3, 4))
+    assert await owner.log(one) == [Queued(), *SAID[:3]]
+
+
 async def test_what_is_released_is_all_in_its_log(owner: Owner) -> None:
     one = await owner.begin()
     await owner.flush((one, 1, 4))
@@ -203,6 +221,24 @@ async def test_adopting_settles_all_but_what_is_about_to_end(owner: Owner) -> No
     heads = await claims.heads(owner.database, [(owner.tenant, one), (owner.tenant, ending)])
     assert (heads[one].next_entry, heads[ending].next_entry) == (3, 1)
     assert await owner.log(ending) == [Queued(), *SAID[:1]]
+
+
+@pytest.mark.parametrize("number", [2, flushes.SOUGHT_MAX + 3])
+async def test_however_many_are_settled_each_gets_what_is_its_own(
+    owner: Owner, number: int
+) -> None:
+    uuids = [await owner.begin() for _ in range(number)]
+    for start in (1, 3):
+        said = [(uuid, start, start + 2) for uuid in uuids]
+        await owner.flush(*said)
+    taken_away = uuids.pop()
+    await flushes.adopt(owner.database, "here", [owner.tenant], but=[taken_away])
+    asked = [(owner.tenant, uuid) for uuid in (*uuids, taken_away)]
+    heads = await claims.heads(owner.database, asked)
+    assert [heads[uuid].next_entry for _, uuid in asked] == [*[5] * len(uuids), 1]
+    for uuid in uuids:
+        rows = await events.read(owner.database, owner.tenant, uuid, DAY, bytes_max=10**6)
+        assert rows == [LogRow(0, 5, pack([Queued(), *SAID[:4]]))]
 
 
 async def test_flushes_go_when_they_are_not_needed_or_their_owner_left(owner: Owner) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import weakref
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from tests.fakes.raw_server import (
     Gate,
     RawServer,
     Script,
+    Step,
     chunk,
     response,
 )
@@ -189,6 +191,47 @@ async def test_a_stale_connection_is_replaced_once_and_silently(client: Client) 
         assert (await client.get(server.url)).content == b"2"
         assert [request.path for request in server.requests] == ["/"] * 3
         assert server.connections == 2
+
+
+class Message(bytes):
+    """Of which can be told whether anybody still has it."""
+
+
+@pytest.mark.parametrize("before", [(), (response(b"1"),), (response(b"1"), Act.CLOSE)])
+async def test_a_request_is_let_go_of_once_its_answer_begins(
+    client: Client, before: tuple[Step, ...]
+) -> None:
+    scripts = [(step,) for step in before]
+    begun: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    async with serving(*scripts, (STREAM_HEAD, chunk(b"a"), Act.STALL)) as server:
+        if before:
+            await client.get(server.url)
+        message = Message(b"GET /last HTTP/1.1\r\nhost: x\r\n\r\n")
+        sent = weakref.ref(message)
+        origin = client.transport.origin(httpx2.URL(server.url))
+        listener = Awaited(begun)
+        work = origin.deliver(message, timeouts={"read": 60}, listener=listener)
+        del message
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(work)
+            del work
+            assert await begun == b"a"
+            assert sent() is None
+            assert server.requests[-1].path == "/last"
+            task.cancel()
+
+
+class Awaited:
+    """A listener whose first bytes are waited for."""
+
+    def __init__(self, begun: asyncio.Future[bytes]) -> None:
+        self._begun = begun
+
+    def take(self, data: bytes) -> None:
+        self._begun.set_result(data)
+
+    def end(self, error: httpx2.TransportError | None) -> None:
+        """It is cancelled."""
 
 
 async def test_a_fresh_connection_that_is_closed_is_not_replaced(client: Client) -> None:

@@ -179,3 +179,53 @@ async def test_the_server_tells_when_a_connection_is_lost() -> None:
             writer.close()
             await writer.wait_closed()
             await lost.wait()
+
+
+async def test_an_answer_is_lost_with_its_connection_though_another_request_waits() -> None:
+    asked, lost = asyncio.Event(), asyncio.Event()
+    told: list[object] = []
+
+    async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await application(scope, receive, send)
+            return
+        assert (await receive())["type"] == "http.request"
+        scope["extensions"][CONNECTION]["watch"](lost.set)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"hello", "more_body": True})
+        asked.set()
+        told.append(await receive())
+        told.append(part_writer(scope)(b"hello"))
+        await send({"type": "http.response.body", "body": b"hello", "more_body": True})
+
+    with listen(HOST, 0, 10) as listener:
+        async with Server(streaming, listener, SETTINGS) as server, asyncio.timeout(WAIT_S):
+            _, writer = await asyncio.open_connection(HOST, int(server.url.rpartition(":")[2]))
+            writer.write(GET + GET)
+            await asked.wait()
+            writer.transport.abort()
+            await lost.wait()
+    assert told == [{"type": "http.disconnect"}, False]
+
+
+async def test_what_is_no_http_ends_an_answer_and_is_no_part_of_it() -> None:
+    ended = asyncio.Event()
+
+    async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await application(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"hello", "more_body": True})
+        await ended.wait()
+
+    with listen(HOST, 0, 10) as listener:
+        async with Server(streaming, listener, SETTINGS) as server, asyncio.timeout(WAIT_S):
+            reader, writer = await asyncio.open_connection(HOST, int(server.url.rpartition(":")[2]))
+            writer.write(GET)
+            assert (await reader.readuntil(b"hello\r\n")).startswith(b"HTTP/1.1 200")
+            writer.write(b"no request\r\n\r\n")
+            assert await reader.read() == b""
+            ended.set()
+            writer.close()
+            await writer.wait_closed()

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import cycle, repeat
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -116,9 +117,7 @@ class Scene:
         self.pen.append(TurnStarted(10))
         (self.turn,) = self.live.fold.turns
         course = Course(spec.rules, POLICY, vocabulary(), reasoning_budget=None)
-        self.hearing = Hearing(
-            self.turn, self.pen, course, meet=lambda _: None, first_token=lambda: None
-        )
+        self.hearing = Hearing(self.pen, course, meet=lambda _: None, first_token=lambda: None)
         self.readers: list[Reader] = []
         self.following: list[asyncio.Task[None]] = []
         self._flow: HearText | None = None
@@ -342,6 +341,26 @@ async def test_what_nobody_follows_flows_to_who_comes_late() -> None:
             scene.commit(3)
             await asyncio.sleep(0)
         scene.look(0)
+        return await scene.end()
+
+    assert await follow(flows=True) == await follow(flows=False)
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_who_has_more_than_was_said_is_shown_what_is_behind_that(*, held: bool) -> None:
+    text = script_ids("The sea is a very large body of water, and so on. ") * 2
+
+    async def follow(*, flows: bool) -> tuple[object, ...]:
+        scene = Scene(flows, puts=repeat(True) if held else None)
+        for token in [*FINAL, *text[:5]]:
+            scene.hear(TokenChunk([token]))
+        scene.commit(99)
+        scene.join(Reader(sse.plain, repeat(True), may_flow=flows), after=len(text))
+        await asyncio.sleep(0)
+        for token in text:
+            scene.hear(TokenChunk([token]))
+            scene.commit(1)
+            await asyncio.sleep(0)
         return await scene.end()
 
     assert await follow(flows=True) == await follow(flows=False)

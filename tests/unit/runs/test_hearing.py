@@ -49,9 +49,8 @@ def begun(kind: type[Hearing] = Hearing) -> tuple[Hearing, Pen]:
     spec = specification()
     pen = Pen(MemoryJournal(LiveLog(folds(spec.head, spec.rules), reader_events_max=100), None))
     pen.append(TurnStarted(10))
-    (turn,) = pen.live.fold.turns
     course = Course(spec.rules, POLICY, vocabulary(), reasoning_budget=None)
-    hearing = kind(turn, pen, course, meet=lambda _: None, first_token=lambda: None)
+    hearing = kind(pen, course, meet=lambda _: None, first_token=lambda: None)
     return hearing, pen
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,6 +35,8 @@ from tests.fakes.staged_run import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from gateway.runs.live import LiveLog
 
 IDS = script_ids(ANSWER)
 PROMPT = specification().prompt_ids
@@ -89,6 +92,40 @@ async def test_another_backend_goes_on_with_prompt_and_ids_so_far() -> None:
     assert hops(stage) == [Hop("backend", len(PROMPT) + 3)]
     assert metric(stage, "hops", reason="backend") == 1
     assert metric(stage, "recomputed_tokens") == len(PROMPT) + 3
+
+
+@dataclass
+class WatchedTokens:
+    """A backend that does not answer, and counts the turns of the log while it is asked."""
+
+    waits: bool
+    live: LiveLog | None = None
+    turns: list[int] = field(default_factory=list)
+
+    async def generate(self, *_: object, **__: object) -> None:
+        assert self.live is not None
+        self.turns.append(len(self.live.fold.turns))
+        if self.waits:
+            await asyncio.sleep(0)
+            self.turns.append(len(self.live.fold.turns))
+        raise refused("gpu-1")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_backend_is_asked_first_and_then_the_turn_has_begun(*, waits: bool) -> None:
+    stage = Stage(WatchedTokens(waits))
+    stage.tokens.live = stage.live
+    await stage.run()
+    assert stage.tokens.turns[:2] == [0, 1]
+    assert [turn.input_tokens for turn in stage.live.fold.turns] == [len(PROMPT)]
+
+
+async def test_a_run_that_is_abandoned_as_it_asks_writes_nothing() -> None:
+    stage = Stage(ScriptedTokens([says(ANSWER)]))
+    running = asyncio.create_task(stage.run())
+    asyncio.get_running_loop().call_soon(stage.run.abandon)
+    await running
+    assert not stage.live.fold.turns
 
 
 async def test_what_is_counted_is_what_was_asked_for_and_what_was_said() -> None:

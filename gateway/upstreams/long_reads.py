@@ -1,0 +1,130 @@
+"""Reads of a stream that comes as fast as it can: each has many chunks, of one event each.
+
+HTTP's parser makes an object of every chunk, and the reader of events cuts them up again. Here one
+expression goes over the chunks as they came. What it makes no sense of, at either end of a read,
+goes the general way, which finds nothing changed: its parser is between the same two chunks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from operator import add
+from typing import TYPE_CHECKING, Final
+
+from gateway.upstreams.frame_shape import EVENT_BYTES_MAX, JSON_STRING, is_utf8, numbers
+
+if TYPE_CHECKING:
+    from gateway.upstreams.frame_shape import FrameShape
+
+LONG_READ_BYTES: Final = 4096
+"""A shorter read goes the general way."""
+_SIZE_LINE: Final = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{0,7}+)\r\n")
+_LAST_SIZE_LINE: Final = re.compile(rb"\r\n([1-9a-fA-F][0-9a-fA-F]{0,7}+)\r\n\Z")
+_LAST_SIZE_LINE_BYTES: Final = 12
+
+HearRun = Callable[[list[int]], bool]
+"""Has ids of events heard that all had the expected shape; False: they were not."""
+
+
+class LongReads:
+    """Finds the ids in runs of whole chunks, each of one event of one shape.
+
+    `owed` is how many bytes have to come before the HTTP parser is between two chunks; None: not
+    known.
+    """
+
+    __slots__ = ("_cutter", "_fixed", "_heads", "hear", "owed", "shape")
+
+    def __init__(self, shape: FrameShape, hear: HearRun) -> None:
+        self.hear = hear
+        self.owed: int | None = None
+        self.shape = shape
+        self._fixed = len(shape.before) + len(shape.between) + len(shape.behind)
+        self._cutter = _cutter(len(shape.before), len(shape.between), len(shape.behind))
+        self._heads: dict[int, bytes] = {}
+
+    def cut(self, read: bytes) -> tuple[int, list[int], int]:
+        """Where a run begins in this read, its ids, and where it ends.
+
+        Without ids there is none. Behind the run `owed` is as if what follows it was parsed.
+        """
+        begin, self.owed = self.owed, None
+        if begin is None or len(read) - begin < LONG_READ_BYTES:
+            return 0, [], 0
+        ids, end = self._run(read, begin)
+        if not ids:
+            return 0, [], 0
+        self.owed = _owed(read[end:])
+        return begin, ids, end
+
+    def _run(self, read: bytes, begin: int) -> tuple[list[int], int]:
+        """The expression only guesses where texts and ids are, as in `FrameShape.runs`. What makes
+        it certain is that the chunks, with sizes made anew, are what the read has there.
+        """
+        parts = self._cutter.split(read[begin:] if begin else read)
+        others = parts[0:-1:3]
+        if any(others):  # they are steady up to there
+            del parts[3 * next(at for at, other in enumerate(others) if other) + 1 :]
+        texts, lists = parts[1::3], parts[2::3]
+        heads = self._sized_heads(texts, lists)
+        if not heads:
+            return [], begin
+        shape, count = self.shape, len(texts)
+        pieces = [shape.between] * (5 * count)
+        pieces[0::5] = heads
+        pieces[1::5] = texts
+        pieces[3::5] = lists
+        pieces[4::5] = [shape.behind + b"\r\n"] * count
+        made = b"".join(pieces)
+        if not read.startswith(made, begin) or not (made.isascii() or is_utf8(made)):
+            return [], begin
+        return numbers(lists) or [], begin + len(made)
+
+    def _sized_heads(self, texts: list[bytes], lists: list[bytes]) -> list[bytes]:
+        """What each chunk has before its text; none where one is too long, or there is none."""
+        heads = self._heads
+        sizes = list(map(add, map(len, texts), map(len, lists)))
+        for size in set(sizes) - heads.keys():
+            if size + self._fixed > EVENT_BYTES_MAX:
+                return []
+            heads[size] = b"%x\r\n%b" % (size + self._fixed, self.shape.before)
+        return list(map(heads.__getitem__, sizes))
+
+
+def owed(read: bytes, piece: bytes) -> int | None:
+    """How many bytes have to come before the parser is between two chunks, behind a read of which
+    it found this last piece of the body; None: that is not certain.
+
+    A line end that is no carriage return is in no size, so a piece that ends with an empty line
+    stands where it seems to, and behind it is no more than the end of its chunk. Without any
+    carriage return a piece cannot end with what comes between two chunks either.
+    """
+    if not piece or b"\r" in piece:
+        return None
+    if piece.endswith(b"\n\n") and read.endswith(piece + b"\r\n"):
+        return 0
+    begin = len(read) - len(piece)
+    line = _LAST_SIZE_LINE.search(read, max(0, begin - _LAST_SIZE_LINE_BYTES), begin)
+    if line is None or not read.endswith(piece):
+        return None
+    return int(line[1], 16) + 2 - len(piece)
+
+
+def _owed(rest: bytes) -> int | None:
+    """The same behind bytes that begin with a chunk, if they hold no whole one."""
+    if not rest:
+        return 0
+    line = _SIZE_LINE.match(rest)
+    left = line.end() + int(line[1], 16) + 2 - len(rest) if line is not None else -1
+    return left if left >= 0 else None
+
+
+@lru_cache(maxsize=256)
+def _cutter(before: int, between: int, behind: int) -> re.Pattern[bytes]:
+    """Splits a read into: what does not fit, text, ids, what does not fit, text, ids, ..."""
+    return re.compile(
+        rb'(?s)[0-9a-f]{2,3}+\r\n.{%d}"(%b)".{%d}\[([0-9,]++)\].{%d}\r\n'
+        % (before - 1, JSON_STRING, between - 2, behind - 1)
+    )
