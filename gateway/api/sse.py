@@ -54,10 +54,10 @@ def plain(event: Event) -> bytes:
 
 def obfuscated(event: Event) -> bytes:
     """The same, with what `padded` adds, but without a copy of it in between."""
+    head = _heads.get(event.type) or _head(event.type)
     length = event.delta_length
     if not length:
-        return plain(event)
-    head = _heads.get(event.type) or _head(event.type)
+        return b"".join((head, event.data, b"\n\n"))
     start = event.sequence_number * _STRIDE % _STARTS
     padding = _POOL[start : start + PADDING_STEP - length % PADDING_STEP]
     return b"".join((head, event.data[:-1], b',"obfuscation":"', padding, b'"}\n\n'))

@@ -92,8 +92,11 @@ class Answer:
         self._waits_to_continue = expects_continue
         self._on_response: Callable[[], None] | None = on_response
         self._has_no_body = scope["method"] == "HEAD"
-        self._is_chunked: bool | None = None
-        self._content_left = 0
+        # What has no length ends with the connection where the client knows no chunks (RFC 9112,
+        # section 6.1), which uvicorn sends it all the same.
+        is_old = scope.get("http_version") == "1.0"
+        self._is_chunked: bool | None = False if is_old else None
+        self._content_left: int | None = None if is_old else 0
         self._head = b""
 
     async def run_asgi(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
@@ -219,7 +222,8 @@ class Answer:
 
     def _frame(self, name: bytes, value: bytes) -> bool:
         """Heed a header that frames the answer; whether it says that the connection ends."""
-        if name == b"content-length" and self._is_chunked is None:
+        is_unframed = self._is_chunked is None or self._content_left is None
+        if name == b"content-length" and is_unframed:
             self._content_left, self._is_chunked = int(value), False
         elif name == b"transfer-encoding" and value.lower() == b"chunked":
             self._content_left, self._is_chunked = 0, True
@@ -233,6 +237,8 @@ class Answer:
             self._content_left = 0
         elif self._is_chunked:
             self._write(_chunk(part) + b"0\r\n\r\n" if is_last else _chunk(part))
+        elif self._content_left is None:
+            self._write(part)
         else:
             if len(part) > self._content_left:
                 raise RuntimeError("Response content longer than Content-Length")

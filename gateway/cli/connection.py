@@ -127,7 +127,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         before, self.cycle = self.cycle, answer  # type: ignore[assignment]
         app = _REFUSE_ONE_MORE if self._is_one_too_many() else self.app
         if before is None or before.response_complete:  # type: ignore[redundant-expr]
-            self._start_asgi_task(self.cycle, app)
+            self._start_asgi_task(answer, app)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, app))

@@ -92,7 +92,8 @@ class SegmentWriter:
 
     def take(self) -> list[SegmentEvent]:
         """The events since the last call; at most one text for each stay in a segment."""
-        self._join_texts()
+        if self._texts:
+            self._join_texts()
         events, self._events = self._events, []
         return events
 

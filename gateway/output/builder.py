@@ -156,12 +156,14 @@ class Builder:
             if isinstance(segment, SegmentText):
                 texts.append(segment)
                 continue
-            self._write(texts, spelling, events)
+            if texts:
+                self._write(texts, spelling, events)
             if isinstance(segment, SegmentStarted):
                 self._open_segment(segment, events)
             else:
                 self._close_segment(segment, events)
-        self._write(texts, spelling, events)
+        if texts:
+            self._write(texts, spelling, events)
         return events
 
     def compact(self, seal: str) -> list[Event]:
@@ -229,7 +231,7 @@ class Builder:
 
     def _require_running(self) -> None:
         self._require_open()
-        if self.is_waiting:
+        if self._outcome.status == "queued":
             raise ValueError("the response is not running: it is queued")
 
     def _open_segment(self, segment: SegmentStarted, events: list[Event]) -> None:
@@ -254,8 +256,6 @@ class Builder:
         self, texts: list[SegmentText], spelling: Spelling | None, events: list[Event]
     ) -> None:
         """Show the texts, which are taken out of the list, as one delta."""
-        if not texts:
-            return
         if self._segment is None:
             raise ValueError("text outside of a segment")
         text = texts[0].text if len(texts) == 1 else "".join(part.text for part in texts)

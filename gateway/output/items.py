@@ -6,7 +6,8 @@ Their text, their body, and the fields of their events.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
@@ -46,6 +47,8 @@ class OpenItem:
         *("_text", "_type", "encrypted_content", "envelope", "is_summarized", "item_id"),
         *("output_index", "status"),
     )
+
+    content_index: ClassVar[int] = _INDEX
 
     def __init__(
         self,
@@ -209,15 +212,15 @@ class OpenItem:
 
 
 _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
-    "item_id": lambda item: item.item_id,
-    "output_index": lambda item: item.output_index,
-    "content_index": lambda _: _INDEX,
+    "item_id": attrgetter("item_id"),
+    "output_index": attrgetter("output_index"),
+    "content_index": attrgetter("content_index"),
     "item": OpenItem.body,
     "part": OpenItem.part,
-    "text": lambda item: item.text,
-    "refusal": lambda item: item.text,
-    "arguments": lambda item: item.text,
-    "input": lambda item: item.text,
+    "text": attrgetter("text"),
+    "refusal": attrgetter("text"),
+    "arguments": attrgetter("text"),
+    "input": attrgetter("text"),
     "name": OpenItem.tool_name,
     "logprobs": OpenItem.logprobs,
 }

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.runs.runner import Engine
     from gateway.runs.specification import RunSpecification
     from gateway.runs.supervisor import Supervisor
-    from gateway.runs.writer import LogWriter
+    from gateway.runs.writer import Channel, LogWriter
     from gateway.store.claims import Claim, ClaimedRun
     from gateway.store.events import LogRow
 
@@ -153,31 +153,49 @@ class DurableRuns:
         if specification.added:
             # They were stored when it was accepted, and a run may take minutes.
             specification = replace(specification, added=())
-
-        def lost() -> None:
-            run.abandon()
-
-        async def commit(finished: Finished, fold: Fold, rest: LogRow) -> None:
-            await at.archive.finish(specification, finished, fold, claim, rest)
-
-        def leave() -> None:
-            channel.close()
-            # Does nothing to one that has its end.
-            live.hand_over()
-            at.lives.discard(head.uuid, live)
-            if over is not None:
-                over()
-
-        channel = at.writer.open(
-            claim, day_of(moment(head.created_at)), next_entry, durable=live.show, lost=lost
+        here = _Here(at, specification, claim, live, over)
+        here.channel = channel = at.writer.open(
+            claim, day_of(moment(head.created_at)), next_entry, durable=live.show, lost=here.lost
         )
-        journal = DurableJournal(live, channel, commit)
-        run = Run(specification, journal, at.engine, claim=claim, requested_at=requested_at)
+        journal = DurableJournal(live, channel, here.commit)
+        here.run = run = Run(
+            specification, journal, at.engine, claim=claim, requested_at=requested_at
+        )
         at.lives.add(head.uuid, live)
         at.supervisor.start(
-            run, durable=Durable(claim, channel, is_claimed=over is not None), over=leave
+            run, durable=Durable(claim, channel, is_claimed=over is not None), over=here.leave
         )
         return run
+
+
+@dataclass(slots=True, eq=False)
+class _Here:
+    """A response while it is generated here, for those who have news of it."""
+
+    at: Workplace
+    specification: RunSpecification
+    claim: Claim
+    live: LiveLog
+    over: Callable[[], None] | None
+    channel: Channel = field(init=False)
+    run: Run = field(init=False)
+
+    def lost(self) -> None:
+        """Its claim is."""
+        self.run.abandon()
+
+    async def commit(self, finished: Finished, fold: Fold, rest: LogRow) -> None:
+        """It ends so; `rest` is what of its log is not written."""
+        await self.at.archive.finish(self.specification, finished, fold, self.claim, rest)
+
+    def leave(self) -> None:
+        """Its run is over, with an end or without one."""
+        self.channel.close()
+        # Does nothing to one that has its end.
+        self.live.hand_over()
+        self.at.lives.discard(self.specification.head.uuid, self.live)
+        if self.over is not None:
+            self.over()
 
 
 def _nothing() -> None:

@@ -9,7 +9,7 @@ and both show an entry only once it is committed.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -25,7 +25,6 @@ from gateway.store.events import day_of
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
-        AsyncIterator,
         Awaitable,
         Callable,
         Iterable,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
         Sequence,
     )
     from datetime import date
+    from types import TracebackType
     from uuid import UUID
 
     from gateway.log import Portion
@@ -148,9 +148,25 @@ class Feed:
         self._count(1)
         try:
             async with self._until_closed():
-                await play_batches(self._events(place), show)
+                await self._play(place, show)
         finally:
             self._count(-1)
+
+    async def _play(self, place: _Place, show: Show) -> None:
+        # What `_events` does, but for a stream that follows a live log, as nearly all do for long:
+        # each generator that only passes on what one within it makes would be there as long.
+        while not place.is_over:
+            live = self._lives.get(place.uuid)
+            if live is None:
+                await play_batches(self._stored(place), show)
+            else:
+                place.forget_rows()
+                await live.play(_PassedOn(self, place, show), place.after)
+                place.is_over = not live.handed_over
+            if place.is_gone:
+                return
+        if not place.is_ended and (rest := show([])) is not None:
+            await rest
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
         """The Response object as far as its log has come. Raises `StoreUnavailable`."""
@@ -200,19 +216,9 @@ class Feed:
                 batch = await anext(batches, None)
         return batch
 
-    @asynccontextmanager
-    async def _until_closed(self) -> AsyncIterator[None]:
+    def _until_closed(self) -> _UntilClosed:
         """What is in here is left when this is closed."""
-        wait = asyncio.timeout(None)
-        try:
-            async with wait:
-                self._waits.add(wait)
-                yield
-        except TimeoutError:
-            if not wait.expired():
-                raise
-        finally:
-            self._waits.discard(wait)
+        return _UntilClosed(self._waits)
 
     async def _events(self, place: _Place) -> AsyncGenerator[list[Event], None]:
         while not place.is_over:
@@ -228,21 +234,18 @@ class Feed:
         live = self._lives.get(place.uuid)
         if live is not None:
             return self._from_live(place, live)
+        return self._stored(place)
+
+    def _stored(self, place: _Place) -> AsyncGenerator[list[Event], None]:
         return self._from_beginning(place) if place.beginning else self._from_rows(place)
 
     async def _from_live(self, place: _Place, live: LiveLog) -> AsyncGenerator[list[Event], None]:
-        """Events of a live log, until the end, or until the response goes elsewhere.
-
-        A reader that is shown them gets them from the log itself, where they are committed.
-        """
+        """Events of a live log, until the end, or until the response goes elsewhere."""
         place.forget_rows()
-        if place.show is not None:
-            await live.play(_PassedOn(self, place, place.show), place.after)
-        else:
-            async with aclosing(live.follow(place.after)) as batches:
-                async for batch in batches:
-                    place.pass_by(batch)
-                    yield batch
+        async with aclosing(live.follow(place.after)) as batches:
+            async for batch in batches:
+                place.pass_by(batch)
+                yield batch
         place.is_over = not live.handed_over
 
     async def _from_beginning(self, place: _Place) -> AsyncGenerator[list[Event], None]:
@@ -313,6 +316,36 @@ class Feed:
     def _count(self, change: int) -> None:
         self._followers += change
         self._tell_followers(self._followers)
+
+
+class _UntilClosed:
+    """A wait that is one of `waits` while entered; when it expires, that is no failure.
+
+    Not a generator: every stream is in one as long as it lasts, and this takes less memory.
+    """
+
+    __slots__ = ("_wait", "_waits")
+
+    def __init__(self, waits: set[asyncio.Timeout]) -> None:
+        self._wait = asyncio.timeout(None)
+        self._waits = waits
+
+    async def __aenter__(self) -> None:
+        await self._wait.__aenter__()
+        self._waits.add(self._wait)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._waits.discard(self._wait)
+        try:
+            await self._wait.__aexit__(kind, error, trace)
+        except TimeoutError:
+            return True
+        return isinstance(error, TimeoutError) and self._wait.expired()
 
 
 class _Place:

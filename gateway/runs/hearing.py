@@ -133,7 +133,7 @@ class Hearing:
     def _look(self, token: int) -> Ending | None:
         """After a marker, or text that begins with `token`: what is to be done, if anything."""
         at_header = not self._in_body or token >= FIRST_SPECIAL
-        ending = self._course.look(self._fold, at_header=at_header)
-        if at_header:
-            self._in_body = self._fold.place.where is Where.BODY
-        return ending
+        header = self._fold.place if at_header else None
+        if header is not None:
+            self._in_body = header.where is Where.BODY
+        return self._course.look(self._fold, header)

@@ -154,11 +154,8 @@ class Pen:
         self.append: Callable[[Entry], None] = journal.append
         """Write one entry. Never waits: see `journal.is_full`."""
         self.journal = journal
-
-    @property
-    def live(self) -> LiveLog:
+        self.live = journal.live
         """What was written so far."""
-        return self.journal.live
 
     def flow(self, ids_max: int) -> HearText | None:
         """A shorter way for the next ids, at most so many; none once it is put down."""

@@ -7,21 +7,37 @@ Proxies and Codex cut streams that are silent; comments do not reset Codex's tim
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Self
 
 from gateway.log import Alive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.runs.journal import Pen
 
 
 class KeepAlive:
-    """While entered, appends `Alive` whenever readers saw nothing for `interval_s`."""
+    """While entered, appends `Alive` whenever readers saw nothing for `interval_s`.
 
-    def __init__(self, pen: Pen, interval_s: float) -> None:
+    It calls `too_long` once that is `time_max_s` ago, because it has a timer: another would be half
+    a KiB more for every run.
+    """
+
+    def __init__(
+        self,
+        pen: Pen,
+        interval_s: float,
+        *,
+        time_max_s: float = math.inf,
+        too_long: Callable[[], None] | None = None,
+    ) -> None:
         self._pen = pen
         self._interval_s = interval_s
+        self._too_long = too_long
         self._loop = asyncio.get_running_loop()
+        self._ends_at = self._loop.time() + time_max_s
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
@@ -33,10 +49,14 @@ class KeepAlive:
             self._timer.cancel()
 
     def _schedule(self, delay_s: float) -> None:
-        self._timer = self._loop.call_later(delay_s, self._tick)
+        at = min(self._loop.time() + delay_s, self._ends_at)
+        self._timer = self._loop.call_at(at, self._tick)
 
     def _tick(self) -> None:
         if self._pen.is_down:
+            return
+        if self._too_long is not None and self._loop.time() >= self._ends_at:
+            self._too_long()
             return
         silent_s = self._loop.time() - self._pen.live.shown_at
         if silent_s >= self._interval_s:

@@ -113,7 +113,8 @@ class LiveLog:
     @property
     def fold(self) -> Fold:
         """Of all entries so far."""
-        self.land()
+        if self._flow is not None:
+            self.land()
         return self._fold
 
     @property

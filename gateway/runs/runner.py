@@ -131,7 +131,13 @@ class Run:
     async def _attempt(self) -> None:
         try:
             if await self._begin():
-                with KeepAlive(self._pen, self._engine.alive_interval_s):
+                engine = self._engine
+                with KeepAlive(
+                    self._pen,
+                    engine.alive_interval_s,
+                    time_max_s=engine.run_time_max_s,
+                    too_long=self._stop,
+                ):
                     finished = await self._generate()
                 await self._finish(finished)
         except ClaimLost as error:
@@ -206,8 +212,8 @@ class Run:
         return finished
 
     async def _complete(self, relay: Relay) -> Finished:
-        """Call the model, for as long as may be. Raises `ClaimLost`."""
-        scope = asyncio.timeout(self._engine.run_time_max_s)
+        """Call the model, until the run is stopped. Raises `ClaimLost`."""
+        scope = asyncio.timeout(None)
         try:
             async with scope as self._scope:
                 await relay.complete()

@@ -189,7 +189,7 @@ class Course:
             return 1
         count = len(ids)
         if max(ids) >= FIRST_SPECIAL:
-            count = next(at for at, token in enumerate(ids) if token >= FIRST_SPECIAL) or 1
+            count = _text_at_front(ids) or 1
         said = _said(fold)
         if 0 < self._policy.repeated_tokens_max <= len(said) + count:
             count = min(count, LOOK_IDS - len(said) % LOOK_IDS)
@@ -224,18 +224,20 @@ class Course:
         """The next id would be reasoning beyond the budget."""
         return Ending(rule=REASONING_BUDGET, start=_unseen_from(fold, fold.place.start))
 
-    def look(self, fold: Fold, *, at_header: bool) -> Ending | None:
-        """What is to be done about the open turn; `at_header`: a header is open, or has just ended.
+    def look(self, fold: Fold, header: Place | None) -> Ending | None:
+        """What is to be done about the open turn; None when it goes on.
 
-        None when it goes on.
+        `header` is where its next id falls, if a header is open, or has just ended.
         """
         if self._may_stray and (astray := fold.astray) is not None:
             return self._astray(fold, astray)
-        if at_header and (start := self._not_understood_from(fold)) is not None:
-            return Ending(rule=HEADER_NOT_UNDERSTOOD, start=start)
-        if at_header and self._may_stray and (ending := self._at_marker(fold)) is not None:
-            return ending
-        if self._is_looping(fold):
+        if header is not None:
+            if (start := self._not_understood_from(fold, header)) is not None:
+                return Ending(rule=HEADER_NOT_UNDERSTOOD, start=start)
+            if self._may_stray and (ending := self._at_marker(fold)) is not None:
+                return ending
+        turn = fold.open_turn
+        if turn is not None and self._is_looping(turn.said):
             return Ending(FinishReason.LENGTH, REPETITION)
         if self._rules.stop and fold.stopped:
             return Ending(FinishReason.STOP)
@@ -248,8 +250,7 @@ class Course:
             return Ending(failure=FAILURES[astray.rule])
         return Ending(rule=astray.rule, start=start)
 
-    def _not_understood_from(self, fold: Fold) -> int | None:
-        place = fold.place
+    def _not_understood_from(self, fold: Fold, place: Place) -> int | None:
         is_wrong = bool(place.doubts)
         if place.where is Where.HEADER:
             is_wrong |= _position(fold) - place.start > self._policy.header_tokens_max
@@ -291,10 +292,10 @@ class Course:
         lacks_answer = self._rules.answer is not None and not may_call and not fold.bodies
         return self.lacks_call(fold) or lacks_answer
 
-    def _is_looping(self, fold: Fold) -> bool:
-        said, size = _said(fold), self._policy.repeated_tokens_max
-        if len(said) % LOOK_IDS or not size or len(said) < size + PERIOD_IDS_MAX:
+    def _is_looping(self, said: Sequence[int]) -> bool:
+        if len(said) < self._loop_ids_min or len(said) % LOOK_IDS:
             return False
+        size = self._policy.repeated_tokens_max
         return any(
             said[-1] == said[-1 - period] and said[-size:] == said[-size - period : -period]
             for period in range(1, PERIOD_IDS_MAX + 1)
@@ -415,6 +416,14 @@ def _breaks_off(body: Body) -> bool:
     except orjson.JSONDecodeError:
         return True
     return False
+
+
+def _text_at_front(ids: Sequence[int]) -> int:
+    """How many ids stand before the first marker; there is one."""
+    at = 0
+    while ids[at] < FIRST_SPECIAL:
+        at += 1
+    return at
 
 
 def _said(fold: Fold) -> Sequence[int]:

@@ -263,7 +263,7 @@ class Relay:
         rule = self._pen.live.last_repair
         if rule is not None and rule not in WITHIN_TURN:
             return Ending(rule=rule, is_written=True)
-        if (ending := self._course.look(self._fold, at_header=True)) is not None:
+        if (ending := self._course.look(self._fold, self._fold.place)) is not None:
             return ending
         if turn.said and turn.said[-1] in STOP_IDS:
             return Ending(FinishReason.STOP)

@@ -152,13 +152,18 @@ ORDER BY tenant_id
 ON CONFLICT (tenant_id, owner) DO UPDATE SET used_at = excluded.used_at
 RETURNING tenant_id, fence
 """)
+# Waits for nobody who erases one of these, and so never for one who waits for it.
 _PRUNE: Final = text("""
-DELETE FROM flushes
-WHERE tenant_id = ANY(CAST(:tenants AS uuid[])) AND owner = :owner
-  AND number < (
-      SELECT least_needed FROM unnest(CAST(:tenants AS uuid[]), CAST(:needed AS bigint[]))
-      AS of_tenant (id, least_needed) WHERE of_tenant.id = flushes.tenant_id
-  )
+DELETE FROM flushes USING (
+    SELECT one.tenant_id, one.number
+    FROM unnest(CAST(:tenants AS uuid[]), CAST(:needed AS bigint[]))
+         AS of_tenant (id, least_needed)
+    JOIN flushes AS one ON one.tenant_id = of_tenant.id
+    WHERE one.owner = :owner AND one.number < least_needed
+    FOR UPDATE OF one SKIP LOCKED
+) AS spare
+WHERE flushes.tenant_id = spare.tenant_id AND flushes.owner = :owner
+  AND flushes.number = spare.number
 """)
 _REMOVE_LEFT: Final = text("""
 WITH left_behind AS (

@@ -34,9 +34,10 @@ PROBE_INTERVAL_S: Final = 30.0
 """A listener speaks so often, or it would never notice that the other end is gone."""
 
 _KINDS: Final = frozenset(get_args(NoticeKind))
-_NOTIFY: Final = text(
-    "SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) AS payload"
-)
+_NOTIFY: Final = text("""
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(:channel, payload)
+FROM unnest(CAST(:payloads AS text[])) AS payload
+""")
 _log = EventLog("gateway.store")
 
 
@@ -55,7 +56,7 @@ async def notify(database: Database, notices: Iterable[Notice]) -> None:
     """Tell every listener, ourselves too. Raises `StoreError`, after which nobody was told."""
     payloads = list(_payloads(notices))
     if payloads:
-        async with database.runs_transaction(durable=False) as connection:
+        async with database.runs_transaction(in_bulk=True) as connection:
             await connection.execute(_NOTIFY, {"channel": CHANNEL, "payloads": payloads})
 
 

@@ -89,8 +89,7 @@ class Connection(asyncio.Protocol):
         self._expired = False
         self._reading_paused = False
         self._writing_paused = False
-        self.unanswered = b""
-        """The request that was sent, as long as no answer to it has begun."""
+        self._unanswered = b""
         self.hung_up = False
         """`hang_up` was called."""
 
@@ -104,6 +103,11 @@ class Connection(asyncio.Protocol):
         """Whether the backend has sent any byte in answer to the current request."""
         return self._reader is not None and self._reader.touched
 
+    def take_back(self) -> bytes:
+        """The last request that was sent, for who sends it again; it is not kept once answered."""
+        request, self._unanswered = self._unanswered, b""
+        return request
+
     @property
     def has_all(self) -> bool:
         """Whether the whole answer has come."""
@@ -116,7 +120,7 @@ class Connection(asyncio.Protocol):
         WriteError or what `head` raises.
         """
         self._reader = reader = ResponseReader(self._limits.head_bytes_max)
-        self.unanswered = data
+        self._unanswered = data
         self.deadline.clear()
         if self._transport is None or self._transport.is_closing():
             raise httpx2.WriteError("connection is closed")
@@ -257,7 +261,7 @@ class Connection(asyncio.Protocol):
         if reader is None:
             self.abort()  # between two exchanges there is nothing to say
             return
-        self.unanswered = b""
+        self._unanswered = b""
         try:
             reader.feed(data)
         except httpx2.RemoteProtocolError as error:

@@ -23,6 +23,8 @@ LONG_READ_BYTES: Final = 4096
 _SIZE_LINE: Final = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{0,7}+)\r\n")
 _LAST_SIZE_LINE: Final = re.compile(rb"\r\n([1-9a-fA-F][0-9a-fA-F]{0,7}+)\r\n\Z")
 _LAST_SIZE_LINE_BYTES: Final = 12
+_CONTENT_BYTES: Final = 8
+"""About as many have a text and its ids."""
 
 HearRun = Callable[[list[int]], bool]
 """Has ids of events heard that all had the expected shape; False: they were not."""
@@ -35,15 +37,17 @@ class LongReads:
     known.
     """
 
-    __slots__ = ("_cutter", "_fixed", "_heads", "hear", "owed", "shape")
+    __slots__ = ("_cutter", "_heads", "hear", "owed", "shape")
 
     def __init__(self, shape: FrameShape, hear: HearRun) -> None:
         self.hear = hear
         self.owed: int | None = None
         self.shape = shape
-        self._fixed = len(shape.before) + len(shape.between) + len(shape.behind)
-        self._cutter = _cutter(len(shape.before), len(shape.between), len(shape.behind))
-        self._heads: dict[int, bytes] = {}
+        fixed = len(shape.before) + len(shape.between) + len(shape.behind)
+        # Nearly all chunks of a stream have a size of as many digits, which need not be looked for.
+        head = len(b"%x\r\n" % (fixed + _CONTENT_BYTES)) + len(shape.before)
+        self._cutter = _cutter(head, len(shape.between), len(shape.behind))
+        self._heads = _Heads(fixed, shape.before)
 
     def cut(self, read: bytes) -> tuple[int, list[int], int]:
         """Where a run begins in this read, its ids, and where it ends.
@@ -68,7 +72,10 @@ class LongReads:
         if any(others):  # they are steady up to there
             del parts[3 * next(at for at, other in enumerate(others) if other) + 1 :]
         texts, lists = parts[1::3], parts[2::3]
-        heads = self._sized_heads(texts, lists)
+        try:
+            heads = list(map(self._heads.__getitem__, map(add, map(len, texts), map(len, lists))))
+        except KeyError:  # one is too long
+            return [], begin
         if not heads:
             return [], begin
         shape, count = self.shape, len(texts)
@@ -82,15 +89,20 @@ class LongReads:
             return [], begin
         return numbers(lists) or [], begin + len(made)
 
-    def _sized_heads(self, texts: list[bytes], lists: list[bytes]) -> list[bytes]:
-        """What each chunk has before its text; none where one is too long, or there is none."""
-        heads = self._heads
-        sizes = list(map(add, map(len, texts), map(len, lists)))
-        for size in set(sizes) - heads.keys():
-            if size + self._fixed > EVENT_BYTES_MAX:
-                return []
-            heads[size] = b"%x\r\n%b" % (size + self._fixed, self.shape.before)
-        return list(map(heads.__getitem__, sizes))
+
+class _Heads(dict[int, bytes]):
+    """What a chunk has before its text, by how many bytes its text and its ids have together."""
+
+    def __init__(self, fixed: int, before: bytes) -> None:
+        super().__init__()
+        self._fixed = fixed
+        self._before = before
+
+    def __missing__(self, size: int) -> bytes:
+        if size + self._fixed > EVENT_BYTES_MAX:
+            raise KeyError(size)
+        head = self[size] = b"%x\r\n%b" % (size + self._fixed, self._before)
+        return head
 
 
 def owed(read: bytes, piece: bytes) -> int | None:
@@ -122,9 +134,12 @@ def _owed(rest: bytes) -> int | None:
 
 
 @lru_cache(maxsize=256)
-def _cutter(before: int, between: int, behind: int) -> re.Pattern[bytes]:
-    """Splits a read into: what does not fit, text, ids, what does not fit, text, ids, ..."""
+def _cutter(head: int, between: int, behind: int) -> re.Pattern[bytes]:
+    """Splits a read into: what does not fit, text, ids, what does not fit, text, ids, ...
+
+    Given how many bytes there are from size to text, between text and ids, and behind these.
+    """
     return re.compile(
-        rb'(?s)[0-9a-f]{2,3}+\r\n.{%d}"(%b)".{%d}\[([0-9,]++)\].{%d}\r\n'
-        % (before - 1, JSON_STRING, between - 2, behind - 1)
+        rb'(?s).{%d}+"(%b)".{%d}+\[([0-9,]++)\].{%d}+'
+        % (head - 1, JSON_STRING, between - 2, behind + 1)
     )

@@ -166,7 +166,7 @@ class OriginPool:
             except (httpx2.NetworkError, httpx2.RemoteProtocolError) as error:
                 if kept.answered or kept.hung_up:
                     raise
-                message = kept.unanswered
+                message = kept.take_back()
                 lost = error
         try:
             fresh = await self.connect(timeouts)

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
+from typing_extensions import override
 
+from gateway.ids import new_uuid
 from gateway.log import Queued, Tokens, pack, unpack
 from gateway.store import claims, endings, events, flushes, followed, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogRow, Parcel, day_of
+from gateway.tenancy import TenantId
 from tests.fakes.stored import CREATED, TERMS, durable_response, finished, last_row, let_time_pass
 
 if TYPE_CHECKING:
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from gateway.store.endings import FinishedResponse
     from gateway.store.engine import Database
     from gateway.store.responses import StoredResponse
-    from gateway.tenancy import TenantId
 
 DAY = day_of(CREATED)
 SAID = [Tokens((number,)) for number in range(1, 10)]
@@ -254,6 +256,38 @@ async def test_flushes_go_when_they_are_not_needed_or_their_owner_left(owner: Ow
     assert await owner.flush((one, 5, 6)) is None
     fence, _ = owner.fence, await owner.begin()
     assert owner.fence > fence
+
+
+async def test_pruning_waits_for_nobody_who_erases(owner: Owner) -> None:
+    one = await owner.begin()
+    for start in (1, 2):
+        await owner.flush((one, start, start + 1))
+    everything = {owner.tenant: 2**62}
+    async with owner.database.transaction(owner.tenant) as connection:
+        await flushes.erase(connection, owner.tenant, one)
+        await flushes.prune(owner.database, "here", everything)
+    assert await owner.flushed()
+    await flushes.prune(owner.database, "here", everything)
+    assert await owner.flushed() == b""
+
+
+class Unsearched(bytes):
+    """Members that are looked at one after the other."""
+
+    @override
+    def find(self, *_: object) -> int:
+        raise AssertionError("they were searched for one of many")
+
+
+def test_the_time_to_settle_does_not_grow_with_the_square_of_the_responses() -> None:
+    claims_of_all = [Claim(TenantId(new_uuid()), new_uuid(), 1) for _ in range(99)]
+    parcels = [Parcel(claim, DAY, 1, 2, packed(1, 3)) for claim in claims_of_all]
+    members = Unsearched(b"".join(flushes._members(parcels)))
+    entries = b"".join([parcel.entries for parcel in parcels])
+    asked = {claim.uuid.bytes for claim in claims_of_all[1:]}
+    found = list(flushes._parts_of(asked, members, entries))
+    assert {(uuid, epoch) for uuid, epoch, _ in found} == {(uuid, 1) for uuid in asked}
+    assert {part for _, _, part in found} == {LogRow(1, 2, packed(1, 3))}
 
 
 async def test_a_look_brings_heads_and_what_is_new(owner: Owner) -> None:

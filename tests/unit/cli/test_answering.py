@@ -382,3 +382,29 @@ async def test_an_answer_without_an_end_is_cut_off(caplog: pytest.LogCaptureFixt
     wire = await run(forgetful)
     assert wire.closed
     assert "without completing response" in caplog.text
+
+
+@pytest.mark.parametrize("length", [None, 5])
+async def test_a_client_that_knows_no_chunks_gets_none(length: int | None) -> None:
+    headers = [(b"content-length", b"%d" % length)] if length else []
+    wire = Wire()
+    answer = Answer(
+        {"type": "http", "method": "GET", "http_version": "1.0"},
+        wire,
+        FlowControl(wire),
+        default_headers=[],
+        expects_continue=False,
+        keep_alive=False,
+        on_response=lambda: None,
+        logger=LOG,
+        loop=asyncio.get_running_loop(),
+    )
+    await answer.send({"type": "http.response.start", "status": 200, "headers": headers})
+    assert not answer.write_part(b"hello")
+    await answer.send({"type": "http.response.body", "body": b"hello", "more_body": True})
+    if length:
+        with pytest.raises(RuntimeError, match="longer"):
+            await answer.send({"type": "http.response.body", "body": b"!"})
+    await answer.send({"type": "http.response.body", "body": b""})
+    head, _, body = b"".join(wire.writes).partition(b"\r\n\r\n")
+    assert (b"transfer-encoding" in head, body, wire.closed) == (False, b"hello", True)
