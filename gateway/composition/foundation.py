@@ -40,9 +40,9 @@ FRAMING = Framing(opening=OPENING, turn_end=RETURN, message_end=END)
 class Foundation:
     """`owner` is the name under which this process claims responses.
 
-    Claims are renewed over connections of their own (`lifeline`), and logs written over another
-    (`journal`): requests that wait for a connection must not cost this process its claims, nor
-    the clients of others their tokens.
+    Claims are renewed over connections of their own (`lifeline`), logs written over another
+    (`journal`) and announced over a third one (`notices`): requests that wait for a connection must
+    not cost this process its claims, nor the clients of others their tokens.
     """
 
     settings: Settings
@@ -50,6 +50,7 @@ class Foundation:
     database: Database
     lifeline: Database
     journal: Database
+    notices: Database
     vocabulary: Vocabulary
     renderer: Renderer
     sealer: Sealer
@@ -70,6 +71,7 @@ class Foundation:
                 settings, pool_size_max=2, answer_within_s=settings.background.heartbeat_s
             ),
             journal=connect(settings, pool_size_max=1, for_runs=True),
+            notices=connect(settings, pool_size_max=1, for_runs=True),
             vocabulary=vocabulary,
             renderer=Renderer(vocabulary, bounds.schema_limits(settings)),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
@@ -100,7 +102,7 @@ class Foundation:
         """Close what is open; nothing of it may be in use any more."""
         self.threads.close()
         await self.pool.close()
-        for database in (self.database, self.lifeline, self.journal):
+        for database in (self.database, self.lifeline, self.journal, self.notices):
             await database.close()
 
 

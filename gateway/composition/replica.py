@@ -59,7 +59,7 @@ class Replica:
             bounds.rhythm(settings),
             metrics,
         )
-        notifier = Notifier(partial(notifications.notify, database))
+        notifier = Notifier(partial(notifications.notify, base.notices))
         told = notifier if settings.database.listen else None
         tails = _tails(base, told)
         switchboard = Switchboard(tails, keeper, told, metrics)

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class RunSpecification:
     """One response to generate.
 
-    `added` are the items this request brought, rendered: they are stored with the output.
+    `added` are the items this request brought, rendered: they are stored with the output. There
+    are none where nobody asks for them again, or once they are stored.
     `sampling.max_tokens` already fits into the model's context window; with 0 the model is not
     asked. `root_created_at` (unix seconds) is when the first response of the chain was created; it
     pins the date in the prompt.
@@ -39,8 +40,8 @@ class RunSpecification:
 
     `durable`: its log is kept in the database, so that any replica can go on with it and show it.
     `streamed`: it was asked for as a stream. `inputs` is how many items the request brought, which
-    of one that was taken over are stored already: its `added` is empty. `conversation` is what it
-    is added to when it ends; of one that was taken over only its row knows.
+    of a durable one are stored before it runs. `conversation` is what it is added to when it ends;
+    of one that was taken over only its row knows.
     """
 
     principal: Principal

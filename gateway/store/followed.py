@@ -11,7 +11,7 @@ from gateway.store import flushes
 from gateway.store.claims import Head
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
     from uuid import UUID
 
     from gateway.store.engine import Database
@@ -33,36 +33,21 @@ class Look:
     parts: list[tuple[bytes, int, LogRow]]
 
 
-# In one statement, and so of one moment: what is settled in between is never missed, nor is time.
-_LOOK: Final = text("""
-WITH head AS MATERIALIZED (
-    SELECT one.tenant_id, one.id, one.epoch, one.next_entry, one.status, one.owner
-    FROM unnest(CAST(:tenants AS uuid[]), CAST(:responses AS uuid[])) AS asked (tenant_id, id)
-    JOIN responses AS one ON one.tenant_id = asked.tenant_id AND one.id = asked.id
-    WHERE one.tenant_id = ANY(CAST(:tenants AS uuid[]))
-      AND one.id = ANY(CAST(:responses AS uuid[]))
-), written AS MATERIALIZED (
-    SELECT DISTINCT head.tenant_id, head.owner, coalesce(seen.number, 0) AS number
-    FROM head
-    LEFT JOIN unnest(
-        CAST(:seen_tenants AS uuid[]), CAST(:seen_owners AS text[]), CAST(:numbers AS bigint[])
-    ) AS seen (tenant_id, owner, number)
-      ON seen.tenant_id = head.tenant_id AND seen.owner = head.owner
-    WHERE head.status = 'in_progress' AND head.owner IS NOT NULL
-)
-SELECT tenant_id, owner, id, epoch, next_entry, status, CAST(NULL AS bigint) AS number,
-       CAST(NULL AS bytea) AS members, CAST(NULL AS bytea) AS entries
-FROM head
-UNION ALL
-SELECT written.tenant_id, written.owner, NULL, NULL, NULL, NULL,
-       row.number, row.members, row.entries
-FROM written
+_HEADS: Final = text("""
+SELECT one.tenant_id, one.id, one.epoch, one.next_entry, one.status, one.owner
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:responses AS uuid[])) AS asked (tenant_id, id)
+JOIN responses AS one ON one.tenant_id = asked.tenant_id AND one.id = asked.id
+""")
+_NEW: Final = text("""
+SELECT row.tenant_id, row.owner, row.number, row.members, row.entries
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:owners AS text[]), CAST(:numbers AS bigint[]))
+     AS seen (tenant_id, owner, number)
 CROSS JOIN LATERAL (
     SELECT * FROM flushes
-    WHERE flushes.tenant_id = written.tenant_id AND flushes.owner = written.owner
-      AND flushes.number > written.number
+    WHERE flushes.tenant_id = seen.tenant_id AND flushes.owner = seen.owner
+      AND flushes.number > seen.number
+    ORDER BY flushes.number
 ) AS row
-ORDER BY number NULLS FIRST
 """)
 
 
@@ -74,18 +59,23 @@ async def look(database: Database, asked: Collection[tuple[TenantId, UUID]], see
     columns = {
         "tenants": [tenant_id for tenant_id, _ in asked],
         "responses": [uuid for _, uuid in asked],
-        "seen_tenants": [tenant_id for tenant_id, _ in seen],
-        "seen_owners": [owner for _, owner in seen],
-        "numbers": list(seen.values()),
     }
-    heads: dict[UUID, Head] = {}
+    async with database.runs_transaction() as connection:
+        found = (await connection.execute(_HEADS, columns)).all()
+        owners = {(row.tenant_id, row.owner) for row in found if row.status == "in_progress"}
+        rows = await connection.execute(_NEW, _after(owners, seen))
+    heads = {row.id: Head(row.epoch, row.next_entry, row.status) for row in found}
     parts: list[tuple[bytes, int, LogRow]] = []
-    async with database.runs_transaction(in_bulk=True) as connection:
-        rows = await connection.execute(_LOOK, columns)
-    for row in rows:
-        if row.number is None:
-            heads[row.id] = Head(row.epoch, row.next_entry, row.status)
-        else:
-            parts += flushes.parts(row.members, row.entries)
-            seen[row.tenant_id, row.owner] = row.number
+    for tenant_id, owner, number, members, entries in rows:
+        parts += flushes.parts(members, entries)
+        seen[tenant_id, owner] = number
     return Look(heads, parts)
+
+
+def _after(owners: Iterable[tuple[UUID, str | None]], seen: Seen) -> dict[str, list[object]]:
+    known = [(tenant_id, owner) for tenant_id, owner in owners if owner is not None]
+    return {
+        "tenants": [tenant_id for tenant_id, _ in known],
+        "owners": [owner for _, owner in known],
+        "numbers": [seen.get(one, 0) for one in known],
+    }

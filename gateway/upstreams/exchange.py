@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextvars import copy_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import httpx2
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gateway.upstreams.connection import Connection
     from gateway.upstreams.transport import ResponseBody
 
-_SILENCE = "no token in time"
-_LONG_IDS_MIN = 32
+_SILENCE: Final = "no token in time"
+_LONG_IDS_MIN: Final = 16
 """A read with so many ids is one of many."""
 
 

@@ -295,6 +295,17 @@ async def test_what_no_compaction_would_make_shorter_is_left(shared_database: Da
     assert plain.compacted is None
 
 
+async def test_a_run_has_its_input_only_where_somebody_asks_for_it_again(
+    shared_database: Database,
+) -> None:
+    async with desk(shared_database) as at:
+        kept = await at.prepare(input="hi")
+        forgotten = await at.prepare(input="hi", store=False)
+    assert [item.kind for item in kept.added] == ["message"]
+    assert forgotten.added == ()
+    assert forgotten.prompt_ids == kept.prompt_ids
+
+
 async def test_a_trigger_leaves_nothing_to_be_generated(shared_database: Database) -> None:
     async with desk(shared_database, summaries=SummaryDesk(says(SUMMARY))) as at:
         asked = await at.prepare(input=[*told("hi"), TRIGGER])

@@ -23,10 +23,11 @@ from tests.fakes.toy_logs import FRAMING, logs
 from tests.fakes.toy_parser import FINAL, TEXT, ToyParser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.showing import DeltaPattern, ShowDelta
 
 LOG: list[Entry] = [
     Queued(),
@@ -129,6 +130,66 @@ async def test_nothing_is_shown_before_it_is_committed() -> None:
         stage.append(LOG[6:])
         seen += [event async for batch in stream for event in batch]
     assert seen == folded([*LOG[:2], LOG[4], *LOG[2:4], LOG[6]])
+
+
+class Client:
+    """Is shown deltas without an event of each, where that is offered."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.flowed = 0
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        self.frames += map(sse.plain, events)
+
+    def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
+        return sse.delta_writer(sse.plain, pattern, self._write)
+
+    def _write(self, frame: bytes) -> bool:
+        self.flowed += 1
+        self.frames.append(frame)
+        return True
+
+
+async def test_text_that_is_generated_here_flows_to_its_client_until_it_goes_elsewhere() -> None:
+    """And then goes on behind what has flowed."""
+    stage, client, before = Stage(), Client(), len(LOG) - 2
+    stage.append(LOG[:before])
+    stage.come()
+    said = [Tokens((TEXT + number,)) for number in range(9)]
+    log = [*LOG[:before], *said, LOG[-1]]
+    async with stage.running(), asyncio.TaskGroup() as group:
+        group.create_task(stage.feed.play(TENANT, stage.head, client))
+        await pass_turns()
+        live = stage.live
+        assert live is not None
+        flow = live.flow(99, lambda _token: True)
+        assert flow is not None
+        assert all(flow(token, 0.0) for entry in said[:5] for token in entry.ids)
+        flowed = [client.flowed]
+        live.show(before + 5)
+        assert [*flowed, client.flowed] == [0, 5]
+        stage.go()
+        stage.append([*said, LOG[-1]])
+    assert b"".join(client.frames) == b"".join(map(sse.plain, folded(log)))
+
+
+async def test_nothing_flows_to_a_stream_that_is_about_to_be_left() -> None:
+    stage, client = Stage(), Client()
+    stage.append(LOG[:-2])
+    stage.come()
+    async with stage.running(), asyncio.TaskGroup() as group:
+        group.create_task(stage.feed.play(TENANT, stage.head, client))
+        await pass_turns()
+        live = stage.live
+        assert live is not None
+        flow = live.flow(99, lambda _token: True)
+        assert flow is not None
+        assert flow(TEXT, 0.0)
+        stage.feed.close()
+        live.show(len(LOG) - 1)
+    assert not client.flowed
+    assert b"".join(client.frames) == b"".join(map(sse.plain, folded(LOG[:-2])))
 
 
 async def test_a_stream_that_is_beyond_the_head_waits() -> None:

@@ -154,6 +154,8 @@ def cut(stream: bytes, cuts: list[int]) -> list[bytes]:
 @example([MANY, chunk(frame(b"\xff", b"7")), MANY], [])
 @example([MANY, chunk(frame(b" a", b"7"), "%X"), MANY, LAST], [])
 @example([MANY, chunk(frame(b"a" * 4500, b"7")), MANY], [])
+@example([b"ff\r\n" + frame(b"a" * 4500, b"7") + b"\r\n", MANY], [])
+@example([chunk(b"x\r" * 3000), MANY, MANY], [])
 def test_what_is_heard_of_long_reads_is_what_each_chunk_alone_says(
     odd: list[bytes], cuts: list[int]
 ) -> None:
