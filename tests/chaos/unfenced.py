@@ -8,7 +8,7 @@ from writing, by luck. All else is the product: `python -m tests.chaos.unfenced`
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import text
 
@@ -53,13 +53,17 @@ async def _look_away(_keeper: Keeper, _suspects: object) -> None:
     """In place of abandoning the runs whose claim is lost."""
 
 
+TORN_OUT: Final[tuple[tuple[Any, str, Any], ...]] = (
+    (events, "_APPEND", text(UNFENCED)),
+    (flushes, "_ADD", text(UNFENCED_FLUSH)),
+    (Keeper, "_check", _look_away),
+)
+"""What is replaced, by its place and name, and by what."""
+
+
 def tear_out() -> None:
     """Replace the product's own. Raises `AttributeError` when something has another name now."""
-    for owner, name, other in (
-        (events, "_APPEND", text(UNFENCED)),
-        (flushes, "_ADD", text(UNFENCED_FLUSH)),
-        (Keeper, "_check", _look_away),
-    ):
+    for owner, name, other in TORN_OUT:
         getattr(owner, name)
         setattr(owner, name, other)
 
