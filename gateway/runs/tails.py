@@ -207,6 +207,10 @@ class Tails:
         )
         for uuid, tail in asked.items():
             tail.show(found.heads.get(uuid))
+        if len(asked) == len(self._tails):
+            # Processes come and go, and somebody always follows something.
+            for writer in self._seen.keys() - set(found.writers):
+                del self._seen[writer]
         if found.parts:
             # All of them, because what is seen now is not read again.
             watched = {uuid.bytes: tail for uuid, tail in self._tails.items()}

@@ -344,6 +344,11 @@ class Relay:
             raise
         except ModelNotFound as error:
             raise NoUpstreamAvailable(self._spec.model, "no backend lists it now") from error
+        except asyncio.CancelledError:
+            # That it is cancelled says more than that its claim was lost before.
+            self._write_start_now()
+            self._start = None
+            raise
         finally:
             self._pen.live.land()
             self._cached_tokens = hearing.cached_tokens or self._cached_tokens

@@ -27,10 +27,12 @@ class Look:
     """What was found: heads, where the logs have their places, and what flushes have brought since.
 
     `parts` are of all responses in these flushes: the bytes of an id, the epoch, the entries.
+    `writers` are those that write what was asked for, as `Seen` has them.
     """
 
     heads: dict[UUID, Head]
     parts: list[tuple[bytes, int, LogRow]]
+    writers: Collection[tuple[UUID, str | None]] = ()
 
 
 _HEADS: Final = text("""
@@ -69,7 +71,7 @@ async def look(database: Database, asked: Collection[tuple[TenantId, UUID]], see
     for tenant_id, owner, number, members, entries in rows:
         parts += flushes.parts(members, entries)
         seen[tenant_id, owner] = number
-    return Look(heads, parts)
+    return Look(heads, parts, owners)
 
 
 def _after(owners: Iterable[tuple[UUID, str | None]], seen: Seen) -> dict[str, list[object]]:

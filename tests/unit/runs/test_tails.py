@@ -34,8 +34,12 @@ class Heads:
     away: int = 0
     parts: list[tuple[bytes, int, LogRow]] = field(default_factory=list)
     looked: asyncio.Event = field(default_factory=asyncio.Event)
+    writer: tuple[UUID, str] = (TENANT, "there")
+    seen_before: list[Seen] = field(default_factory=list)
 
-    async def __call__(self, responses: Collection[tuple[TenantId, UUID]], _seen: Seen) -> Look:
+    async def __call__(self, responses: Collection[tuple[TenantId, UUID]], seen: Seen) -> Look:
+        self.seen_before.append(dict(seen))
+        seen[self.writer] = len(self.looks)
         await asyncio.sleep(0)
         asked = {uuid for _, uuid in responses}
         self.looks.append(asked)
@@ -44,7 +48,8 @@ class Heads:
             self.away -= 1
             raise StoreUnavailable("away")
         parts, self.parts = self.parts, []
-        return Look({uuid: head for uuid, head in self.heads.items() if uuid in asked}, parts)
+        heads = {uuid: head for uuid, head in self.heads.items() if uuid in asked}
+        return Look(heads, parts, {self.writer})
 
     async def next_look(self) -> None:
         self.looked.clear()
@@ -97,6 +102,20 @@ async def test_all_are_looked_at_when_notices_may_have_been_missed() -> None:
             tails.missed()
             await heads.next_look()
             assert heads.looks[-1] == {ONE, TWO}
+
+
+async def test_where_writers_were_that_write_no_more_is_forgotten() -> None:
+    heads = Heads({ONE: head(1)})
+    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    async with running(tails):
+        with tails.watch(TENANT, ONE) as one:
+            await one.moved(0)
+            gone, heads.writer = heads.writer, (TENANT, "elsewhere")
+            for _ in range(2):
+                tails.missed()
+                await heads.next_look()
+            assert heads.seen_before[1].keys() == {gone}
+            assert heads.seen_before[-1].keys() == {heads.writer}
 
 
 async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
