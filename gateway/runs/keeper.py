@@ -164,11 +164,8 @@ class Keeper:
         held = list(self._held.values())
         claims = self._reserved.union(one.claim for one in held)
         asked_at = time.monotonic()
-        try:
-            renewed = await self._renew(list(claims))
-        except StoreError as error:
-            if not self._is_away:
-                _log.warning("claims were not renewed", error=error)
+        renewed = await self._renewed(list(claims))
+        if renewed is None:
             self._is_away = True
             return False
         now = time.monotonic()
@@ -181,6 +178,22 @@ class Keeper:
         self._renewed_at = now
         await self._check([one for one in held if one.claim.uuid not in renewed])
         return True
+
+    async def _renewed(self, claims: Sequence[Claim]) -> frozenset[UUID] | None:
+        """Those that are held; None: the database is away, as it was before or for the second time.
+
+        A process that was held up finds what it had under way given up by the server, or too late
+        by its own clock. That says nothing of the database, so it is asked once more.
+        """
+        for is_last in (self._is_away, True):
+            try:
+                return await self._renew(claims)
+            except StoreError as error:
+                if is_last and not self._is_away:
+                    _log.warning("claims were not renewed", error=error)
+                if is_last:
+                    break
+        return None
 
     def _distrust(self, now: float, heartbeats: float) -> None:
         self._trusted_from = max(self._trusted_from, now + heartbeats * self._rhythm.heartbeat_s)

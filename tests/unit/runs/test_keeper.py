@@ -197,6 +197,22 @@ async def test_it_is_cut_off_from_a_failed_heartbeat_to_the_next_good_one() -> N
     assert not await cut_off_after_a_heartbeat(keeper)
 
 
+async def test_a_heartbeat_that_was_lost_while_the_process_was_held_up_is_made_up_for() -> None:
+    table = Table()
+    asked = 0
+
+    async def renew(claims: Sequence[Claim]) -> frozenset[UUID]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise StoreUnavailable("the server ended the transaction meanwhile")
+        return await table.renew(claims)
+
+    keeper = Keeper(renew, table.read, Rhythm(lease_s=LEASE_S, heartbeat_s=60), Metrics())
+    assert not await cut_off_after_a_heartbeat(keeper)
+    assert asked == 2
+
+
 async def trusted_after_a_heartbeat(keeper: Keeper) -> bool:
     await keeper.heartbeat()
     return keeper.trusted
