@@ -108,9 +108,10 @@ class Renderer:
         start = len(ids)
         for placed in _shown(items, leading):
             item, source = placed.item, placed.source
-            if item.ids is None or source % REPEATED_AT_ONCE == 0:
+            own = item.ids
+            if own is None or source % REPEATED_AT_ONCE == 0:
                 give_way()
-            ids.extend(item.ids or self.render_item(item, placed.function))
+            ids.extend(self.render_item(item, placed.function) if own is None else own)
             end = len(ids)
             if end > start:
                 spans.append(Span(source, start, end))
@@ -119,12 +120,10 @@ class Renderer:
         return Prompt(ids, tuple(spans))
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
-        """The ids of one item: its own, or anew; empty for an item that says nothing.
+        """The ids of one item, made anew; empty for an item that says nothing.
 
         `function` names the function that an output belongs to.
         """
-        if item.ids is not None:
-            return item.ids
         typed = item.item()
         if isinstance(typed, Message) and (opening := self._opening(typed)):
             text = message_text(typed)
