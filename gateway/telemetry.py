@@ -173,11 +173,6 @@ def bind_anew(**context: Unpack[Context]) -> None:
     _context.set(context)
 
 
-def unbind_all() -> None:
-    """Forget what was bound: a new request begins."""
-    _context.set(_NOTHING)
-
-
 def configure_logging(
     level: Level, log_format: Format, *, stream: TextIO | None = None, colors: bool = True
 ) -> None:

@@ -206,9 +206,8 @@ class Relay:
             self._pen.append(self._start)
             self._start = None
 
-    def _write_start_now(self) -> None:
-        """The same in the next round of the loop, when the backend was asked."""
-        # Whoever waits for the backend finds out by himself.
+    def _try_to_write_start(self) -> None:
+        """The same for when nobody is there to be told that the claim is lost."""
         with suppress(ClaimLost):
             self._write_start()
 
@@ -323,7 +322,8 @@ class Relay:
         if self._start is None:
             request = await self._request(self._turn)
         else:
-            asyncio.get_running_loop().call_soon(self._write_start_now)
+            # In the next round of the loop the backend was asked.
+            asyncio.get_running_loop().call_soon(self._try_to_write_start)
             request = self._whole_request(1, None)
         resent = len(request.prompt_ids) if self._is_resent else 0
         hearing = Hearing(
@@ -346,7 +346,7 @@ class Relay:
             raise NoUpstreamAvailable(self._spec.model, "no backend lists it now") from error
         except asyncio.CancelledError:
             # That it is cancelled says more than that its claim was lost before.
-            self._write_start_now()
+            self._try_to_write_start()
             self._start = None
             raise
         finally:

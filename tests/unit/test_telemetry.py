@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,7 +41,6 @@ def untouched_logging() -> Iterator[None]:
     for name, before in levels.items():
         logging.getLogger(name).setLevel(before)
     telemetry.outlet.least, telemetry.outlet.take = outlet
-    telemetry.unbind_all()
 
 
 def raised(error: Exception) -> Exception:
@@ -57,12 +57,15 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 def test_events_are_json_objects_with_what_was_bound() -> None:
     stream = io.StringIO()
     configure_logging("info", "auto", stream=stream)
-    telemetry.bind(request_id="req_1", tenant="acme")
     log = EventLog("gateway.api")
-    log.debug("not written")
-    log.info("request", method="POST", status=200)
-    log.warning("slow", seconds=1.5)
-    telemetry.unbind_all()
+
+    def request() -> None:
+        telemetry.bind(request_id="req_1", tenant="acme")
+        log.debug("not written")
+        log.info("request", method="POST", status=200)
+        log.warning("slow", seconds=1.5)
+
+    copy_context().run(request)
     log.error("bad", code=None)
     first, second, third = lines(stream)
     assert first["event"] == "request"
