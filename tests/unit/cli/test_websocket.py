@@ -48,6 +48,13 @@ class Wire:
         frame = Frame(opcode, data, fin=fin)
         self._writer.write(frame.serialize(mask=True))
 
+    def send_fragments(self, count: int) -> None:
+        """The message `xy` in so many frames."""
+        self.send(Opcode.TEXT, b"x", fin=False)
+        for _ in range(count - 2):
+            self.send(Opcode.CONT, b"", fin=False)
+        self.send(Opcode.CONT, b"y")
+
     async def hear(self) -> tuple[int, bytes]:
         """The opcode and the data of the next frame, which must be short."""
         async with asyncio.timeout(WAIT_S):
@@ -158,12 +165,9 @@ async def test_a_character_may_be_split() -> None:
 async def test_a_message_has_so_many_fragments_and_no_more() -> None:
     async with connected() as wire:
         await wire.upgrade()
-        for message in range(2):
-            wire.send(Opcode.TEXT, b"x", fin=False)
-            for _ in range(FRAGMENTS_MAX - 2 + message):
-                wire.send(Opcode.CONT, b"", fin=False)
-            wire.send(Opcode.CONT, b"y")
+        wire.send_fragments(FRAGMENTS_MAX)
         assert await wire.hear() == (Opcode.TEXT, b"xy")
+        wire.send_fragments(FRAGMENTS_MAX + 1)
         opcode, data = await wire.hear()
         assert (opcode, int.from_bytes(data[:2], "big")) == (Opcode.CLOSE, 1009)
 
