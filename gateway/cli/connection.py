@@ -21,6 +21,7 @@ from gateway.api.errors import INVALID_REQUEST, OVERLOADED, SERVER_ERROR, envelo
 from gateway.api.writing import BODY_PART
 from gateway.cli.answering import Answer
 from gateway.cli.flow import Flow, Pipeline
+from gateway.runs import eager
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _when_lost: Callable[[], None] | None = None
     _under_way: Answer | None = None
     """The answer that was begun last; `cycle` is the one to the request that came last."""
+    _to_begin: tuple[Answer, ASGI3Application] | None = None
+    _is_busy = False
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -77,7 +80,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._reading_head:
             self._head_bytes += len(data)
+        self._is_busy = True
         super().data_received(data)
+        self._begin()
         if not (self._reading_head and self._head_bytes):
             return
         self._start_head_timer()
@@ -176,8 +181,24 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     @override
     def _start_asgi_task(self, cycle: Answer, app: ASGI3Application) -> None:  # type: ignore[override]
+        """Once all of the read is parsed, for the body may be in it, and at once: what is asked of
+        a backend must not wait until the loop has heard everybody else.
+        """
         self._under_way = cycle
-        super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]
+        self._to_begin = cycle, app
+        if not self._is_busy:
+            self._begin()
+
+    def _begin(self) -> None:
+        """An answer that is complete already lets the next one begin, here and not within it."""
+        self._is_busy = True
+        while (waiting := self._to_begin) is not None:
+            self._to_begin = None
+            answer, app = waiting
+            task = eager.start(answer.run_asgi(app))  # type: ignore[arg-type]
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
+        self._is_busy = False
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         if self.transport.is_closing():

@@ -14,7 +14,7 @@ from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, embedded_database, provisioned
 from gateway.composition.foundation import housekeeping
 from gateway.settings import load_settings
-from gateway.store.tables import REVISION
+from gateway.store.schema import REVISION
 
 if TYPE_CHECKING:
     from gateway.runs.housekeeping import Report

@@ -28,7 +28,7 @@ from gateway.errors import AuthenticationError, StartupError
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.simulator.options import SimulatorOptions
-from gateway.store.tables import REVISION
+from gateway.store.schema import REVISION
 from gateway.telemetry import configure_logging
 
 if TYPE_CHECKING:

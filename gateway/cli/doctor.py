@@ -13,13 +13,12 @@ from gateway import ids
 from gateway.cli import terminal
 from gateway.cli.failures import FAILED
 from gateway.cli.options import Config, Json, run
-from gateway.cli.prompt_check import verified_prompt
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
 from gateway.harmony.vocabulary import STOP_IDS, Vocabulary
 from gateway.settings import load_settings
-from gateway.store.tables import REVISION
+from gateway.store.schema import REVISION
 from gateway.tenancy import TenantId
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.client import build_client
@@ -94,6 +93,8 @@ async def examine(config: Path | None) -> list[Finding]:
 
 def _prompt(findings: list[Finding]) -> list[int]:
     """A prompt to probe backends with; empty when this installation cannot make one."""
+    from gateway.cli.prompt_check import verified_prompt
+
     try:
         vocabulary = Vocabulary.load()
         findings.append(Finding("vocabulary", ok=True, detail="o200k_harmony, checksum verified"))

@@ -20,7 +20,8 @@ from openai_harmony import (
 )
 
 from gateway.errors import StartupError
-from gateway.harmony.rendering import Renderer, RenderOptions, prompt_messages
+from gateway.harmony.reference import prompt_messages
+from gateway.harmony.rendering import Renderer, RenderOptions
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.protocol.rules import AnswerFormat

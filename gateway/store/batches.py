@@ -13,16 +13,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqlalchemy import Boolean, text
-from sqlalchemy.dialects import postgresql
-
-from gateway.store.types import ClientText, TokenIds
+from gateway.store.statements import Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from sqlalchemy import Column, TextClause
-    from sqlalchemy.types import TypeEngine
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gateway.tenancy import TenantId
 
@@ -30,7 +24,6 @@ if TYPE_CHECKING:
 
 Of = TypeVar("Of")
 
-_DIALECT: Final = postgresql.dialect()  # type: ignore[no-untyped-call]
 FORMS: Final = (0, 1, 2, 4, 8)
 """For how many rows there is a form of a statement with a parameter for each value. Each form is
 one more statement to prepare, so those in between take the next, with rows that are not there."""
@@ -39,13 +32,11 @@ one more statement to prepare, so those in between take the next, with rows that
 class Rows:
     """Rows that a statement is sent. `source` is SQL for its FROM, where they are called `name`."""
 
-    def __init__(self, name: str, columns: Iterable[Column[Any]]) -> None:
-        """The first of the `columns` is never null in a row."""
-        columns = tuple(columns)
+    def __init__(self, name: str, columns: Mapping[str, str]) -> None:
+        """Names and types of the `columns`, of which the first is never null in a row."""
         self.name = name
-        self.columns = tuple(column.name for column in columns)
-        self._kinds = [column.type.dialect_impl(_DIALECT).compile(_DIALECT) for column in columns]
-        self._converts = [_converter(column.type) for column in columns]
+        self.columns = tuple(columns)
+        self.kinds = tuple(columns.values())
         self._in_arrays = tuple(f"{name}_{column}" for column in self.columns)
         self._of_row = cache(self._names_of_row)
         self._of_rows = cache(self._names_of_rows)
@@ -57,7 +48,7 @@ class Rows:
         """Any number of them, an array for each column."""
         arrays = (
             f"CAST(:{parameter} AS {kind}[])"
-            for parameter, kind in zip(self._in_arrays, self._kinds, strict=True)
+            for parameter, kind in zip(self._in_arrays, self.kinds, strict=True)
         )
         return f"unnest({', '.join(arrays)}) AS {self.name} ({self.names})"
 
@@ -75,26 +66,19 @@ class Rows:
         """What a statement with `source` is sent for these rows, which have all the columns."""
         return {
             parameter: [row[column] for row in rows]
-            if convert is None
-            else [convert(row[column]) for row in rows]
-            for parameter, column, convert in zip(
-                self._in_arrays, self.columns, self._converts, strict=True
-            )
+            for parameter, column in zip(self._in_arrays, self.columns, strict=True)
         }
 
     def values(self, rows: Sequence[Row], count: int) -> dict[str, Any]:
         """What a statement with `few(count)` is sent for these rows."""
         sent: dict[str, Any] = dict.fromkeys(self._of_rows(count))
         for at, row in enumerate(rows):
-            wire = [
-                row[column] if convert is None else convert(row[column])
-                for column, convert in zip(self.columns, self._converts, strict=True)
-            ]
-            sent.update(zip(self._of_row(at), wire, strict=True))
+            values = map(row.__getitem__, self.columns)
+            sent.update(zip(self._of_row(at), values, strict=True))
         return sent
 
     def _spelled_row(self, values: Iterable[str]) -> str:
-        of_a_kind = zip(values, self._kinds, strict=True)
+        of_a_kind = zip(values, self.kinds, strict=True)
         return f"({', '.join(f'CAST({value} AS {kind})' for value, kind in of_a_kind)})"
 
     def _names_of_row(self, at: int) -> tuple[str, ...]:
@@ -112,7 +96,7 @@ class Batch:
         self._kinds = kinds
         self._statement = cache(self._new_statement)
 
-    def of(self, *rows: Sequence[Row]) -> tuple[TextClause, dict[str, Any]]:
+    def of(self, *rows: Sequence[Row]) -> tuple[Statement, dict[str, Any]]:
         """The statement and its parameters for the rows of each kind, in the order of the kinds."""
         counts = tuple(map(_form, map(len, rows)))
         parameters: dict[str, Any] = {}
@@ -123,27 +107,17 @@ class Batch:
                 parameters |= kind.values(some, count)
         return self._statement(counts), parameters
 
-    def _new_statement(self, counts: tuple[int | None, ...]) -> TextClause:
+    def _new_statement(self, counts: tuple[int | None, ...]) -> Statement:
         sources = {
             kind.name: kind.source if count is None else kind.few(count)
             for kind, count in zip(self._kinds, counts, strict=True)
         }
-        return text(self._sql.format(**sources))
+        return Statement(self._sql.format(**sources))
 
 
 def _form(count: int) -> int | None:
     """For how many rows there is a form that has place for `count`; None: for none so many."""
     return FORMS[bisect_left(FORMS, count)] if count <= FORMS[-1] else None
-
-
-def _converter(kind: TypeEngine[Any]) -> Callable[[Any], Any] | None:
-    """Makes of a value what asyncpg takes for it; None where that is the value."""
-    if isinstance(kind, ClientText | TokenIds):
-        return kind.packed
-    if isinstance(kind, Boolean):
-        return None
-    convert: Callable[[Any], Any] | None = kind.dialect_impl(_DIALECT).bind_processor(_DIALECT)
-    return convert
 
 
 def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> Iterator[tuple[TenantId, list[Of]]]:

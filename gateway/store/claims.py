@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import text
-
 from gateway.log import FOLD_VERSION
 from gateway.store import flushes
 from gateway.store.events import day_of
+from gateway.store.statements import Statement
 from gateway.store.types import unpack_ids
 from gateway.tenancy import TenantId
 
@@ -100,11 +99,11 @@ class Head:
 
 
 LOCK_KEY: Final = 0x436C61696D  # "Claim", as the number of an advisory lock
-_TAKE_TURNS: Final = text("SELECT pg_advisory_xact_lock(:key)")
+_TAKE_TURNS: Final = Statement("SELECT pg_advisory_xact_lock(:key)")
 
 # `place` is how many of its tenant would be running with it: 1, 2, ... from the fewest running on.
 # What is chosen was seen unlocked, so its state is compared again once it is locked.
-_CLAIM: Final = text("""
+_CLAIM: Final = Statement("""
 WITH seen AS (
     SELECT tenant_id, id, status, attempts, owner, lease_until,
            durable AND fold_version = :fold_version AS is_ours,
@@ -172,14 +171,14 @@ FROM held
 WHERE one.tenant_id = held.tenant_id AND one.id = held.id
 RETURNING one.id
 """
-_HEARTBEAT: Final = text(
+_HEARTBEAT: Final = Statement(
     _HELD.format(
         asked=_ASKED,
         condition="owner = :owner",
         change="lease_until = clock_timestamp() + make_interval(secs => :lease_s)",
     )
 )
-_GIVEN_UP: Final = text(f"""
+_GIVEN_UP: Final = Statement(f"""
 SELECT one.*
 FROM ({_ASKED}) AS claim, LATERAL (
     SELECT tenant_id, id, owner, epoch, next_entry, CAST(created_at AT TIME ZONE 'UTC' AS date)
@@ -190,7 +189,7 @@ FROM ({_ASKED}) AS claim, LATERAL (
 ) AS one
 """)  # noqa: S608 - constants only
 # Nobody's from now on; when that began is kept, for `abandoned`.
-_RELEASE: Final = text(
+_RELEASE: Final = Statement(
     _HELD.format(
         asked=_ASKED,
         condition="owner IS NOT NULL",
@@ -198,7 +197,7 @@ _RELEASE: Final = text(
     )
 )
 
-_WORK: Final = text("""
+_WORK: Final = Statement("""
 SELECT coalesce(bool_or(status = 'queued'), false),
        coalesce(bool_or(
            status = 'in_progress' AND attempts < :attempts_max
@@ -212,7 +211,7 @@ FROM responses
 WHERE status IN ('queued', 'in_progress') AND durable AND fold_version = :fold_version
 """)
 
-_ABANDONED: Final = text("""
+_ABANDONED: Final = Statement("""
 SELECT tenant_id, id
 FROM responses
 WHERE status IN ('queued', 'in_progress') AND CASE
@@ -227,7 +226,7 @@ ORDER BY id
 LIMIT :row_limit
 """)
 
-_HEADS: Final = text("""
+_HEADS: Final = Statement("""
 SELECT one.id, one.epoch, one.next_entry, one.status
 FROM unnest(CAST(:tenants AS uuid[]), CAST(:responses AS uuid[])) AS asked (tenant_id, id)
 JOIN responses AS one ON one.tenant_id = asked.tenant_id AND one.id = asked.id

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import orjson
-from sqlalchemy import bindparam, delete, insert, text
 
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
 from gateway.store.messages import ItemPage, digests, item_columns, page_of
-from gateway.store.tables import RUNNING, conversation_items, conversations
+from gateway.store.schema import ITEM, RUNNING
+from gateway.store.statements import Statement, insert_into
 from gateway.store.types import pack_text, unpack_text
 
 if TYPE_CHECKING:
@@ -36,24 +36,28 @@ class FoundItem(NamedTuple):
 
 
 _COLUMNS: Final = "id, created_at, metadata"
-_LOAD: Final = text(f"""
+_LOAD: Final = Statement(f"""
 SELECT {_COLUMNS} FROM conversations WHERE tenant_id = :tenant AND id = :conversation
 """)  # noqa: S608 - constants only
-_SET_METADATA: Final = text(f"""
+_SET_METADATA: Final = Statement(f"""
 UPDATE conversations SET metadata = :metadata
 WHERE tenant_id = :tenant AND id = :conversation
 RETURNING {_COLUMNS}
 """)  # noqa: S608 - constants only
-_INSERT: Final = insert(conversations)
-_INSERT_ITEMS: Final = insert(conversation_items)
+_INSERT: Final = Statement(
+    insert_into("conversations", ["tenant_id", "id", "created_at", "metadata", "next_position"])
+)
+_INSERT_ITEMS: Final = Statement(
+    insert_into("conversation_items", ["tenant_id", "conversation_id", "position", *ITEM])
+)
 
 # Two statements: one that waits for a row sees the other rows as they were before it waited.
-_LOCK: Final = text("""
+_LOCK: Final = Statement("""
 SELECT next_position, writer FROM conversations
 WHERE tenant_id = :tenant AND id = :conversation
 FOR NO KEY UPDATE
 """)
-_STATE: Final = text("""
+_STATE: Final = Statement("""
 SELECT
     EXISTS (
         SELECT FROM responses
@@ -70,28 +74,27 @@ SELECT
         LIMIT :items_max
     ) AS counted) AS items
 """)
-_MOVE: Final = text(f"""
+_MOVE: Final = Statement(f"""
 UPDATE conversations SET next_position = next_position + :count
 WHERE tenant_id = :tenant AND id = :conversation
 RETURNING {_COLUMNS}
 """)  # noqa: S608 - constants only
-_DELETE: Final = delete(conversations).where(
-    conversations.c.tenant_id == bindparam("tenant"),
-    conversations.c.id == bindparam("conversation"),
-)
-_DELETE_ITEM: Final = text("""
+_DELETE: Final = Statement("""
+DELETE FROM conversations WHERE tenant_id = :tenant AND id = :conversation
+""")
+_DELETE_ITEM: Final = Statement("""
 DELETE FROM conversation_items
 WHERE tenant_id = :tenant AND conversation_id = :conversation
   AND sha256(item_id) = sha256(:item)
 RETURNING true
 """)
 
-_TAKEN: Final = text("""
+_TAKEN: Final = Statement("""
 SELECT item_id FROM conversation_items
 WHERE tenant_id = :tenant AND conversation_id = :conversation
   AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
 """)
-_FIND_ITEM: Final = text("""
+_FIND_ITEM: Final = Statement("""
 SELECT found.item
 FROM conversations AS one
 LEFT JOIN conversation_items AS found
@@ -118,8 +121,8 @@ WHERE one.tenant_id = :tenant AND one.id = :conversation
 ORDER BY page.position {direction}
 """
 _LISTS: Final = {
-    "asc": text(_LIST.format(beyond=">", before_all="-1", direction="ASC")),
-    "desc": text(_LIST.format(beyond="<", before_all="9223372036854775807", direction="DESC")),
+    "asc": Statement(_LIST.format(beyond=">", before_all="-1", direction="ASC")),
+    "desc": Statement(_LIST.format(beyond="<", before_all="9223372036854775807", direction="DESC")),
 }
 
 

@@ -11,17 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Integer, bindparam, func, or_, update
-
 from gateway.errors import ClaimLost
 from gateway.store import events, flushes, idempotency, messages, responses, turns, usage
 from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.claims import Claim
 from gateway.store.engine import turn_to
-from gateway.store.tables import RUNNING, TERMINAL
-from gateway.store.tables import events as log
-from gateway.store.tables import responses as table
-from gateway.store.tables import usage as metered
+from gateway.store.schema import COUNTS, ENDED, LOGGED, TERMINAL
+from gateway.store.statements import Statement
 from gateway.values import value
 
 if TYPE_CHECKING:
@@ -66,43 +62,17 @@ class FinishedResponse:
     free_key: bool = False
 
 
-_END: Final = (
-    update(table)
-    .where(
-        table.c.tenant_id == bindparam("of_tenant"),
-        table.c.id == bindparam("of_id"),
-        or_(*(table.c.status == status for status in RUNNING)),
-        table.c.epoch == bindparam("held_epoch"),
-        table.c.next_entry
-        == func.coalesce(bindparam("first_entry", type_=Integer), table.c.next_entry),
-    )
-    .values(
-        status=bindparam("status"),
-        completed_at=bindparam("completed_at"),
-        body=bindparam("body"),
-        recoveries=bindparam("recoveries"),
-        epoch=bindparam("epoch"),
-        next_entry=func.coalesce(bindparam("next_entry", type_=Integer), table.c.next_entry),
-        plan=None,
-        prompt=None,
-        owner=None,
-        lease_until=None,
-    )
-    .returning(table.c.key_id, table.c.model, table.c.created_at, table.c.conversation_id)
-)
-
-
-_ENDS: Final = Rows(
-    "sent",
-    [
-        *(
-            table.c[name]
-            for name in ("id", "epoch", "status", "completed_at", "body", "recoveries")
-        ),
-        *(log.c[name] for name in ("first_entry", "entry_count", "entries")),
-        *(metered.c[name] for name in usage.COUNTS),
-    ],
-)
+_END: Final = Statement("""
+UPDATE responses
+SET status = :status, completed_at = :completed_at, body = :body, recoveries = :recoveries,
+    epoch = :epoch, next_entry = coalesce(:next_entry, next_entry),
+    plan = NULL, prompt = NULL, owner = NULL, lease_until = NULL
+WHERE tenant_id = :tenant AND id = :id AND status IN ('queued', 'in_progress')
+  AND epoch = :held_epoch AND next_entry = coalesce(:first_entry, next_entry)
+RETURNING key_id, model, created_at, conversation_id
+""")
+_COUNTS: Final = ", ".join(COUNTS)
+_ENDS: Final = Rows("sent", {**ENDED, **LOGGED, **COUNTS})
 # As several of `_END`, and what follows it. Those that others have locked are left out, because
 # whoever waits for one keeps all the others waiting; so are turns of a conversation, which lock it.
 _END_ALL: Final = Batch(
@@ -139,8 +109,8 @@ WITH sent AS MATERIALIZED (
     SELECT CAST(:tenant AS uuid), item.*
     FROM {{item}} JOIN held ON held.id = item.response_id
 ), metered AS (
-    INSERT INTO usage (tenant_id, response_id, key_id, model, at, {", ".join(usage.COUNTS)})
-    SELECT CAST(:tenant AS uuid), id, key_id, model, completed_at, {", ".join(usage.COUNTS)}
+    INSERT INTO usage (tenant_id, response_id, key_id, model, at, {_COUNTS})
+    SELECT CAST(:tenant AS uuid), id, key_id, model, completed_at, {_COUNTS}
     FROM held WHERE input_tokens IS NOT NULL
     ON CONFLICT DO NOTHING
 )
@@ -265,8 +235,8 @@ async def _end(
         raise ValueError(f"{finished.status} is no end")
     entries = finished.entries
     end = {
-        "of_tenant": claim.tenant_id,
-        "of_id": claim.uuid,
+        "tenant": claim.tenant_id,
+        "id": claim.uuid,
         "held_epoch": held_epoch,
         "epoch": claim.epoch,
         "first_entry": entries and entries.first_entry,

@@ -7,14 +7,13 @@ it owns the numbers it moved over.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Protocol
 
-from sqlalchemy import insert, text
-
-from gateway.store.tables import events
+from gateway.store.schema import LOGGED
+from gateway.store.statements import Statement, insert_into
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,7 +46,7 @@ class Right(Protocol):
     def epoch(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Parcel:
     """`count` entries of one response, packed: the next ones of its log, if its claim holds.
 
@@ -61,7 +60,7 @@ class Parcel:
     entries: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LogRow:
     """`count` entries from number `first_entry` on, packed by `log.pack`; of one flush or more."""
 
@@ -78,7 +77,7 @@ class LogRow:
 # It answers with what was fenced off: hardly ever anything, so there is nothing to send or to read.
 # Arrays come as text and all entries as one string, because the driver takes far longer to encode
 # an array than both sides take for the same as text.
-_APPEND: Final = text("""
+_APPEND: Final = Statement("""
 WITH sent AS MATERIALIZED (
     SELECT tenant_id, response_id, epoch, day, first_entry, entry_count,
            substring(CAST(:entries AS bytea) FROM place + 1 FOR size) AS entries
@@ -120,7 +119,7 @@ WHERE held.epoch IS NULL
 # not joined, which bounds what the server joins for nothing. Windows do the rest, in which only the
 # order of the key occurs, so nothing is sorted; `row_limit` is as many as `bytes_max` could let
 # through, so that a page costs what is on it and not what follows.
-_READ: Final = text("""
+_READ: Final = Statement("""
 WITH log AS NOT MATERIALIZED (
     SELECT first_entry, entry_count, entries FROM events
     WHERE tenant_id = :tenant AND response_id = :response AND day = :day
@@ -170,7 +169,9 @@ GROUP BY piece, version
 ORDER BY piece
 )
 """)
-_ADD: Final = insert(events)
+_ADD: Final = Statement(
+    insert_into("events", ["tenant_id", "response_id", "day", "epoch", *LOGGED])
+)
 
 
 def day_of(created_at: datetime) -> date:
@@ -222,7 +223,7 @@ async def read(
     Stops with the row that reaches `bytes_max`, each row counting `ROW_BYTES` beside its entries;
     a long page of short rows, for which it counts `SHORT_ROW_BYTES` more, stops before that.
     """
-    async with database.transaction(tenant_id) as connection:
+    async with database.bulk_transaction([tenant_id]) as connection:
         return await rows(
             connection, tenant_id, uuid, day, from_entry=from_entry, bytes_max=bytes_max
         )

@@ -1,9 +1,4 @@
-"""Statements of SQLAlchemy Core, executed by asyncpg: the only way from a statement to the wire.
-
-SQLAlchemy defines the tables and compiles a statement to SQL, once; nothing else of it is between a
-request and the database. Its engine costs several times what the driver does, on every statement.
-`Connection` has the part of SQLAlchemy's interface that the store uses, so a store function reads
-the same: `execute`, `scalar` and `scalars` take a Core statement and named parameters.
+"""Statements, executed by asyncpg: the only way from a statement to the wire.
 
 Where there may be no named prepared statement (behind a transaction pooler) each execution is
 prepared under no name: one round trip and a planning more.
@@ -15,94 +10,17 @@ import math
 from collections import OrderedDict, namedtuple
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
-
-from sqlalchemy.dialects.postgresql import asyncpg as dialects
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import asyncpg
-    from sqlalchemy import Executable
-    from sqlalchemy.types import TypeEngine
 
-    Convert = Callable[[Any], Any]
+    from gateway.store.statements import Statement
 
 Row = Any
 """A named tuple: one field for each column that the statement returns."""
-
-_DIALECT: Final = dialects.dialect()  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """SQL with `$1`, `$2` … for the parameters `names`, in this order.
-
-    `given` are the values that the statement brings along. `to_wire` and `from_wire` convert the
-    values of parameters and of columns, by their place; most need no conversion.
-    """
-
-    sql: str
-    names: tuple[str, ...]
-    given: Mapping[str, Any]
-    to_wire: Mapping[int, Convert]
-    from_wire: Mapping[int, Convert]
-
-    def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
-        """The values in the order of `names`. Raises `KeyError` for one that is missing."""
-        known = {**self.given, **parameters} if self.given else parameters
-        values = [known[name] for name in self.names]
-        for at, convert in self.to_wire.items():
-            values[at] = convert(values[at])
-        return values
-
-
-# By the names of the parameters, because those of an INSERT without values are its columns.
-_compiled: WeakKeyDictionary[Executable, dict[tuple[str, ...], Compiled]] = WeakKeyDictionary()
-
-
-def compiled(statement: Executable, names: tuple[str, ...]) -> Compiled:
-    """The statement for parameters of these names; compiled when it is first asked for."""
-    forms = _compiled.get(statement)
-    if forms is None:
-        forms = _compiled[statement] = {}
-    form = forms.get(names)
-    if form is None:
-        form = forms[names] = _compile(statement, names)
-    return form
-
-
-def _compile(statement: Executable, names: tuple[str, ...]) -> Compiled:
-    form: Any = statement.compile(  # type: ignore[attr-defined]
-        dialect=_DIALECT, column_keys=list(names)
-    )
-    names = tuple(form.positiontup or ())
-    binds = [form.binds[name] for name in names]
-    columns = getattr(statement, "exported_columns", ())
-    return Compiled(
-        sql=form.string,
-        names=names,
-        given={
-            name: bind.effective_value
-            for name, bind in zip(names, binds, strict=True)
-            if not bind.required
-        },
-        to_wire=_converters(
-            kind.bind_processor(_DIALECT) for kind in _native(bind.type for bind in binds)
-        ),
-        from_wire=_converters(
-            kind.result_processor(_DIALECT, None) for kind in _native(one.type for one in columns)
-        ),
-    )
-
-
-def _native(types: Iterable[TypeEngine[Any]]) -> Iterator[TypeEngine[Any]]:
-    return (kind.dialect_impl(_DIALECT) for kind in types)
-
-
-def _converters(found: Iterable[Convert | None]) -> dict[int, Convert]:
-    return {at: convert for at, convert in enumerate(found) if convert is not None}
 
 
 class Result:
@@ -163,7 +81,7 @@ class Connection:
 
     async def execute(
         self,
-        statement: Executable,
+        statement: Statement,
         parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> Result:
         """Execute a statement; with several sets of parameters, of the same names, for each.
@@ -173,20 +91,19 @@ class Connection:
         """
         if parameters is None or isinstance(parameters, Mapping):
             return await self._execute(statement, parameters or {})
-        form = compiled(statement, tuple(parameters[0]))
-        prepared = await self._prepare(form.sql)
-        await prepared.statement.executemany([form.arguments(one) for one in parameters])
+        prepared = await self._prepare(statement.sql)
+        await prepared.statement.executemany([statement.arguments(one) for one in parameters])
         return Result([], len(parameters))
 
     async def scalars(
-        self, statement: Executable, parameters: Mapping[str, Any] | None = None
+        self, statement: Statement, parameters: Mapping[str, Any] | None = None
     ) -> Result:
         """The values of the first column."""
         found = await self._execute(statement, parameters or {})
         return Result([row[0] for row in found], found.rowcount)
 
     async def scalar(
-        self, statement: Executable, parameters: Mapping[str, Any] | None = None
+        self, statement: Statement, parameters: Mapping[str, Any] | None = None
     ) -> Any:
         """The first column of the first row; None without a row."""
         for row in await self._execute(statement, parameters or {}):
@@ -205,12 +122,11 @@ class Connection:
         tag: str = await self.driver.execute(sql)
         return tag
 
-    async def _execute(self, statement: Executable, parameters: Mapping[str, Any]) -> Result:
-        form = compiled(statement, tuple(parameters))
-        prepared = await self._prepare(form.sql)
-        records = await prepared.statement.fetch(*form.arguments(parameters))
+    async def _execute(self, statement: Statement, parameters: Mapping[str, Any]) -> Result:
+        prepared = await self._prepare(statement.sql)
+        records = await prepared.statement.fetch(*statement.arguments(parameters))
         if prepared.make_row is None:
-            prepared.make_row = _row_maker(prepared.statement, form.from_wire)
+            prepared.make_row = _row_maker(prepared.statement)
         rows = list(map(prepared.make_row, records))
         return Result(rows, _count(prepared.statement.get_statusmsg()))
 
@@ -230,20 +146,11 @@ class Connection:
         return prepared
 
 
-def _row_maker(statement: Any, from_wire: Mapping[int, Convert]) -> Callable[[Any], Any]:
+def _row_maker(statement: Any) -> Callable[[Any], Any]:
     names = [attribute.name for attribute in statement.get_attributes()]
     row: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
-    if not from_wire:
-        make: Callable[[Any], Any] = row._make
-        return make
-
-    def convert(record: Any) -> Any:
-        values = list(record)
-        for at, one in from_wire.items():
-            values[at] = one(values[at])
-        return row._make(values)
-
-    return convert
+    make: Callable[[Any], Any] = row._make
+    return make
 
 
 def _count(tag: str) -> int:

@@ -19,15 +19,16 @@ first entry here, how many there are, where in `entries` they begin, and how man
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
-
-from sqlalchemy import text
 
 from gateway.store import events
 from gateway.store.events import LogRow
+from gateway.store.statements import Statement
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ class Taken:
 _MEMBER: Final = struct.Struct(">16s5I")
 SOUGHT_MAX: Final = 32
 """Responses that are looked for one by one among the members of a flush."""
+LOOKED_AT_ONCE: Final = 500
+"""Parts of logs; then the event loop has its turn. A process may have left a hundred thousand."""
 
-_ADD: Final = text("""
+_ADD: Final = Statement("""
 WITH turn AS (
     UPDATE writers SET number = number + 1, used_at = clock_timestamp()
     WHERE tenant_id = CAST(:tenant AS uuid) AND owner = CAST(:owner AS text)
@@ -69,7 +72,7 @@ SELECT CAST(:tenant AS uuid), CAST(:owner AS text), number, CAST(:members AS byt
 FROM turn
 RETURNING number
 """)
-_CUT_OFF: Final = text("""
+_CUT_OFF: Final = Statement("""
 WITH held AS (
     SELECT one.tenant_id, one.owner
     FROM writers AS one
@@ -85,13 +88,13 @@ FROM held
 WHERE writers.tenant_id = held.tenant_id AND writers.owner = held.owner
 RETURNING writers.tenant_id, writers.owner
 """)
-_ROWS: Final = text("""
+_ROWS: Final = Statement("""
 SELECT tenant_id, owner, members, entries
 FROM flushes
 WHERE tenant_id = ANY(CAST(:tenants AS uuid[])) AND owner = ANY(CAST(:owners AS text[]))
 ORDER BY tenant_id, owner, number
 """)
-_SETTLE: Final = text("""
+_SETTLE: Final = Statement("""
 WITH piece AS MATERIALIZED (
     SELECT * FROM unnest(
         CAST(:tenants AS uuid[]), CAST(:responses AS uuid[]), CAST(:epochs AS integer[]),
@@ -108,33 +111,37 @@ WHERE responses.tenant_id = ANY(CAST(:tenants AS uuid[]))
   AND responses.id = ANY(CAST(:responses AS uuid[]))
   AND responses.tenant_id = piece.tenant_id AND responses.id = piece.response_id
 """)
-_OF_ONE: Final = text("""
+_OF_ONE: Final = Statement("""
 SELECT owner, number, members, entries
 FROM flushes
 WHERE tenant_id = :tenant AND position(CAST(:id AS bytea) IN members) > 0
 ORDER BY owner, number
 FOR NO KEY UPDATE
 """)
-_REPLACE: Final = text("""
+_REPLACE: Final = Statement("""
 UPDATE flushes SET members = :members, entries = :entries
 WHERE tenant_id = :tenant AND owner = :owner AND number = :number
 """)
-_TAIL: Final = text("""
+_TAIL: Final = Statement("""
 SELECT head.epoch, head.next_entry, row.members, row.entries
 FROM responses AS head
-JOIN flushes AS row ON row.tenant_id = head.tenant_id AND row.owner = head.owner
+CROSS JOIN LATERAL (
+    SELECT members, entries FROM flushes
+    WHERE flushes.tenant_id = head.tenant_id AND flushes.owner = head.owner
+      AND position(uuid_send(head.id) IN flushes.members) > 0
+    ORDER BY flushes.number
+    OFFSET 0
+) AS row
 WHERE head.tenant_id = :tenant AND head.id = :id AND head.status = 'in_progress'
-  AND row.tenant_id = :tenant AND position(uuid_send(head.id) IN row.members) > 0
-ORDER BY row.number
 """)
-_ONE: Final = text("""
+_ONE: Final = Statement("""
 SELECT tenant_id, id, owner, epoch, next_entry, CAST(created_at AT TIME ZONE 'UTC' AS date)
 FROM responses
 WHERE tenant_id = :tenant AND id = :id AND status = 'in_progress' AND durable
   AND owner IS NOT NULL
 FOR NO KEY UPDATE
 """)
-_HELD: Final = text("""
+_HELD: Final = Statement("""
 SELECT tenant_id, id, owner, epoch, next_entry, CAST(created_at AT TIME ZONE 'UTC' AS date)
 FROM responses
 WHERE tenant_id = ANY(CAST(:tenants AS uuid[])) AND owner = :owner AND status = 'in_progress'
@@ -143,7 +150,7 @@ ORDER BY tenant_id, id
 FOR NO KEY UPDATE
 """)
 # Made again after it was swept away, it has neither a fence nor a number that it had before.
-_FENCES: Final = text("""
+_FENCES: Final = Statement("""
 INSERT INTO writers (tenant_id, owner, fence, number, used_at)
 SELECT tenant_id, CAST(:owner AS text), now_ms, now_ms, clock_timestamp()
 FROM (SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) AS now_ms) AS clock,
@@ -153,7 +160,7 @@ ON CONFLICT (tenant_id, owner) DO UPDATE SET used_at = excluded.used_at
 RETURNING tenant_id, fence
 """)
 # Waits for nobody who erases one of these, and so never for one who waits for it.
-_PRUNE: Final = text("""
+_PRUNE: Final = Statement("""
 DELETE FROM flushes USING (
     SELECT one.tenant_id, one.number
     FROM unnest(CAST(:tenants AS uuid[]), CAST(:needed AS bigint[]))
@@ -165,7 +172,7 @@ DELETE FROM flushes USING (
 WHERE flushes.tenant_id = spare.tenant_id AND flushes.owner = :owner
   AND flushes.number = spare.number
 """)
-_REMOVE_LEFT: Final = text("""
+_REMOVE_LEFT: Final = Statement("""
 WITH left_behind AS (
     DELETE FROM writers
     WHERE used_at < clock_timestamp() - make_interval(secs => CAST(:silent_s AS integer))
@@ -200,15 +207,9 @@ def _members(parcels: Iterable[Parcel]) -> Iterator[bytes]:
     pack, place = _MEMBER.pack, 0
     for parcel in parcels:
         claim, size = parcel.claim, len(parcel.entries)
-        first, count = parcel.first_entry, parcel.count
-        yield pack(claim.uuid.bytes, claim.epoch, first, count, place, size)
+        uuid = claim.uuid.int.to_bytes(16, "big")  # `bytes` is that and a call
+        yield pack(uuid, claim.epoch, parcel.first_entry, parcel.count, place, size)
         place += size
-
-
-def parts(members: bytes, entries: bytes) -> Iterator[tuple[bytes, int, LogRow]]:
-    """Id, epoch and entries of each member."""
-    for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
-        yield uuid, epoch, LogRow(first_entry, count, entries[place : place + size])
 
 
 def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] | None:
@@ -265,35 +266,46 @@ async def settle(connection: Connection, responses: Sequence[Taken]) -> dict[UUI
         return {}
     tenants, owners = zip(*cut_off, strict=True)
     rows = await connection.execute(_ROWS, {"tenants": tenants, "owners": owners})
-    pieces = _pieces(responses, rows)
+    pieces = await _pieces(responses, rows)
     if pieces:
         await connection.execute(_SETTLE, _columns(pieces))
     return {one.uuid: piece.first_entry + piece.count for one, piece in pieces}
 
 
-def _pieces(responses: Sequence[Taken], rows: Iterable[Row]) -> list[tuple[Taken, LogRow]]:
+async def _pieces(responses: Sequence[Taken], rows: Iterable[Row]) -> list[tuple[Taken, LogRow]]:
     """What is not in the logs of these yet, one row for each that has any."""
     by_owner: dict[tuple[UUID, str], dict[bytes, Taken]] = defaultdict(dict)
     for one in responses:
         by_owner[one.tenant_id, one.owner][one.uuid.bytes] = one
-    found: dict[UUID, list[LogRow]] = {one.uuid: [] for one in responses}
+    found: dict[UUID, list[LogRow]] = {}
     for tenant_id, owner, members, entries in rows:
         asked = by_owner[tenant_id, owner]
-        for uuid, epoch, part in _parts_of(asked, members, entries):
-            one = asked[uuid]
-            if epoch == one.epoch and part.first_entry >= one.next_entry:
-                found[one.uuid].append(part)
-    return [(one, joined(found[one.uuid])) for one in responses if found[one.uuid]]
+        sought = parts_of(asked, members, entries)
+        while some := list(islice(sought, LOOKED_AT_ONCE)):
+            for uuid, epoch, part in some:
+                one = asked[uuid]
+                if epoch == one.epoch and part.first_entry >= one.next_entry:
+                    found.setdefault(one.uuid, []).append(part)
+            await asyncio.sleep(0)
+    pieces = []
+    for one in responses:
+        if one.uuid in found:
+            pieces.append((one, joined(found[one.uuid])))
+            await asyncio.sleep(0)
+    return pieces
 
 
-def _parts_of(
+def parts_of(
     asked: Collection[bytes], members: bytes, entries: bytes
 ) -> Iterator[tuple[bytes, int, LogRow]]:
-    """Those of `parts` that have one of these ids. A few are found sooner than all are looked at;
-    to look for each of many would take a time that grows with the square of their number.
+    """Id, epoch and entries of each member that has one of these ids. A few are found sooner than
+    all are looked at; to look for each of many would take a time that grows with the square of
+    their number.
     """
     if len(asked) > SOUGHT_MAX:
-        yield from (part for part in parts(members, entries) if part[0] in asked)
+        for uuid, epoch, first_entry, count, place, size in _MEMBER.iter_unpack(members):
+            if uuid in asked:
+                yield uuid, epoch, LogRow(first_entry, count, entries[place : place + size])
         return
     for uuid in asked:
         found = part_of(uuid, members, entries)
@@ -382,7 +394,7 @@ async def read(
 
     Before that is a gap when not everything was read; and some may be read twice.
     """
-    async with database.transaction(tenant_id) as connection:
+    async with database.bulk_transaction([tenant_id]) as connection:
         # In this order, because what is settled in between would be missed in the other.
         tail = _tail(uuid, await connection.execute(_TAIL, {"tenant": tenant_id, "id": uuid}))
         rows = await events.rows(

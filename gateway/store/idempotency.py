@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import bindparam, delete, text
-
 from gateway.errors import KeyTaken
-from gateway.store.tables import idempotency_keys
+from gateway.store.statements import Statement
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -37,13 +35,13 @@ class KeyUse(NamedTuple):
     uuid: UUID
 
 
-_FIND: Final = text("""
+_FIND: Final = Statement("""
 SELECT fingerprint, response_id
 FROM idempotency_keys
 WHERE tenant_id = :tenant AND key_hash = :key_hash
   AND created_at > clock_timestamp() - make_interval(secs => :ttl_s)
 """)
-_TAKE: Final = text("""
+_TAKE: Final = Statement("""
 INSERT INTO idempotency_keys AS key (tenant_id, key_hash, fingerprint, response_id, created_at)
 VALUES (:tenant, :key_hash, :fingerprint, :response, clock_timestamp())
 ON CONFLICT (tenant_id, key_hash) DO UPDATE
@@ -52,10 +50,9 @@ SET fingerprint = excluded.fingerprint, response_id = excluded.response_id,
 WHERE key.created_at <= clock_timestamp() - make_interval(secs => :ttl_s)
 RETURNING true
 """)
-_FREE: Final = delete(idempotency_keys).where(
-    idempotency_keys.c.tenant_id == bindparam("tenant"),
-    idempotency_keys.c.response_id == bindparam("response"),
-)
+_FREE: Final = Statement("""
+DELETE FROM idempotency_keys WHERE tenant_id = :tenant AND response_id = :response
+""")
 
 
 async def find_key(

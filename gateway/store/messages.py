@@ -10,16 +10,15 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from sqlalchemy import insert, text
-
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context import ContextItem, StoredItem
 from gateway.protocol.refusals import unknown_place
 from gateway.store.batches import Rows
 from gateway.store.packed import PACKED, PackedItems
-from gateway.store.tables import messages
-from gateway.store.types import pack_text, unpack_ids, unpack_text
+from gateway.store.schema import ITEM
+from gateway.store.statements import Statement, insert_into
+from gateway.store.types import pack_ids, pack_text, unpack_ids, unpack_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,8 +56,8 @@ class ItemPage(NamedTuple):
     has_more: bool
 
 
-_COLUMNS: Final = "kind, role, phase, item_id, call_id, name, complete, item, ids"
-COLUMN_COUNT: Final = 9
+_COLUMNS: Final = ", ".join(ITEM)
+COLUMN_COUNT: Final = len(ITEM)
 
 # For a prompt an item is its ids. Instructions may have to be put in front as text.
 NEEDED_ITEM: Final = """
@@ -98,7 +97,7 @@ _OF_CONVERSATION: Final = """
                                 AND c.position < root.conversation_end
 """
 
-_HISTORY: Final = text(f"""{_CHAIN}
+_HISTORY: Final = Statement(f"""{_CHAIN}
 SELECT root.depth, root.parent_id, root.conversation_id, asked.status, asked.root_created_at,
        root.conversation_id IS NOT NULL AND one.id IS NULL AS lost_conversation, inherited.*
 FROM root
@@ -162,8 +161,8 @@ LEFT JOIN LATERAL (
 ORDER BY page.place {{direction}}
 """  # noqa: S608 - constants only
 _LISTS: Final = {
-    "asc": text(_LIST.format(beyond=">", direction="ASC")),
-    "desc": text(_LIST.format(beyond="<", direction="DESC")),
+    "asc": Statement(_LIST.format(beyond=">", direction="ASC")),
+    "desc": Statement(_LIST.format(beyond="<", direction="DESC")),
 }
 
 _FIND_IN: Final = """
@@ -171,7 +170,7 @@ _FIND_IN: Final = """
     FROM {table}
     WHERE tenant_id = :tenant AND sha256(item_id) = ANY(CAST(:digests AS bytea[]))
 """
-_FIND: Final = text(f"""
+_FIND: Final = Statement(f"""
 SELECT DISTINCT ON (item_id) {_COLUMNS}
 FROM (
     {_FIND_IN.format(holder="response_id", table="messages", columns=_COLUMNS)}
@@ -180,8 +179,9 @@ FROM (
 ) AS found
 ORDER BY item_id, holder DESC, position DESC
 """)  # noqa: S608 - constants only
-_ADD: Final = insert(messages)
-ADDED: Final = Rows("item", [column for column in messages.c if column.name != "tenant_id"])
+_ADDED: Final = {"response_id": "uuid", "position": "integer", "is_output": "boolean", **ITEM}
+_ADD: Final = Statement(insert_into("messages", ["tenant_id", *_ADDED]))
+ADDED: Final = Rows("item", _ADDED)
 """Items of several responses of one tenant, for statements that add them with something else."""
 
 
@@ -197,12 +197,12 @@ def item_columns(context: ContextItem) -> dict[str, Any]:
         "kind": context.kind,
         "role": context.role,
         "phase": context.phase,
-        "item_id": context.item_id,
-        "call_id": context.call_id,
-        "name": context.name,
+        "item_id": pack_text(context.item_id),
+        "call_id": None if context.call_id is None else pack_text(context.call_id),
+        "name": None if context.name is None else pack_text(context.name),
         "complete": context.complete,
         "item": context.json,
-        "ids": context.ids,
+        "ids": None if context.ids is None else pack_ids(context.ids),
     }
 
 

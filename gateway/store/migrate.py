@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from alembic import command
 from alembic.config import Config
 from alembic.util.exc import CommandError
-from sqlalchemy import NullPool, text
+from sqlalchemy import NullPool, exc, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from gateway.errors import StartupError
+from gateway.errors import StartupError, StoreError, StoreUnavailable
 from gateway.store.dsn import driver_url
 from gateway.store.translation import DRIVER_ERRORS, translate
 
@@ -75,8 +75,8 @@ async def run_locked(
             # Alembic begins and commits by itself; the lock goes when the connection is closed.
             await connection.commit()
             await connection.run_sync(work)
-    except DRIVER_ERRORS as error:
-        raise translate(error) from error
+    except (exc.SQLAlchemyError, *DRIVER_ERRORS) as error:
+        raise meaning(error) from error
     except CommandError as error:
         raise StartupError(
             f"cannot migrate: {error}",
@@ -84,3 +84,15 @@ async def run_locked(
         ) from error
     finally:
         await engine.dispose()
+
+
+def meaning(error: BaseException) -> StoreError:
+    """As `translation.translate`, of SQLAlchemy's errors too, and of those that it wraps."""
+    if isinstance(error, exc.DBAPIError):
+        cause = error.driver_exception
+        if error.connection_invalidated:
+            return StoreUnavailable(f"database: {type(cause).__name__}")
+        return translate(cause)
+    if isinstance(error, exc.SQLAlchemyError):
+        return StoreError(f"database: {type(error).__name__}")
+    return translate(error)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import text
 
 from gateway.store.dsn import driver_url
+from gateway.store.statements import Statement
 from gateway.store.translation import DRIVER_ERRORS, translate
 from gateway.telemetry import EventLog
 
@@ -34,7 +34,7 @@ PROBE_INTERVAL_S: Final = 30.0
 """A listener speaks so often, or it would never notice that the other end is gone."""
 
 _KINDS: Final = frozenset(get_args(NoticeKind))
-_NOTIFY: Final = text("""
+_NOTIFY: Final = Statement("""
 SELECT set_config('synchronous_commit', 'off', true), pg_notify(:channel, payload)
 FROM unnest(CAST(:payloads AS text[])) AS payload
 """)

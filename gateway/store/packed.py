@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from typing_extensions import override
 
 from gateway.pacing import give_way
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context import Columns, ContextItem, Label
 from gateway.store.types import unpack_ids, unpack_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gateway.protocol.context import Kind
-    from gateway.protocol.items import Phase, Role
     from gateway.store.execution import Row
 
     T = TypeVar("T", bytes, str, array[int])
@@ -34,7 +33,12 @@ _LINE: Final = r"E'\n'"
 _VALUES: Final = ("item_id", "call_id", "name", "item", "ids")
 _NULL: Final = -1
 """The length of a value that is null."""
+_NULL_BYTES: Final = b"\xff\xff\xff\xff"
+"""The same packed. Any four bytes have the first one of some length among them, which is less than
+128 in all others.
+"""
 _ID_BYTES: Final = 4
+_LENGTH_BYTES: Final = 4
 ITEMS_AT_ONCE: Final = 500
 
 
@@ -93,33 +97,60 @@ class PackedItems(Sequence[ContextItem]):
             return any(item.kind == kind for item in self._items)
         return f"\n{kind} " in f"\n{row.kinds}"
 
+    def columns(self) -> Columns | None:
+        """The same without making any of them; None where one has no ids, or all are made."""
+        row = self._row
+        if row is None or not row.packed or _NULL_BYTES in row.ids_lengths:
+            return None
+        names = row.kinds.split("\n")
+        give_way()
+        labels = {name: _label(name) for name in set(names)}
+        return Columns(names, labels, _numbers(row.ids_lengths), unpack_ids(row.ids_values))
+
+    def first(self, count: int) -> tuple[ContextItem, ...]:
+        """So many of the items, without the others."""
+        row = self._row
+        return self._items[:count] if row is None else _items(row, count)
+
+    def item_ids(self) -> frozenset[str]:
+        """The ids of all of them."""
+        row = self._row
+        if row is None:
+            return frozenset(item.item_id for item in self._items)
+        return frozenset(_texts(row.item_id_values, _numbers(row.item_id_lengths)))
+
     def _made(self) -> tuple[ContextItem, ...]:
         row = self._row
         if row is not None:
             # In this order: another thread that comes in between makes the same once more.
-            self._items = _items(row)
+            self._items = _items(row, row.packed)
             self._row = None
         return self._items
 
 
-def _items(row: Row) -> tuple[ContextItem, ...]:
-    if not row.packed:
+def _items(row: Row, count: int) -> tuple[ContextItem, ...]:
+    """The first `count` of them."""
+    if not count:
         return ()
+
+    def lengths(packed: bytes) -> array[int]:
+        return _numbers(packed[: count * _LENGTH_BYTES])
+
     values = zip(
-        map(_kind, row.kinds.split("\n")),
-        _texts(row.item_id_values, row.item_id_lengths),
-        _pieces(row.item_values, row.item_lengths),
-        _texts(row.call_id_values, row.call_id_lengths),
-        _texts(row.name_values, row.name_lengths),
-        _ids(row.ids_values, row.ids_lengths),
+        map(_label, row.kinds.split("\n", count)),
+        _texts(row.item_id_values, lengths(row.item_id_lengths)),
+        _pieces(row.item_values, lengths(row.item_lengths)),
+        _texts(row.call_id_values, lengths(row.call_id_lengths)),
+        _texts(row.name_values, lengths(row.name_lengths)),
+        _ids(row.ids_values, lengths(row.ids_lengths)),
         strict=False,  # what is null everywhere has no end
     )
     items: list[ContextItem] = []
-    for _ in range(0, row.packed, ITEMS_AT_ONCE):
+    for start in range(0, count, ITEMS_AT_ONCE):
         items += [
             ContextItem(kind, item_id, json, role, phase, call_id, name, complete, ids)
             for (kind, role, phase, complete), item_id, json, call_id, name, ids in islice(
-                values, ITEMS_AT_ONCE
+                values, min(ITEMS_AT_ONCE, count - start)
             )
         ]
         give_way()
@@ -127,33 +158,33 @@ def _items(row: Row) -> tuple[ContextItem, ...]:
 
 
 @lru_cache(maxsize=256)
-def _kind(line: str) -> tuple[Kind, Role | None, Phase | None, bool]:
+def _label(line: str) -> Label:
     """There are no more of them than kinds, roles and phases that go together."""
     found: tuple[Any, ...] = tuple(line.split(" "))
     kind, role, phase, complete = found
-    return kind, role or None, phase or None, complete == "t"
+    return Label(kind, role or None, phase or None, complete == "t")
 
 
-def _texts(values: bytes | None, lengths: bytes) -> Iterable[Any]:
+def _texts(values: bytes | None, lengths: array[int]) -> Iterable[Any]:
     """Texts, or None for each; what is ASCII is decoded at once, since there a byte is a letter."""
     if values is None:
         return repeat(None)
     if values.isascii():
-        return _cut(values.decode("ascii"), _numbers(lengths))
-    pieces = _cut(values, _numbers(lengths))
+        return _cut(values.decode("ascii"), lengths)
+    pieces = _cut(values, lengths)
     return [None if piece is None else unpack_text(piece) for piece in pieces]
 
 
-def _pieces(values: bytes | None, lengths: bytes) -> Iterable[Any]:
+def _pieces(values: bytes | None, lengths: array[int]) -> Iterable[Any]:
     if not values:
         return repeat(values)  # none of this column is null
-    return _cut(values, _numbers(lengths))
+    return _cut(values, lengths)
 
 
-def _ids(values: bytes | None, lengths: bytes) -> Iterable[Any]:
+def _ids(values: bytes | None, lengths: array[int]) -> Iterable[Any]:
     if values is None:
         return repeat(None)
-    counts = [length if length == _NULL else length // _ID_BYTES for length in _numbers(lengths)]
+    counts = [length if length == _NULL else length // _ID_BYTES for length in lengths]
     return _cut(unpack_ids(values), counts)
 
 

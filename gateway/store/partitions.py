@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import text
 
-from gateway.store.tables import RUNS_ROLE
+from gateway.store.schema import RUNS_ROLE
+from gateway.store.statements import Statement
 
 if TYPE_CHECKING:
     from gateway.store.engine import Database
@@ -34,14 +34,14 @@ _IN_THE_WAY: Final = (
     asyncpg.CheckViolationError,
 )
 
-_TRY_LOCK: Final = text("SELECT pg_try_advisory_xact_lock(:key)")
-_LIMIT_WAIT: Final = text("SELECT set_config('lock_timeout', :wait_ms, true)")
-_TAKE_ROLE: Final = text("SELECT set_config('role', :role, true)")
-_PARTITIONS: Final = text(
+_TRY_LOCK: Final = Statement("SELECT pg_try_advisory_xact_lock(:key)")
+_LIMIT_WAIT: Final = Statement("SELECT set_config('lock_timeout', :wait_ms, true)")
+_TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
+_PARTITIONS: Final = Statement(
     "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
     " WHERE i.inhparent = 'events'::regclass"
 )
-_RUNS: Final = text("""
+_RUNS: Final = Statement("""
 SELECT EXISTS (
     SELECT FROM responses
     WHERE status IN ('queued', 'in_progress') AND created_at >= :begins AND created_at < :ends
@@ -49,7 +49,7 @@ SELECT EXISTS (
 """)
 # No index has `created_at`. Ids begin with the time at which they were made, so that the primary
 # key finds the responses of a day, tenant by tenant.
-_MAY_BE_READ: Final = text("""
+_MAY_BE_READ: Final = Statement("""
 WITH policy AS (
     SELECT now() - make_interval(
         secs => greatest(CAST(:log_s AS integer), (SELECT max(log_retention_s) FROM tenants))

@@ -9,10 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Column, Interval, LargeBinary, and_, bindparam, func, select, text
-from sqlalchemy import delete as delete_from
-from sqlalchemy import insert as insert_into
-
 from gateway.errors import RateLimited
 from gateway.log import FOLD_VERSION
 from gateway.store import events, flushes, messages, turns
@@ -21,8 +17,9 @@ from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.claims import LOCK_KEY, Claim
 from gateway.store.engine import turn_to
 from gateway.store.events import LogRow, day_of
-from gateway.store.tables import TERMINAL, responses
-from gateway.store.tables import events as log
+from gateway.store.schema import ACCEPTED, TERMINAL
+from gateway.store.statements import Statement
+from gateway.store.types import pack_ids
 from gateway.values import value
 
 if TYPE_CHECKING:
@@ -123,57 +120,29 @@ class StoredResponse:
         return day_of(self.created_at)
 
 
-# Statements are built once: building one costs more than running it.
-_IS_IT: Final = and_(
-    responses.c.tenant_id == bindparam("tenant"), responses.c.id == bindparam("id")
-)
-_FIND: Final = select(
-    responses.c.id.label("uuid"),
-    responses.c.key_id,
-    responses.c.model,
-    responses.c.status,
-    responses.c.created_at,
-    responses.c.root_created_at,
-    responses.c.completed_at,
-    responses.c.parent_id.label("parent"),
-    responses.c.background,
-    responses.c.stored,
-    responses.c.durable,
-    responses.c.streamed,
-    responses.c.fold_version,
-    responses.c.epoch,
-    responses.c.next_entry,
-    func.coalesce(
-        and_(responses.c.owner.is_not(None), responses.c.lease_until >= func.clock_timestamp()),
-        False,
-    ).label("is_held"),
-    responses.c.request,
-    responses.c.plan,
-    responses.c.body,
-    responses.c.recoveries,
-).where(_IS_IT)
-_FIND_LOCKED: Final = _FIND.with_for_update(key_share=True)
+_FIND: Final = """
+SELECT id AS uuid, key_id, model, status, created_at, root_created_at, completed_at,
+       parent_id AS parent, background, stored, durable, streamed, fold_version, epoch, next_entry,
+       coalesce(owner IS NOT NULL AND lease_until >= clock_timestamp(), false) AS is_held,
+       request, plan, body, recoveries
+FROM responses
+WHERE tenant_id = :tenant AND id = :id
+"""
+_FINDS: Final = {
+    False: Statement(_FIND),
+    True: Statement(f"{_FIND}FOR NO KEY UPDATE"),
+}
+"""By whether it is to be locked."""
 
-_INSERT: Final = insert_into(responses).values(
-    lease_until=func.clock_timestamp() + bindparam("lease", type_=Interval)
-)
-_NEW: Final = Rows(
-    "new",
-    [
-        *(
-            column
-            for column in responses.c
-            if column.name not in {"tenant_id", "completed_at", "body", "recoveries", "lease_until"}
-        ),
-        Column("lease", Interval),
-        Column("entries", LargeBinary),
-    ],
-)
-_GIVEN: Final = ", ".join(name for name in _NEW.columns if name not in {"lease", "entries"})
+_GIVEN: Final = ", ".join(ACCEPTED)
+_INSERT: Final = Statement(f"""
+INSERT INTO responses (tenant_id, {_GIVEN}, lease_until)
+VALUES (:tenant_id, {", ".join(f":{name}" for name in ACCEPTED)},
+        clock_timestamp() + CAST(:lease AS interval))
+""")  # noqa: S608 - constants only
+_NEW: Final = Rows("new", {**ACCEPTED, "lease": "interval", "entries": "bytea"})
 _NAMED: Final = ", ".join(
-    name
-    for name in _NEW.columns
-    if name not in {"lease", "entries", "status", "owner", "epoch", "attempts"}
+    name for name in ACCEPTED if name not in {"status", "owner", "epoch", "attempts"}
 )
 _INSERT_ALL: Final = Batch(
     f"""
@@ -236,17 +205,17 @@ SELECT id, begins FROM taken
     _NEW,
     messages.ADDED,
 )
-_COUNT_QUEUED: Final = text("""
+_COUNT_QUEUED: Final = Statement("""
 SELECT count(*) FROM (
     SELECT FROM responses WHERE tenant_id = :tenant AND status = 'queued' LIMIT :queued_max
 ) AS queued
 """)
-_DELETE: Final = delete_from(responses).where(_IS_IT).returning(responses.c.created_at)
-_DELETE_LOG: Final = delete_from(log).where(
-    log.c.tenant_id == bindparam("tenant"),
-    log.c.response_id == bindparam("id"),
-    log.c.day == bindparam("day"),
-)
+_DELETE: Final = Statement("""
+DELETE FROM responses WHERE tenant_id = :tenant AND id = :id RETURNING created_at
+""")
+_DELETE_LOG: Final = Statement("""
+DELETE FROM events WHERE tenant_id = :tenant AND response_id = :id AND day = :day
+""")
 
 
 async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> None:
@@ -375,7 +344,7 @@ def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
         "conversation_end": new.conversation and new.conversation.end,
         "request": new.request,
         "plan": new.plan,
-        "prompt": new.prompt_ids,
+        "prompt": None if new.prompt_ids is None else pack_ids(new.prompt_ids),
         "owner": new.owner,
         "lease": None if new.lease_s is None else timedelta(seconds=new.lease_s),
         "epoch": _epoch(new),
@@ -387,7 +356,7 @@ def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
 
 async def load(database: Database, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
     """The response; None when it is unknown, deleted, or another tenant's."""
-    async with database.transaction(tenant_id) as connection:
+    async with database.bulk_transaction([tenant_id]) as connection:
         return await find(connection, tenant_id, uuid)
 
 
@@ -395,8 +364,8 @@ async def find(
     connection: Connection, tenant_id: TenantId, uuid: UUID, *, locked: bool = False
 ) -> StoredResponse | None:
     """The same inside a transaction of the caller's; `locked`: nobody else changes it."""
-    statement = _FIND_LOCKED if locked else _FIND
-    row = (await connection.execute(statement, {"tenant": tenant_id, "id": uuid})).one_or_none()
+    of_it = {"tenant": tenant_id, "id": uuid}
+    row = (await connection.execute(_FINDS[locked], of_it)).one_or_none()
     return StoredResponse(*row) if row else None
 
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, timedelta
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import text
-
 from gateway.store.partitions import days_of, is_alone
+from gateway.store.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
 _DAY: Final = timedelta(days=1)
 _ALWAYS: Final = (date.min, date.max)
 
-_BRIEF: Final = text("""
+_BRIEF: Final = Statement("""
 SELECT id FROM tenants
 WHERE coalesce(log_retention_s, CAST(:log_s AS integer))
       < greatest(CAST(:log_s AS integer), (SELECT max(log_retention_s) FROM tenants))
 """)
-_DELETE_LOGS: Final = text("""
+_DELETE_LOGS: Final = Statement("""
 DELETE FROM events USING (
     SELECT e.tenant_id, e.response_id, e.first_entry, e.day
     FROM events e
@@ -46,7 +45,7 @@ WHERE events.day >= :first_day AND events.day < :end_day
   AND events.tenant_id = expired.tenant_id AND events.response_id = expired.response_id
   AND events.first_entry = expired.first_entry AND events.day = expired.day
 """)
-_DELETE_LOGS_OF: Final = text("""
+_DELETE_LOGS_OF: Final = Statement("""
 DELETE FROM events
 USING unnest(CAST(:tenant_ids AS uuid[]), CAST(:response_ids AS uuid[]))
       AS gone (tenant_id, response_id)
@@ -57,7 +56,7 @@ WHERE events.day = :day
 # key finds the old ones, tenant by tenant. From each leaf it goes up while nothing else continues
 # from the parent; a parent of several is a leaf itself once they are gone. The limits also keep the
 # planner from reading all responses instead of the index.
-_DELETE_RESPONSES: Final = text("""
+_DELETE_RESPONSES: Final = Statement("""
 WITH RECURSIVE policy AS (
     SELECT id AS tenant_id, now() - make_interval(
         secs => coalesce(response_retention_s, CAST(:response_s AS integer))
@@ -98,7 +97,7 @@ DELETE FROM responses r USING expired e
 WHERE r.tenant_id = e.tenant_id AND r.id = e.id
 RETURNING r.tenant_id, r.id, r.created_at, r.durable
 """)
-_DELETE_KEYS: Final = text("""
+_DELETE_KEYS: Final = Statement("""
 DELETE FROM idempotency_keys k USING (
     SELECT tenant_id, key_hash FROM idempotency_keys
     WHERE created_at < now() - make_interval(secs => CAST(:idempotency_key_s AS integer))
@@ -106,7 +105,7 @@ DELETE FROM idempotency_keys k USING (
 ) AS expired
 WHERE k.tenant_id = expired.tenant_id AND k.key_hash = expired.key_hash
 """)
-_DELETE_TRACES: Final = text("""
+_DELETE_TRACES: Final = Statement("""
 DELETE FROM traces t USING (
     SELECT old.tenant_id, old.key FROM tenants CROSS JOIN LATERAL (
         SELECT tenant_id, key FROM traces

@@ -1,12 +1,14 @@
 """The tables. Every key and every index starts with the tenant; the migrations build the same.
 
+Only migrations import this, and SQLAlchemy with it: statements are written in SQL.
+
 Text that clients or models wrote is kept in `bytea`: PostgreSQL's `text` and `jsonb` refuse NUL,
 and no encoding of the server takes lone surrogates. `text` is for words of our own.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -29,20 +31,6 @@ from sqlalchemy import (
     text,
 )
 
-from gateway.store.types import ClientText, TokenIds
-
-APP_ROLE: Final = "harmony_gateway_app"
-"""The role of every tenant transaction: no login, no ownership, so row-level security binds it."""
-RUNS_ROLE: Final = "harmony_gateway_runs"
-"""The role of what one process does for the runs of all tenants at once: claim, append, expire. It
-sees no item, no body and no key."""
-
-RUNNING: Final = ("queued", "in_progress")
-TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
-
-REVISION: Final = "d3b7c05e61f8"
-"""The newest revision of the schema (`migrations`), which these tables describe."""
-
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -64,12 +52,12 @@ def _item_columns() -> list[Column[Any]]:
         _required("kind", Text),
         Column("role", Text),
         Column("phase", Text),
-        _required("item_id", ClientText),
-        Column("call_id", ClientText),
-        Column("name", ClientText),
+        _required("item_id", LargeBinary),
+        Column("call_id", LargeBinary),
+        Column("name", LargeBinary),
         _required("complete", Boolean),
         _required("item", LargeBinary),
-        Column("ids", TokenIds),
+        Column("ids", LargeBinary),
     ]
 
 
@@ -138,7 +126,7 @@ responses = Table(
     _required("streamed", Boolean, server_default=text("false")),
     # What any replica needs to go on with a durable run; gone once it has ended.
     Column("plan", LargeBinary),
-    Column("prompt", TokenIds),
+    Column("prompt", LargeBinary),
     # The claim of whoever generates it.
     Column("owner", Text),
     _required("epoch", Integer, server_default=text("0")),
@@ -267,8 +255,8 @@ traces = Table(
     # A digest of kind, trace and record: ids are the client's, and may be of any length.
     Column("key", LargeBinary, primary_key=True),
     _required("kind", Text),
-    _required("trace_id", ClientText),
-    _required("record_id", ClientText),
+    _required("trace_id", LargeBinary),
+    _required("record_id", LargeBinary),
     Column("response_id", Uuid),
     _required("received_at", _TIME),
     _required("record", LargeBinary),

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, TypedDict
 
-from sqlalchemy import func, insert, select, text, update
-
-from gateway.store.tables import APP_ROLE, api_keys, tenants
+from gateway.store.schema import APP_ROLE
+from gateway.store.statements import Statement
 from gateway.tenancy import ApiKey, Principal, Tenant, TenantId, TenantPolicy
 
 if TYPE_CHECKING:
@@ -20,21 +19,11 @@ if TYPE_CHECKING:
     from gateway.store.execution import Row
     from gateway.tenancy import Dialect, OnDisconnect, ReasoningSummary, ServiceTierMax
 
-_FIND_PRINCIPAL: Final = text("SELECT * FROM find_principal(:key_hash)")
+_FIND_PRINCIPAL: Final = Statement("SELECT * FROM find_principal(:key_hash)")
 DEFAULT_POLICY: Final = TenantPolicy()
 DEFAULT_DIALECT: Final[Dialect] = "openai"
 """Of a key that was made before there were others."""
-_TAKE_ROLE: Final = text("SELECT set_config('role', :role, true)")
-_KEY = (
-    api_keys.c.id,
-    api_keys.c.tenant_id,
-    api_keys.c.name,
-    api_keys.c.hint,
-    api_keys.c.created_at,
-    api_keys.c.disabled_at,
-    api_keys.c.dialect,
-)
-_TENANT = (tenants.c.id, tenants.c.name, tenants.c.created_at, tenants.c.disabled_at)
+_TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +58,40 @@ class PolicyChanges(TypedDict, total=False):
     service_tier_max: ServiceTierMax | None
 
 
-_POLICY = tuple(tenants.c[field.name] for field in fields(OwnPolicy))
+_TENANT: Final = "id, name, created_at, disabled_at"
+_POLICY: Final = ", ".join(field.name for field in fields(OwnPolicy))
+_KEY: Final = "id, tenant_id, name, hint, created_at, disabled_at, dialect"
+
+_INSERT_TENANT: Final = Statement(f"""
+INSERT INTO tenants (id, name, created_at) VALUES (:id, :name, now()) RETURNING {_TENANT}
+""")  # noqa: S608 - constants only
+_ALL_TENANTS: Final = Statement(f"SELECT {_TENANT} FROM tenants ORDER BY name")  # noqa: S608
+_FIND_TENANT: Final = Statement(f"SELECT {_TENANT} FROM tenants WHERE name = :name")  # noqa: S608
+_DISABLE_TENANT: Final = Statement(f"""
+UPDATE tenants SET disabled_at = coalesce(disabled_at, now()) WHERE name = :name
+RETURNING {_TENANT}
+""")  # noqa: S608 - constants only
+_FIND_POLICY: Final = Statement(f"""
+SELECT {_TENANT}, {_POLICY} FROM tenants WHERE name = :name
+""")  # noqa: S608 - constants only
+_SET_POLICY: Final = f"""
+UPDATE tenants SET {{changes}} WHERE name = :name RETURNING {_TENANT}, {_POLICY}
+"""  # noqa: S608 - constants only
+_INSERT_KEY: Final = Statement(f"""
+INSERT INTO api_keys (tenant_id, id, name, hint, hash, dialect, created_at)
+VALUES (:tenant_id, :id, :name, :hint, :hash, :dialect, now())
+RETURNING {_KEY}
+""")  # noqa: S608 - constants only
+_KEYS: Final = Statement(f"""
+SELECT {_KEY} FROM api_keys
+WHERE CAST(:tenant_id AS uuid) IS NULL OR tenant_id = :tenant_id
+ORDER BY created_at, id
+""")  # noqa: S608 - constants only
+_DISABLE_KEY: Final = Statement(f"""
+UPDATE api_keys SET disabled_at = coalesce(disabled_at, now())
+WHERE tenant_id = :tenant_id AND id = :id
+RETURNING {_KEY}
+""")  # noqa: S608 - constants only
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,43 +128,36 @@ def _key(row: Row) -> ApiKey:
 
 async def insert_tenant(database: Database, tenant_id: TenantId, name: str) -> Tenant:
     """Raises `StoreConflict` (uq_tenants_name) when the name is taken."""
-    statement = insert(tenants).values(id=tenant_id, name=name, created_at=func.now())
     async with database.owner_transaction() as connection:
-        return _tenant((await connection.execute(statement.returning(*_TENANT))).one())
+        return _tenant(
+            (await connection.execute(_INSERT_TENANT, {"id": tenant_id, "name": name})).one()
+        )
 
 
 async def all_tenants(database: Database) -> list[Tenant]:
     """By name."""
     async with database.owner_transaction() as connection:
-        rows = await connection.execute(select(*_TENANT).order_by(tenants.c.name))
-        return [_tenant(row) for row in rows]
+        return [_tenant(row) for row in await connection.execute(_ALL_TENANTS)]
 
 
 async def find_tenant(database: Database, name: str) -> Tenant | None:
     """The tenant of that name, disabled ones included."""
     async with database.owner_transaction() as connection:
-        rows = await connection.execute(select(*_TENANT).where(tenants.c.name == name))
-        row = rows.one_or_none()
+        row = (await connection.execute(_FIND_TENANT, {"name": name})).one_or_none()
     return _tenant(row) if row else None
 
 
 async def disable_tenant(database: Database, name: str) -> Tenant | None:
     """Disable it, if it is not already; None when there is no such tenant."""
-    statement = (
-        update(tenants)
-        .where(tenants.c.name == name)
-        .values(disabled_at=func.coalesce(tenants.c.disabled_at, func.now()))
-    )
     async with database.owner_transaction() as connection:
-        row = (await connection.execute(statement.returning(*_TENANT))).one_or_none()
+        row = (await connection.execute(_DISABLE_TENANT, {"name": name})).one_or_none()
     return _tenant(row) if row else None
 
 
 async def find_policy(database: Database, name: str) -> tuple[Tenant, OwnPolicy] | None:
     """The tenant of that name with its own policy."""
-    statement = select(*_TENANT, *_POLICY).where(tenants.c.name == name)
     async with database.owner_transaction() as connection:
-        row = (await connection.execute(statement)).one_or_none()
+        row = (await connection.execute(_FIND_POLICY, {"name": name})).one_or_none()
     return (_tenant(row), _own_policy(row)) if row else None
 
 
@@ -153,46 +168,30 @@ async def set_policy(
 
     Raises `StoreConflict` for a value that the table refuses. `changes` must not be empty.
     """
-    statement = update(tenants).where(tenants.c.name == name).values(**changes)
+    changed = ", ".join(f"{column} = :{column}" for column in changes)
+    statement = Statement(_SET_POLICY.format(changes=changed))
     async with database.owner_transaction() as connection:
-        result = await connection.execute(statement.returning(*_TENANT, *_POLICY))
-        row = result.one_or_none()
+        row = (await connection.execute(statement, {**changes, "name": name})).one_or_none()
     return (_tenant(row), _own_policy(row)) if row else None
 
 
 async def insert_key(database: Database, new: NewKey) -> ApiKey:
     """Raises `StoreConflict` when the tenant is unknown."""
-    statement = insert(api_keys).values(
-        tenant_id=new.tenant_id,
-        id=new.id,
-        name=new.name,
-        hint=new.hint,
-        hash=new.hash,
-        dialect=new.dialect,
-        created_at=func.now(),
-    )
     async with database.owner_transaction() as connection:
-        return _key((await connection.execute(statement.returning(*_KEY))).one())
+        return _key((await connection.execute(_INSERT_KEY, asdict(new))).one())
 
 
 async def keys(database: Database, tenant_id: TenantId | None) -> list[ApiKey]:
     """A tenant's keys, or (None) all of them, the oldest first."""
-    statement = select(*_KEY).order_by(api_keys.c.created_at, api_keys.c.id)
-    if tenant_id is not None:
-        statement = statement.where(api_keys.c.tenant_id == tenant_id)
     async with database.owner_transaction() as connection:
-        return [_key(row) for row in await connection.execute(statement)]
+        return [_key(row) for row in await connection.execute(_KEYS, {"tenant_id": tenant_id})]
 
 
 async def disable_key(database: Database, tenant_id: TenantId, key_id: UUID) -> ApiKey | None:
     """Disable it, if it is not already; None when there is no such key."""
-    statement = (
-        update(api_keys)
-        .where(api_keys.c.tenant_id == tenant_id, api_keys.c.id == key_id)
-        .values(disabled_at=func.coalesce(api_keys.c.disabled_at, func.now()))
-    )
+    of_it = {"tenant_id": tenant_id, "id": key_id}
     async with database.owner_transaction() as connection:
-        row = (await connection.execute(statement.returning(*_KEY))).one_or_none()
+        row = (await connection.execute(_DISABLE_KEY, of_it)).one_or_none()
     return _key(row) if row else None
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import text
-
+from gateway.store.statements import Statement
 from gateway.store.types import pack_text, unpack_text
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class StoredRecord:
     json: bytes
 
 
-_PUT: Final = text("""
+_PUT: Final = Statement("""
 INSERT INTO traces
     (tenant_id, key, kind, trace_id, record_id, response_id, received_at, record)
 SELECT :tenant, key, kind, trace_id, record_id, response_id, now(), record
@@ -42,7 +41,7 @@ ON CONFLICT (tenant_id, key) DO UPDATE
 SET response_id = excluded.response_id, received_at = excluded.received_at,
     record = excluded.record
 """)
-_OF_TRACE: Final = text("""
+_OF_TRACE: Final = Statement("""
 SELECT kind, record_id, response_id, received_at, record FROM traces
 WHERE tenant_id = :tenant AND sha256(trace_id) = sha256(CAST(:trace_id AS bytea))
 ORDER BY kind DESC, received_at, key

@@ -1,4 +1,4 @@
-"""The one place where errors of SQLAlchemy, asyncpg and the socket become `StoreError`s.
+"""The one place where errors of asyncpg and the socket become `StoreError`s.
 
 The text of a database error may quote rows: only its kind and its SQLSTATE go into the message.
 SQLSTATE classes: https://www.postgresql.org/docs/18/errcodes-appendix.html.
@@ -10,12 +10,10 @@ from typing import Final
 
 import asyncpg
 from asyncpg import exceptions as asyncpg_errors
-from sqlalchemy import exc
 
 from gateway.errors import StoreConflict, StoreError, StoreUnavailable
 
 DRIVER_ERRORS: Final = (
-    exc.SQLAlchemyError,
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     asyncpg_errors.InternalClientError,
@@ -55,10 +53,6 @@ def translate(error: BaseException) -> StoreError:
     constraint, and a plain `StoreError` for a mistake of ours: SQL, types, a schema that is not
     migrated.
     """
-    if isinstance(error, exc.DBAPIError):
-        if error.connection_invalidated:
-            return StoreUnavailable(_describe(error.driver_exception))
-        return translate(error.driver_exception)
     if isinstance(error, asyncpg.PostgresError):
         return _from_server(error)
     return (
@@ -90,7 +84,7 @@ def _is_passing(error: BaseException) -> bool:
     """Errors made on this side of the wire. A `ValueError` is a wrong argument or URL."""
     if isinstance(error, asyncpg.InterfaceError):
         return not isinstance(error, ValueError)
-    return isinstance(error, (OSError, exc.TimeoutError, asyncpg_errors.InternalClientError))
+    return isinstance(error, (OSError, asyncpg_errors.InternalClientError))
 
 
 def _describe(error: BaseException | None) -> str:

@@ -11,15 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Interval, bindparam, text
-
 from gateway import ids
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.context import ConversationPlace
 from gateway.protocol.conversations import unknown_conversation
 from gateway.store.messages import NEEDED_ITEM
 from gateway.store.packed import PACKED, PackedItems
-from gateway.store.tables import responses
+from gateway.store.schema import ACCEPTED
+from gateway.store.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +44,7 @@ class Contents:
     is_locked: bool
 
 
-_READ: Final = text(f"""
+_READ: Final = Statement(f"""
 SELECT one.created_at, one.next_position, writer.id IS NOT NULL AS is_locked, kept.*
 FROM conversations AS one
 LEFT JOIN responses AS writer
@@ -65,41 +64,33 @@ CROSS JOIN (
 WHERE one.tenant_id = :tenant AND one.id = :conversation
 """)  # noqa: S608 - constants only
 
-_GIVEN: Final = tuple(
-    column
-    for column in responses.c
-    if column.name not in {"completed_at", "body", "recoveries", "lease_until"}
-)
-_NAMES: Final = ", ".join(column.name for column in _GIVEN)
-_VALUES: Final = ", ".join(f":{column.name}" for column in _GIVEN)
+_NAMES: Final = ", ".join(ACCEPTED)
+_VALUES: Final = ", ".join(f"CAST(:{name} AS {kind})" for name, kind in ACCEPTED.items())
 _IS_LOCKED: Final = """EXISTS (
     SELECT FROM responses AS running
     WHERE running.tenant_id = conversations.tenant_id AND running.id = conversations.writer
       AND running.status IN ('queued', 'in_progress')
 )"""
-_INSERT_WRITER: Final = text(f"""
+_INSERT_WRITER: Final = Statement(f"""
 WITH taken AS (
     UPDATE conversations SET writer = :id, next_position = next_position + 1
     WHERE tenant_id = :tenant_id AND id = :conversation_id AND next_position = :conversation_end
       AND NOT {_IS_LOCKED}
     RETURNING id
 )
-INSERT INTO responses ({_NAMES}, lease_until)
-SELECT {_VALUES}, clock_timestamp() + :lease
+INSERT INTO responses (tenant_id, {_NAMES}, lease_until)
+SELECT CAST(:tenant_id AS uuid), {_VALUES}, clock_timestamp() + CAST(:lease AS interval)
 FROM taken
 RETURNING id
-""").bindparams(  # noqa: S608 - constants only
-    *(bindparam(column.name, type_=column.type) for column in _GIVEN),
-    bindparam("lease", type_=Interval),
-)
-_STATE: Final = text(f"""
+""")  # noqa: S608 - constants only
+_STATE: Final = Statement(f"""
 SELECT next_position, {_IS_LOCKED} AS is_locked
 FROM conversations
 WHERE tenant_id = :tenant AND id = :conversation
 """)  # noqa: S608 - constants only
 
 # The positions of a response's items in the conversation are those in the response, moved on.
-_APPEND: Final = text("""
+_APPEND: Final = Statement("""
 WITH said AS (
     SELECT coalesce(max(position) + 1, 0) AS length FROM messages
     WHERE tenant_id = :tenant AND response_id = :response

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy.dialects.postgresql import insert
-
 from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.engine import turn_to
-from gateway.store.tables import usage
+from gateway.store.schema import COUNTS
+from gateway.store.statements import Statement, insert_into
 from gateway.values import value
 
 if TYPE_CHECKING:
@@ -21,16 +20,15 @@ if TYPE_CHECKING:
     from gateway.store.execution import Connection
     from gateway.tenancy import TenantId
 
-COUNTS: Final = (
-    "input_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-    "recomputed_tokens",
-)
-# Statements are built once: building one costs more than running it.
-_ADD: Final = insert(usage).on_conflict_do_nothing()
-_LINES: Final = Rows("line", [column for column in usage.c if column.name != "tenant_id"])
+_LINE: Final = {
+    "response_id": "uuid",
+    "key_id": "uuid",
+    "model": "text",
+    "at": "timestamptz",
+    **COUNTS,
+}
+_ADD: Final = Statement(f"{insert_into('usage', ['tenant_id', *_LINE])} ON CONFLICT DO NOTHING")
+_LINES: Final = Rows("line", _LINE)
 _ADD_ALL: Final = Batch(
     f"""
 INSERT INTO usage (tenant_id, {_LINES.names})

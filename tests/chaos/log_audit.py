@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.log import Entry, Finished, Tokens, unpack
-from gateway.store.tables import TERMINAL
+from gateway.store.schema import TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from typing_extensions import override
 from gateway.errors import ClaimLost
 from gateway.log import unpack
 from gateway.store.events import LogRow
-from gateway.store.tables import TERMINAL
+from gateway.store.schema import TERMINAL
 from gateway.tenancy import TenantId
 from tests.chaos.log_audit import Anomaly, Audit
 from tests.chaos.simulated_replica import TERMS, UNAVAILABLE, Replica

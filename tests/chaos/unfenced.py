@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import text
-
 from gateway.__main__ import main
 from gateway.runs.keeper import Keeper
 from gateway.store import events, flushes
+from gateway.store.statements import Statement
 
 UNFENCED: Final = """
 WITH held AS (
@@ -54,8 +53,8 @@ async def _look_away(_keeper: Keeper, _suspects: object) -> None:
 
 
 TORN_OUT: Final[tuple[tuple[Any, str, Any], ...]] = (
-    (events, "_APPEND", text(UNFENCED)),
-    (flushes, "_ADD", text(UNFENCED_FLUSH)),
+    (events, "_APPEND", Statement(UNFENCED)),
+    (flushes, "_ADD", Statement(UNFENCED_FLUSH)),
     (Keeper, "_check", _look_away),
 )
 """What is replaced, by its place and name, and by what."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import TextClause, text
-
 from gateway.__main__ import main
 from gateway.store import turns
+from gateway.store.statements import Statement
 
 LOCK: Final = """EXISTS (
     SELECT FROM responses AS running
@@ -32,11 +31,9 @@ CONDITIONS: Final = (
 def tear_out() -> None:
     """Replace the product's own. Raises `AssertionError` when it is worded otherwise now."""
     for name, condition, other in CONDITIONS:
-        statement: TextClause = getattr(turns, name)
+        statement: Statement = getattr(turns, name)
         assert condition in statement.text, f"{name} has no {condition}"
-        loose = text(statement.text.replace(condition, other))
-        kept = [one for key, one in statement._bindparams.items() if f":{key}" in loose.text]
-        setattr(turns, name, loose.bindparams(*kept))
+        setattr(turns, name, Statement(statement.text.replace(condition, other)))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,13 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from sqlalchemy import func, insert, select
-
 from gateway import ids
 from gateway.log import FOLD_VERSION
-from gateway.store.tables import RUNNING, events, idempotency_keys, messages, responses, traces
+from gateway.store.schema import RUNNING
+from gateway.store.types import pack_text
+from tests.fakes.rows import add_rows, all_rows
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
-
     from gateway.store.engine import Database
     from gateway.tenancy import TenantId
 
@@ -54,68 +52,54 @@ async def store_aged(
     uuid = uuid_of(created_at)
     completed_at = None if status in RUNNING else ago(ended if ended is not None else age)
     of_response = {"tenant_id": tenant, "response_id": uuid}
+    response = {
+        "tenant_id": tenant, "id": uuid, "key_id": ids.new_uuid(), "status": status, "model": "m",
+        "background": True, "durable": log_rows > 0, "stored": True, "created_at": created_at,
+        "root_created_at": created_at, "completed_at": completed_at, "parent_id": parent,
+        "request": b"{}", "fold_version": FOLD_VERSION,
+    }  # fmt: skip
+    said = {
+        "position": 0, "is_output": True, "kind": "message", "item_id": b"x", "complete": True,
+        "item": b"{}",
+    }  # fmt: skip
+    row = {"day": created_at.date(), "epoch": 1, "entry_count": 1, "entries": b"."}
     async with database.transaction(tenant) as connection:
-        await connection.execute(
-            insert(responses).values(
-                tenant_id=tenant, id=uuid, key_id=ids.new_uuid(), status=status, model="m",
-                background=True, durable=log_rows > 0, stored=True, created_at=created_at,
-                root_created_at=created_at, completed_at=completed_at, parent_id=parent,
-                request=b"{}", fold_version=FOLD_VERSION,
-            )
-        )  # fmt: skip
-        await connection.execute(
-            insert(messages).values(
-                **of_response, position=0, is_output=True, kind="message", item_id="x",
-                complete=True, item=b"{}",
-            )
-        )  # fmt: skip
+        await add_rows(connection, "responses", response)
+        await add_rows(connection, "messages", of_response | said)
         for entry in range(log_rows):
-            await connection.execute(
-                insert(events).values(
-                    **of_response, first_entry=entry, day=created_at.date(), epoch=1,
-                    entry_count=1, entries=b".",
-                )
-            )  # fmt: skip
+            await add_rows(connection, "events", of_response | row | {"first_entry": entry})
     return uuid
 
 
 async def store_key(database: Database, tenant: TenantId, response: UUID, age: timedelta) -> None:
     """An idempotency key for that response, `age` old."""
+    key = {
+        "tenant_id": tenant, "key_hash": ids.new_uuid().bytes, "fingerprint": b"f",
+        "response_id": response, "created_at": ago(age),
+    }  # fmt: skip
     async with database.transaction(tenant) as connection:
-        await connection.execute(
-            insert(idempotency_keys).values(
-                tenant_id=tenant, key_hash=ids.new_uuid().bytes, fingerprint=b"f",
-                response_id=response, created_at=ago(age),
-            )
-        )  # fmt: skip
+        await add_rows(connection, "idempotency_keys", key)
 
 
 async def store_span(database: Database, tenant: TenantId, age: timedelta) -> str:
     """The id of a span that came `age` ago."""
     name = ids.new_uuid().hex
+    span = {
+        "tenant_id": tenant, "key": name.encode(), "kind": "span", "trace_id": b"t",
+        "record_id": pack_text(name), "received_at": ago(age), "record": b"{}",
+    }  # fmt: skip
     async with database.transaction(tenant) as connection:
-        await connection.execute(
-            insert(traces).values(
-                tenant_id=tenant, key=name.encode(), kind="span", trace_id="t", record_id=name,
-                received_at=ago(age), record=b"{}",
-            )
-        )  # fmt: skip
+        await add_rows(connection, "traces", span)
     return name
-
-
-async def count(database: Database, tenant: TenantId, table: Table) -> int:
-    """How many rows the tenant has."""
-    async with database.transaction(tenant) as connection:
-        return await connection.scalar(select(func.count()).select_from(table)) or 0
 
 
 async def stored_ids(database: Database, tenant: TenantId) -> set[UUID]:
     """The responses that are there."""
     async with database.transaction(tenant) as connection:
-        return set(await connection.scalars(select(responses.c.id)))
+        return {row.id for row in await all_rows(connection, "responses")}
 
 
 async def logged_ids(database: Database, tenant: TenantId) -> set[UUID]:
     """The responses that have a log."""
     async with database.transaction(tenant) as connection:
-        return set(await connection.scalars(select(events.c.response_id)))
+        return {row.response_id for row in await all_rows(connection, "events")}

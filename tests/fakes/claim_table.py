@@ -16,7 +16,7 @@ from gateway.errors import ClaimLost, StoreConflict
 from gateway.log import FOLD_VERSION
 from gateway.store.claims import Claim, ClaimedRun, Head, Terms
 from gateway.store.events import LogRow, Parcel, Right, day_of
-from gateway.store.tables import TERMINAL
+from gateway.store.schema import TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
-
+from gateway.store.statements import Statement
 from tests.conftest import opened
 
 
@@ -11,7 +10,7 @@ async def cut_connections(database_url: str) -> None:
     """All but the one that does it; new ones may come at once."""
     async with opened(database_url) as other, other.owner_transaction() as connection:
         await connection.execute(
-            text(
+            Statement(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )

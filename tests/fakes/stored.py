@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy import text
-
 from gateway import ids
 from gateway.generation import TokenUsage
 from gateway.log import Finished, Queued, pack
@@ -18,6 +16,7 @@ from gateway.store.claims import Terms
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow
 from gateway.store.responses import NewResponse
+from gateway.store.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +78,9 @@ def last_row(first_entry: int, status: Status = "completed") -> LogRow:
 
 async def let_time_pass(database: Database, tenant: TenantId, *, seconds: float) -> None:
     """For the leases of one tenant."""
-    statement = text("UPDATE responses SET lease_until = lease_until - make_interval(secs => :s)")
+    statement = Statement(
+        "UPDATE responses SET lease_until = lease_until - make_interval(secs => :s)"
+    )
     async with database.transaction(tenant) as connection:
         await connection.execute(statement, {"s": seconds})
 

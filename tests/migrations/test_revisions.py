@@ -11,7 +11,8 @@ from alembic.script import ScriptDirectory
 from gateway.errors import StartupError
 from gateway.store import migrate as store_migrate
 from gateway.store.migrate import alembic_config, migrations_folder, run_locked
-from gateway.store.tables import REVISION, metadata
+from gateway.store.schema import REVISION
+from gateway.store.tables import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,14 +8,14 @@ import asyncpg
 import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
 
 from gateway import ids
 from gateway.errors import StartupError, StoreError, StoreUnavailable
 from gateway.store import claims, responses, tenants
 from gateway.store.engine import Database
 from gateway.store.migrate import alembic_config, run_locked, upgrade
-from gateway.store.tables import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.store.statements import Statement
 from gateway.tenancy import TenantId
 from tests.conftest import opened
 from tests.fakes.stored import TERMS, durable_response, store_turn
@@ -100,7 +100,7 @@ async def test_an_owner_without_superpowers_can_migrate_and_serve(
     assert len(await claims.claim(database, "me", TERMS, limit=9, take_over=True)) == 1
     async with database.owner_transaction() as connection:
         for content in ("responses", "messages", "usage"):
-            assert await connection.scalar(text(f"SELECT count(*) FROM {content}")) == 0
+            assert await connection.scalar(Statement(f"SELECT count(*) FROM {content}")) == 0
     await database.close()
     await postgres.drop(name)
 
@@ -187,8 +187,8 @@ async def test_who_finds_principals_by_the_names_of_columns_goes_on_across_revis
 
     async def found() -> dict[str, object]:
         async with opened(url) as database, database.owner_transaction() as connection:
-            await connection.execute(text(f"SELECT set_config('role', '{APP_ROLE}', true)"))
-            rows = await connection.execute(text("SELECT * FROM find_principal('hash')"))
+            await connection.execute(Statement(f"SELECT set_config('role', '{APP_ROLE}', true)"))
+            rows = await connection.execute(Statement("SELECT * FROM find_principal('hash')"))
             found: dict[str, object] = rows.one()._asdict()
             return found
 

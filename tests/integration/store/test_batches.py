@@ -7,18 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select, text
 
 from gateway import ids
 from gateway.errors import StoreConflict
 from gateway.store import claims, endings, events, responses, usage
 from gateway.store.claims import Claim
-from gateway.store.tables import events as log_table
-from gateway.store.tables import messages as items_table
-from gateway.store.tables import responses as table
-from gateway.store.tables import usage as usage_table
+from gateway.store.statements import Statement
 from gateway.store.usage import UsageLine
 from gateway.tenancy import TenantId
+from tests.fakes.rows import all_rows
 from tests.fakes.stored import (
     COMPLETED,
     CREATED,
@@ -37,26 +34,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from sqlalchemy import Table
-
     from gateway.store.engine import Database
     from gateway.store.responses import NewResponse
 
 
-async def rows_of(database: Database, tenant: TenantId, one: Table, *without: str) -> list[Any]:
-    names = [column for column in one.c if column.name not in {"tenant_id", *without}]
+async def rows_of(database: Database, tenant: TenantId, table: str, *without: str) -> list[Any]:
     async with database.transaction(tenant) as connection:
-        found = await connection.execute(select(*names))
-    return sorted(map(repr, found))
+        found = await all_rows(connection, table)
+    unlike = dict.fromkeys(("tenant_id", *without) if found else ())
+    return sorted(repr(row._replace(**unlike)) for row in found)
 
 
 async def everything(database: Database, tenant: TenantId) -> list[list[Any]]:
     """All that is stored of a tenant, but for when leases end."""
     return [
-        await rows_of(database, tenant, table, "lease_until"),
-        await rows_of(database, tenant, items_table),
-        await rows_of(database, tenant, log_table),
-        await rows_of(database, tenant, usage_table),
+        await rows_of(database, tenant, "responses", "lease_until"),
+        await rows_of(database, tenant, "messages"),
+        await rows_of(database, tenant, "events"),
+        await rows_of(database, tenant, "usage"),
     ]
 
 
@@ -116,10 +111,8 @@ async def test_responses_of_several_tenants_go_together(database: Database) -> N
     for at, tenant in enumerate(tenants):
         of_it = {one.uuid for whose, one in new if whose == tenant}
         async with database.transaction(tenant) as connection:
-            stored = await connection.scalars(
-                select(table.c.id).where(table.c.status == "completed")
-            )
-            assert set(stored) == of_it, at
+            stored = await all_rows(connection, "responses")
+            assert {row.id for row in stored if row.status == "completed"} == of_it, at
 
 
 async def test_one_that_is_taken_leaves_nothing_of_the_others(
@@ -150,7 +143,7 @@ async def test_what_is_fenced_off_or_over_or_unknown_is_left_out(
     stored = await responses.load(database, tenant, new[1].uuid)
     assert stored is not None
     assert stored.body == b"first"
-    items = await rows_of(database, tenant, items_table)
+    items = await rows_of(database, tenant, "messages")
     assert len(items) == 1
 
 
@@ -191,7 +184,7 @@ async def test_usage_is_booked_once_however_often_it_is_sent(database: Database)
     await usage.record_all(database, lines)
     await usage.record_all(database, [*lines[:2], lines[0]])
     for tenant, booked in zip(tenants, (3, 2), strict=True):
-        assert len(await rows_of(database, tenant, usage_table)) == booked
+        assert len(await rows_of(database, tenant, "usage")) == booked
 
 
 def waiting(running_max: int = 2, queued_max: int = 100) -> NewResponse:
@@ -240,7 +233,7 @@ async def test_one_that_begins_is_as_one_that_was_queued_and_claimed(
 
 
 async def force_claim(database: Database, tenant: TenantId, uuid: UUID) -> None:
-    statement = text(
+    statement = Statement(
         "UPDATE responses SET status = 'in_progress', owner = 'me', epoch = epoch + 1,"
         " attempts = attempts + 1 WHERE id = :uuid"
     )

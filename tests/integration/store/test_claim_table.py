@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
 
 from gateway.errors import ClaimLost
 from gateway.store import claims, endings, events, responses
 from gateway.store.claims import Claim, Terms
 from gateway.store.events import LogRow, Parcel
+from gateway.store.statements import Statement
 from tests.conftest import new_tenant, opened
 from tests.fakes.claim_table import ClaimTable
 from tests.fakes.stored import CREATED, durable_response, finished, last_row, new_response
@@ -152,7 +152,7 @@ class Twins:
     async def pass_time(self) -> None:
         units = self.chance.randint(1, 2)
         self.now += units * UNIT_S
-        statement = text(
+        statement = Statement(
             "UPDATE responses SET lease_until = lease_until - make_interval(secs => :s)"
         )
         async with self.database.runs_transaction() as connection:
@@ -164,7 +164,7 @@ class Twins:
         row = self.model.rows[claim.uuid]
         if row.new.durable and row.lease_until is not None:
             row.fold_version = 2
-            statement = text("UPDATE responses SET fold_version = 2 WHERE id = :id")
+            statement = Statement("UPDATE responses SET fold_version = 2 WHERE id = :id")
             async with self.database.transaction(claim.tenant_id) as connection:
                 await connection.execute(statement, {"id": claim.uuid})
 
@@ -196,7 +196,9 @@ class Twins:
         self.done["abandoned"] += bool(abandoned)
         columns = "id, status, owner, epoch, next_entry, attempts, lease_until IS NULL"
         async with self.database.runs_transaction() as connection:
-            found = await connection.execute(text(f"SELECT {columns} FROM responses ORDER BY id"))
+            found = await connection.execute(
+                Statement(f"SELECT {columns} FROM responses ORDER BY id")
+            )
         assert [tuple(row) for row in found] == [
             (*OF_ROW(row), row.lease_until is None) for _, row in sorted(self.model.rows.items())
         ]
@@ -214,7 +216,7 @@ class Twins:
             assert row.epochs == sorted(row.epochs)
 
 
-ROWS: Final = text(
+ROWS: Final = Statement(
     "SELECT first_entry, entry_count, entries FROM events WHERE response_id = :response"
     " ORDER BY first_entry"
 )
@@ -237,10 +239,10 @@ DEEDS: Final = (
 async def play(database: Database, deeds: list[str], seed: int) -> Counter[str]:
     """Everything that `deeds` say, with arguments by chance."""
     async with database.runs_transaction() as connection:
-        await connection.execute(text("DELETE FROM responses"))
-        await connection.execute(text("DELETE FROM events"))
+        await connection.execute(Statement("DELETE FROM responses"))
+        await connection.execute(Statement("DELETE FROM events"))
     tenants = sorted([await new_tenant(database) for _ in range(2)])
-    bound = text("UPDATE tenants SET background_running_max = :bound WHERE id = :id")
+    bound = Statement("UPDATE tenants SET background_running_max = :bound WHERE id = :id")
     async with database.owner_transaction() as connection:
         await connection.execute(bound, {"bound": OWN_RUNNING_MAX, "id": tenants[0]})
     twins = Twins(database, tenants, random.Random(seed))

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import text
 
 from gateway import ids
 from gateway.errors import StoreUnavailable
@@ -15,6 +14,7 @@ from gateway.log import FOLD_VERSION
 from gateway.store import claims, endings, responses
 from gateway.store.claims import Claim, ClaimedRun, Head
 from gateway.store.engine import Database
+from gateway.store.statements import Statement
 from tests.fakes.stored import (
     CREATED,
     TERMS,
@@ -59,10 +59,10 @@ async def change(database: Database, uuid: UUID, **columns: object) -> None:
     changes = ", ".join(f"{name} = :{name}" for name in columns)
     async with database.runs_transaction() as connection:
         tenant = await connection.scalar(
-            text("SELECT tenant_id FROM responses WHERE id = :id"), {"id": uuid}
+            Statement("SELECT tenant_id FROM responses WHERE id = :id"), {"id": uuid}
         )
     async with database.transaction(tenant) as connection:
-        statement = text(f"UPDATE responses SET {changes} WHERE id = :id")
+        statement = Statement(f"UPDATE responses SET {changes} WHERE id = :id")
         await connection.execute(statement, {"id": uuid} | columns)
 
 
@@ -244,7 +244,7 @@ async def test_the_bound_of_a_tenant_goes_before_the_common_one(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
     async with database.owner_transaction() as connection:
-        statement = text("UPDATE tenants SET background_running_max = 1 WHERE id = :id")
+        statement = Statement("UPDATE tenants SET background_running_max = 1 WHERE id = :id")
         await connection.execute(statement, {"id": tenant})
     bounded, free = await queue(database, tenant, 3), await queue(database, other_tenant, 3)
     assert await claimed(database, tenant_running_max=2) == sorted(
@@ -401,7 +401,7 @@ async def test_a_process_that_freezes_while_it_claims_does_not_keep_others_from_
     async def freeze() -> None:
         async with frozen.runs_transaction() as connection:
             await connection.execute(claims._TAKE_TURNS, {"key": claims.LOCK_KEY})
-            lock = text("SELECT id FROM responses FOR NO KEY UPDATE")
+            lock = Statement("SELECT id FROM responses FOR NO KEY UPDATE")
             assert len((await connection.execute(lock)).all()) == 2
             assert await claimed(database) == sorted(waiting)
 

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
-from sqlalchemy import func, select, text
 
 from gateway import ids
 from gateway.errors import ClaimLost, StoreConflict
 from gateway.log import Finished, Queued, unpack
 from gateway.store import claims, endings, events, idempotency, messages, responses
 from gateway.store.idempotency import IdempotencyKey
-from gateway.store.tables import events as log_table
-from gateway.store.tables import messages as messages_table
-from gateway.store.tables import responses as responses_table
-from gateway.store.tables import usage as usage_table
+from gateway.store.statements import Statement
+from tests.fakes.rows import all_rows, count
 from tests.fakes.stored import (
     COMPLETED,
     CREATED,
@@ -33,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from uuid import UUID
 
-    from sqlalchemy import Table
-
     from gateway.store.endings import FinishedResponse
     from gateway.store.engine import Database
     from gateway.store.events import LogRow
@@ -48,11 +43,6 @@ KEY = IdempotencyKey(b"hash", b"print", 600)
 @pytest.fixture
 def database(shared_database: Database) -> Database:
     return shared_database
-
-
-async def count(database: Database, tenant: TenantId, table: Table) -> int:
-    async with database.transaction(tenant) as connection:
-        return await connection.scalar(select(func.count()).select_from(table)) or 0
 
 
 async def load(database: Database, tenant: TenantId, uuid: UUID) -> StoredResponse:
@@ -91,7 +81,7 @@ async def test_finishing_writes_body_items_and_usage_together(
     assert history is not None
     assert tuple(history.items) == (item("a"), item("b"))
     async with database.transaction(tenant) as connection:
-        line = (await connection.execute(select(usage_table))).one()
+        (line,) = await all_rows(connection, "usage")
     assert (line.input_tokens, line.cached_tokens) == (10, 4)
     assert (line.output_tokens, line.reasoning_tokens, line.recomputed_tokens) == (7, 3, 2)
     assert (line.key_id, line.model, line.at) == (new.key_id, new.model, COMPLETED)
@@ -111,7 +101,7 @@ async def test_the_end_of_a_durable_response_is_the_last_row_of_its_log(
     stored = await load(database, tenant, uuid)
     assert (stored.next_entry, stored.epoch, stored.plan, stored.is_held) == (2, 1, None, False)
     async with database.transaction(tenant) as connection:
-        row = (await connection.execute(select(responses_table))).one()
+        (row,) = await all_rows(connection, "responses")
     assert (row.prompt, row.owner, row.lease_until) == (None, None, None)
 
 
@@ -124,7 +114,7 @@ async def test_an_ended_response_keeps_its_first_end(database: Database, tenant:
         await endings.finish(database, tenant, finished(new.uuid, [item("b")]))
     stored = await load(database, tenant, new.uuid)
     assert (stored.status, stored.body) == ("cancelled", b"first")
-    assert await count(database, tenant, messages_table) == 1
+    assert await count(database, tenant, "messages") == 1
 
 
 async def test_an_end_whose_commit_was_not_answered_may_be_written_again(
@@ -134,9 +124,9 @@ async def test_an_end_whose_commit_was_not_answered_may_be_written_again(
     end = replace(finished(uuid, [item("a")], epoch=1), entries=last_row(1))
     for _ in range(2):
         await endings.finish(database, tenant, end)
-    assert await count(database, tenant, messages_table) == 1
-    assert await count(database, tenant, usage_table) == 1
-    assert await count(database, tenant, log_table) == 2
+    assert await count(database, tenant, "messages") == 1
+    assert await count(database, tenant, "usage") == 1
+    assert await count(database, tenant, "events") == 2
 
 
 @pytest.mark.parametrize(
@@ -152,8 +142,8 @@ async def test_an_end_under_another_epoch_or_at_another_entry_is_fenced_off(
     with pytest.raises(ClaimLost):
         await endings.finish(database, tenant, replace(end, **change))  # type: ignore[arg-type]
     assert (await load(database, tenant, uuid)).status == "in_progress"
-    assert await count(database, tenant, messages_table) == 0
-    assert await count(database, tenant, log_table) == 1
+    assert await count(database, tenant, "messages") == 0
+    assert await count(database, tenant, "events") == 1
 
 
 async def test_the_end_of_a_response_that_was_taken_over_is_fenced_off(
@@ -180,8 +170,8 @@ async def test_of_concurrent_ends_exactly_one_wins(database: Database, tenant: T
     assert [type(outcome) for outcome in outcomes if outcome] == [ClaimLost] * 3
     stored = await load(database, tenant, new.uuid)
     assert stored.status == ends[outcomes.index(None)].status
-    assert await count(database, tenant, messages_table) == 1
-    assert await count(database, tenant, usage_table) == 1
+    assert await count(database, tenant, "messages") == 1
+    assert await count(database, tenant, "usage") == 1
 
 
 async def test_cancelling_and_finishing_at_once_end_a_response_once(
@@ -216,7 +206,7 @@ async def test_nothing_is_written_when_an_item_is_refused(
         )
     assert caught.value.constraint == "pk_messages"
     assert (await load(database, tenant, uuid)).status == "in_progress"
-    assert await count(database, tenant, log_table) == 1
+    assert await count(database, tenant, "events") == 1
     assert await idempotency.find_key(database, tenant, b"hash", ttl_s=600) is not None
 
 
@@ -231,8 +221,8 @@ async def test_a_deleted_response_cannot_finish(database: Database, tenant: Tena
     assert await responses.delete(database, tenant, new.uuid)
     with pytest.raises(ClaimLost):
         await endings.finish(database, tenant, finished(new.uuid, [item("a")]))
-    assert await count(database, tenant, messages_table) == 0
-    assert await count(database, tenant, usage_table) == 0
+    assert await count(database, tenant, "messages") == 0
+    assert await count(database, tenant, "usage") == 0
 
 
 @pytest.mark.parametrize("free_key", [False, True])
@@ -300,7 +290,7 @@ async def test_a_response_without_a_durable_log_is_concluded_without_one(
     assert concluded is not None
     assert (concluded.status, concluded.next_entry) == ("failed", 0)
     assert seen == [(False, [])]
-    assert await count(database, tenant, usage_table) == 0
+    assert await count(database, tenant, "usage") == 0
 
 
 async def test_nothing_is_concluded_when_there_is_no_reason_any_more(
@@ -330,7 +320,7 @@ async def test_nobody_writes_to_a_response_while_its_end_is_computed(
     postgres: PostgresServer, database: Database, tenant: TenantId
 ) -> None:
     async with database.owner_transaction() as connection:
-        url = postgres.database_url(await connection.scalar(text("SELECT current_database()")))
+        url = postgres.database_url(await connection.scalar(Statement("SELECT current_database()")))
     uuid = await begin(database, tenant)
     refused: list[str] = []
 

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import psutil
 import pytest
-from sqlalchemy import text
 
 from gateway import ids
 from gateway.errors import StoreError, StoreUnavailable
 from gateway.store.engine import Database, Transaction
-from gateway.store.tables import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.store.statements import Statement
 from gateway.tenancy import TenantId
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
 
@@ -61,7 +61,7 @@ async def test_statements_are_prepared_with_and_without_a_cache(
     tenant = TenantId(ids.new_uuid())
     for _ in range(2):
         async with opened.transaction(tenant) as connection:
-            left = await connection.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
+            left = await connection.scalar(Statement("SELECT count(*) FROM pg_prepared_statements"))
             assert bool(left) == bool(size)
     await opened.close()
 
@@ -72,7 +72,7 @@ async def test_a_transaction_of_the_runs_has_its_own_role_no_tenant_and_a_time_l
 ) -> None:
     name = database_url.partition("?")[0].rpartition("/")[2]
     await postgres.execute(f"ALTER DATABASE {name} SET synchronous_commit = on")
-    state = text(
+    state = Statement(
         "SELECT current_user, current_setting('app.tenant_id'),"
         " current_setting('statement_timeout'), current_setting('synchronous_commit')"
     )
@@ -95,11 +95,11 @@ async def test_a_slow_statement_is_ended_here_and_on_the_server(
 ) -> None:
     with pytest.raises(StoreUnavailable):
         async with single.owner_transaction() as connection:
-            await connection.execute(text("SELECT pg_sleep(60), 'slow'"))
+            await connection.execute(Statement("SELECT pg_sleep(60), 'slow'"))
     await single.ping()
     async with database.owner_transaction() as connection:
         running = await connection.scalar(
-            text(
+            Statement(
                 "SELECT count(*) FROM pg_stat_activity"
                 " WHERE state = 'active' AND query LIKE '%''slow''%' AND pid <> pg_backend_pid()"
             )
@@ -113,7 +113,7 @@ async def test_connections_that_the_server_closed_are_replaced(
     await single.ping()
     async with database.owner_transaction() as connection:
         await connection.execute(
-            text(
+            Statement(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
@@ -128,20 +128,20 @@ async def test_a_connection_that_was_used_for_one_statement_is_replaced_once_los
         database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30, for_runs=True
     )
     async with journal.runs_transaction(in_bulk=True) as connection:
-        pid = await connection.scalar(text("SELECT pg_backend_pid()"))
+        pid = await connection.scalar(Statement("SELECT pg_backend_pid()"))
     # While nothing else runs here, so that nobody hears of it before the next statement is sent.
     server = psutil.Process(pid)
     server.terminate()
     server.wait(timeout=30)
     async with journal.runs_transaction() as connection:
-        assert await connection.scalar(text("SELECT pg_backend_pid()")) != pid
+        assert await connection.scalar(Statement("SELECT pg_backend_pid()")) != pid
     await journal.close()
 
 
 async def test_a_connection_lost_inside_a_transaction_is_unavailable(database: Database) -> None:
     with pytest.raises(StoreUnavailable):
         async with database.owner_transaction() as connection:
-            await connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+            await connection.execute(Statement("SELECT pg_terminate_backend(pg_backend_pid())"))
     await database.ping()
 
 
@@ -151,7 +151,7 @@ async def test_a_frozen_server_is_unavailable_and_returns() -> None:
             server.url, pool_size_max=2, command_timeout_s=0.3, connect_timeout_s=0.3
         )
         async with opened.owner_transaction() as connection:
-            backend = await connection.scalar(text("SELECT pg_backend_pid()"))
+            backend = await connection.scalar(Statement("SELECT pg_backend_pid()"))
         assert isinstance(backend, int)
         os.kill(backend, signal.SIGSTOP)
         try:
@@ -207,7 +207,7 @@ async def test_a_wrong_password_is_unavailable(postgres: PostgresServer) -> None
 async def test_a_mistake_of_ours_is_neither_unavailable_nor_a_conflict(database: Database) -> None:
     with pytest.raises(StoreError, match="42601") as caught:
         async with database.owner_transaction() as connection:
-            await connection.execute(text("SELEC 'a secret'"))
+            await connection.execute(Statement("SELEC 'a secret'"))
     assert type(caught.value) is StoreError
     assert "secret" not in str(caught.value)
 
@@ -223,7 +223,7 @@ async def test_an_abandoned_statement_does_not_poison_its_connection(
     async def wait_for_ever() -> None:
         async with alone.owner_transaction() as connection:
             started.set()
-            await connection.execute(text("SELECT pg_sleep(60)"))
+            await connection.execute(Statement("SELECT pg_sleep(60)"))
 
     async with asyncio.TaskGroup() as group:
         abandoned = group.create_task(wait_for_ever())
@@ -233,11 +233,11 @@ async def test_an_abandoned_statement_does_not_poison_its_connection(
     await alone.close()
 
 
-STANDING = text("""
+STANDING = Statement("""
 SELECT current_user, current_setting('app.tenant_id'), current_setting('enable_nestloop'),
-       current_setting('plan_cache_mode')
+       current_setting('plan_cache_mode'), current_setting('jit')
 """)
-BEGAN_AT = text("SELECT now()")
+BEGAN_AT = Statement("SELECT now()")
 
 
 async def standing(transaction: Transaction) -> tuple[list[str], bool]:
@@ -249,7 +249,7 @@ async def standing(transaction: Transaction) -> tuple[list[str], bool]:
 
 
 def for_one(tenant: TenantId) -> list[str]:
-    return [APP_ROLE, str(tenant), "off", "force_generic_plan"]
+    return [APP_ROLE, str(tenant), "off", "force_generic_plan", "off"]
 
 
 async def test_a_statement_for_one_tenant_goes_alone_once_its_connection_is_known_to_be_there(
@@ -289,5 +289,5 @@ async def test_a_statement_that_goes_alone_and_fails_leaves_a_connection_that_ca
     for _ in range(2):
         with pytest.raises(StoreError):
             async with single.bulk_transaction([tenant]) as connection:
-                await connection.execute(text("SELECT 1 / 0"))
+                await connection.execute(Statement("SELECT 1 / 0"))
     assert await standing(single.bulk_transaction([tenant])) == (for_one(tenant), True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
 
 from gateway import ids
 from gateway.store import claims, events, responses
@@ -21,6 +20,7 @@ from gateway.store.events import (
     LogRow,
     Parcel,
 )
+from gateway.store.statements import Statement
 from tests.fakes.stored import CREATED, durable_response
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 DAY = CREATED.date()
-TAKE_OVER = text("UPDATE responses SET epoch = epoch + 1 WHERE id = :uuid")
-IS_ANYBODY_WAITING = text("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
+TAKE_OVER = Statement("UPDATE responses SET epoch = epoch + 1 WHERE id = :uuid")
+IS_ANYBODY_WAITING = Statement("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")
 
-LOCK_FREE = text(
+LOCK_FREE = Statement(
     "SELECT id FROM responses WHERE id = ANY(CAST(:uuids AS uuid[])) FOR NO KEY UPDATE SKIP LOCKED"
 )
 

@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
 from typing_extensions import override
 
 from gateway.ids import new_uuid
 from gateway.log import Queued, Tokens, pack, unpack
 from gateway.store import claims, endings, events, flushes, followed, responses
-from gateway.store.claims import Claim
+from gateway.store.claims import Claim, Head
 from gateway.store.events import LogRow, Parcel, day_of
+from gateway.store.followed import UNKNOWN, Look, Watched
+from gateway.store.statements import Statement
 from gateway.tenancy import TenantId
 from tests.fakes.stored import CREATED, TERMS, durable_response, finished, last_row, let_time_pass
 
@@ -62,7 +63,7 @@ class Owner:
     async def flushed(self) -> bytes:
         """All that flushes hold."""
         async with self.database.runs_transaction() as connection:
-            rows = await connection.execute(text("SELECT members, entries FROM flushes"))
+            rows = await connection.execute(Statement("SELECT members, entries FROM flushes"))
             return b"".join([row.members + row.entries for row in rows])
 
 
@@ -140,7 +141,7 @@ async def test_a_flush_waits_for_a_takeover_that_is_under_way_and_is_refused(
 
 
 async def until_somebody_waits(database: Database) -> None:
-    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    waiting = Statement("SELECT count(*) FROM pg_locks WHERE NOT granted")
     while True:
         async with database.owner_transaction() as connection:
             if await connection.scalar(waiting):
@@ -285,20 +286,96 @@ def test_the_time_to_settle_does_not_grow_with_the_square_of_the_responses() -> 
     members = Unsearched(b"".join(flushes._members(parcels)))
     entries = b"".join([parcel.entries for parcel in parcels])
     asked = {claim.uuid.bytes for claim in claims_of_all[1:]}
-    found = list(flushes._parts_of(asked, members, entries))
+    found = list(flushes.parts_of(asked, members, entries))
     assert {(uuid, epoch) for uuid, epoch, _ in found} == {(uuid, 1) for uuid in asked}
     assert {part for _, _, part in found} == {LogRow(1, 2, packed(1, 3))}
 
 
+class Watcher:
+    """A process that follows responses, of which it knows nothing at first."""
+
+    def __init__(self, owner: Owner, *uuids: UUID) -> None:
+        self.seen: followed.Seen = {}
+        self._owner = owner
+        self.asked = {
+            uuid: Watched(owner.tenant, uuid, uuid.bytes, DAY, UNKNOWN, None) for uuid in uuids
+        }
+
+    async def look(self, *, is_due: bool = False) -> Look:
+        """Look at all of them, and keep in mind what was found."""
+        wanted = {one.key for one in self.asked.values()}
+        asked = [replace(one, is_due=is_due) for one in self.asked.values()]
+        found = await followed.look(self._owner.database, asked, self.seen, wanted)
+        for uuid, one in self.asked.items():
+            entries = 0 if one.entries == UNKNOWN else one.entries
+            head = found.heads.get(uuid)
+            ends = [row.first_entry + row.count for key, _, row in found.parts if key == one.key]
+            entries = max(entries, head.next_entry if head else 0, *ends, 0)
+            owner = found.owners.get(uuid, one.owner)
+            self.asked[uuid] = replace(one, entries=entries, owner=owner)
+        return found
+
+
 async def test_a_look_brings_heads_and_what_is_new(owner: Owner) -> None:
     one = await owner.begin()
-    seen: followed.Seen = {}
+    watcher = Watcher(owner, one)
     await owner.flush((one, 1, 2))
-    asked = [(owner.tenant, one)]
-    first = await followed.look(owner.database, asked, seen)
-    assert first.heads[one].next_entry == 1
+    first = await watcher.look()
+    assert first.heads == {one: Head(1, 1, "in_progress")}
+    assert first.owners == {one: owner.name}
     assert first.parts == [(one.bytes, 1, LogRow(1, 1, packed(1, 2)))]
-    assert (await followed.look(owner.database, asked, seen)).parts == []
+    assert (await watcher.look()).parts == []
     await owner.flush((one, 2, 4))
-    again = await followed.look(owner.database, asked, seen)
+    again = await watcher.look()
     assert again.parts == [(one.bytes, 1, LogRow(2, 2, packed(2, 4)))]
+    assert not again.heads
+    assert (await watcher.look(is_due=True)).heads == {one: Head(1, 1, "in_progress")}
+
+
+async def test_a_look_brings_what_is_in_its_place_of_logs_that_were_in_no_flush(
+    owner: Owner,
+) -> None:
+    """Beside others that were, and only what comes after that which is known."""
+    one, two = await owner.begin(), await owner.begin()
+    watcher = Watcher(owner, one, two)
+    await owner.flush((one, 1, 3), (two, 1, 2))
+    await watcher.look()
+    settled = Parcel(Claim(owner.tenant, one, 1), DAY, 1, 4, packed(1, 5))
+    assert await events.append(owner.database, [settled])
+    await owner.flush((two, 2, 3))
+    found = await watcher.look()
+    assert found.heads == {one: Head(1, 5, "in_progress")}
+    assert found.parts == [
+        (two.bytes, 1, LogRow(2, 1, packed(2, 3))),
+        (one.bytes, 1, LogRow(1, 4, packed(1, 5))),
+    ]
+    assert (await watcher.look()).parts == []
+
+
+async def test_a_look_brings_the_end_and_leaves_long_rows_and_many_to_others(owner: Owner) -> None:
+    one = await owner.begin()
+    watcher = Watcher(owner, one)
+    await watcher.look()
+    claim = Claim(owner.tenant, one, 1)
+    long = pack([Tokens(tuple(range(followed.ROW_BYTES_MAX)))])
+    assert await events.append(owner.database, [Parcel(claim, DAY, 1, 1, long)])
+    assert (await watcher.look()).parts == []
+    for entry in range(2, 2 + followed.ROWS_MAX):
+        row = Parcel(claim, DAY, entry, 1, packed(entry, entry + 1))
+        assert await events.append(owner.database, [row])
+    last = LogRow(2 + followed.ROWS_MAX, 1, b".")
+    await endings.finish(
+        owner.database, owner.tenant, replace(finished(one, epoch=1), entries=last)
+    )
+    found = await watcher.look()
+    head = found.heads[one]
+    assert head is not None
+    assert head.status == "completed"
+    assert found.owners == {one: None}
+    assert [row.first_entry for _, _, row in found.parts] == [2, 3, 4, 5]
+
+
+async def test_of_a_response_that_is_not_there_a_look_finds_nothing(owner: Owner) -> None:
+    unknown = new_uuid()
+    assert (await Watcher(owner, unknown).look()).heads == {unknown: None}
+    assert not (await Watcher(owner).look()).heads

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
-from sqlalchemy import delete, insert, select, text, update
 
 from gateway import ids
 from gateway.errors import ClaimLost, ResourceNotFound, StoreError
@@ -25,18 +24,10 @@ from gateway.store import (
 from gateway.store import conversations as conversation_rows
 from gateway.store.engine import Database
 from gateway.store.idempotency import IdempotencyKey
-from gateway.store.tables import (
-    APP_ROLE,
-    conversation_items,
-    conversations,
-    flushes,
-    idempotency_keys,
-    metadata,
-    traces,
-    writers,
-)
-from gateway.store.tables import events as log
-from gateway.store.tables import messages as messages_table
+from gateway.store.schema import APP_ROLE
+from gateway.store.statements import Statement
+from gateway.store.tables import metadata
+from tests.fakes.rows import add_rows, all_rows
 from tests.fakes.stored import (
     COMPLETED,
     CREATED,
@@ -223,9 +214,9 @@ def test_every_store_function_of_a_tenant_is_attacked() -> None:
 async def everything_of(database: Database, tenant: TenantId) -> dict[str, list[Any]]:
     async with database.transaction(tenant) as connection:
         return {
-            table.name: sorted(map(repr, await connection.execute(select(table))))
-            for table in metadata.sorted_tables
-            if table.name != "api_keys"
+            table: sorted(map(repr, await all_rows(connection, table)))
+            for table in metadata.tables
+            if table != "api_keys"
         }
 
 
@@ -256,23 +247,23 @@ async def fill_all_tables(database: Database, tenant: TenantId) -> None:
     row = {"first_entry": 0, "day": CREATED.date(), "epoch": 0, "entry_count": 1, "entries": b"."}
     key = {"key_hash": uuid.bytes, "fingerprint": b"print", "created_at": CREATED}
     conversation = {"created_at": CREATED, "metadata": b"{}"}
-    part = {"kind": "message", "item_id": "x", "complete": True, "item": b"{}"}
+    part = {"kind": "message", "item_id": b"x", "complete": True, "item": b"{}"}
     async with database.transaction(tenant) as connection:
-        await connection.execute(insert(log), of_tenant | row | {"response_id": uuid})
-        await connection.execute(insert(idempotency_keys), of_tenant | key | {"response_id": uuid})
-        await connection.execute(insert(conversations), of_tenant | conversation | {"id": uuid})
-        await connection.execute(
-            insert(conversation_items), of_tenant | part | {"conversation_id": uuid, "position": 0}
-        )
+        of_response = of_tenant | {"response_id": uuid}
+        await add_rows(connection, "events", of_response | row)
+        await add_rows(connection, "idempotency_keys", of_response | key)
+        await add_rows(connection, "conversations", of_tenant | conversation | {"id": uuid})
+        place = {"conversation_id": uuid, "position": 0}
+        await add_rows(connection, "conversation_items", of_tenant | part | place)
         of_owner = {"owner": "owner", "number": 1}
         writer = {"fence": 1, "used_at": CREATED}
         flush = {"members": uuid.bytes + bytes(16), "entries": b"secret"}
     async with database.runs_transaction() as connection:
-        await connection.execute(insert(writers), of_tenant | of_owner | writer)
-        await connection.execute(insert(flushes), of_tenant | of_owner | flush)
+        await add_rows(connection, "writers", of_tenant | of_owner | writer)
+        await add_rows(connection, "flushes", of_tenant | of_owner | flush)
     async with database.transaction(tenant) as connection:
-        span = {"key": b"k", "kind": "span", "trace_id": "t", "record_id": "s", "record": b"{}"}
-        await connection.execute(insert(traces), of_tenant | span | {"received_at": CREATED})
+        span = {"key": b"k", "kind": "span", "trace_id": b"t", "record_id": b"s", "record": b"{}"}
+        await add_rows(connection, "traces", of_tenant | span | {"received_at": CREATED})
 
 
 @pytest.mark.parametrize("table", sorted(metadata.tables))
@@ -280,16 +271,15 @@ async def test_without_a_where_clause_no_row_of_another_tenant_is_seen(
     database: Database, tenant: TenantId, other_tenant: TenantId, table: str
 ) -> None:
     await fill_all_tables(database, tenant)
-    every_row = select(metadata.tables[table])
     if table == "api_keys":
         with pytest.raises(StoreError, match="42501"):
             async with database.transaction(other_tenant) as connection:
-                await connection.execute(every_row)
+                await all_rows(connection, table)
         return
     async with database.transaction(tenant) as connection:
-        assert len((await connection.execute(every_row)).all()) == 1 + (table == "messages")
+        assert len(await all_rows(connection, table)) == 1 + (table == "messages")
     async with database.transaction(other_tenant) as connection:
-        seen = (await connection.execute(every_row)).all()
+        seen = await all_rows(connection, table)
     assert [row.id for row in seen] == ([other_tenant] if table == "tenants" else [])
 
 
@@ -299,13 +289,13 @@ async def test_without_a_where_clause_no_row_of_another_tenant_is_changed(
     await fill_all_tables(database, tenant)
     before = await everything_of(database, tenant)
     async with database.transaction(other_tenant) as connection:
-        await connection.execute(update(messages_table).values(item=b"planted"))
+        await connection.execute(Statement("UPDATE messages SET item = 'planted'"))
         for table in (
             *("messages", "idempotency_keys", "responses"),
             *("events", "conversation_items"),
             *("conversations", "traces"),
         ):
-            await connection.execute(delete(metadata.tables[table]))
+            await connection.execute(Statement(f"DELETE FROM {table}"))
     assert await everything_of(database, tenant) == before
 
 
@@ -315,16 +305,16 @@ async def test_a_row_cannot_be_written_for_another_tenant(
     row = {"tenant_id": tenant, "id": ids.new_uuid(), "created_at": CREATED, "metadata": b""}
     with pytest.raises(StoreError, match="42501"):
         async with database.transaction(other_tenant) as connection:
-            await connection.execute(insert(conversations), row)
+            await add_rows(connection, "conversations", row)
 
 
 async def test_without_a_tenant_nothing_is_seen(database: Database, tenant: TenantId) -> None:
     await fill_all_tables(database, tenant)
     async with database.owner_transaction() as connection:
-        await connection.execute(text(f"SET LOCAL ROLE {APP_ROLE}"))
-        for table in metadata.sorted_tables:
-            if table.name != "api_keys":
-                assert (await connection.execute(select(table))).all() == []
+        await connection.execute(Statement(f"SET LOCAL ROLE {APP_ROLE}"))
+        for table in metadata.tables:
+            if table != "api_keys":
+                assert await all_rows(connection, table) == []
 
 
 async def test_nothing_of_a_tenant_stays_in_the_connection(
@@ -333,7 +323,7 @@ async def test_nothing_of_a_tenant_stays_in_the_connection(
     alone = Database.connect(
         database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
     )
-    state = text(
+    state = Statement(
         "SELECT current_user <> :role, coalesce(current_setting('app.tenant_id', true), '')"
     )
     async with alone.transaction(tenant) as connection:
@@ -376,7 +366,7 @@ async def test_the_runs_of_all_tenants_reach_claims_and_logs_but_no_content(
 ) -> None:
     with pytest.raises(StoreError, match="42501"):
         async with database.runs_transaction() as connection:
-            await connection.execute(text(statement))
+            await connection.execute(Statement(statement))
 
 
 async def test_the_runs_of_all_tenants_are_claimed_and_appended_to_at_once(

@@ -11,12 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
 
 from gateway import ids
 from gateway.errors import StoreError
 from gateway.store.engine import Database
 from gateway.store.notifications import CHANNEL, Listener, Notice, notify
+from gateway.store.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -66,7 +66,7 @@ async def listening(url: str, *, probe_interval_s: float = 60) -> AsyncIterator[
 
 
 async def listener_pid(database: Database) -> int:
-    statement = text(
+    statement = Statement(
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
         " AND application_name = 'harmony-gateway listener'"
     )
@@ -112,7 +112,7 @@ async def test_what_others_say_on_the_channel_is_ignored(
         async with database.owner_transaction() as connection:
             for payload in ("", "of a later release", "log not-an-id", "log "):
                 await connection.execute(
-                    text("SELECT pg_notify(:channel, :payload)"),
+                    Statement("SELECT pg_notify(:channel, :payload)"),
                     {"channel": CHANNEL, "payload": payload},
                 )
         await notify(database, [Notice("work")])
@@ -126,7 +126,7 @@ async def test_a_broken_connection_is_replaced_and_told_of(
     async with listening(database_url) as ear:
         async with database.owner_transaction() as connection:
             pid = await listener_pid(database)
-            await connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+            await connection.execute(Statement("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
         await ear.until(lambda: ear.losses == 2)
         await notify(database, [Notice("work")])
         await ear.until(lambda: bool(ear.notices))

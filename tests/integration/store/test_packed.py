@@ -97,3 +97,42 @@ async def test_nothing_is_found_of_an_unknown_response(
 ) -> None:
     found = await messages.history(database, tenant, ids.new_uuid(), depth_max=9, items_max=9)
     assert found is None
+
+
+@pytest.mark.parametrize("items", [(PLAIN,), (OUTPUT, THOUGHT, PLAIN), EVERY])
+async def test_the_first_items_and_all_ids_are_known_without_the_others(
+    database: Database, tenant: TenantId, items: tuple[ContextItem, ...]
+) -> None:
+    found = await read(database, tenant, items)
+    for _ in range(2):
+        assert found.item_ids() == {one.item_id for one in items}
+        assert [found.first(count) for count in range(len(items) + 1)] == [
+            items[:count] for count in range(len(items) + 1)
+        ]
+        assert tuple(found) == items
+
+
+async def test_columns_say_what_items_with_ids_are(database: Database, tenant: TenantId) -> None:
+    items = (OUTPUT, THOUGHT, PLAIN)
+    columns = (await read(database, tenant, items)).columns()
+    assert columns is not None
+    starts = columns.starts()
+    for at, item in enumerate(items):
+        label = columns.labels[columns.names[at]]
+        assert label == (item.kind, item.role, item.phase, item.complete)
+        assert columns.ids[starts[at] : starts[at + 1]] == item.ids
+
+
+@pytest.mark.parametrize("items", [(), (PLAIN, LATIN), (CALL,)])
+async def test_there_are_no_columns_of_items_without_ids(
+    database: Database, tenant: TenantId, items: tuple[ContextItem, ...]
+) -> None:
+    assert (await read(database, tenant, items)).columns() is None
+
+
+async def test_there_are_no_columns_of_items_that_were_made(
+    database: Database, tenant: TenantId
+) -> None:
+    found = await read(database, tenant, (PLAIN,))
+    assert tuple(found) == (PLAIN,)
+    assert found.columns() is None

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
-from sqlalchemy import insert, select, text
 
 from gateway import ids
 from gateway.errors import StoreError
 from gateway.store import partitions, tenants
 from gateway.store.partitions import Dropped
-from gateway.store.tables import events
+from gateway.store.statements import Statement
 from tests.fakes.aged import DAY, HOUR, day_of, logged_ids, store_aged
+from tests.fakes.rows import add_rows, all_rows
 
 if TYPE_CHECKING:
     from gateway.store.engine import Database
@@ -30,9 +30,9 @@ async def existing_days(database: Database) -> list[date]:
 
 
 async def partition_of(database: Database, tenant: TenantId, response: object) -> set[str]:
-    query = select(text("tableoid::regclass::text")).where(events.c.response_id == response)
+    query = Statement("SELECT tableoid::regclass::text FROM events WHERE response_id = :response")
     async with database.transaction(tenant) as connection:
-        return set(await connection.scalars(query.select_from(events)))
+        return set(await connection.scalars(query, {"response": response}))
 
 
 async def test_partitions_are_made_ahead_and_only_once(database: Database) -> None:
@@ -69,7 +69,7 @@ async def test_a_partition_is_walled_off_like_the_whole(
     ]
     with pytest.raises(StoreError, match="42501"):
         async with database.runs_transaction() as connection:
-            await connection.execute(text(f"SELECT FROM {name}"))
+            await connection.execute(Statement(f"SELECT FROM {name}"))
 
 
 async def test_a_day_with_rows_in_the_default_partition_keeps_them_there(
@@ -99,7 +99,7 @@ async def test_others_append_while_a_partition_is_made(
         "epoch": 1, "entry_count": 1, "entries": b".",
     }  # fmt: skip
     async with database.transaction(tenant) as connection:
-        await connection.execute(insert(events), row)
+        await add_rows(connection, "events", row)
         assert await partitions.prepare(database, TODAY, 1) == (TODAY + DAY,)
 
 
@@ -158,7 +158,7 @@ async def test_a_day_that_is_in_use_is_left_to_a_later_round(
 ) -> None:
     day = await with_partition(database, tenant, 3 * DAY)
     async with database.transaction(tenant) as connection:
-        await connection.execute(select(events))
+        await all_rows(connection, "events")
         dropped = await partitions.drop_expired(database, LOG_S, lock_wait_s=0.01)
         assert dropped == Dropped(busy=(day,))
     assert await partitions.drop_expired(database, LOG_S) == Dropped(days=(day,))
@@ -194,7 +194,7 @@ async def test_nothing_is_left_in_the_session(
     async with database.owner_transaction() as connection:
         await connection.script("ROLLBACK; BEGIN")
         state = await connection.execute(
-            text(
+            Statement(
                 "SELECT current_user = session_user, current_setting('lock_timeout'),"
                 " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')"
             )

@@ -5,16 +5,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import func, insert, select
 
 from gateway import ids
 from gateway.errors import RateLimited, StoreConflict
 from gateway.log import Queued, unpack
 from gateway.protocol.context import ContextItem
 from gateway.store import claims, endings, events, messages, responses, usage
-from gateway.store.tables import events as log
-from gateway.store.tables import messages as messages_table
-from gateway.store.tables import usage as usage_table
+from tests.fakes.rows import add_rows, count
 from tests.fakes.stored import (
     COMPLETED,
     CREATED,
@@ -28,8 +25,6 @@ from tests.fakes.stored import (
 )
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
-
     from gateway.store.engine import Database
     from gateway.tenancy import TenantId
 
@@ -37,11 +32,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def database(shared_database: Database) -> Database:
     return shared_database
-
-
-async def count(database: Database, tenant: TenantId, table: Table) -> int:
-    async with database.transaction(tenant) as connection:
-        return await connection.scalar(select(func.count()).select_from(table)) or 0
 
 
 async def test_a_started_response_is_in_progress_and_has_no_body(
@@ -177,12 +167,12 @@ async def test_deleting_erases_items_and_log_but_not_the_bill(
             }
             for one in (uuid, kept)
         ]
-        await connection.execute(insert(log), rows)
+        await add_rows(connection, "events", *rows)
     assert await responses.delete(database, tenant, uuid)
     assert await responses.load(database, tenant, uuid) is None
-    assert await count(database, tenant, messages_table) == 2
-    assert await count(database, tenant, log) == 1
-    assert await count(database, tenant, usage_table) == 2
+    assert await count(database, tenant, "messages") == 2
+    assert await count(database, tenant, "events") == 1
+    assert await count(database, tenant, "usage") == 2
     assert not await responses.delete(database, tenant, uuid)
 
 
@@ -190,4 +180,4 @@ async def test_an_unstored_response_is_metered_once(database: Database, tenant: 
     line = usage.UsageLine(ids.new_uuid(), ids.new_uuid(), "gpt-oss-20b", COMPLETED, USAGE)
     await usage.record(database, tenant, line)
     await usage.record(database, tenant, line)
-    assert await count(database, tenant, usage_table) == 1
+    assert await count(database, tenant, "usage") == 1

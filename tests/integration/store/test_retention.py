@@ -8,17 +8,16 @@ import pytest
 
 from gateway.store import partitions, retention, tenants
 from gateway.store.retention import Keep
-from gateway.store.tables import events, idempotency_keys, messages
 from tests.fakes.aged import (
     DAY,
     HOUR,
-    count,
     day_of,
     logged_ids,
     store_aged,
     store_key,
     stored_ids,
 )
+from tests.fakes.rows import add_rows, all_rows, count
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -53,8 +52,8 @@ async def test_expired_responses_go_with_their_items_logs_and_keys(
     assert await retention.delete_responses(database, KEEP, rows_max=MANY) == 2
     assert await stored_ids(database, tenant) == {kept}
     assert await logged_ids(database, tenant) == {kept}
-    assert await count(database, tenant, messages) == 1
-    assert await count(database, tenant, idempotency_keys) == 0
+    assert await count(database, tenant, "messages") == 1
+    assert await count(database, tenant, "idempotency_keys") == 0
 
 
 async def test_every_tenant_has_a_time_of_its_own(
@@ -161,17 +160,17 @@ async def test_logs_that_their_partition_takes_along_are_not_deleted_one_by_one(
     await partitions.prepare(database, day_of(2 * DAY), 0)
     await store_aged(database, tenant, 2 * DAY)
     assert await retention.delete_logs(database, KEEP, rows_max=MANY) == 0
-    assert await count(database, tenant, events) == 2
+    assert await count(database, tenant, "events") == 2
 
 
 async def test_a_log_whose_response_is_gone_goes_too(database: Database, tenant: TenantId) -> None:
     uuid = await store_aged(database, tenant, HOUR)
     async with database.transaction(tenant) as connection:
-        log = (await connection.execute(events.select())).all()
+        log = await all_rows(connection, "events")
     short = Keep(log_s=86_400, response_s=60, idempotency_key_s=60, traces_s=60)
     assert await retention.delete_responses(database, short, rows_max=MANY) == 1
     async with database.transaction(tenant) as connection:
-        await connection.execute(events.insert(), [row._asdict() for row in log])
+        await add_rows(connection, "events", *(row._asdict() for row in log))
     assert await logged_ids(database, tenant) == {uuid}
     assert await retention.delete_logs(database, KEEP, rows_max=MANY) == len(log)
 
@@ -185,7 +184,7 @@ async def test_idempotency_keys_expire_and_their_responses_stay(
     assert await retention.delete_keys(database, KEEP, rows_max=2) == 2
     assert await retention.delete_keys(database, KEEP, rows_max=2) == 1
     assert await retention.delete_keys(database, KEEP, rows_max=2) == 0
-    assert await count(database, tenant, idempotency_keys) == 1
+    assert await count(database, tenant, "idempotency_keys") == 1
     assert await stored_ids(database, tenant) == {uuid}
 
 
@@ -202,7 +201,7 @@ async def test_processes_that_delete_at_once_delete_everything_once(
     while await stored_ids(database, tenant):
         deleted += sum(await asyncio.gather(*(remove() for _ in range(3))))
     assert deleted == 20
-    assert await count(database, tenant, events) == 0
+    assert await count(database, tenant, "events") == 0
 
 
 async def test_nothing_is_deleted_beside_another_process(

@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import update
 
 from gateway import ids
 from gateway.errors import StoreConflict
 from gateway.store import tenants
-from gateway.store.tables import api_keys
+from gateway.store.statements import Statement
 from gateway.store.tenants import NewKey, OwnPolicy, PolicyChanges
 from gateway.tenancy import TenantId, TenantPolicy
 
@@ -62,7 +61,7 @@ async def test_a_key_has_the_dialect_that_it_was_made_with(database: Database) -
 async def test_a_key_that_is_older_than_dialects_has_openai_s(database: Database) -> None:
     await new_tenant(database)
     async with database.owner_transaction() as connection:
-        await connection.execute(update(api_keys).values(dialect=None))
+        await connection.execute(Statement("UPDATE api_keys SET dialect = NULL"))
     (key,) = await tenants.keys(database, None)
     found = await tenants.find_principal(database, b"hash")
     assert found is not None

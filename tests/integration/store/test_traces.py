@@ -12,8 +12,8 @@ from gateway import ids
 from gateway.protocol.traces import TraceRecord
 from gateway.store import partitions, retention, traces
 from gateway.store.retention import Keep
-from gateway.store.tables import traces as table
-from tests.fakes.aged import DAY, count, store_span
+from tests.fakes.aged import DAY, store_span
+from tests.fakes.rows import count
 
 if TYPE_CHECKING:
     from gateway.store.engine import Database
@@ -81,7 +81,7 @@ async def test_many_who_write_the_same_do_not_wait_for_each_other_in_a_circle(
     many = spans(50)
     orders = [many, many[::-1], many[25:] + many[:25], many[::2] + many[1::2]]
     await asyncio.gather(*(traces.put(database, tenant, order) for order in orders * 3))
-    assert await count(database, tenant, table) == 50
+    assert await count(database, tenant, "traces") == 50
 
 
 async def test_what_has_not_come_again_for_long_expires(
@@ -95,7 +95,7 @@ async def test_what_has_not_come_again_for_long_expires(
     assert removed == [3, 1, 0]
     (left,) = await traces.read(database, tenant, "t", rows_max=10)
     assert left.record_id == kept
-    assert await count(database, other_tenant, table) == 0
+    assert await count(database, other_tenant, "traces") == 0
 
 
 async def test_nothing_expires_twice_at_once(database: Database, tenant: TenantId) -> None:

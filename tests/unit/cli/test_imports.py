@@ -12,7 +12,9 @@ NOT_NEEDED_YET = [
     "jsonschema_rs",
     "llguidance",
     "openai",
+    "openai_harmony",
     "rich",
+    "sqlalchemy",
     "structlog",
 ]
 """Each is some megabytes."""
