@@ -7,7 +7,10 @@ token ids, everything else is text, however it is cut into ids.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +92,5 @@ class Constraint:
     turn: Node
     answer: dict[str, Any] | None = field(default=None, hash=False)
     calls: int = 0
+    told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What it is in the words of engines, for the next request that is bound by it."""

@@ -317,9 +317,10 @@ class TokenParser(Protocol):
         ...
 
     @property
-    def spelling(self) -> Callable[[int], bytes] | None:
-        """The bytes of an id, none if it is no text, as long as each id of whole characters is more
-        text of the open segment and nothing else; None where there is more to it.
+    def spelling(self) -> Callable[[int], tuple[int, bytes]] | None:
+        """How many characters an id is, none if it is no text or not whole characters, and these as
+        JSON, as long as each of an id is more text of the open segment and nothing else; None where
+        there is more to it.
         """
         ...
 

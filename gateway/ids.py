@@ -59,7 +59,7 @@ def new_replica_id() -> str:
 
 def response_id(uuid: UUID) -> str:
     """The public id of a response."""
-    return RESPONSE_PREFIX + uuid.hex
+    return f"{RESPONSE_PREFIX}{uuid.int:032x}"
 
 
 def parse_response_id(text: str) -> UUID | None:
@@ -84,7 +84,7 @@ def output_item_id(prefix: str, response: UUID, ordinal: int, form: int = 0) -> 
     That of a message notes the form of its header (`gateway.harmony.forms`), from 1 on, in a letter
     that is no hex digit.
     """
-    return f"{prefix}{response.hex}{ordinal:04x}{_FORM_LETTERS[form]}"
+    return f"{prefix}{response.int:032x}{ordinal:04x}{_FORM_LETTERS[form]}"
 
 
 def message_form(item_id: str) -> int:
@@ -95,7 +95,7 @@ def message_form(item_id: str) -> int:
 
 def input_item_id(prefix: str, response: UUID, ordinal: int) -> str:
     """The id of an input item that came without one."""
-    return f"{prefix}{response.hex}i{ordinal:04x}"
+    return f"{prefix}{response.int:032x}i{ordinal:04x}"
 
 
 def call_id(response: UUID, ordinal: int, form: int = 0) -> str:

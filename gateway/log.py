@@ -234,6 +234,17 @@ def unpack(packed: bytes) -> list[Entry]:
     return list(unpacked(packed))
 
 
+def single_ids(packed: bytes) -> list[int] | None:
+    """The ids of entries that are `Tokens` with one each; None where there is anything else."""
+    count = len(packed) // _ONE_ID.size
+    if packed[:1] != VERSION_BYTE or packed[1 :: _ONE_ID.size] != _ONE_ID_HEADS * count:
+        return None
+    ids = packed[1:]
+    return (
+        [token for _, token in _ONE_ID.iter_unpack(ids)] if len(ids) % _ONE_ID.size == 0 else None
+    )
+
+
 def unpacked(packed: bytes) -> Iterator[Entry]:
     """The same one by one, each unpacked when it is asked for."""
     for portion in portions(packed):

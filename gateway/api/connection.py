@@ -23,7 +23,7 @@ It spares a request the task that `receive` needs to say the same.
 """
 
 
-class _Absence:
+class Absence:
     """What the loss of a connection does: the task that works for it is cancelled, once."""
 
     __slots__ = ("_is_over", "_task", "is_noticed")
@@ -76,7 +76,7 @@ async def _listened(work: Coroutine[Any, Any, None], receive: Receive) -> None:
 
 
 async def _watched(work: Coroutine[Any, Any, None], watch: Watch) -> None:
-    absence = _Absence()
+    absence = Absence()
     watch(absence.notice)
     try:
         await work

@@ -66,10 +66,11 @@ class CreateEndpoint:
         self,
         creation: Creation,
         reading: Reading,
-        parse: Callable[[bytes], Asked],
+        parse: Callable[[bytes, bytes], Asked],
         *,
         stream_limits: StreamLimits,
     ) -> None:
+        """`parse` is told whose body it is, by something that others do not have, and the body."""
         self._creation = creation
         self._reading = reading
         self._parse = parse
@@ -80,7 +81,8 @@ class CreateEndpoint:
         await while_connected(scope, receive, work)
 
     async def _respond(self, scope: Scope, send: Send, body: bytes) -> None:
-        asked = await self._reading.parsed(body, self._parse)
+        parse = partial(self._parse, scope["principal"].tenant_id.bytes)
+        asked = await self._reading.parsed(body, parse)
         restated = asked.restated
         work = self._answer(scope, send, asked, body)
         # What is long is let go of once the prompt is made of it: an answer may take minutes.
@@ -120,12 +122,16 @@ class CreateEndpoint:
         The status is held back for `start_grace_s` at most: until the first token shows that a
         backend took the request, a failure can still be an HTTP status, which clients retry.
         """
-        # All is ready when the first token comes.
         stream = EventStream(scope, send, self._stream_limits, asked.encoder(scope))
         headers = _headers(asked, generation)
         del asked
-        await generation.produced(self._reading.limits.start_grace_s)
-        await stream.write(generation.play, headers=headers, comments=generation.is_durable)
+        play, grace_s = generation.play, self._reading.limits.start_grace_s
+        if generation.is_durable:
+            # What is said into its silence comes behind a status.
+            await generation.produced(grace_s)
+            await stream.write(play, headers=headers, comments=True)
+        else:
+            await stream.write(partial(play, grace_s=grace_s), headers=headers, comments=False)
 
 
 def create_endpoint(
@@ -161,8 +167,8 @@ def _as_it_is(error: InvalidRequest) -> InvalidRequest:
     return error
 
 
-def _parse(body: bytes, *, limits: InputLimits, strict: bool) -> Asked:
-    return _ResponseAsked(parse_create(body, limits=limits, strict=strict))
+def _parse(whose: bytes, body: bytes, *, limits: InputLimits, strict: bool) -> Asked:
+    return _ResponseAsked(parse_create(body, limits=limits, strict=strict, scope=whose))
 
 
 async def _json(scope: Scope, send: Send, asked: Asked, generation: Generation) -> None:

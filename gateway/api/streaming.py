@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from gateway.api import sse, sse_runs
 from gateway.api.body import ClientDisconnected
-from gateway.api.writing import Later, begin, part_writer
+from gateway.api.comments import Comments
+from gateway.api.writing import Later, begin, offers_parts, part_writer
 from gateway.protocol.deltas import Deltas
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
-    from starlette.types import Scope, Send
+    from starlette.types import Message, Scope, Send
 
     from gateway.api.sse import Encode
     from gateway.api.sse_runs import EncodeRun
@@ -47,9 +48,8 @@ class StreamLimits:
 class EventStream:
     """One answer of server-sent events.
 
-    What is shown is written in the same call: events that are made in one turn of the loop leave
-    in one system call, and the request's task sleeps until there is an end, or a client to wait
-    for.
+    What is shown is written in the same call, with one system call for all of it, and the request's
+    task sleeps until there is an end, or a client to wait for.
     """
 
     def __init__(self, scope: Scope, send: Send, limits: StreamLimits, encode: Encode) -> None:
@@ -62,45 +62,50 @@ class EventStream:
         self._clock = asyncio.get_running_loop().time
         self._written_at = self._clock()
         self._has_comments = False
+        self._head: Message | None = None
+        self._last = b""
 
     async def write(
         self, play: Play, *, headers: Iterable[tuple[bytes, bytes]] = (), comments: bool
     ) -> None:
         """Status 200, the events as they come, and the end.
 
-        The end mark follows the terminal event, or an empty list, which says that it was there
-        before; a stream that ends otherwise was cut off, and its client may resume it. `comments`
-        into silence are for streams whose silence may be that of another replica; a run says by
-        itself that it is alive. Raises `ClientDisconnected`.
+        The status is written with the first events, or at once where there are `comments`: what
+        `play` raises before is for whoever can still answer with another one. The end mark follows
+        the terminal event, or an empty list, which says that it was there before; a stream that
+        ends otherwise was cut off, and its client may resume it. `comments` into silence are for
+        streams whose silence may be that of another replica; a run says by itself that it is alive.
+        Raises `ClientDisconnected`.
         """
-        await self._send(
-            {"type": "http.response.start", "status": 200, "headers": [*sse.HEADERS, *headers]}
-        )
+        headers = [*sse.HEADERS, *headers]
+        self._head = {"type": "http.response.start", "status": 200, "headers": headers}
         self._has_comments = comments
         if comments:
-            await self._play_with_comments(play)
+            await self._send_head()
+            with Comments(
+                self,
+                interval_s=self._limits.comment_interval_s,
+                patience_s=self._limits.write_timeout_s,
+            ):
+                await play(self)
         else:
             await play(self)
-        await self._send({"type": "http.response.body", "body": b""})
+            await self._send_head()
+        # What is shown last goes with the end: that is one system call for both.
+        rest = begin(self._send({"type": "http.response.body", "body": self._last}))
+        if rest is not None:
+            await self._wait(rest)
 
-    async def _play_with_comments(self, play: Play) -> None:
-        failure: Exception | None = None
-        async with asyncio.TaskGroup() as group:
-            playing = asyncio.timeout(None)
-            with _Comments(self, group, playing):
-                try:
-                    async with playing:
-                        await play(self)
-                except Exception as error:  # noqa: BLE001 - raised again, outside of the group
-                    failure = error
-        if playing.expired():
-            raise ClientDisconnected
-        if failure is not None:
-            raise failure
+    async def _send_head(self) -> None:
+        head, self._head = self._head, None
+        if head is not None:
+            await self._send(head)
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
         """`gateway.protocol.showing.Show`: write events."""
-        if isinstance(events, Deltas) and self._encode_run is not None:
+        if self._head is not None and (rest := begin(self._send_head())) is not None:
+            return Later(partial(self._show_behind, rest, events))
+        if type(events) is Deltas and self._encode_run is not None:
             return self._write_all(self._runs(events, self._encode_run))
         if len(events) == 1 and events[0].delta_length:
             # Nearly always it is one more delta, and its client keeps up.
@@ -109,9 +114,16 @@ class EventStream:
                 self._written_at = self._clock()
                 return None
             return self._write(frames) if frames else None
-        bytes_max = self._limits.write_bytes_max
-        chunks = sse.writes(events, self._encode, bytes_max=bytes_max) if events else [sse.DONE]
-        return self._write_all(iter(chunks))
+        chunks = sse.writes(events, self._encode, bytes_max=self._limits.write_bytes_max)
+        if not events or events[-1].is_terminal:
+            *before, self._last = chunks if events else [sse.DONE]
+            return self._write_all(iter(before))
+        return self._write_all(chunks)
+
+    async def _show_behind(self, head: Awaitable[None], events: Sequence[Event]) -> None:
+        await self._wait(head)
+        if (rest := self(events)) is not None:
+            await rest
 
     def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
         """`gateway.protocol.showing.ShowsDeltas`: write deltas that nobody makes events of."""
@@ -157,64 +169,23 @@ class EventStream:
             raise ClientDisconnected from None
         self._written_at = self._clock()
 
-    async def comment(self) -> None:
-        """Write one. Raises `ClientDisconnected`."""
-        rest = self._write(sse.COMMENT)
+    def comment(self) -> bool:
+        """`gateway.api.comments.Commented`"""
+        if self._write_part(sse.COMMENT):
+            self._written_at = self._clock()
+            return True
+        if offers_parts(self._write_part):
+            return False
+        # Nobody can tell whether a server that waits now does so because of the client.
+        rest = begin(
+            self._send({"type": "http.response.body", "body": sse.COMMENT, "more_body": True})
+        )
         if rest is not None:
-            await rest
+            rest.close()
+        self._written_at = self._clock()
+        return True
 
     @property
     def silent_s(self) -> float:
         """For how many seconds nothing was written."""
         return self._clock() - self._written_at
-
-    @property
-    def comment_interval_s(self) -> float:
-        """After so many there is to be a comment."""
-        return self._limits.comment_interval_s
-
-
-class _Comments:
-    """While entered, comments on silence, in a task of `group` each time.
-
-    Its timer is not moved by what is written: when it fires, it is set again for what is left of
-    the silence. Lets `playing` expire when the client takes nothing of a comment.
-    """
-
-    def __init__(
-        self, stream: EventStream, group: asyncio.TaskGroup, playing: asyncio.Timeout
-    ) -> None:
-        self._stream = stream
-        self._group = group
-        self._playing = playing
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._commenting: asyncio.Task[None] | None = None
-
-    def __enter__(self) -> Self:
-        self._schedule(self._stream.comment_interval_s)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._commenting is not None:
-            self._commenting.cancel()
-
-    def _schedule(self, delay_s: float) -> None:
-        self._timer = self._loop.call_later(delay_s, self._tick)
-
-    def _tick(self) -> None:
-        interval_s = self._stream.comment_interval_s
-        left_s = interval_s - self._stream.silent_s
-        if left_s <= 0:
-            if self._commenting is None or self._commenting.done():
-                self._commenting = self._group.create_task(self._comment())
-            left_s = interval_s
-        self._schedule(left_s)
-
-    async def _comment(self) -> None:
-        try:
-            await self._stream.comment()
-        except ClientDisconnected:
-            self._playing.reschedule(self._loop.time())

@@ -35,7 +35,12 @@ def _cannot(_part: bytes) -> bool:
     return False
 
 
-def begin(sending: Awaitable[None]) -> Awaitable[None] | None:
+def offers_parts(write: WritePart) -> bool:
+    """Whether a server offered this: what it does not take, its client has to make room for."""
+    return write is not _cannot
+
+
+def begin(sending: Awaitable[None]) -> Rest | None:
     """Do as much of it as can be done now, wherever this is called from.
 
     Returns None when that was all, otherwise the rest, which is to be awaited in a task. Raises
@@ -47,10 +52,10 @@ def begin(sending: Awaitable[None]) -> Awaitable[None] | None:
         waited_for = next(steps)
     except StopIteration:
         return None
-    return _Rest(waited_for, steps)
+    return Rest(waited_for, steps)
 
 
-class _Rest:
+class Rest:
     """A coroutine from its first wait on."""
 
     __slots__ = ("_steps", "_waited_for")
@@ -58,6 +63,10 @@ class _Rest:
     def __init__(self, waited_for: Any, steps: Generator[Any, Any, None]) -> None:
         self._waited_for = waited_for
         self._steps = steps
+
+    def close(self) -> None:
+        """Leave it at that."""
+        self._steps.close()
 
     def __await__(self) -> Generator[Any, Any, None]:
         try:

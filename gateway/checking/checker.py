@@ -57,6 +57,8 @@ class Checker:
         self._scope = scope
         self._answer: Document | None = None
         self._calls: dict[str, Document | Language] = {}
+        self.has_patterns = False
+        """What it takes of memory, compiled, cannot be told from the length of its schemas."""
         self.is_compiled = False
         """There is nothing left that would have to be compiled at first use."""
 
@@ -98,6 +100,7 @@ class Checker:
         if self._rules.answer is not None and self._answer is None:
             schemas.append(self._rules.answer.demand)
         patterns = sum(len(patterns_in(schema)) for schema in schemas)
+        self.has_patterns = patterns > 0
         if patterns > self._limits.patterns_max:
             raise InvalidRequest(
                 f"The schemas of this request have {patterns} patterns. Expected at most "

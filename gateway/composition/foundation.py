@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway import ids
+from gateway import ids, sealing
 from gateway.composition import bounds
 from gateway.harmony.framing import OPENING
 from gateway.harmony.parsing import Parser
@@ -41,8 +41,8 @@ class Foundation:
     """`owner` is the name under which this process claims responses.
 
     Claims are renewed over connections of their own (`lifeline`), logs written over another
-    (`journal`) and announced over a third one (`notices`): requests that wait for a connection must
-    not cost this process its claims, nor the clients of others their tokens.
+    (`journal`), announced and looked for over two more (`notices`): requests that wait for a
+    connection must not cost this process its claims, nor the clients of others their tokens.
     """
 
     settings: Settings
@@ -71,7 +71,7 @@ class Foundation:
                 settings, pool_size_max=2, answer_within_s=settings.background.heartbeat_s
             ),
             journal=connect(settings, pool_size_max=1, for_runs=True),
-            notices=connect(settings, pool_size_max=1, for_runs=True),
+            notices=connect(settings, pool_size_max=2, for_runs=True),
             vocabulary=vocabulary,
             renderer=Renderer(vocabulary, bounds.schema_limits(settings)),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
@@ -89,6 +89,9 @@ class Foundation:
         """Makes the folds of one response; `rules` are its own, if they were made already."""
         vocabulary = self.vocabulary
         rules = rules or rules_of(head.echo)
+        if head.binding is not None and not sealing.is_loaded():
+            # Until something is sealed a thought has come to its end.
+            self.threads.begin(sealing.load)
         tools = None if rules.calls == "none" else frozenset(rules.tools)
         seal = None if head.binding is None else partial(self.sealer.seal, head.binding)
         preambles = rules.answer is None

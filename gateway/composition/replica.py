@@ -111,7 +111,7 @@ def _tails(base: Foundation, notifier: Notifier | None) -> Tails:
             notifier.announce(Notice("follow", tuple(responses)))
 
     return Tails(
-        partial(followed.look, base.database),
+        partial(followed.look, base.notices),
         interval_s=base.settings.journal.tail_poll_s,
         follow=follow,
     )

@@ -85,8 +85,11 @@ def assemble(
     stored: Mapping[str, ContextItem],
     unsealed: Mapping[int, Unsealed],
     response: UUID,
+    taken: Collection[str] = (),
 ) -> Context:
     """The context of one response.
+
+    Items with the ids that are `taken` stand before it, and need not be known.
 
     `stored` answers `referenced_ids(new)`. `unsealed` has what was in the `encrypted_content` of
     new items, by index, of every compaction among them: such reasoning comes back exactly as the
@@ -94,7 +97,7 @@ def assemble(
     `ResourceNotFound` for an id that `stored` lacks and `InvalidRequest` for a call without output
     or an output without call.
     """
-    known = {item.item_id for item in history}
+    known = taken or {item.item_id for item in history}
     give_way()
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, taken=known)
     # An unfinished call of the last response must not be run, so it cannot be answered either.

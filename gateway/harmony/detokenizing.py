@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 # What the standard library's incremental decoder calls; its own Python around that costs more.
 _decode = codecs.utf_8_decode
+_SEPARATOR: Final = b"\x7f"
 
 
 class Detokenizer:
@@ -20,6 +21,8 @@ class Detokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.piece: Callable[[int], bytes] = vocabulary.pieces.__getitem__
         """The bytes of an id; none if it is no text."""
+        self.spelled: Callable[[int], tuple[int, bytes]] = vocabulary.spellings.__getitem__
+        """How many characters an id is, and these as JSON; none if it is not whole characters."""
         self._rest = b""
         self._text = ""
         self._spelling = b""
@@ -56,10 +59,14 @@ class Detokenizer:
         if not all(pieces):
             del pieces[pieces.index(b"") :]
         if not self._rest:
+            # All at once, which takes half the time: what stands between them is in hardly any.
             try:
-                return list(map(bytes.decode, pieces))
+                texts = _SEPARATOR.join(pieces).decode().split(_SEPARATOR.decode())
             except UnicodeDecodeError:
                 pass
+            else:
+                if len(texts) == len(pieces):
+                    return texts
         return self._readable_each(pieces)
 
     def trace(self, ids: Sequence[int], position: int) -> tuple[str, tuple[int, ...]]:

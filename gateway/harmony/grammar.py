@@ -11,7 +11,7 @@ and within a text, but not in the middle of JSON.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.constraint import (
@@ -33,7 +33,7 @@ from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, MESSAGE, NAMED_S
 from gateway.pacing import paced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from gateway.constraint import Node
     from gateway.generation import Place
@@ -62,6 +62,8 @@ _INPUT_OBJECT: Final = {
     "additionalProperties": False,
 }
 
+_LANGUAGES: Final = "languages"
+
 _TEXT: Final = AnyText(tuple(sorted(NAMED_SPECIALS.values())))
 _NEXT: Final = InOrder((Token(START), Literal("assistant")))
 _CLOSED_BODY: Final = InOrder((_TEXT, Token(END), _NEXT))
@@ -80,19 +82,26 @@ _REFUSAL: Final = InOrder((OneOf(tuple(Literal(words) for words in REFUSALS)), _
 @dataclass(frozen=True, slots=True)
 class GrammarOptions:
     """`refusals`: a model that is to answer in a format may refuse in words instead.
-    `reasoning`: it may think before it says anything. `languages` are the grammars of tools as
-    `languages_of` translates them; one that is not among them is translated when it is needed.
+    `reasoning`: it may think before it says anything.
     """
 
     refusals: bool = True
     reasoning: bool = True
-    languages: Mapping[TextGrammar, Node] = field(default_factory=dict, hash=False)
 
 
 def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
-    """The grammars of the tools, as the engines take them. CPU work, for a thread."""
-    grammars = {tool.grammar for tool in rules.tools.values() if tool.grammar is not None}
-    return {grammar: _wrapped(grammar) for grammar in grammars}
+    """The grammars of the tools, as the engines take them. CPU work, for a thread, before
+    `turn_constraint` needs them.
+    """
+    if _LANGUAGES not in rules.derived:
+        rules.derived[_LANGUAGES] = {grammar: _wrapped(grammar) for grammar in rules.grammars}
+    languages: dict[TextGrammar, Node] = rules.derived[_LANGUAGES]
+    return languages
+
+
+def are_translated(rules: OutputRules) -> bool:
+    """Whether `languages_of` these rules was asked for before, or they have none."""
+    return not rules.grammars or _LANGUAGES in rules.derived
 
 
 def turn_constraint(
@@ -105,6 +114,19 @@ def turn_constraint(
     """
     if options.reasoning and not binds(rules):
         return None
+    if message or place.where is Where.BODY:
+        return _constraint(rules, place, message, options)
+    # How a turn goes that has not begun depends on nothing else.
+    key = place.where, options.refusals, options.reasoning
+    if key not in rules.derived:
+        rules.derived[key] = _constraint(rules, place, message, options)
+    found: Constraint | None = rules.derived[key]
+    return found
+
+
+def _constraint(
+    rules: OutputRules, place: Place, message: Sequence[int], options: GrammarOptions
+) -> Constraint | None:
     rest = _Turn(rules, options).rest(place, tuple(message))
     if rest is None:
         return None
@@ -124,7 +146,7 @@ def _binds_messages(rules: OutputRules) -> bool:
         rules.calls == "required"
         or (rules.calls == "none" and bool(rules.tools))
         or rules.allowed != rules.tools.keys()
-        or any(tool.is_checked for tool in rules.tools.values())
+        or rules.checks_calls
     )
 
 
@@ -169,7 +191,6 @@ class _Turn:
         self._tools = {name: rules.tools[name] for name in allowed}
         self._thoughts = options.reasoning
         self._refusals = options.refusals
-        self._languages = options.languages
 
     def rest(self, place: Place, message: tuple[int, ...]) -> Node | None:
         """What comes behind `message`; None where that cannot be said."""
@@ -267,7 +288,7 @@ class _Turn:
         if tool.schema is not None:
             return Json(tool.schema)
         if tool.grammar is not None:
-            return self._languages.get(tool.grammar) or _wrapped(tool.grammar)
+            return languages_of(self._rules)[tool.grammar]
         return Json(_ANY_OBJECT if _is_free(tool) else _INPUT_OBJECT)
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
+from gateway.pacing import give_way
 from gateway.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context import Columns, ContextItem, Label
+    from gateway.protocol.items import Message
 
 INSTRUCTING_ROLES = frozenset({"system", "developer"})
+_IN_ANY_CONTEXT: Final = frozenset({"message", "reasoning"})
+"""Kinds of items that need no other ones, and hide none."""
 
 
 @value
@@ -27,12 +33,10 @@ class Placed:
     function: str | None = None
 
 
-def leading_instructions(items: Sequence[ContextItem]) -> int:
+def leading_instructions(items: Iterable[ContextItem | Label]) -> int:
     """How many system and developer messages the context begins with."""
-    for index, item in enumerate(items):
-        if item.role not in INSTRUCTING_ROLES:
-            return index
-    return len(items)
+    instructing = takewhile(lambda item: item.role in INSTRUCTING_ROLES, items)
+    return sum(1 for _ in instructing)
 
 
 def since_compaction(items: Iterable[Placed]) -> list[Placed]:
@@ -73,12 +77,42 @@ def without_stale_reasoning(items: Iterable[Placed]) -> list[Placed]:
     An answer is an assistant message in the final channel: phase `final_answer`, or none given.
     """
     kept = list(items)
-    answers = (index for index in reversed(range(len(kept))) if _is_answer(kept[index].item))
+    answers = (index for index in reversed(range(len(kept))) if is_answer(kept[index].item))
     last_answer = next(answers, -1)
     return [p for i, p in enumerate(kept) if i > last_answer or p.item.kind != "reasoning"]
 
 
-def _is_answer(item: ContextItem) -> bool:
+def repeated_ids(history: Columns, *, is_answered: bool) -> array[int] | None:
+    """What a prompt repeats of a history whose items need not be looked at one by one; else None.
+
+    That are all of its ids but those of the leading instructions and of stale reasoning. With
+    `is_answered` an answer follows. A history with calls is put in order, and one with a
+    compaction made short.
+    """
+    names, labels = history.names, history.labels
+    if any(label.kind not in _IN_ANY_CONTEXT for label in labels.values()):
+        return None
+    leading = leading_instructions(labels[name] for name in names)
+    stale: list[int] = []
+    if any(label.kind == "reasoning" for label in labels.values()):
+        answer = len(names) - 1
+        while answer >= 0 and not (is_answered or is_answer(labels[names[answer]])):
+            answer -= 1
+        stale = [at for at in range(answer + 1) if labels[names[at]].kind == "reasoning"]
+    give_way()
+    if not (leading or stale):
+        return history.ids
+    starts = history.starts()
+    ids, start = array("I"), starts[leading]
+    for left_out in stale:
+        ids += history.ids[start : starts[left_out]]
+        start = starts[left_out + 1]
+    ids += history.ids[start:]
+    return ids
+
+
+def is_answer(item: ContextItem | Label | Message) -> bool:
+    """Is it an assistant message in the final channel?"""
     return item.role == "assistant" and item.phase != "commentary"
 
 

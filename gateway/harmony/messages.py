@@ -21,9 +21,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from openai_harmony import Author, DeveloperContent, Role, TextContent
-from openai_harmony import Message as HarmonyMessage
-
 from gateway.errors import InvalidRequest
 from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE, call_of, output_text
 from gateway.protocol.items import (
@@ -38,6 +35,7 @@ from gateway.protocol.items import (
     Refusal,
 )
 from gateway.protocol.tools import FUNCTION_NAME
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +43,29 @@ if TYPE_CHECKING:
     from gateway.protocol.items import Item
 
 JSON_CONTENT: Final = "<|constrain|>json"
+TOOL_PREFIX: Final = "functions."
+INSTRUCTIONS: Final = "# Instructions\n\n"
+"""What instructions of a developer message begin with, as openai-harmony 0.0.8 writes them."""
+
+
+@value
+class HarmonyMessage:
+    """A message of a prompt; `text` is all that stands between its header and its end.
+
+    `author` is the role, or of what a tool returned the name of the tool. `is_json`: the header
+    says so.
+    """
+
+    author: str
+    text: str
+    channel: str | None = None
+    recipient: str | None = None
+    is_json: bool = False
+
+    @property
+    def is_call(self) -> bool:
+        """It ends the turn, and waits for an output."""
+        return self.author == "assistant" and self.recipient is not None
 
 
 def recipient(name: str, *, param: str = "input") -> str:
@@ -60,7 +81,7 @@ def recipient(name: str, *, param: str = "input") -> str:
             code="invalid_value",
             param=param,
         )
-    return f"functions.{name}"
+    return TOOL_PREFIX + name
 
 
 def harmony_message(item: Item, function: str | None = None) -> HarmonyMessage | None:
@@ -78,9 +99,8 @@ def harmony_message(item: Item, function: str | None = None) -> HarmonyMessage |
         return _call(item)
     if isinstance(item, Compaction):
         return None
-    author = Author.new(Role.TOOL, recipient(function or ""))
-    output = HarmonyMessage.from_author_and_content(author, output_text(item))
-    return output.with_channel("commentary").with_recipient("assistant")
+    author = recipient(function or "")
+    return HarmonyMessage(author, output_text(item), "commentary", recipient="assistant")
 
 
 def message_text(message: Message) -> str:
@@ -100,28 +120,22 @@ def reasoning_text(item: Reasoning) -> str:
 def _message(message: Message) -> HarmonyMessage | None:
     text = message_text(message)
     if message.role == "user":
-        return HarmonyMessage.from_role_and_content(Role.USER, text)
+        return HarmonyMessage("user", text)
     if not text:
         return None
     if message.role == "assistant":
         return _assistant("commentary" if message.phase == "commentary" else "final", text)
-    return instructions_message(DeveloperContent(instructions=text))
+    return HarmonyMessage("developer", INSTRUCTIONS + text)
 
 
 def _call(item: CallItem) -> HarmonyMessage:
     call = call_of(item)
-    message = _assistant("commentary", call.arguments).with_recipient(recipient(call.name))
-    return message.with_content_type(JSON_CONTENT)
-
-
-def instructions_message(content: DeveloperContent) -> HarmonyMessage:
-    """A developer message."""
-    return HarmonyMessage.from_role_and_content(Role.DEVELOPER, content)
+    to = recipient(call.name)
+    return HarmonyMessage("assistant", call.arguments, "commentary", recipient=to, is_json=True)
 
 
 def _assistant(channel: str, text: str) -> HarmonyMessage:
-    message = HarmonyMessage.from_role_and_content(Role.ASSISTANT, TextContent(text=text))
-    return message.with_channel(channel)
+    return HarmonyMessage("assistant", text, channel)
 
 
 def _joined(

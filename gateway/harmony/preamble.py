@@ -5,16 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import orjson
-from openai_harmony import (
-    ChannelConfig,
-    DeveloperContent,
-    ReasoningEffort,
-    Role,
-    SystemContent,
-    TextContent,
-    ToolDescription,
-)
-from openai_harmony import Message as HarmonyMessage
 
 from gateway.harmony.messages import recipient
 from gateway.harmony.schema import SchemaNormaliser
@@ -24,8 +14,6 @@ from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from openai_harmony import Content
 
     from gateway.harmony.schema import SchemaLimits
     from gateway.protocol.rules import AnswerFormat
@@ -82,94 +70,41 @@ class SystemFacts(NamedTuple):
         )
 
 
-def preamble(
-    options: RenderOptions, leading: Sequence[str], limits: SchemaLimits
-) -> list[HarmonyMessage]:
-    """The messages in front; `leading` are the instructions that the context itself begins with.
-
-    Raises `InvalidRequest` for a function's name or schema that cannot be written.
-    """
-    text = developer_text(options, leading, limits)
-    developer = [HarmonyMessage.from_role_and_content(Role.DEVELOPER, text)] if text else []
-    return [system_message(SystemFacts.of(options)), *developer]
-
-
-def reference_preamble(
-    options: RenderOptions, leading: Sequence[str], limits: SchemaLimits
-) -> list[HarmonyMessage]:
-    """The same, but that openai-harmony is left to write the tools.
-
-    It has no place for the format of an answer, which stands behind them as a text of its own:
-    tokens end there anyway.
-    """
-    if not options.tools:
-        return preamble(options, leading, limits)
-    tools = [
-        ToolDescription.new(tool.name, tool.description or "", tool.parameters)
-        for tool in options.tools
-    ]
-    told = DeveloperContent(instructions=_instructions(options, leading) or None)
-    contents: list[Content] = [told.with_function_tools(tools)]
-    if options.answer is not None:
-        formats = "\n\n".join(["", *_format_sections(options.answer)])
-        contents.append(TextContent(text=formats))
-    developer = HarmonyMessage.from_role_and_contents(Role.DEVELOPER, contents)
-    return [system_message(SystemFacts.of(options)), developer]
-
-
-def _instructions(options: RenderOptions, leading: Sequence[str]) -> str:
-    return "\n\n".join(text for text in (options.instructions, *leading) if text)
-
-
-def system_message(facts: SystemFacts) -> HarmonyMessage:
-    """The first message of every prompt."""
-    commentary = ["commentary"] if facts.has_commentary else []
-    channels = ["analysis", *commentary, "final"]
-    content = SystemContent(
-        model_identity=facts.model_identity,
-        reasoning_effort=ReasoningEffort[facts.effort.upper()],
-        conversation_start_date=facts.current_date,
-        knowledge_cutoff=facts.knowledge_cutoff,
-        channel_config=ChannelConfig.require_channels(channels),
-    )
-    return HarmonyMessage.from_role_and_content(Role.SYSTEM, content)
-
-
-def system_text(content: SystemContent, *, has_functions: bool) -> str:
+def system_text(facts: SystemFacts) -> str:
     """The body of the system message, as openai-harmony 0.0.8 writes it."""
-    about = [content.model_identity]
-    if content.knowledge_cutoff is not None:
-        about.append(f"Knowledge cutoff: {content.knowledge_cutoff}")
-    if content.conversation_start_date is not None:
-        about.append(f"Current date: {content.conversation_start_date}")
+    about = [facts.model_identity]
+    if facts.knowledge_cutoff is not None:
+        about.append(f"Knowledge cutoff: {facts.knowledge_cutoff}")
+    if facts.current_date is not None:
+        about.append(f"Current date: {facts.current_date}")
+    commentary = ["commentary"] if facts.has_commentary else []
     channels = (
-        f"# Valid channels: {', '.join(content.channel_config.valid_channels)}."
+        f"# Valid channels: {', '.join(['analysis', *commentary, 'final'])}."
         " Channel must be included for every message."
     )
-    if has_functions:
+    if facts.has_functions:
         channels += "\nCalls to these tools must go to the commentary channel: 'functions'."
-    return "\n\n".join(
-        ["\n".join(about), f"Reasoning: {content.reasoning_effort.value.lower()}", channels]
-    )
+    return "\n\n".join(["\n".join(about), f"Reasoning: {facts.effort}", channels])
 
 
-def instructions_text(content: DeveloperContent) -> str:
-    """The body of a developer message that has instructions only, as openai-harmony writes it."""
-    return f"# Instructions\n\n{content.instructions}"
+def instructions_before(options: RenderOptions, leading: Sequence[str]) -> str:
+    """The request's own, then those that its context begins with."""
+    return "\n\n".join(text for text in (options.instructions, *leading) if text)
 
 
 def developer_text(options: RenderOptions, leading: Sequence[str], limits: SchemaLimits) -> str:
     """The body of the first developer message, as openai-harmony 0.0.8 writes it; empty for none.
 
-    The last section is in the form that OpenAI's guide to Harmony shows. Raises as `preamble` does.
+    The last section is in the form that OpenAI's guide to Harmony shows. Raises `InvalidRequest`
+    for a function's name or schema that cannot be written.
     """
     sections = []
-    if instructions := _instructions(options, leading):
+    if instructions := instructions_before(options, leading):
         sections += ["# Instructions", instructions]
     if options.tools:
         sections += ["# Tools", "\n".join(_function_lines(options, limits))]
     if options.answer is not None:
-        sections += _format_sections(options.answer)
+        sections += format_sections(options.answer)
     return "\n\n".join(sections)
 
 
@@ -188,7 +123,7 @@ def _function_lines(options: RenderOptions, limits: SchemaLimits) -> Iterator[st
     yield "} // namespace functions"
 
 
-def _format_sections(answer: AnswerFormat) -> Iterator[str]:
+def format_sections(answer: AnswerFormat) -> Iterator[str]:
     """The paragraphs that show the format: its name, its description, its schema on one line.
 
     The schema is written as the request gave it, not as TypeScript: it is for JSON.

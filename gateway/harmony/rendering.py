@@ -12,11 +12,9 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
-from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 import orjson
-from openai_harmony import DeveloperContent, Role, SystemContent
 
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.harmony.cutting import PIECE_CHARS, pieces
@@ -30,29 +28,25 @@ from gateway.harmony.history import (
     since_compaction,
     without_stale_reasoning,
 )
-from gateway.harmony.messages import JSON_CONTENT, harmony_message, message_text
+from gateway.harmony.messages import harmony_message, message_text
 from gateway.harmony.preamble import (
     RenderOptions,
     SystemFacts,
     developer_text,
-    instructions_text,
-    reference_preamble,
-    system_message,
     system_text,
 )
-from gateway.harmony.repeated import RepeatedTexts
 from gateway.harmony.schema import SchemaLimits
 from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 from gateway.ids import call_form, message_form
+from gateway.keeping import Kept
 from gateway.pacing import give_way, paced
 from gateway.protocol.items import CallItem, Message
+from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from openai_harmony import Content
-    from openai_harmony import Message as HarmonyMessage
-
+    from gateway.harmony.messages import HarmonyMessage
     from gateway.harmony.vocabulary import Vocabulary
     from gateway.protocol.context import ContextItem
     from gateway.protocol.items import Item
@@ -60,18 +54,32 @@ if TYPE_CHECKING:
 SYSTEM_MESSAGES_MAX: Final = 64
 """Whose ids are kept. There is one for each effort, date, and whether there are tools."""
 
+ID_BYTES: Final = 4
+ENTRY_IDS: Final = 64
+"""What it takes to keep ids, beside them and what they were made from: as much as so many ids."""
+_DECLARED: Final = " "
+"""Stands where an item has the name of a function, which is another."""
 REPEATED_AT_ONCE: Final = 256
 """Repeating the ids of so many items takes a fraction of a millisecond."""
 
-__all__ = ["RenderOptions", "Renderer", "SchemaLimits", "prompt_messages"]
+__all__ = ["RenderOptions", "Renderer", "Repeated", "SchemaLimits"]
+
+
+@value
+class Repeated:
+    """What a prompt repeats of a history: its leading instructions, as text, and `ids` behind."""
+
+    instructions: tuple[ContextItem, ...]
+    ids: array[int]
 
 
 class Renderer:
     """Renders contexts and single items. Shared by all threads.
 
     What a text costs must not depend on what another tenant sent before. So only system messages
-    are kept for everyone, in which there is no text of a request; declarations of tools, which
-    agents repeat in every request, are kept for those of the same scope (`RenderOptions.scope`).
+    are kept for everyone, in which there is no text of a request; instructions, declarations of
+    tools, and items of a history, which clients repeat in every request, are kept for those of the
+    same scope (`RenderOptions.scope`).
     """
 
     def __init__(
@@ -79,45 +87,82 @@ class Renderer:
         vocabulary: Vocabulary,
         schema_limits: SchemaLimits | None = None,
         *,
-        repeated_ids_max: int = 1 << 20,
+        repeated_ids_max: int = 1 << 22,
     ) -> None:
-        """`repeated_ids_max` bounds the ids of declarations that are kept, of four bytes each."""
+        """`repeated_ids_max` bounds the ids of declarations and of items that are kept, of
+        `ID_BYTES` each; what they were made from counts, too.
+        """
         self._encode = vocabulary.encode
         self._encode_packed = vocabulary.encode_packed
         self._schema_limits = schema_limits or SchemaLimits()
         self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
-        self._repeated = RepeatedTexts(ids_max=repeated_ids_max)
-        self._user = (START, *vocabulary.encode(Role.USER.value), MESSAGE)
-        assistant = (START, *vocabulary.encode(Role.ASSISTANT.value), CHANNEL)
+        self._repeated: Kept[tuple[bytes, str, bytes], Sequence[int]] = Kept(
+            size_max=repeated_ids_max
+        )
+        self._system = (START, *vocabulary.encode("system"), MESSAGE)
+        self._user = (START, *vocabulary.encode("user"), MESSAGE)
+        assistant = (START, *vocabulary.encode("assistant"), CHANNEL)
         self._commentary = (*assistant, *vocabulary.encode("commentary"), MESSAGE)
         self._final = (*assistant, *vocabulary.encode("final"), MESSAGE)
-        self._developer = (START, *vocabulary.encode(Role.DEVELOPER.value), MESSAGE)
+        self._developer = (START, *vocabulary.encode("developer"), MESSAGE)
 
-    def render(self, items: Sequence[ContextItem], options: RenderOptions) -> Prompt:
+    def render(
+        self,
+        items: Sequence[ContextItem],
+        options: RenderOptions,
+        repeated: Repeated | None = None,
+    ) -> Prompt:
         """The prompt that continues `items`, ending with `<|start|>assistant`.
+
+        They may stand behind a history of which only is known what is `repeated` of it.
 
         Items that carry ids are repeated id for id. Items that are not shown (what a compaction
         made short, stale reasoning, calls that were cut off) and leading instructions, which are
-        part of the preamble, have no span. Raises `InvalidRequest` for text, names, schemas and
-        outputs that have no rendering.
+        part of the preamble, have no span; nor has what is repeated of a history. Raises
+        `InvalidRequest` for text, names, schemas and outputs that have no rendering.
         """
-        leading = leading_instructions(items)
+        leading = 0 if repeated else leading_instructions(items)
+        instructing = repeated.instructions if repeated else items[:leading]
         ids = array("I", self._system_ids(SystemFacts.of(options)))
-        ids.extend(self._developer_ids(options, _instructions(items[:leading]) if leading else ()))
+        told = instructions_of(instructing) if instructing else ()
+        ids.extend(self._developer_ids(options, told))
         spans = [Span(PREAMBLE, 0, len(ids))]
-        start = len(ids)
-        for placed in _shown(items, leading):
+        if repeated:
+            ids.extend(repeated.ids)
+        start, last = len(ids), len(items) - 1
+        for placed in shown(items, leading):
             item, source = placed.item, placed.source
             own = item.ids
             if own is None or source % REPEATED_AT_ONCE == 0:
                 give_way()
-            ids.extend(self.render_item(item, placed.function) if own is None else own)
+            if own is not None:
+                ids.extend(own)
+            elif source < last:
+                ids.extend(self._ids_of(placed, options.scope))
+            else:
+                ids.extend(self.render_item(item, placed.function))
             end = len(ids)
             if end > start:
                 spans.append(Span(source, start, end))
                 start = end
         ids.extend(OPENING)
         return Prompt(ids, tuple(spans))
+
+    def _ids_of(self, placed: Placed, scope: bytes) -> Sequence[int]:
+        """Those of `render_item`, for an item that others stand behind: clients that keep the
+        history themselves send it with every request.
+        """
+        item, function = placed.item, placed.function
+        said = _said_in(item) if scope else None
+        if said is None:
+            return self.render_item(item, function)
+        key = scope, function or "", said
+        return self._repeated.get(key) or self._keep(key, self.render_item(item, function))
+
+    def _keep(self, key: tuple[bytes, str, bytes], ids: Sequence[int]) -> Sequence[int]:
+        """`ids`, kept."""
+        self._repeated.put(key, ids, size=len(ids) + len(key[-1]) // ID_BYTES + ENTRY_IDS)
+        return ids
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
         """The ids of one item, made anew; empty for an item that says nothing.
@@ -139,39 +184,28 @@ class Renderer:
             return ()
         return self._commentary if message.phase == "commentary" else self._final
 
-    def message_ids(
-        self, message: HarmonyMessage, *, has_functions: bool = False, form: int = 0
-    ) -> array[int]:
-        """The ids of one message; `has_functions` matters to the system message only.
-
-        `form` is that of the header of a call, or of a message of the assistant.
+    def message_ids(self, message: HarmonyMessage, *, form: int = 0) -> array[int]:
+        """The ids of one message. `form` is that of the header of a call, or of a message of the
+        assistant.
         """
-        author = message.author
-        is_tool = author.role is Role.TOOL
-        ids = array("I", [START, *self._encode(author.name if is_tool else author.role.value)])
+        ids = array("I", [START, *self._encode(message.author)])
         ids.extend(self._formed_header(message, form) if form else self._header(message))
         ids.append(MESSAGE)
-        for content in message.content:
-            self._write(ids, self._text(content, has_functions=has_functions))
-        is_call = author.role is Role.ASSISTANT and message.recipient is not None
-        ids.append(CALL if is_call else END)
+        self._write(ids, message.text)
+        ids.append(CALL if message.is_call else END)
         return ids
 
     def _new_system_ids(self, facts: SystemFacts) -> Sequence[int]:
-        return self.message_ids(system_message(facts), has_functions=facts.has_functions)
+        return self._plain_message(self._system, system_text(facts))
 
     def _developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
         """The ids of the first developer message; empty without one."""
         if not (options.instructions or leading or options.tools or options.answer):
             return ()
-        if not (options.tools and options.scope):
+        if not options.scope:
             return self._new_developer_ids(options, leading)
-        digest = _declaration_digest(options, leading)
-        ids = self._repeated.get(digest)
-        if ids is None:
-            ids = self._new_developer_ids(options, leading)
-            self._repeated.put(digest, ids)
-        return ids
+        key = options.scope, _DECLARED, _declarations(options, leading)
+        return self._repeated.get(key) or self._keep(key, self._new_developer_ids(options, leading))
 
     def _new_developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
         text = developer_text(options, leading, self._schema_limits)
@@ -198,7 +232,7 @@ class Renderer:
             ids += self._encode(f" to={message.recipient}")
         if message.channel is not None:
             ids += [CHANNEL, *self._encode(message.channel)]
-        if message.content_type == JSON_CONTENT:
+        if message.is_json:
             ids += [*self._encode(" "), CONSTRAIN, *self._encode("json")]
         return ids
 
@@ -210,24 +244,6 @@ class Renderer:
             ids += [*marker, *self._encode(part.text)]
         return ids
 
-    def _text(self, content: Content, *, has_functions: bool) -> str:
-        if isinstance(content, SystemContent):
-            return system_text(content, has_functions=has_functions)
-        if isinstance(content, DeveloperContent):
-            return instructions_text(content)
-        text: str = content.text
-        return text
-
-
-def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> list[HarmonyMessage]:
-    """The messages of a prompt, all made anew, headers in form 0: what its ids mean."""
-    leading = leading_instructions(items)
-    shown = (harmony_message(p.item.item(), p.function) for p in _shown(items, leading))
-    return [
-        *reference_preamble(options, _instructions(items[:leading]), SchemaLimits()),
-        *(message for message in shown if message is not None),
-    ]
-
 
 def _form(item: Item) -> int:
     """The form of the header that the item notes, if it is of a kind that does."""
@@ -237,25 +253,37 @@ def _form(item: Item) -> int:
     return message_form(item.id or "") if is_answer else 0
 
 
-def _instructions(items: Sequence[ContextItem]) -> list[str]:
+def instructions_of(items: Sequence[ContextItem]) -> list[str]:
+    """Their texts; all of them are messages."""
     typed = (item.item() for item in items)
     return [message_text(item) for item in typed if isinstance(item, Message)]
 
 
-def _declaration_digest(options: RenderOptions, leading: Sequence[str]) -> bytes:
-    """Of all that the first developer message depends on, and whose it is. Nobody can make two
-    messages with the same one.
-    """
+def _declarations(options: RenderOptions, leading: Sequence[str]) -> bytes:
+    """All that the first developer message depends on."""
     tools = [(tool.name, tool.description, tool.parameters) for tool in options.tools]
-    content = orjson.dumps((options.instructions, leading, tools, options.answer))
-    return sha256(options.scope + content).digest()
+    return orjson.dumps((options.instructions, leading, tools, options.answer))
 
 
-def _shown(items: Sequence[ContextItem], leading: int) -> Iterable[Placed]:
-    shown = items[leading:]
-    if len(shown) == 1 and shown[0].kind == "message":
-        return [Placed(leading, shown[0])]
-    placed = (Placed(index, item) for index, item in enumerate(shown, leading))
-    if all(item.kind == "message" for item in shown):
+def _said_in(item: ContextItem) -> bytes | None:
+    """All that its ids depend on; None where its JSON does not tell.
+
+    The id that an item got here, another one in each request, does not count.
+    """
+    typed = item.parsed
+    if typed is None or typed.id not in {None, item.item_id}:
+        return None
+    if typed.id is not None:
+        return item.json
+    return item.json.replace(b'"id":"%b"' % item.item_id.encode(), b"", 1)
+
+
+def shown(items: Sequence[ContextItem], leading: int) -> Iterable[Placed]:
+    """Those that become a message of their own, behind the `leading` instructions."""
+    behind = items[leading:]
+    if len(behind) == 1 and behind[0].kind == "message":
+        return [Placed(leading, behind[0])]
+    placed = (Placed(index, item) for index, item in enumerate(behind, leading))
+    if all(item.kind == "message" for item in behind):
         return placed  # only reasoning and calls, and what is behind a summary, are ever left out
     return list(in_call_order(without_stale_reasoning(since_compaction(placed))))

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
+import orjson
 import tiktoken
 
 from gateway.errors import InvalidRequest, VocabularyError
@@ -44,6 +45,8 @@ MESSAGE: Final = 200008
 CALL: Final = 200012
 FIRST_SPECIAL: Final = 199998
 """From here on no id is text."""
+COMMON_IDS: Final = 1 << 15
+"""The ids below are most of what is said; what is kept for each of them are some MiB."""
 VOCABULARY_SIZE: Final = 201088
 
 STOP_IDS: Final = (RETURN, CALL, END_OF_TEXT)
@@ -77,6 +80,27 @@ class Pieces(dict[int, bytes]):
         return piece
 
 
+class Spellings(dict[int, tuple[int, bytes]]):
+    """How many characters an id is, and these as JSON, by id; none for one that is no text, or not
+    whole characters. Of those that were asked for the most common ones, whose ids are low.
+    """
+
+    def __init__(self, pieces: Pieces) -> None:
+        super().__init__()
+        self._pieces = pieces
+
+    def __missing__(self, token: int) -> tuple[int, bytes]:
+        """Ask for it."""
+        try:
+            text = self._pieces[token].decode()
+        except UnicodeDecodeError:
+            text = ""
+        spelling = len(text), orjson.dumps(text)
+        if 0 <= token < COMMON_IDS:
+            self[token] = spelling
+        return spelling
+
+
 class Vocabulary:
     """Text to ids and ids to bytes. Immutable; one per process, shared by all threads."""
 
@@ -88,6 +112,7 @@ class Vocabulary:
         ranks.clear()  # The encoding has made tables of its own, and would keep these 30 MiB, too.
         self.pieces = Pieces(self._encoding)
         """The bytes of every id; empty for specials and for ids outside of the vocabulary."""
+        self.spellings = Spellings(self.pieces)
 
     @classmethod
     def load(cls, source: Traversable | None = None) -> Vocabulary:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
     from gateway.protocol.rules import OutputRules
-    from gateway.protocol.showing import DeltaPattern
+    from gateway.protocol.showing import DeltaPattern, DeltaText
 
 
 __all__ = ["Astray", "Body", "Flowing", "Fold", "Framing", "Turn"]
@@ -62,10 +62,11 @@ class Framing:
 class Flowing:
     """What is open shows each id that spells whole characters in one delta, of this `pattern`.
 
-    `spell` tells the bytes of an id, none if it is no text. `number` is the first delta's.
+    `spell` tells the text of an id, none if it is no whole characters. `number` is the first
+    delta's.
     """
 
-    spell: Callable[[int], bytes]
+    spell: Callable[[int], DeltaText]
     pattern: DeltaPattern
     number: int
 
@@ -418,7 +419,8 @@ class Fold:
                 self._ids[index] = self._exact_ids(reading, ending)
         self._usage.reasoning_tokens += reading.reasoning_tokens
         self._recoveries = _sum(self._recoveries, reading.parser.recoveries)
-        self._is_stopped = self.stopped
+        screen = reading.screen
+        self._is_stopped = self._is_stopped or (screen is not None and screen.stopped)
         self._is_traced = reading.is_traced
         self._reading = None
         return events

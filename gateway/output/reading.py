@@ -189,7 +189,7 @@ class Reading:
         return texts
 
     @property
-    def spelling(self) -> Callable[[int], bytes] | None:
+    def spelling(self) -> Callable[[int], tuple[int, bytes]] | None:
         """`TokenParser.spelling`, where what it tells is shown as it is."""
         if not self._reader.is_plain or self.is_traced or self.turn.logprobs:
             return None
@@ -266,7 +266,8 @@ class Reading:
         reader = _Reader(parser, self._new_screen(self._spelled), prefilled)
         held_at = self._held_at
         if held_at is None or held_at > len(said):
-            reader.feed(said)
+            if said:
+                reader.feed(said)
         else:
             reader.feed(said[:held_at])
             reader.hold()

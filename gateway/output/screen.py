@@ -108,10 +108,7 @@ def demands(rules: OutputRules) -> bool:
         or rules.answer is not None
         or bool(rules.stop)
         or not rules.allowed.issuperset(rules.tools)
-        or any(
-            tool.is_checked or tool.kind is not SegmentKind.FUNCTION_CALL
-            for tool in rules.tools.values()
-        )
+        or not rules.calls_functions
     )
 
 

@@ -1,36 +1,63 @@
-"""Requests that differ in their text alone: what is common to them is validated once.
+"""Requests that differ in little but their texts: what is common to them is validated once.
 
-Most of what validating a short request costs is to look at parameters that the same client sends
-again and again, or that nobody sends.
+Most of what validating a request costs is to look at parameters that the same client sends again
+and again, above all its tools, or that nobody sends.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+import re
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import orjson
-from pydantic import ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from gateway.errors import InvalidRequest
+from gateway.keeping import Kept
 from gateway.protocol.base import changed
-from gateway.protocol.create import CreateResponse
-from gateway.protocol.items import Message, Role
-from gateway.protocol.support import check_support
+from gateway.protocol.bounds import check_bounds, check_counts, check_items
+from gateway.protocol.create import (
+    PARAMETERS,
+    PROMPT_CACHE_KEY_CHARS_MAX,
+    RESPONSE_ID_CHARS_MAX,
+    SAFETY_IDENTIFIER_CHARS_MAX,
+    CreateResponse,
+    Kind,
+    input_items,
+)
+from gateway.protocol.items import (
+    ITEM_ID_CHARS_MAX,
+    AnyInputItem,
+    InputItem,
+    Message,
+    Role,
+    VeryMany,
+)
+from gateway.protocol.json_body import check_shape
+from gateway.protocol.parameters import (
+    METADATA_KEY_CHARS_MAX,
+    METADATA_PAIRS_MAX,
+    METADATA_VALUE_CHARS_MAX,
+)
+from gateway.protocol.support import check_input, check_support
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.protocol.limits import InputLimits
 
-KINDS_MAX: Final = 256
-"""So many combinations of parameters are kept."""
-KIND_BYTES_MAX: Final = 512
-"""Longer ones are not."""
+KINDS_BYTES_MAX: Final = 2 << 20
+"""All kinds that are kept, as JSON, and `KIND_BYTES_MIN` for each. What is made of them takes up
+to ten times as much memory."""
+KIND_BYTES_MIN: Final = 8 << 10
+COMMON_BYTES_MAX: Final = 512
+"""A kind without anything that a user wrote is kept for everybody, unless it is longer."""
 
 MESSAGES_MAX: Final = 64
 """So many are looked at here; more are left to who gives way between them."""
 
-_PARAMETERS: Final = frozenset({
+_COMMON: Final = frozenset({
     "background",
     "frequency_penalty",
     "include",
@@ -49,96 +76,203 @@ _PARAMETERS: Final = frozenset({
     "truncation",
 })  # fmt: skip
 """They hold nothing that a user wrote: how long a request takes must not tell what another said."""
-_TEXTS: Final = frozenset({"input", "instructions"})
-_COMMON: Final = _PARAMETERS | _TEXTS
-_PLAIN_KEYS: Final = {"role", "content"}
+_NAMES: Final[Mapping[str, int | None]] = {
+    "previous_response_id": RESPONSE_ID_CHARS_MAX,
+    "prompt_cache_key": PROMPT_CACHE_KEY_CHARS_MAX,
+    "safety_identifier": SAFETY_IDENTIFIER_CHARS_MAX,
+    "user": None,
+}
+"""Texts that are another for each request, or each session, and how long they may be."""
+OWN: Final = ("instructions", "metadata", *_NAMES)
+"""What a request may have beside its input and its kind. Everything else is part of its kind."""
+_OWN: Final = frozenset(OWN)
+_NO_PART: Final = frozenset({"context_management", "conversation", "moderation", "prompt", "seed"})
+"""What is no part of any kind: a request with one of them is read by itself."""
+_KNOWN: Final = PARAMETERS - _NO_PART
+_OPEN: Final = _OWN | {"input"}
+_INPUT: Final[TypeAdapter[tuple[InputItem, ...]]] = TypeAdapter(
+    Annotated[VeryMany[AnyInputItem], BeforeValidator(input_items)]
+)
+_MESSAGE_KEYS: Final = frozenset({"type", "id", "role", "content"})
+_PART_KEYS: Final = {"type", "text"}
+_ITEM_ID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{ITEM_ID_CHARS_MAX}}}")
 _ANY_TEXT: Final = "-"
 
 
-def alike(document: dict[str, Any], limits: InputLimits) -> CreateResponse | None:
+def alike(
+    document: dict[str, Any], limits: InputLimits, *, strict: bool = False, scope: bytes = b""
+) -> CreateResponse | None:
     """The valid request of a document without nulls; None for one that is to be read by itself.
 
-    That is one with other parameters, with other input than messages of text, or with a mistake.
+    That is one with a mistake, or with parameters that no kind has. What a user wrote is kept for
+    the requests of the same `scope`, and not at all without one.
     """
-    if not _COMMON.issuperset(document):
+    if not _KNOWN.issuperset(document):
         return None
-    texts = _texts(document, limits)
-    if texts is None:
-        return None
-    kind = {name: value for name, value in document.items() if name not in _TEXTS}
     try:
-        common = common_of(orjson.dumps(kind))
+        kind = _kind_of(document, limits, strict=strict, scope=scope)
+        own = None if kind is None else _own(document, limits)
+        if kind is None or own is None:
+            return None
+        if "input" in own:
+            return changed(kind.common, **own)
+        request = changed(kind.common, **own, input=_items(document, limits))
+        check_input(request, strict=strict, reject_media=limits.rejects_media)
     except (InvalidRequest, ValidationError, TypeError):
         return None
-    return None if common is None else changed(common, **texts)
+    return request
 
 
 def is_like(request: CreateResponse, other: CreateResponse) -> bool:
-    """The two differ in their texts alone, and in what of them has no meaning."""
+    """The two are of one kind, and nothing but what a kind leaves open was changed in them."""
     return bool(_common_fields(request.__dict__) == _common_fields(other.__dict__))
 
 
-def _texts(document: dict[str, Any], limits: InputLimits) -> dict[str, Any] | None:
-    """The fields that hold them; None where there are others than `_messages` knows."""
+def _kind_of(
+    document: dict[str, Any], limits: InputLimits, *, strict: bool, scope: bytes
+) -> Kind | None:
+    """None for what is not kept. Raises what `_new_kind` does, and `TypeError`."""
+    parameters = {name: value for name, value in document.items() if name not in _OPEN}
+    spelled = orjson.dumps(parameters)
+    if _COMMON.issuperset(parameters) and len(spelled) <= COMMON_BYTES_MAX:
+        scope = b""
+    elif not scope:
+        return None
+    key = scope, spelled, strict
+    kind = _kinds.get(key)
+    # All requests of a process are read within the same limits.
+    if kind is None or kind.limits is not limits:
+        kind = _new_kind(spelled, limits, strict=strict)
+        _kinds.put(key, kind, size=kind.json_bytes + KIND_BYTES_MIN)
+    return kind
+
+
+def _new_kind(spelled: bytes, limits: InputLimits, *, strict: bool) -> Kind:
+    """Raises `ValidationError` and `InvalidRequest`, and what is wrong is not kept."""
+    document = orjson.loads(spelled)
+    check_shape(document, limits)
+    check_counts(document, limits)
+    common = CreateResponse.model_validate(document | {"input": _ANY_TEXT})
+    check_bounds(common, limits)
+    check_support(common, strict=strict, reject_media=limits.rejects_media)
+    kind = Kind(common, limits, len(spelled))
+    common.__dict__["kind"] = kind  # as `cached_property` does it: no field of the request
+    return kind
+
+
+def _own(document: dict[str, Any], limits: InputLimits) -> dict[str, Any] | None:
+    """The fields that no kind has, without the input if it is more than messages of text; None
+    where there is a mistake in them, or no input.
+    """
+    own: dict[str, Any] = {}
     messages = _messages(document.get("input"), limits)
-    if messages is None:
+    if messages is not None:
+        own["input"] = messages
+    elif "input" not in document:
         return None
-    instructions = document.get("instructions")
-    if instructions is None:
-        return {"input": messages}
-    if not _is_text(instructions, limits):
-        return None
-    return {"input": messages, "instructions": instructions}
+    for name in _OWN.intersection(document):
+        value = own[name] = document[name]
+        if not (_is_metadata(value) if name == "metadata" else _is_name(name, value, limits)):
+            return None
+    return own
+
+
+def _is_name(name: str, value: object, limits: InputLimits) -> bool:
+    chars_max = _NAMES.get(name, limits.text_chars_max)
+    return isinstance(value, str) and (chars_max is None or len(value) <= chars_max)
+
+
+def _is_metadata(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= METADATA_PAIRS_MAX
+        and all(len(key) <= METADATA_KEY_CHARS_MAX for key in value)
+        and all(
+            isinstance(text, str) and len(text) <= METADATA_VALUE_CHARS_MAX
+            for text in value.values()
+        )
+    )
 
 
 def _is_text(value: object, limits: InputLimits) -> bool:
     return isinstance(value, str) and len(value) <= limits.text_chars_max
 
 
+def _items(document: dict[str, Any], limits: InputLimits) -> tuple[InputItem, ...]:
+    """Input of any kind. Raises `ValidationError`, `InvalidRequest`."""
+    only_input = {"input": document["input"]}
+    check_shape(only_input, limits)
+    check_counts(only_input, limits)
+    items = _INPUT.validate_python(document["input"])
+    check_items(items, limits)
+    return items
+
+
 def _messages(said: object, limits: InputLimits) -> tuple[Message, ...] | None:
-    """Input that is one text, or a few messages of one text each; None for any other."""
+    """Input that is one text, or a few messages of texts; None for any other."""
     if isinstance(said, str):
         return (_message("user", said),) if said and _is_text(said, limits) else None
     if not (isinstance(said, list) and 0 < len(said) <= min(limits.items_max, MESSAGES_MAX)):
         return None
     messages = []
     for item in said:
-        if not (isinstance(item, dict) and item.keys() == _PLAIN_KEYS):
+        message = _plain_message(item, limits)
+        if message is None:
             return None
-        role, text = item["role"], item["content"]
-        if not (isinstance(role, str) and role in _EXAMPLES and _is_text(text, limits)):
-            return None
-        messages.append(_message(role, text))
+        messages.append(message)
     return tuple(messages)
 
 
+def _plain_message(item: object, limits: InputLimits) -> Message | None:
+    """A message that is texts, and says no more of itself than its role and its id."""
+    if not (isinstance(item, dict) and _MESSAGE_KEYS.issuperset(item)):
+        return None
+    role, content = item.get("role"), item.get("content")
+    example = _EXAMPLES.get((role, "type" in item)) if isinstance(role, str) else None
+    if example is None or item.get("type", "message") != "message":
+        return None
+    (part,) = example.content
+    texts = [content] if isinstance(content, str) else _texts(content, part.type)
+    if texts is None or not all(_is_text(text, limits) for text in texts):
+        return None
+    said = tuple(changed(part, text=text) for text in texts)
+    if "id" not in item:
+        return changed(example, content=said)
+    item_id = item["id"]
+    if not (isinstance(item_id, str) and _ITEM_ID.fullmatch(item_id)):
+        return None
+    return changed(example, content=said, id=item_id)
+
+
+def _texts(content: object, kind: str) -> list[object] | None:
+    """Those of parts that are texts of this kind, and nothing else; None for others."""
+    if not isinstance(content, list):
+        return None
+    is_plain = all(
+        isinstance(part, dict) and part.keys() == _PART_KEYS and part["type"] == kind
+        for part in content
+    )
+    return [part["text"] for part in content] if is_plain else None
+
+
 def _message(role: str, text: str) -> Message:
-    example = _EXAMPLES[role]
+    example = _EXAMPLES[role, False]
     return changed(example, content=(changed(example.content[0], text=text),))
 
 
-@lru_cache(KINDS_MAX)
-def common_of(kind: bytes) -> CreateResponse | None:
-    """The request with these parameters (`CreateResponse.kind`); None for too many.
-
-    Raises `ValidationError` and `InvalidRequest`, and what is wrong is not kept.
-    """
-    if len(kind) > KIND_BYTES_MAX:
-        return None
-    request = CreateResponse.model_validate(orjson.loads(kind) | {"input": _ANY_TEXT})
-    check_support(request)
-    request.__dict__["kind"] = kind  # as `cached_property` does it: no field of the request
-    return request
+def _example(role: str, *, is_typed: bool) -> Message:
+    said: dict[str, Any] = {"role": role, "content": _ANY_TEXT}
+    if is_typed:
+        said["type"] = "message"
+    return Message.model_validate(said)
 
 
-def _example(role: str) -> Message:
-    said: Any = [{"role": role, "content": _ANY_TEXT}]
-    (message,) = CreateResponse(model=_ANY_TEXT, input=said).input
-    assert isinstance(message, Message)
-    return message
-
-
-_EXAMPLES: Final = {role: _example(role) for role in get_args(Role)}
+_EXAMPLES: Final = {
+    (role, is_typed): _example(role, is_typed=is_typed)
+    for role in get_args(Role)
+    for is_typed in (False, True)
+}
 _common_fields: Final = itemgetter(
-    *(name for name in CreateResponse.model_fields if name not in {*_TEXTS, "ignored"})
+    *(name for name in CreateResponse.model_fields if name not in {*_OPEN, "ignored"})
 )
+_kinds: Final[Kept[tuple[bytes, bytes, bool], Kind]] = Kept(size_max=KINDS_BYTES_MAX)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Literal, get_args
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, get_args
 
 from pydantic import Field, TypeAdapter
 
@@ -12,6 +13,7 @@ from gateway.values import value
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
 CallKind = Literal[
@@ -88,6 +90,33 @@ class ContextItem:
             ids=ids,
             parsed=self.parsed,
         )
+
+
+class Label(NamedTuple):
+    """What a `ContextItem` says of itself in these fields."""
+
+    kind: Kind
+    role: Role | None
+    phase: Phase | None
+    complete: bool
+
+
+@value
+class Columns:
+    """Items that all have their ids, without an object for each: there may be thousands.
+
+    Item `i` has the label `labels[names[i]]`; its ids take `sizes[i]` of the bytes of `ids`.
+    """
+
+    names: Sequence[str]
+    labels: Mapping[str, Label]
+    sizes: array[int]
+    ids: array[int]
+
+    def starts(self) -> list[int]:
+        """Where the ids of each item begin; at last where all of them end."""
+        width = self.ids.itemsize
+        return list(accumulate((size // width for size in self.sizes), initial=0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ mistakes the one in the earlier field is reported.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -31,6 +32,9 @@ from gateway.protocol.parameters import (
 )
 from gateway.protocol.tools import AnyTool, HostedTool, Tool
 
+if TYPE_CHECKING:
+    from gateway.protocol.limits import InputLimits
+
 MODEL_CHARS_MAX: Final = 256
 RESPONSE_ID_CHARS_MAX: Final = 512
 PROMPT_CACHE_KEY_CHARS_MAX: Final = 64
@@ -47,7 +51,7 @@ LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 
 
-def _input_items(value: object) -> object:
+def input_items(value: object) -> object:
     """A string is one user message, the empty string none."""
     match value:
         case "":
@@ -89,7 +93,7 @@ class CreateResponse(WireModel):
     """
 
     model: Annotated[str, Field(max_length=MODEL_CHARS_MAX)]
-    input: Annotated[VeryMany[AnyInputItem], BeforeValidator(_input_items)] = ()
+    input: Annotated[VeryMany[AnyInputItem], BeforeValidator(input_items)] = ()
     conversation: AnyConversation | None = None
     previous_response_id: Annotated[str, Field(max_length=RESPONSE_ID_CHARS_MAX)] | None = None
     prompt: PromptTemplate | None = None
@@ -135,11 +139,11 @@ class CreateResponse(WireModel):
     header. Not a parameter itself."""
 
     @cached_property
-    def kind(self) -> bytes:
-        """The parameters that it was read like others by (`protocol.alike`), as JSON; empty for one
-        that was read by itself. It stays with a copy, whatever was changed in it: `is_like` tells.
+    def kind(self) -> Kind | None:
+        """By which it was read like others (`protocol.alike`); None for one that was read by
+        itself. It stays with a copy, whatever was changed in it: `is_like` tells.
         """
-        return b""
+        return None
 
     def effort_or(self, default: Effort) -> Effort:
         """The effort that the model is told; `default` when the request names none."""
@@ -160,7 +164,7 @@ class CreateResponse(WireModel):
         """The types of the tools that are not served here, in their order."""
         if not self.tools:
             return ()
-        return tuple(tool.type for tool in self.tools if isinstance(tool, HostedTool))
+        return tuple([tool.type for tool in self.tools if isinstance(tool, HostedTool)])
 
     @property
     def wants_logprobs(self) -> bool:
@@ -181,6 +185,17 @@ class CreateResponse(WireModel):
     def obfuscated(self) -> bool:
         """Whether delta events are padded; OpenAI's default."""
         return self.stream_options is None or self.stream_options.include_obfuscation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """`common` is the request of this kind that says next to nothing, read within `limits`.
+    `json_bytes` is how long the JSON of its parameters is.
+    """
+
+    common: CreateResponse
+    limits: InputLimits
+    json_bytes: int
 
 
 PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {"ignored"}

@@ -30,6 +30,13 @@ CONTAINERS_AT_ONCE: Final = 1_000
 
 def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
     """The object that `body` spells. Raises `InvalidRequest`, whose code is null (OpenAI's way)."""
+    document = load_object(body, limits)
+    check_shape(document, limits)
+    return document
+
+
+def load_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
+    """The same before `check_shape`."""
     _check_size(body, limits.json_containers_max)
     try:
         document = orjson.loads(body)
@@ -43,7 +50,6 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
             "We could not parse the JSON body of your request. It is JSON, but it is not a JSON "
             'object: send one such as {"model": "...", "input": "..."}.'
         )
-    _check_shape(document, limits)
     return document
 
 
@@ -87,8 +93,11 @@ def _too_many(containers_max: int) -> InvalidRequest:
     )
 
 
-def _check_shape(document: dict[str, Any], limits: InputLimits) -> None:
-    """Level by level, so that nothing recurses and a hostile body costs one look at each value."""
+def check_shape(document: dict[str, Any], limits: InputLimits) -> None:
+    """That it is not nested too deeply. Raises `InvalidRequest`.
+
+    Level by level, so that nothing recurses and a hostile body costs one look at each value.
+    """
     for value in document.values():
         if isinstance(value, dict | list):
             break

@@ -16,7 +16,7 @@ from gateway import ids
 from gateway.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
     from gateway.generation import TokenUsage
@@ -50,8 +50,6 @@ ECHO_FIELDS: Final = (
 )
 """What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
 _echoed: Final = itemgetter(*ECHO_FIELDS)
-_NO_INSTRUCTIONS: Final = b'"instructions":null'
-"""What the JSON of an echo without instructions begins with."""
 
 
 @value
@@ -118,12 +116,17 @@ def spelled_echo(echo: Mapping[str, Any]) -> bytes:
     return orjson.dumps(_shown_echo(echo))[1:-1]
 
 
-def with_instructions(spelled: bytes, instructions: str | None) -> bytes:
-    """`spelled_echo` with these instructions; `spelled` is that of the same echo with none."""
-    if instructions is None:
-        return spelled
-    rest = spelled[len(_NO_INSTRUCTIONS) :]
-    return b'"instructions":%b%b' % (orjson.dumps(instructions), rest)
+def echo_template(echo: Mapping[str, Any], own: Collection[str]) -> bytes:
+    """`spelled_echo` with a `%b` in place of the JSON of each field that is named in `own`.
+
+    They stand in the order of `ECHO_FIELDS`. Raises `KeyError` when the echo lacks a field.
+    """
+    return b",".join(
+        b'"%b":%%b' % name.encode()
+        if name in own
+        else orjson.dumps({name: value})[1:-1].replace(b"%", b"%%")
+        for name, value in _shown_echo(echo).items()
+    )
 
 
 def _fate(head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ replica or a year later, has the same ones.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pydantic import TypeAdapter
@@ -22,7 +22,7 @@ from gateway.protocol.parameters import AllowedTools, AnyToolChoice, ToolChoice
 from gateway.protocol.tools import AnyTool, CustomTool, FunctionTool, GrammarFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
     from gateway.protocol.callables import NamedTool
     from gateway.protocol.tools import Tool
@@ -89,7 +89,7 @@ class AnswerFormat:
         return {"type": "object"} if is_object else {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OutputRules:
     """All demands.
 
@@ -108,6 +108,30 @@ class OutputRules:
     answer: AnswerFormat | None = None
     stop: tuple[str, ...] = ()
     summary: Summary = "off"
+
+    @cached_property
+    def checks_calls(self) -> bool:
+        """Some of the tools are checked."""
+        return any(tool.is_checked for tool in self.tools.values())
+
+    @cached_property
+    def calls_functions(self) -> bool:
+        """All tools are functions to the client, too, and may be given anything."""
+        kinds = {tool.kind for tool in self.tools.values()}
+        return not self.checks_calls and kinds <= {SegmentKind.FUNCTION_CALL}
+
+    @cached_property
+    def grammars(self) -> frozenset[TextGrammar]:
+        """Those of the tools."""
+        every = (tool.grammar for tool in self.tools.values())
+        return frozenset(grammar for grammar in every if grammar is not None)
+
+    @cached_property
+    def derived(self) -> dict[Hashable, Any]:
+        """What is made of these rules, for the next request that has them: those of one kind share
+        theirs.
+        """
+        return {}
 
 
 _TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(VeryMany[AnyTool])

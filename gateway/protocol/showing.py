@@ -15,7 +15,9 @@ Show = Callable[[Sequence[Event]], Awaitable[None] | None]
 Returns None when it may be called again, else what has to be awaited before that: a reader that is
 slow. What either raises is for the reader's task.
 """
-ShowDelta = Callable[[int, str], bool]
+DeltaText = tuple[int, bytes]
+"""The text of a delta: how many characters it has, and the text as JSON."""
+ShowDelta = Callable[[int, DeltaText], bool]
 """Shows one more delta at once, given its number and its text, which is not empty.
 
 False, and nothing was done: the reader has to wait, or is gone. Then it is an event as any other.

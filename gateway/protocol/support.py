@@ -41,6 +41,15 @@ def check_support(
     check_media(request.input, strict=strict or reject_media)
 
 
+def check_input(
+    request: CreateResponse, *, strict: bool = False, reject_media: bool = False
+) -> None:
+    """The same for a request that differs in its input alone from one that was not refused."""
+    _check_context(request)
+    _check_compaction(request)
+    check_media(request.input, strict=strict or reject_media)
+
+
 def check_media(items: Sequence[InputItem], *, strict: bool, param: str = "input") -> None:
     """Images and files: the assistant has none, and with `strict` nobody brings new ones.
 

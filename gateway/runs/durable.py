@@ -17,6 +17,7 @@ from gateway.store.events import day_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import date
 
     from gateway.log import Finished
     from gateway.output.fold import Fold
@@ -95,6 +96,7 @@ class DurableRuns:
         if self.room <= 0 or self.is_draining:
             await archive.accept(specification, None, owned=False)
             return
+        fence = self._at.writer.fence(specification.principal.tenant_id)
         self._accepting += 1
         try:
             claim = await archive.queue(specification)
@@ -104,6 +106,7 @@ class DurableRuns:
             live = self._new_live(specification)
             live.append(Queued())
             live.show(1)
+            self._at.writer.begins(claim, _day(specification), 1, fence=fence)
             self._start(specification, claim, live, 1, over=self._when_one_ends)
 
     def _new_live(self, specification: RunSpecification) -> LiveLog:
@@ -155,7 +158,7 @@ class DurableRuns:
             specification = replace(specification, added=())
         here = _Here(at, specification, claim, live, over)
         here.channel = channel = at.writer.open(
-            claim, day_of(moment(head.created_at)), next_entry, durable=live.show, lost=here.lost
+            claim, _day(specification), next_entry, durable=live.show, lost=here.lost
         )
         journal = DurableJournal(live, channel, here.commit)
         here.run = run = Run(
@@ -196,6 +199,11 @@ class _Here:
         self.at.lives.discard(self.specification.head.uuid, self.live)
         if self.over is not None:
             self.over()
+
+
+def _day(specification: RunSpecification) -> date:
+    """The partition of its log."""
+    return day_of(moment(specification.head.created_at))
 
 
 def _nothing() -> None:

@@ -11,46 +11,35 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.errors import StoreUnavailable
-from gateway.log import Singles, portions
-from gateway.protocol.deltas import Deltas
 from gateway.protocol.showing import ShowsDeltas, play_batches
+from gateway.runs.follower import SHORT_BYTES, Follower
+from gateway.runs.place import Place
 from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
-from gateway.store.events import day_of
 
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
         Awaitable,
         Callable,
-        Iterable,
-        Iterator,
         Sequence,
     )
     from datetime import date
     from types import TracebackType
     from uuid import UUID
 
-    from gateway.log import Portion
-    from gateway.output.fold import Fold
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.showing import DeltaPattern, Show, ShowDelta
+    from gateway.protocol.showing import DeltaPattern, DeltaText, Show, ShowDelta
     from gateway.runs.live import LiveLog
     from gateway.runs.lives import Lives
+    from gateway.runs.place import NewFold
     from gateway.runs.tails import Tails
     from gateway.store.events import LogRow
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
-
-    NewFold = Callable[[ResponseHead], Callable[[], Fold]]
-
-SHORT_BYTES: Final = 1024
-"""Packed entries that take less than a slice to fold: what came since the last look, mostly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +57,7 @@ class FeedLimits:
 
 
 class ReadLog(Protocol):
-    """`store.events.read` of one database."""
+    """`store.flushes.read` of one database."""
 
     async def __call__(
         self, tenant_id: TenantId, uuid: UUID, day: date, /, *, from_entry: int, bytes_max: int
@@ -118,7 +107,7 @@ class Feed:
         the only one there is. Ends without either when this process drains (`close`), or when the
         log has been removed meanwhile. While the database is away it waits.
         """
-        place = _Place(tenant_id, head, self._new_fold_for, after)
+        place = Place(tenant_id, head, self._new_fold_for, after)
         place.beginning = beginning
         self._count(1)
         try:
@@ -143,7 +132,7 @@ class Feed:
         """
         if self.is_closed:
             return
-        place = _Place(tenant_id, head, self._new_fold_for, after, show)
+        place = Place(tenant_id, head, self._new_fold_for, after, show)
         place.beginning = beginning
         self._count(1)
         try:
@@ -152,7 +141,7 @@ class Feed:
         finally:
             self._count(-1)
 
-    async def _play(self, place: _Place, show: Show) -> None:
+    async def _play(self, place: Place, show: Show) -> None:
         # What `_events` does, but for a stream that follows a live log, as nearly all do for long:
         # each generator that only passes on what one within it makes would be there as long.
         while not place.is_over:
@@ -170,9 +159,9 @@ class Feed:
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
         """The Response object as far as its log has come. Raises `StoreUnavailable`."""
-        place = _Place(tenant_id, head, self._new_fold_for, ALL_KNOWN)
+        place = Place(tenant_id, head, self._new_fold_for, ALL_KNOWN)
         before = -1
-        while before < place.next_entry and not place.fold.is_finished:
+        while before < place.next_entry and not place.is_through():
             before = place.next_entry
             rows = await self._read(place)
             async with aclosing(self._fold(place, rows)) as batches:
@@ -220,7 +209,7 @@ class Feed:
         """What is in here is left when this is closed."""
         return _UntilClosed(self._waits)
 
-    async def _events(self, place: _Place) -> AsyncGenerator[list[Event], None]:
+    async def _events(self, place: Place) -> AsyncGenerator[list[Event], None]:
         while not place.is_over:
             async with aclosing(self._source(place)) as batches:
                 async for batch in batches:
@@ -230,16 +219,16 @@ class Feed:
         if not place.is_ended:
             yield []
 
-    def _source(self, place: _Place) -> AsyncGenerator[list[Event], None]:
+    def _source(self, place: Place) -> AsyncGenerator[list[Event], None]:
         live = self._lives.get(place.uuid)
         if live is not None:
             return self._from_live(place, live)
         return self._stored(place)
 
-    def _stored(self, place: _Place) -> AsyncGenerator[list[Event], None]:
+    def _stored(self, place: Place) -> AsyncGenerator[list[Event], None]:
         return self._from_beginning(place) if place.beginning else self._from_rows(place)
 
-    async def _from_live(self, place: _Place, live: LiveLog) -> AsyncGenerator[list[Event], None]:
+    async def _from_live(self, place: Place, live: LiveLog) -> AsyncGenerator[list[Event], None]:
         """Events of a live log, until the end, or until the response goes elsewhere."""
         place.forget_rows()
         async with aclosing(live.follow(place.after)) as batches:
@@ -248,42 +237,46 @@ class Feed:
                 yield batch
         place.is_over = not live.handed_over
 
-    async def _from_beginning(self, place: _Place) -> AsyncGenerator[list[Event], None]:
+    async def _from_beginning(self, place: Place) -> AsyncGenerator[list[Event], None]:
         """Events of the rows that were read before: of a log that ends there no tail is watched."""
         beginning, place.beginning = place.beginning, ()
         async with aclosing(self._fold(place, beginning)) as batches:
             async for batch in batches:
                 yield batch
-        place.is_over = place.fold.is_finished
+        place.is_over = place.is_through()
 
-    async def _from_rows(self, place: _Place) -> AsyncGenerator[list[Event], None]:
+    async def _from_rows(self, place: Place) -> AsyncGenerator[list[Event], None]:
         """Events of rows, until the end, or until the response is generated here."""
-        with self._tails.watch(place.tenant_id, place.uuid) as tail:
-            while True:
+        with self._tails.watch(place.tenant_id, place.uuid, place.day) as tail:
+            follower = None
+            if place.show is not None:
+                show = _PassedOn(self, place, place.show)
+                follower = Follower(place, show, tail, self._lives)
+            while not place.is_through():
                 before = place.next_entry
                 is_promised = tail.is_beyond(before)
                 rows = tail.since(before) or await self._insist(place)
                 async with aclosing(self._fold(place, rows)) as batches:
                     async for batch in batches:
                         yield batch
-                if place.fold.is_finished:
-                    place.is_over = True
-                    return
                 if is_promised and place.next_entry == before:
                     place.is_gone = True
                     return
-                await tail.moved(place.next_entry)
+                if place.is_through():
+                    break
+                await (tail.moved(place.next_entry) if follower is None else follower.wait())
                 if self._lives.get(place.uuid) is not None:
                     return
+        place.is_over = True
 
-    async def _insist(self, place: _Place) -> list[LogRow]:
+    async def _insist(self, place: Place) -> list[LogRow]:
         while True:
             try:
                 return await self._read(place)
             except StoreUnavailable:
                 await asyncio.sleep(self._limits.retry_pause_s)
 
-    async def _read(self, place: _Place) -> list[LogRow]:
+    async def _read(self, place: Place) -> list[LogRow]:
         return await self._read_log(
             place.tenant_id,
             place.uuid,
@@ -293,7 +286,7 @@ class Feed:
         )
 
     async def _fold(
-        self, place: _Place, rows: Sequence[LogRow]
+        self, place: Place, rows: Sequence[LogRow]
     ) -> AsyncGenerator[list[Event], None]:
         """The events of rows, in lists that took a slice to make; who is shown them has them."""
         is_short = sum(len(row.entries) for row in rows) <= SHORT_BYTES
@@ -348,82 +341,12 @@ class _UntilClosed:
         return isinstance(error, TimeoutError) and self._wait.expired()
 
 
-class _Place:
-    """Where one stream stands: in the events (`after`), and in the rows (`next_entry`, `fold`)."""
-
-    def __init__(
-        self,
-        tenant_id: TenantId,
-        head: ResponseHead,
-        new_fold_for: NewFold,
-        after: int = -1,
-        show: Show | None = None,
-    ) -> None:
-        self.tenant_id = tenant_id
-        self.uuid = head.uuid
-        self._head = head
-        self._new_fold_for = new_fold_for
-        self.after = after
-        self.show = show
-        self.beginning: Sequence[LogRow] = ()
-        """The first rows, if they were read before, until they are folded."""
-        self.next_entry = 0
-        self.is_over = False
-        """Everything was shown."""
-        self.is_ended = False
-        """The terminal event was among it."""
-        self.is_gone = False
-        """The log does not have what its head promises: it was removed."""
-
-    @cached_property
-    def day(self) -> date:
-        """The partition of its rows."""
-        return day_of(datetime.fromtimestamp(self._head.created_at, UTC))
-
-    @cached_property
-    def fold(self) -> Fold:
-        """Of its rows: not made for what is only followed where it is generated."""
-        return self._new_fold_for(self._head)()
-
-    def forget_rows(self) -> None:
-        """Should they be needed again, they are read anew: few are, and a fold is large."""
-        self.next_entry = 0
-        self.__dict__.pop("fold", None)
-
-    def pass_by(self, events: Sequence[Event]) -> None:
-        """The stream has these now."""
-        if isinstance(events, Deltas):
-            self.after = events.last_number
-            return
-        self.after = events[-1].sequence_number
-        self.is_ended = events[-1].is_terminal
-
-    def unread(self, rows: Iterable[LogRow]) -> Iterator[Portion]:
-        """Their entries from `next_entry` on, as far as none is missing."""
-        for row in rows:
-            if row.first_entry > self.next_entry:
-                return
-            for portion in portions(row.entries, self.next_entry - row.first_entry):
-                self.next_entry += len(portion) if isinstance(portion, Singles) else 1
-                yield portion
-
-    def wanted(self, events: Sequence[Event]) -> Sequence[Event]:
-        """Those of some events, in order, that the stream has not had."""
-        if isinstance(events, Deltas) and events.sequence_number > self.after:
-            return events  # without making an event of any
-        if not events or events[-1].sequence_number <= self.after:
-            return []
-        if events[0].sequence_number > self.after:
-            return events
-        return [event for event in events if event.sequence_number > self.after]
-
-
 class _PassedOn:
     """`gateway.protocol.showing.ShowsDeltas`: what a stream has not had is shown, and noted."""
 
     __slots__ = ("_feed", "_place", "_show")
 
-    def __init__(self, feed: Feed, place: _Place, show: Show) -> None:
+    def __init__(self, feed: Feed, place: Place, show: Show) -> None:
         self._feed = feed
         self._place = place
         self._show = show
@@ -442,7 +365,7 @@ class _PassedOn:
         if show is None:
             return None
 
-        def show_delta(number: int, text: str) -> bool:
+        def show_delta(number: int, text: DeltaText) -> bool:
             if feed.is_closed or not show(number, text):
                 return False
             place.after = number

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.output.fold import Flowing
-    from gateway.protocol.showing import ShowDelta
+    from gateway.protocol.showing import DeltaText, ShowDelta
 
 
 Put = Callable[[int], bool]
@@ -50,9 +50,9 @@ class Flow:
         if number == self._end:
             return False
         try:
-            text = self._spell(token).decode()
+            text = self._spell(token)
             # What cannot be shown now is said again, as any event, and fails as that.
-            if not text or not self._show(number, text):
+            if not text[0] or not self._show(number, text):
                 return False
         except Exception:  # noqa: BLE001
             return False
@@ -67,11 +67,20 @@ class Flow:
 
 
 class HeldFlow:
-    """Ids of one open part that are shown once they are committed, and not yet folded."""
+    """Ids of one open part that are shown once they are committed, and not yet folded.
 
-    __slots__ = ("_end", "_number", "_put", "_spell", "first", "ids", "pattern", "show", "shown")
+    Before them come `folded` entries of the log.
+    """
 
-    def __init__(self, flowing: Flowing, put: Put, *, ids_max: int) -> None:
+    __slots__ = (
+        *("_end", "_number", "_put", "_spell", "_texts"),
+        *("first", "folded", "ids", "pattern", "show", "shown"),
+    )
+
+    def __init__(self, flowing: Flowing, put: Put, *, ids_max: int, folded: int) -> None:
+        self.folded = folded
+        self._texts: list[DeltaText] = []
+        """Of those that are not shown."""
         self.ids = array("I")
         self.first = self._number = flowing.number
         """Of the deltas."""
@@ -89,11 +98,10 @@ class HeldFlow:
         number = self._number
         if number == self._end:
             return False
-        try:
-            if not self._spell(token).decode() or not self._put(token):
-                return False
-        except UnicodeDecodeError:
+        text = self._spell(token)
+        if not text[0] or not self._put(token):
             return False
+        self._texts.append(text)
         self.ids.append(token)
         self._number = number + 1
         return True
@@ -101,14 +109,28 @@ class HeldFlow:
     def show_to(self, count: int, show: ShowDelta) -> bool:
         """Show the first so many; False if some of them cannot be shown now."""
         self.show = show
+        number = self.first + self.shown
         try:
-            for at in range(self.shown, count):
-                if not show(self.first + at, self._spell(self.ids[at]).decode()):
+            for text in self._taken(count):
+                if not show(number, text):
                     return False
-                self.shown = at + 1
+                number += 1
+                self.shown += 1
         except Exception:  # noqa: BLE001 - it fails again as an event
             return False
         return True
+
+    def pass_over(self, count: int) -> None:
+        """Nobody is shown the first so many."""
+        self._taken(count)
+        self.shown = count
+
+    def _taken(self, count: int) -> list[DeltaText]:
+        """The texts of those that are shown now. Nearly always it is all there are."""
+        new = count - self.shown
+        taken = self._texts[:new]
+        del self._texts[:new]
+        return taken
 
     def close(self) -> None:
         """Hear no more."""

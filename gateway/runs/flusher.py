@@ -1,9 +1,10 @@
 """How entries are committed: those of all runs of a tenant in one row, and now and then in place.
 
-A parcel goes into the log of its response by itself (`store.events`) when it is the first under its
-claim, when it is long, and when what the response has in flushes is to be settled: together with
-that. Any other is one of many in a flush (`store.flushes`), which costs the database a fraction of
-it. The log is the same either way, and so is the fence: see there.
+A parcel goes into the log of its response by itself (`store.events`) when it is the first under a
+claim of which this process does not know since when it holds, and when it is long: then together
+with what the response has in flushes. Any other is one of many in a flush (`store.flushes`), which
+costs the database a fraction of it. Between two flushes some responses are settled. The log is the
+same either way, and so is the fence: see there.
 """
 
 from __future__ import annotations
@@ -112,6 +113,19 @@ class Flusher:
         self._may_prune = False
         self._is_sure = True
 
+    def fence(self, tenant_id: TenantId) -> int | None:
+        """Under which fence this process writes for a tenant; None: it does not know."""
+        return self._fences.get(tenant_id)
+
+    def begins(self, claim: Right, day: date, next_entry: int, fence: int) -> None:
+        """A response was claimed after the fence of its tenant was this one.
+
+        If it still is, the claim is proven: a fence never comes back, and whoever takes the
+        response from this process moves it. Otherwise the first parcel proves it.
+        """
+        if self._fences.get(claim.tenant_id) == fence and claim.uuid not in self._tracks:
+            self._tracks[claim.uuid] = _Track(claim, day, next_entry)
+
     async def append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
         """As `store.events.append`."""
         async with self._lock:
@@ -120,6 +134,18 @@ class Flusher:
             committed = await self._append(parcels)
             self._is_sure = True
         return committed
+
+    async def settle(self) -> None:
+        """Move some of what has been in flushes for long. Raises `StoreError`."""
+        async with self._lock:
+            if not self._is_sure:
+                return
+            due = self._due()
+            if due:
+                self._is_sure = False
+                await self._write([self._tracks[uuid].parcel(None) for uuid in due])
+                self._is_sure = True
+            await self._prune()
 
     async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, Head]:
         """As `store.claims.heads`, of logs that are all in their places."""
@@ -155,6 +181,11 @@ class Flusher:
             track.is_ending = track.is_proven = False
             track.is_over = True
 
+    def ended(self, claim: Right) -> None:
+        """Its end is committed, with all that `whole` said."""
+        if self._track(claim) is not None:
+            del self._tracks[claim.uuid]
+
     def _track(self, claim: Right) -> _Track | None:
         track = self._tracks.get(claim.uuid)
         return track if track is not None and track.claim == claim else None
@@ -175,26 +206,30 @@ class Flusher:
         self._tracks = ending
 
     async def _append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
-        due = self._due()
         alone: list[Parcel] = []
         together: dict[TenantId, list[tuple[_Track, Parcel]]] = defaultdict(list)
+        tenant_id: TenantId | None = None
+        others: list[tuple[_Track, Parcel]] = []
+        find = self._tracks.get
         for parcel in parcels:
             claim = parcel.claim
-            track = self._tracks.get(claim.uuid)
+            track = find(claim.uuid)
             if track is None or not track.goes_on_with(claim, parcel.first_entry):
                 alone.append(parcel)
             elif not track.is_proven or len(parcel.entries) >= ALONE_BYTES_MIN:
                 alone.append(track.parcel(parcel))
             else:
-                together[claim.tenant_id].append((track, parcel))
+                # Nearly always all are of one tenant; to look it up is a part of what each costs.
+                if claim.tenant_id is not tenant_id:
+                    tenant_id = claim.tenant_id
+                    others = together[tenant_id]
+                others.append((track, parcel))
         await self._ensure_fences({parcel.claim.tenant_id for parcel in alone})
-        asked = {parcel.claim.uuid for parcel in alone}
-        alone += [self._tracks[uuid].parcel(None) for uuid in due - asked]
-        committed = asked & await self._write(alone)
+        committed = await self._write(alone)
         if together:
-            committed |= await self._flush(together)
-        await self._prune()
-        return frozenset(committed)
+            flushed = await self._flush(together)
+            committed = committed | flushed if committed else flushed
+        return committed
 
     def _due(self) -> set[UUID]:
         """Whose flushes are to be settled now."""
@@ -255,17 +290,17 @@ class Flusher:
                     refused.add(tenant_id)
                 else:
                     self._numbers[tenant_id] = number
+        committed: list[UUID] = []
         for tenant_id in together.keys() - refused:
+            number = self._numbers[tenant_id]
             for track, parcel in together[tenant_id]:
-                track.add(parcel, self._numbers[tenant_id])
-        committed = frozenset(
-            [one.claim.uuid for of in together.keys() - refused for _, one in together[of]]
-        )
+                track.add(parcel, number)
+                committed.append(parcel.claim.uuid)
         if not refused:
-            return committed
+            return frozenset(committed)
         await self._learn_fences(refused)
         again = [track.parcel(one) for of in refused for track, one in together[of]]
-        return committed | await self._write(again)
+        return await self._write(again) | frozenset(committed)
 
     async def _prune(self) -> None:
         """Remove flushes of which nothing is needed, once a round is over."""

@@ -100,8 +100,11 @@ class Hearing:
         if len(ids) == 1:
             self.ending = self._write(chunk)
         else:
-            with self._live.together():
+            self._live.gather()
+            try:
                 self.ending = self._write(chunk)
+            finally:
+                self._live.tell_gathered()
         return self.ending is None
 
     def _begin(self, chunk: TokenChunk) -> None:

@@ -142,7 +142,7 @@ class DurableJournal:
             except BaseException:
                 self.live.refold()
                 raise
-            self.channel.close()
+            self.channel.end()
         return events
 
 

@@ -13,7 +13,7 @@ all the same, because the run decides by the fold what comes next.
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
@@ -26,7 +26,7 @@ from gateway.runs.readers import Reader, Withheld
 from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from gateway.generation import HearText
     from gateway.log import Entry
@@ -81,6 +81,7 @@ class LiveLog:
         self._readers: set[Reader] = set()
         self._defect: Exception | None = None
         self._is_produced = False
+        self._is_unreleased = False
         self._fold = new_fold()
         self._flow: Flow | HeldFlow | None = None
         self.failure: Exception | None = None
@@ -164,10 +165,10 @@ class LiveLog:
             self._withheld.put(events)
             return
         self._shown += 1
-        if not self._is_produced and isinstance(entry, Tokens):
-            self._produce()
         if events:
             self._tell(events)
+        if not self._is_produced and isinstance(entry, Tokens):
+            self._produce()
 
     def flow(self, ids_max: int, put: Put | None = None) -> HearText | None:
         """A shorter way for the next ids (`gateway.runs.flow`), at most so many; None where there
@@ -183,7 +184,7 @@ class LiveLog:
                 return None
             self._flow = Flow(flowing, show, ids_max=ids_max, now=self._shown_at)
         elif put is not None:
-            self._flow = HeldFlow(flowing, put, ids_max=ids_max)
+            self._flow = HeldFlow(flowing, put, ids_max=ids_max, folded=len(self._entries))
         return None if self._flow is None else self._flow.hear
 
     def land(self) -> None:
@@ -208,44 +209,45 @@ class LiveLog:
         if isinstance(flow, Flow):
             self._shown_at = flow.heard_at
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """What is shown meanwhile is shown at the end: readers get it in one piece."""
+    def gather(self) -> None:
+        """What is shown from here on is shown by `tell_gathered`: readers get it in one piece."""
         self.land()
-        gathered: list[Event] = []
-        self._gathered = gathered
-        try:
-            yield
-        finally:
-            self._gathered = None
-            if gathered:
-                self._tell(gathered)
+        self._gathered = []
+
+    def tell_gathered(self) -> None:
+        """Show what was gathered."""
+        gathered, self._gathered = self._gathered, None
+        if gathered:
+            self._tell(gathered)
+        if self._is_unreleased:
+            self._release()
 
     def show(self, count: int) -> None:
         """The first `count` entries are committed: readers get those they have not seen."""
         if self.handed_over or count <= self._shown:
             return
-        if isinstance(self._flow, HeldFlow):
-            folded = len(self._entries)
-            self._show_folded(min(count, folded))
-            if count > folded:
-                self._show_flow(self._flow, count)
-        self._show_folded(count)
+        flow = self._flow
+        if isinstance(flow, HeldFlow):
+            if self._shown < flow.folded:
+                self._show_folded(min(count, flow.folded))
+            if count > flow.folded:
+                self._show_flow(flow, count)
+        if count > self._shown:
+            self._show_folded(count)
 
     def _show_folded(self, count: int) -> None:
-        if count > self._shown:
-            self._reveal(count, self._withheld.take(count - self._shown))
+        """More than are shown."""
+        self._reveal(count, self._withheld.take(count - self._shown))
 
     def _show_flow(self, flow: HeldFlow, count: int) -> None:
         """Where that is not simple, nothing flows any more."""
-        folded = len(self._entries)
         is_shown = True
         if self._readers:
             show = flow.show or self._delta_show(flow.pattern, flow.first)
-            is_shown = show is not None and flow.show_to(count - folded, show)
+            is_shown = show is not None and flow.show_to(count - flow.folded, show)
         else:
-            flow.shown = count - folded
-        self._shown = folded + flow.shown
+            flow.pass_over(count - flow.folded)
+        self._shown = flow.folded + flow.shown
         self._shown_at = self._clock()
         if not is_shown:
             self.land()
@@ -293,19 +295,24 @@ class LiveLog:
             self._fold.replay(portion, ALL_KNOWN)
         return self._fold
 
-    def play(self, show: Show, after: int = -1) -> Coroutine[object, object, None]:
+    def play(
+        self, show: Show, after: int = -1, *, grace_s: float = 0.0
+    ) -> Coroutine[object, object, None]:
         """Show a reader the events above `after`: those that were, then those to come.
 
-        `show` is called where they are made, as long as it has nothing to wait for. Returns after
-        the terminal event, or without one when the log is handed over. Raises what `give_up` was
-        given, and what `show` and what it returns do.
+        `show` is called where they are made, as long as it has nothing to wait for. It is not
+        called before anything is `produced`, or for `grace_s` at most: until then a failure is
+        raised. Returns after the terminal event, or without one when the log is handed over. Raises
+        what `give_up` was given, and what `show` and what it returns do.
         """
-        return self._play(Reader(after, self._reader_events_max, show), show)
+        return self._play(Reader(after, self._reader_events_max, show), show, grace_s)
 
-    async def _play(self, reader: Reader, show: Show) -> None:
+    async def _play(self, reader: Reader, show: Show, grace_s: float) -> None:
         """Where it waits, the reader has all there is."""
         self._admit(reader)
         try:
+            if grace_s and not self._is_produced:
+                await self._hold_back(reader, grace_s)
             while not self._is_over_for(reader):
                 if reader.lags:
                     await play_batches(self._replay(reader), show)
@@ -315,6 +322,13 @@ class LiveLog:
                     await rest
         finally:
             self._dismiss(reader)
+
+    async def _hold_back(self, reader: Reader, grace_s: float) -> None:
+        """Until there is something that is worth a status. Raises why there will be nothing."""
+        if not self.closed.is_set() and not await reader.hold(grace_s):
+            return
+        if self.closed.is_set() and self.failure is not None and not self.handed_over:
+            raise self.failure
 
     async def follow(self, after: int = -1) -> AsyncGenerator[list[Event], None]:
         """The same events for a reader that asks for them: yields non-empty lists."""
@@ -379,16 +393,24 @@ class LiveLog:
     def _reveal(self, count: int, events: list[Event] | None) -> None:
         """Entries below number `count` are visible from now on; `events`, if known, are new."""
         before, self._shown = self._shown, count
+        if events is None or events:
+            self._tell(events)
         if not self._is_produced:
             shown = self._entries.between(before, count)
             if any(isinstance(entry, Tokens) for entry in shown):
                 self._produce()
-        if events is None or events:
-            self._tell(events)
 
     def _produce(self) -> None:
         self._is_produced = True  # asked for at every entry, where `is_set` would be a call
         self.produced.set()
+        self._is_unreleased = self._gathered is not None
+        if not self._is_unreleased:
+            self._release()
+
+    def _release(self) -> None:
+        self._is_unreleased = False
+        for reader in self._readers:
+            reader.release()
 
     def _tell(self, events: list[Event] | None) -> None:
         if self._gathered is not None and events is not None:

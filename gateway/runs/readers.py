@@ -18,17 +18,22 @@ class Reader:
     """One who follows: shown events where they are made (`show`), or given them from a queue.
 
     `after` is the number of the last event it has, or is about to get. While it lags the queue is
-    empty, and the log is folded again instead.
+    empty, and the log is folded again instead. While it `holds` it is shown nothing.
     """
 
-    __slots__ = ("_events_max", "_failure", "_rest", "_show", "_waiter", "after", "events", "lags")
+    __slots__ = (
+        *("_events_max", "_failure", "_rest", "_show", "_timer", "_waiter"),
+        *("after", "events", "holds", "lags"),
+    )
 
     def __init__(self, after: int, events_max: int, show: Show | None) -> None:
         self.after = after
         self.events: list[Event] = []
         self.lags = False
+        self.holds = False
         self._events_max = events_max
         self._show = show
+        self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._rest: Awaitable[None] | None = None
         self._failure: Exception | None = None
@@ -38,14 +43,15 @@ class Reader:
         waiter, show = self._waiter, self._show
         if events is None:
             self._lag()
-        elif show is not None and waiter is not None and not waiter.done():
+        elif show is not None and waiter is not None and not (waiter.done() or self.holds):
             if self._show_now(events, show):
                 return
         elif not self.lags:
             self.events += events
             if len(self.events) > self._events_max:
                 self._lag()
-        self.wake()
+        if not self.holds:
+            self.wake()
 
     @property
     def waits(self) -> bool:
@@ -58,6 +64,36 @@ class Reader:
         if first <= self.after or not (self.waits and isinstance(show, ShowsDeltas)):
             return None
         return show.deltas(pattern)
+
+    async def hold(self, within_s: float) -> bool:
+        """What `wait` does, but be shown nothing before `release`, or for so long at most.
+
+        Whether it was not released.
+        """
+        self.holds = True
+        self._timer = asyncio.get_running_loop().call_later(within_s, self.wake)
+        try:
+            await self.wait()
+        finally:
+            is_held = self._let_go()
+        return is_held
+
+    def release(self) -> None:
+        """Show what is queued, and from here on all, at once."""
+        if self._let_go() and (self.lags or not self._show_first()):
+            self.wake()
+
+    def _let_go(self) -> bool:
+        """Whether it was held until now."""
+        is_held, self.holds = self.holds, False
+        if is_held and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return is_held
+
+    def _show_first(self) -> bool:
+        events, self.events = self.events, []
+        return self._show is not None and (not events or self._show_now(events, self._show))
 
     def wake(self) -> None:
         """There is something to do for the task that follows."""

@@ -73,6 +73,8 @@ FAILURES: Final = {
 }
 """With which code a response fails that is repaired in vain, by the rule of the last repair."""
 
+HEADER_IDS: Final = 5
+"""So many ids are a header of a channel, at most, that names nobody."""
 PERIOD_IDS_MAX: Final = 8
 """How many ids may repeat each other over and over to be taken for a loop."""
 LOOK_IDS: Final = 64
@@ -146,13 +148,12 @@ class Course:
         self._vocabulary = vocabulary
         self._reasoning_budget = reasoning_budget
         is_narrowed = not rules.open_calls or rules.allowed != rules.tools.keys()
-        self.has_checks = rules.answer is not None or any(
-            tool.is_checked for tool in rules.tools.values()
-        )
+        self.has_checks = rules.answer is not None or rules.checks_calls
         """Some bodies are checked before they are done."""
         self._may_stray = self.has_checks or rules.calls != "auto" or rules.one_call or is_narrowed
 
         self._is_free = not self._may_stray and not rules.stop and reasoning_budget is None
+        self._joins_header = self._is_free and policy.header_tokens_max >= HEADER_IDS
         self._loop_ids_min = (
             policy.repeated_tokens_max + PERIOD_IDS_MAX
             if policy.repeated_tokens_max
@@ -183,14 +184,16 @@ class Course:
         """How many of the next ids may be written before the turn is looked at; 0: no more may be
         thought.
 
-        A marker stands alone, so that what is decided does not depend on the cut into chunks.
+        A marker stands alone, so that what is decided does not depend on the cut into chunks. Where
+        nothing is demanded that goes for the first header of a turn as a whole.
         """
         if len(ids) == 1 and self._reasoning_budget is None:
             return 1
+        said = _said(fold)
         count = len(ids)
         if max(ids) >= FIRST_SPECIAL:
-            count = _text_at_front(ids) or 1
-        said = _said(fold)
+            is_first = self._joins_header and not _position(fold)
+            count = _text_at_front(ids) or (is_first and _header_at_front(ids)) or 1
         if 0 < self._policy.repeated_tokens_max <= len(said) + count:
             count = min(count, LOOK_IDS - len(said) % LOOK_IDS)
         if self._reasoning_budget is not None:
@@ -424,6 +427,14 @@ def _text_at_front(ids: Sequence[int]) -> int:
     while ids[at] < FIRST_SPECIAL:
         at += 1
     return at
+
+
+def _header_at_front(ids: Sequence[int]) -> int:
+    """How many ids are a header that begins with a channel; 0 if none is at the front."""
+    if ids[0] != CHANNEL or MESSAGE not in ids[:HEADER_IDS]:
+        return 0
+    end = ids.index(MESSAGE)
+    return end + 1 if max(ids[1:end], default=0) < FIRST_SPECIAL else 0
 
 
 def _said(fold: Fold) -> Sequence[int]:

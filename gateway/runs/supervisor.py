@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import ClaimLost, RateLimited, StoreError
-from gateway.runs import outcome
+from gateway.runs import eager, outcome
 from gateway.store.notifications import Notice
 from gateway.telemetry import EventLog
 from gateway.values import value
@@ -115,8 +115,11 @@ class Supervisor:
         durable: Durable | None = None,
         over: Callable[[], None] | None = None,
     ) -> None:
-        """Run to the end, whatever becomes of the caller; then call `over`."""
-        task = asyncio.create_task(run())
+        """Run to the end, whatever becomes of the caller; then call `over`.
+
+        The run has come to where it waits for something when this returns.
+        """
+        task = eager.start(run())
         self._running[task] = running = _Running(run, durable)
         self._claimed += running.is_claimed
         task.add_done_callback(self._forget)

@@ -1,7 +1,8 @@
 """How far the logs have come that are followed here and may be written elsewhere.
 
 One poll for all of them, however many streams follow them, and none while nothing is followed.
-Being told (`heard`) only makes it sooner.
+Being told (`heard`) only makes it sooner. What a look brings of the logs themselves is shown to
+their readers in the same pass.
 """
 
 from __future__ import annotations
@@ -10,25 +11,24 @@ import asyncio
 import math
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.errors import StoreError
 from gateway.runs.moment import Moment
 from gateway.runs.notifier import FOLLOWED_S
-from gateway.store.claims import Head
-from gateway.store.tables import TERMINAL
+from gateway.store.followed import UNKNOWN, Watched
+from gateway.store.schema import TERMINAL
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from datetime import date
     from uuid import UUID
 
+    from gateway.store.claims import Head
     from gateway.store.events import LogRow
-    from gateway.store.followed import Look, Seen
+    from gateway.store.followed import Look, Part, Seen
     from gateway.tenancy import TenantId
-
-    LookAt = Callable[[Collection[tuple[TenantId, UUID]], Seen], Awaitable[Look]]
 
 LOOK_PAUSE_S: Final = 0.005
 """A process commits sixty times a second at most: one look is enough for each, and for several."""
@@ -36,21 +36,66 @@ FOLLOW_INTERVAL_S: Final = FOLLOWED_S / 3
 """Whoever writes the watched logs is asked so often to go on telling of them."""
 PARTS_MAX: Final = 128
 """Parts of one log that are kept for those who follow it: of a second or two."""
+SHOWN_AT_ONCE: Final = 64
+"""Parts; then the event loop has its turn."""
 
 _log = EventLog("gateway.runs")
 
 
-class Tail:
-    """The end of one log, as last seen. `head` None: the response is unknown, or was deleted."""
+class LookAt(Protocol):
+    """`store.followed.look` of a database."""
 
-    def __init__(self, tenant_id: TenantId) -> None:
+    async def __call__(
+        self, asked: Sequence[Watched], seen: Seen, wanted: Collection[bytes], /
+    ) -> Look:
+        """Raises `StoreUnavailable`."""
+
+
+class Hears(Protocol):
+    """Who is shown what a tail brings."""
+
+    def hear(self, part: LogRow) -> bool:
+        """It came next. Whether it is done with it."""
+
+    def notice(self) -> None:
+        """The tail has moved, and this is all that is known."""
+
+
+class Tail:
+    """The end of one log, as last seen. `entries` are those it has, -1 until it was seen."""
+
+    __slots__ = (
+        *(
+            "_changed",
+            "_has_moved",
+            "_parts",
+            "day",
+            "entries",
+            "epoch",
+            "follow_at",
+            "followers",
+            "is_over",
+        ),
+        *("key", "owner", "tenant_id", "uuid", "watchers"),
+    )
+
+    def __init__(self, tenant_id: TenantId, uuid: UUID, day: date) -> None:
         self.tenant_id = tenant_id
+        self.uuid = uuid
+        self.key = uuid.bytes
+        self.day = day
         self.watchers = 0
-        self.head: Head | None = None
+        self.followers: list[Hears] = []
+        """Those of the watchers who have all of it, and wait for more."""
+        self.epoch = self.entries = -1
+        self._has_moved = False
+        self.owner: str | None = None
+        """Who writes it, if anybody does."""
+        self.is_over = False
+        """It has ended, or the response is unknown: there will not be more of it."""
         self.follow_at = math.inf
         """When to ask again whoever writes it to tell of it."""
-        self._is_seen = False
-        self._changed = Moment()
+        self._changed: Moment | None = None
         self._parts: deque[LogRow] = deque(maxlen=PARTS_MAX)
 
     def since(self, entry: int) -> list[LogRow]:
@@ -60,33 +105,58 @@ class Tail:
 
     def is_beyond(self, entries: int) -> bool:
         """Has the log been seen to have more entries than so many, or to be at its end?"""
-        if not self._is_seen:
-            return False
-        head = self.head
-        return head is None or head.next_entry > entries or head.status in TERMINAL
+        return self.is_over or self.entries > entries
 
     async def moved(self, beyond: int) -> None:
         """Wait until the log has more than `beyond` entries, or will never have."""
         while not self.is_beyond(beyond):
+            if self._changed is None:
+                self._changed = Moment()
             await self._changed.wait()
 
-    def add(self, epoch: int, part: LogRow) -> None:
-        """A flush has brought this, under an epoch."""
-        head, end = self.head, part.first_entry + part.count
-        if head is None or (epoch, end) > (head.epoch, head.next_entry):
-            self._parts.append(part)
-            self.show(Head(epoch, end, "in_progress"))
+    def watched(self, *, is_due: bool) -> Watched:
+        """How to ask for more of it. Of one that has moved since it was due no head is needed:
+        whoever moved it still writes it.
+        """
+        is_still = is_due and not self._has_moved
+        self._has_moved = self._has_moved and not is_due
+        entries = UNKNOWN if self.entries < 0 else self.entries
+        return Watched(self.tenant_id, self.uuid, self.key, self.day, entries, self.owner, is_still)
 
-    def show(self, head: Head | None) -> None:
-        """Let everybody who waits look at this. A log does not become shorter."""
-        before = self.head
-        if head is not None and before is not None:
-            head = replace(head, next_entry=max(head.next_entry, before.next_entry))
-        if self._is_seen and head == before:
+    def add(self, epoch: int, part: LogRow) -> None:
+        """The log has this, written under an epoch. Shown to who waits, kept for who does not."""
+        end = part.first_entry + part.count
+        if (epoch, end) <= (self.epoch, self.entries):
             return
-        self.head, self._is_seen = head, True
-        self._changed.set()
-        self._changed = Moment()
+        self._has_moved = True
+        self.epoch = epoch
+        self.entries = max(end, self.entries)
+        is_had = len(self.followers) == self.watchers
+        for follower in self.followers:
+            is_had = follower.hear(part) and is_had
+        if not is_had:
+            self._parts.append(part)
+        elif self._parts:
+            self._parts.clear()
+        self._has_changed()
+
+    def show(self, head: Head | None, owner: str | None) -> None:
+        """Let everybody who waits look at this. A log does not become shorter."""
+        self.owner = owner
+        before = (self.entries, self.is_over)
+        if head is not None:
+            self.epoch = head.epoch
+            self.entries = max(head.next_entry, self.entries)
+        self.is_over = head is None or head.status in TERMINAL
+        if before != (self.entries, self.is_over):
+            for follower in self.followers:
+                follower.notice()
+            self._has_changed()
+
+    def _has_changed(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
 
 
 class Tails:
@@ -104,26 +174,25 @@ class Tails:
         pause_s: float = LOOK_PAUSE_S,
         follow: Callable[[tuple[UUID, ...]], None] = lambda _: None,
     ) -> None:
-        """`look` is `store.followed.look` of a database.
-
-        `follow` asks other processes to tell of these logs, for `notifier.FOLLOWED_S`.
-        """
+        """`follow` asks other processes to tell of these logs, for `notifier.FOLLOWED_S`."""
         self._look_at = look
         self._seen: Seen = {}
         self._follow = follow
         self._interval_s = interval_s
         self._pause_s = pause_s
         self._tails: dict[UUID, Tail] = {}
+        self._by_key: dict[bytes, Tail] = {}
         self._heard: set[UUID] = set()
         self._is_watched = asyncio.Event()
         self._wake = asyncio.Event()
 
     @contextmanager
-    def watch(self, tenant_id: TenantId, uuid: UUID) -> Iterator[Tail]:
-        """Keep an eye on a log, from now on until this is left."""
+    def watch(self, tenant_id: TenantId, uuid: UUID, day: date) -> Iterator[Tail]:
+        """Keep an eye on a log, from now on until this is left. `day` is that of its rows."""
         tail = self._tails.get(uuid)
         if tail is None:
-            tail = self._tails[uuid] = Tail(tenant_id)
+            tail = self._tails[uuid] = Tail(tenant_id, uuid, day)
+            self._by_key[tail.key] = tail
         tail.watchers += 1
         self._is_watched.set()
         self.heard([uuid])
@@ -132,7 +201,7 @@ class Tails:
         finally:
             tail.watchers -= 1
             if not tail.watchers:
-                del self._tails[uuid]
+                del self._tails[uuid], self._by_key[tail.key]
             if not self._tails:
                 self._is_watched.clear()
                 self._seen.clear()
@@ -165,7 +234,7 @@ class Tails:
                 due = now + self._interval_s
                 self._go_on_following(now)
             try:
-                await self._look(chosen)
+                await self._look(chosen, is_due=is_due)
                 is_reported = False
             except StoreError as error:
                 if not is_reported:
@@ -198,22 +267,27 @@ class Tails:
         self._wake.clear()
         return False
 
-    async def _look(self, uuids: set[UUID]) -> None:
+    async def _look(self, uuids: set[UUID], *, is_due: bool) -> None:
         asked = {uuid: self._tails[uuid] for uuid in uuids & self._tails.keys()}
         if not asked:
             return
         found = await self._look_at(
-            [(tail.tenant_id, uuid) for uuid, tail in asked.items()], self._seen
+            [tail.watched(is_due=is_due) for tail in asked.values()], self._seen, self._by_key
         )
-        for uuid, tail in asked.items():
-            tail.show(found.heads.get(uuid))
-        if len(asked) == len(self._tails):
+        await self._bring(found.parts)
+        for uuid, one in found.heads.items():
+            asked[uuid].show(one, found.owners.get(uuid))
+        if is_due:
             # Processes come and go, and somebody always follows something.
-            for writer in self._seen.keys() - set(found.writers):
+            writers = {(tail.tenant_id, tail.owner) for tail in self._tails.values()}
+            for writer in self._seen.keys() - writers:
                 del self._seen[writer]
-        if found.parts:
-            # All of them, because what is seen now is not read again.
-            watched = {uuid.bytes: tail for uuid, tail in self._tails.items()}
-            for uuid_bytes, epoch, part in found.parts:
-                if (one := watched.get(uuid_bytes)) is not None:
-                    one.add(epoch, part)
+
+    async def _bring(self, parts: Iterable[Part]) -> None:
+        """All of them, because what is seen now is not read again."""
+        for number, (key, epoch, part) in enumerate(parts, 1):
+            tail = self._by_key.get(key)
+            if tail is not None:
+                tail.add(epoch, part)
+            if number % SHOWN_AT_ONCE == 0:
+                await asyncio.sleep(0)

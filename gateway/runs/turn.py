@@ -24,7 +24,13 @@ from gateway.errors import (
 )
 from gateway.generation import FinishReason, TokenRequest
 from gateway.harmony.framing import thread_ids
-from gateway.harmony.grammar import GrammarOptions, binds, languages_of, turn_constraint
+from gateway.harmony.grammar import (
+    GrammarOptions,
+    are_translated,
+    binds,
+    languages_of,
+    turn_constraint,
+)
 from gateway.harmony.vocabulary import STOP_IDS
 from gateway.log import Hold, Hop, Repair, TurnEnded, TurnStarted
 from gateway.runs.failover import Failover
@@ -42,13 +48,12 @@ from gateway.runs.steering import (
 from gateway.upstreams.problems import GrammarFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from gateway.constraint import Constraint, Node
+    from gateway.constraint import Constraint
     from gateway.generation import Listener, Sampling, TokenChunk
     from gateway.harmony.vocabulary import Vocabulary
     from gateway.output.fold import Turn
-    from gateway.protocol.rules import TextGrammar
     from gateway.runs.failover import HopPolicy
     from gateway.runs.inspection import Threads
     from gateway.runs.journal import Pen
@@ -138,7 +143,6 @@ class Relay:
         self._is_resent = False
         self._upstream = ""
         self._cached_tokens = 0
-        self._languages: Mapping[TextGrammar, Node] = {}
         self._start: TurnStarted | None = None
         self._may_bind = binds(specification.rules) or specification.reasoning_budget is not None
 
@@ -147,9 +151,9 @@ class Relay:
 
         Raises `UpstreamError`, `ClaimLost`, and `Unruly` for a model that will not obey.
         """
-        if any(tool.grammar is not None for tool in self._spec.rules.tools.values()):
+        if not are_translated(self._spec.rules):
             translate = partial(languages_of, self._spec.rules)
-            self._languages = await self._engine.threads.run_accepted(translate)
+            await self._engine.threads.run_accepted(translate)
         if self._fold.turns:
             self._take_over()
             await self._go_on()
@@ -423,7 +427,6 @@ class Relay:
         options = GrammarOptions(
             refusals=self._course.refusals,
             reasoning=self._course.may_think(self._fold),
-            languages=self._languages,
         )
         message = [*turn.prefill, *turn.said][place.start :]
         if len(self._spec.rules.tools) <= INLINE_TOOLS:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from gateway import ids
-from gateway.errors import ClaimLost, StoreUnavailable
+from gateway.errors import ClaimLost, StoreError, StoreUnavailable
 from gateway.runs.moment import Signal
 from gateway.runs.outbox import Fate, Outbox
 from gateway.telemetry import EventLog
@@ -49,6 +49,14 @@ if TYPE_CHECKING:
         def goes_on(self, claim: Claim, /) -> None: ...
 
         def over(self, claim: Claim, /) -> None: ...
+
+        def ended(self, claim: Claim, /) -> None: ...
+
+        def fence(self, tenant_id: TenantId, /) -> int | None: ...
+
+        def begins(self, claim: Claim, day: date, next_entry: int, fence: int, /) -> None: ...
+
+        async def settle(self) -> None: ...
 
     Append = Callable[[Sequence[Parcel]], Awaitable[frozenset[UUID]]]
     Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, Head]]]
@@ -115,9 +123,12 @@ class Channel:
 
     def append_id(self, token: int) -> bool:
         """Hand over an entry of one id; False, and it was not, where it is full or not open."""
-        if not self.is_open or self._writer.is_behind(self.outbox.pending_bytes):
+        writer, outbox = self._writer, self.outbox
+        if not self.is_open or writer.is_behind(outbox.pending_bytes):
             return False
-        self._writer.accept(self, self.outbox.put_id(token))
+        writer.pending_bytes += outbox.put_id(token)
+        if not self.is_queued:
+            writer.enqueue(self)
         return True
 
     async def room(self) -> None:
@@ -160,6 +171,10 @@ class Channel:
     def close(self) -> None:
         """Forget what is not under way yet. Safe to call twice, and after the claim was lost."""
         self._writer.forget(self)
+
+    def end(self) -> None:
+        """The same, while `ending`, once the end is committed: nothing of the log is left over."""
+        self._writer.forget(self, has_ended=True)
 
     def _check(self) -> None:
         if not self.is_open:
@@ -221,14 +236,35 @@ class LogWriter:
         self._channels[claim.uuid] = channel
         return channel
 
+    def fence(self, tenant_id: TenantId) -> int | None:
+        """Under which fence this process writes for a tenant; None: not known yet."""
+        return None if self._ends is None else self._ends.fence(tenant_id)
+
+    def begins(self, claim: Claim, day: date, next_entry: int, *, fence: int | None) -> None:
+        """A response was claimed, and before that `self.fence` was this one.
+
+        So the claim has to be proven by nothing else; to be called before it is `open`ed.
+        """
+        if fence is not None and self._ends is not None:
+            self._ends.begins(claim, day, next_entry, fence)
+
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
             await self._work.wait()
             await self._keep_distance()
             await self._deliver(self._next_batch())
+            if self._ends is not None:
+                await self._settle(self._ends)
             self._relieve()
             self._metrics.log_pending(self.pending_bytes)
+
+    async def _settle(self, ends: Ends) -> None:
+        """Between two flushes: nobody waits for it."""
+        try:
+            await ends.settle()
+        except StoreError as error:
+            self._metrics.store_failed(type(error).__name__)
 
     async def _keep_distance(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -240,27 +276,29 @@ class LogWriter:
     def accept(self, channel: Channel, added_bytes: int) -> None:
         """A channel has `added_bytes` more that wait."""
         self.pending_bytes += added_bytes
-        self._enqueue(channel)
+        self.enqueue(channel)
 
     def resume(self, channel: Channel) -> None:
         """What waits in a channel is to be written after all, if there is anything."""
         if channel.is_open and self._ends is not None:
             self._ends.goes_on(channel.claim)
         if channel.is_open and channel.outbox.has_waiting:
-            self._enqueue(channel)
+            self.enqueue(channel)
 
-    def _enqueue(self, channel: Channel) -> None:
+    def enqueue(self, channel: Channel) -> None:
+        """Something waits in a channel."""
         if not channel.is_queued:
             channel.is_queued = True
+            if not self._queue:
+                self._work.set()
             self._queue.append(channel)
-            self._work.set()
 
-    def forget(self, channel: Channel) -> None:
+    def forget(self, channel: Channel, *, has_ended: bool = False) -> None:
         """Nothing more of a channel is written, but for what is under way."""
         if channel.is_open:
             channel.is_open = False
             if self._ends is not None:
-                self._ends.over(channel.claim)
+                (self._ends.ended if has_ended else self._ends.over)(channel.claim)
             del self._channels[channel.claim.uuid]
             self.pending_bytes -= channel.outbox.pending_bytes
             channel.moved.set()
@@ -335,8 +373,9 @@ class LogWriter:
         size_bytes = sum(len(parcel.entries) for parcel in parcels)
         self._metrics.log_flushed(len(uuids), size_bytes, loop.time() - began)
         self._is_away = False
+        are_all = len(uuids) == len(batch)
         for channel in batch:
-            if channel.claim.uuid in uuids:
+            if are_all or channel.claim.uuid in uuids:
                 self._commit(channel)
             else:
                 channel.outbox.refused()

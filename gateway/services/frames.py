@@ -1,46 +1,59 @@
 """What follows from a request but for its texts, its context and its time.
 
 Requests that are alike (`protocol.alike`) have the same of it, which is most of what making a
-specification of a short one takes: so it is kept for them. Nothing in it is from a user.
+specification of a short one takes: so it is kept for them.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.checking import Checker
-from gateway.protocol.alike import common_of, is_like
+import orjson
+
+from gateway.keeping import Kept
+from gateway.protocol.alike import KIND_BYTES_MIN, KINDS_BYTES_MAX, OWN, is_like
 from gateway.protocol.callables import declared, named
 from gateway.protocol.echo import echo
-from gateway.protocol.items import Message
-from gateway.protocol.responses import ResponseHead, spelled_echo, with_instructions
+from gateway.protocol.responses import (
+    ECHO_FIELDS,
+    ResponseHead,
+    echo_template,
+    spelled_echo,
+)
 from gateway.protocol.rules import rules_of
 from gateway.services import terms
 from gateway.values import value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Literal
     from uuid import UUID
 
+    from gateway.checking import Checker
     from gateway.generation import Sampling
-    from gateway.protocol.create import CreateResponse
+    from gateway.protocol.create import CreateResponse, Kind
     from gateway.protocol.rules import OutputRules
     from gateway.protocol.tools import FunctionTool
     from gateway.sealing import Binding
     from gateway.services.models import Model
     from gateway.tenancy import TenantPolicy
 
-_MESSAGES: Final = {Message}
-FRAMES_MAX: Final = 512
-"""As many as there are kinds of requests, twice: tenants may have policies of their own."""
+GRAMMAR_WEIGHT: Final = 10
+"""A grammar, compiled, takes so many times as much memory as all else that is as long."""
+
+_OWN: Final = tuple(name for name in ECHO_FIELDS if name in OWN)
+_own = itemgetter(*_OWN)
+_own_of_most: Final = _own({name: {} if name == "metadata" else None for name in _OWN})
 
 
 @value
 class Frame:
     """`request` is one of those it is for, and `echo` what its response repeats of it, but for
-    instructions; `spelled` is the JSON of that.
+    what each has for itself (`protocol.alike.OWN`). `spelled` is the JSON of that, `template` with
+    a place for each of these; both are empty in the frame of one request alone. `json_bytes` is
+    about how much of the JSON of each request it stands for.
 
     The rest is as in a run's specification and in `RenderOptions`. `sampling` is None where how
     much may be said depends on the prompt alone, `checker` where it is not the same for all.
@@ -48,7 +61,6 @@ class Frame:
 
     request: CreateResponse
     echo: dict[str, Any]
-    spelled: bytes
     rules: OutputRules
     tools: tuple[FunctionTool, ...]
     tool_paths: tuple[str, ...]
@@ -57,42 +69,82 @@ class Frame:
     is_sealed: bool
     sampling: Sampling | None = None
     checker: Checker | None = None
+    spelled: bytes = b""
+    template: bytes = b""
+    json_bytes: int = 0
 
     def head(
-        self, uuid: UUID, created_at: int, instructions: str | None, binding: Binding | None
+        self, uuid: UUID, created_at: int, request: CreateResponse, binding: Binding | None
     ) -> ResponseHead:
-        """The head of a response to such a request that has these instructions."""
+        """The head of a response to such a request."""
+        own = _own(request.__dict__)
+        if own == _own_of_most:
+            # Nobody changes an echo, so those who have nothing for themselves share one.
+            repeated, spelled = self.echo, self.spelled
+        else:
+            repeated = {**self.echo, **dict(zip(_OWN, own, strict=True))}
+            spelled = self.template and self.template % tuple(map(orjson.dumps, own))
         return ResponseHead(
             uuid,
             created_at,
-            self.request.background,
-            # Nobody changes an echo, so those who gave none can have the same one.
-            self.echo if instructions is None else {**self.echo, "instructions": instructions},
+            request.background,
+            repeated,
             binding,
-            spelled=with_instructions(self.spelled, instructions),
+            spelled=spelled or spelled_echo(repeated),
         )
 
 
 class Frames:
     """Frames of requests. Shared by threads."""
 
-    def __init__(self) -> None:
-        self._kept = lru_cache(FRAMES_MAX)(_frame_of_kind)
+    def __init__(self, *, bytes_max: int = KINDS_BYTES_MAX) -> None:
+        """`bytes_max` bounds the sizes of all kinds together that frames are kept for."""
+        self._kept: Kept[tuple[Kind, Model, TenantPolicy], Frame] = Kept(size_max=bytes_max)
 
     def kept(self, request: CreateResponse, model: Model, policy: TenantPolicy) -> Frame | None:
-        """The frame of requests like this; None for a request that is to be read by itself.
-
-        Such a request is a few messages without ids, without tools and without a schema, and it
-        continues nothing.
-        """
-        if not request.kind or {*map(type, request.input)} != _MESSAGES:
+        """The frame of requests like this, if there is one."""
+        if request.kind is None:
             return None
-        frame = self._kept(request.kind, model, policy)
-        return frame if is_like(request, frame.request) else None
+        frame = self._kept.get((request.kind, model, policy))
+        return frame if frame is not None and is_like(request, frame.request) else None
+
+    def made(
+        self,
+        request: CreateResponse,
+        model: Model,
+        policy: TenantPolicy,
+        check: Callable[[OutputRules], Checker],
+    ) -> Frame:
+        """A frame for the request, which is kept for those like it.
+
+        `check` makes the checker of these rules. Raises what that does.
+        """
+        frame = frame_of(request, model, policy)
+        checker = check(frame.rules)
+        kind = request.kind
+        if kind is None or not is_like(request, kind.common):
+            return replace(frame, checker=checker)
+        frame = replace(
+            frame,
+            request=kind.common,
+            # What it takes of memory cannot be told from the length of the kind.
+            checker=None if checker.has_patterns else checker,
+            spelled=spelled_echo(frame.echo),
+            template=echo_template(frame.echo, _OWN),
+            json_bytes=kind.json_bytes,
+        )
+        self._kept.put((kind, model, policy), frame, size=_size(frame))
+        return frame if frame.checker is not None else replace(frame, checker=checker)
+
+
+def _size(frame: Frame) -> int:
+    """As it counts for `Frames`."""
+    grammars = sum(len(grammar.definition) for grammar in frame.rules.grammars)
+    return frame.json_bytes + KIND_BYTES_MIN + GRAMMAR_WEIGHT * grammars
 
 
 def frame_of(request: CreateResponse, model: Model, policy: TenantPolicy) -> Frame:
-    """A frame that is made for the request alone."""
+    """A frame that is made for the request alone, without a checker."""
     tier = terms.service_tier(request, policy)
     repeated = echo(
         request,
@@ -101,12 +153,10 @@ def frame_of(request: CreateResponse, model: Model, policy: TenantPolicy) -> Fra
         service_tier=tier,
         summaries=policy.reasoning_summary != "off",
     )
-    repeated["instructions"] = None
     tools, bound = request.offered_tools, request.max_output_tokens
     return Frame(
         request=request,
-        echo=repeated,
-        spelled=spelled_echo(repeated),
+        echo=repeated | dict(zip(_OWN, _own_of_most, strict=True)),
         rules=rules_of(repeated),
         tools=declared(tools),
         tool_paths=tuple(f"tools{tool.path}" for tool in named(tools)),
@@ -115,13 +165,3 @@ def frame_of(request: CreateResponse, model: Model, policy: TenantPolicy) -> Fra
         is_sealed=request.wants_encrypted_reasoning,
         sampling=None if bound is None else terms.sampling(request, room=bound),
     )
-
-
-def _frame_of_kind(kind: bytes, model: Model, policy: TenantPolicy) -> Frame:
-    """There is nothing to check for any kind."""
-    common = common_of(kind)
-    assert common is not None, "a request of this kind was read"
-    frame = frame_of(common, model, policy)
-    checker = Checker(frame.rules)
-    checker.compile()
-    return replace(frame, checker=checker)

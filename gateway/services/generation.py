@@ -69,9 +69,12 @@ class Generation(Protocol):
         """
         ...
 
-    def play(self, show: Show) -> Awaitable[None]:
+    def play(self, show: Show, *, grace_s: float = 0.0) -> Awaitable[None]:
         """Show all events as they come. Returns after the terminal one, or when this process
         drains. Call this or `follow`, once. Raises what `show` and what it returns do.
+
+        With a `grace_s` it begins where `produced` would return, in the same call that brought the
+        first output; raises what that does.
         """
         ...
 
@@ -171,9 +174,9 @@ class ForegroundGeneration:
         """Wait for the first output, or the end. Raises what made it fail before any output."""
         return self._started.produced(within_s)
 
-    def play(self, show: Show) -> Awaitable[None]:
+    def play(self, show: Show, *, grace_s: float = 0.0) -> Awaitable[None]:
         """Show all events where they are made; the last one is terminal."""
-        return self._live.play(show)
+        return self._live.play(show, grace_s=grace_s)
 
     def follow(self) -> Batches:
         """All events, as they come; the last one is terminal."""
@@ -232,8 +235,10 @@ class AcceptedGeneration:
         if self._started is not None:
             await self._started.produced(within_s)
 
-    async def play(self, show: Show) -> None:
+    async def play(self, show: Show, *, grace_s: float = 0.0) -> None:
         """Show all events as soon as they are committed, wherever they are generated."""
+        if grace_s:
+            await self.produced(grace_s)
         await self._reading.feed.play(self._tenant_id, self._head, show)
 
     def follow(self) -> Batches:
@@ -281,8 +286,9 @@ class RepeatedGeneration:
     async def produced(self, within_s: float) -> None:
         """Return: the response is there, and says itself what became of it."""
 
-    async def play(self, show: Show) -> None:
+    async def play(self, show: Show, *, grace_s: float = 0.0) -> None:
         """Show all events from the first on, then those to come. Call it once, for a stream."""
+        await self.produced(grace_s)
         await play_batches(self.follow(), show)
 
     def follow(self) -> Batches:

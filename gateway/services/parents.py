@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.conversation.assembly import referenced_ids
 from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.conversations import unknown_conversation
+from gateway.protocol.items import Message
 from gateway.store import messages, turns
 from gateway.values import value
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 _RUNNING = frozenset({"queued", "in_progress"})
+_MESSAGES = {Message}
+_item_id = attrgetter("id")
 
 
 @value
@@ -44,6 +48,16 @@ class Parent:
     def stored(self) -> tuple[ContextItem, ...]:
         """The items before those."""
         return tuple(self.items[: len(self.items) - len(self.unstored)])
+
+
+def opens(request: CreateResponse) -> bool:
+    """Whether it continues nothing, and brings nothing but messages without ids."""
+    return (
+        request.previous_response_id is None
+        and request.conversation is None
+        and {*map(type, request.input)} == _MESSAGES
+        and not any(map(_item_id, request.input))
+    )
 
 
 class Parents:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gateway import checking, ids, sealing
 from gateway.protocol.items import Compaction, Reasoning
 from gateway.services.compactor import SummaryPlan, is_triggered
-from gateway.services.parents import Parent
+from gateway.services.parents import Parent, opens
 from gateway.services.specifying import Draft
 from gateway.store.packed import PackedItems
 
@@ -72,7 +72,7 @@ class Preparation:
     async def specified(self, order: Order, check: Check) -> tuple[RunSpecification, Made | None]:
         """The same without end; with the summary that was made for it, which is to be booked."""
         draft = await self._draft(order.principal, order.request, order.body_bytes, order=order)
-        if draft.is_plain and draft.body_bytes <= self._threads.inline_bytes_max:
+        if draft.is_plain and draft.size_bytes <= self._threads.inline_bytes_max:
             return self._specifier.specify(draft), None
         planned = await self._in_thread(self._planned, draft)
         if not isinstance(planned, SummaryPlan):
@@ -118,8 +118,8 @@ class Preparation:
         if request.wants_logprobs:
             self._models.require_logprobs(model)
         created_at = int(time.time())
-        frame = self._specifier.kept_frame(request, model, principal.policy)
-        if frame is not None:
+        is_opening = opens(request)
+        if is_opening:
             parent, stored = Parent(None, (), created_at), NOTHING
         else:
             tenant_id = principal.tenant_id
@@ -143,7 +143,8 @@ class Preparation:
             durable=order is not None and order.is_durable,
             remembered=order is not None and order.is_remembered,
             silent=order is not None and not order.generate,
-            frame=frame,
+            frame=self._specifier.kept_frame(request, model, principal.policy),
+            is_opening=is_opening,
         )
 
     async def _in_thread(self, work: Callable[[Draft], T], draft: Draft) -> T:
@@ -176,8 +177,9 @@ class Preparation:
             durable=False,
             remembered=False,
             frame=None,
+            is_opening=False,
         )
-        written = self._specifier.write(asking)
+        written = self._specifier.write(asking, item_by_item=True)
         # The last item is the one that asks.
         plan = SummaryPlan(self._specifier.specify(asking, written), written.items[:-1])
         self._compactor.check(plan, context_length=draft.model.context_length)
@@ -209,6 +211,7 @@ def _has_seals(draft: Draft) -> bool:
     request = draft.request
     return (
         request.wants_encrypted_reasoning
+        or bool(request.context_management)
         or is_triggered(request)
         or any(isinstance(item, (Reasoning, Compaction)) for item in request.input)
         or _has_compaction(draft.parent.items)

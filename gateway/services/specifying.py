@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, cast
 
 from gateway.checking import Checker, KeptDocuments
@@ -15,17 +15,19 @@ from gateway.conversation.truncation import drop_oldest_turns
 from gateway.conversation.unsealing import opened, unseal, with_last_opened
 from gateway.errors import ContextLengthExceeded
 from gateway.generation import PREAMBLE
-from gateway.harmony.rendering import RenderOptions
+from gateway.harmony.history import is_answer, leading_instructions, repeated_ids
+from gateway.harmony.rendering import RenderOptions, Repeated
+from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
 from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding
 from gateway.services import terms
 from gateway.services.compactor import is_triggered, summary_in
-from gateway.services.frames import Frames, frame_of
+from gateway.services.frames import Frames
 from gateway.store.packed import PackedItems
 from gateway.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
     from gateway.conversation.assembly import Context
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.harmony.rendering import Renderer
     from gateway.log import Compacted
     from gateway.protocol.context import ContextItem
-    from gateway.protocol.items import Message
+    from gateway.protocol.items import InputItem
     from gateway.protocol.requests import CreateResponse
     from gateway.protocol.responses import ResponseHead
     from gateway.protocol.rules import OutputRules
@@ -81,7 +83,8 @@ class Draft:
     `body_bytes` is how long the request was as JSON, `created_at` is in unix seconds. `durable`:
     its log is to be kept in the database. `remembered`: what it inherits is to be known afterwards.
     `silent`: the model is not asked. `compacted` is the summary that its context ends with. `frame`
-    is that of many requests, this one among them, if there is one.
+    is that of many requests, this one among them, if there is one. `is_opening`: it continues
+    nothing, and all that it brings are messages without ids.
     """
 
     principal: Principal
@@ -97,35 +100,40 @@ class Draft:
     silent: bool = False
     compacted: Compacted | None = None
     frame: Frame | None = None
+    is_opening: bool = False
 
     @property
     def is_plain(self) -> bool:
         """There is nothing in it that takes long, but for its texts: it is a few messages, in a
         request like many others.
         """
-        return self.frame is not None and not self.frame.is_sealed
+        return self.frame is not None and self.is_opening and not self.frame.is_sealed
 
     @property
     def size_bytes(self) -> int:
         """How much there is to compile, to assemble and to render."""
         size_bytes = self.body_bytes
+        if self.frame is not None:
+            size_bytes = max(0, size_bytes - self.frame.json_bytes)
         if self.parent.items:
             size_bytes += _size_bytes(self.parent.items)
         if self.stored:
             size_bytes += _size_bytes(tuple(self.stored.values()))
-        return size_bytes + (COMPILED_BYTES if terms.is_compiled(self.request) else 0)
+        is_compiled = self.frame is None and terms.is_compiled(self.request)
+        return size_bytes + (COMPILED_BYTES if is_compiled else 0)
 
     @property
     def is_mute(self) -> bool:
         """The model says nothing."""
-        return self.silent or (self.frame is None and is_triggered(self.request))
+        return self.silent or (not self.is_opening and is_triggered(self.request))
 
 
 @value
 class Written:
     """A draft, assembled and rendered: the `prompt` of `items` has nothing left out.
 
-    `items` are those of the context and, behind them, the summary that it ends with.
+    `items` are those of the context and, behind them, the summary that it ends with. Of a history
+    that was repeated as it is there are none.
     """
 
     frame: Frame
@@ -154,18 +162,22 @@ class Specifier:
         self._answer_share = answer_share
         self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
         self._kept = KeptDocuments()
-        self.kept_frame = Frames().kept
+        self._frames = Frames()
+        self.kept_frame = self._frames.kept
 
-    def write(self, draft: Draft) -> Written:
-        """The whole prompt. A schema or a grammar that cannot be checked is refused here, too."""
-        policy = draft.principal.policy
-        frame = draft.frame or frame_of(draft.request, draft.model, policy)
+    def write(self, draft: Draft, *, item_by_item: bool = False) -> Written:
+        """The whole prompt. A schema or a grammar that cannot be checked is refused here, too.
+
+        `item_by_item`: its items are to be known.
+        """
+        frame = draft.frame or self._new_frame(draft)
         checker = frame.checker or self._checker(draft, frame.rules)
-        context, options = self._assembled(draft), self._options(draft, frame)
-        items = context.items
+        repeated = None if item_by_item else _repeated(draft)
+        context = self._assembled(draft, with_history=repeated is None)
+        options, items = self._options(draft, frame), context.items
         if draft.compacted is not None:
             items = (*items, summary_in(draft.compacted))
-        prompt = self._render(items, options)
+        prompt = self._render(items, options, repeated)
         return Written(frame, checker, context, items, options, prompt)
 
     def count(self, draft: Draft) -> int:
@@ -222,26 +234,32 @@ class Specifier:
         if frame.is_sealed:
             tenant, key = draft.principal.tenant_id, self._secrets.sealer.key_id
             binding = Binding(tenant, draft.model.id, key)
-        return frame.head(draft.uuid, draft.created_at, draft.request.instructions, binding)
+        return frame.head(draft.uuid, draft.created_at, draft.request, binding)
+
+    def _new_frame(self, draft: Draft) -> Frame:
+        """Where output has to be checked against something, that is compiled for it."""
+        policy, check = draft.principal.policy, partial(self._checker, draft)
+        return self._frames.made(draft.request, draft.model, policy, check)
 
     def _checker(self, draft: Draft, rules: OutputRules) -> Checker:
         checker = Checker(rules, kept=self._kept, scope=draft.principal.tenant_id.bytes)
         checker.compile()
         return checker
 
-    def _assembled(self, draft: Draft) -> Context:
-        new = draft.request.input
-        if draft.frame is not None:
+    def _assembled(self, draft: Draft, *, with_history: bool) -> Context:
+        new, parent = draft.request.input, draft.parent
+        if draft.is_opening:
             return opening(cast("tuple[Message, ...]", new), draft.uuid)
         sealer, tenant = self._secrets.sealer, draft.principal.tenant_id
         return assemble(
-            with_last_opened(tuple(draft.parent.items), sealer, tenant=tenant),
+            with_last_opened(tuple(parent.items), sealer, tenant=tenant) if with_history else (),
             new,
             stored={
                 name: opened(item, sealer, tenant=tenant) for name, item in draft.stored.items()
             },
             unsealed=unseal(new, sealer, tenant=tenant, model=draft.model.id),
             response=draft.uuid,
+            taken=() if with_history else _taken_ids(parent.items, new),
         )
 
     def _options(self, draft: Draft, frame: Frame) -> RenderOptions:
@@ -283,6 +301,33 @@ class Specifier:
 def _date(day: int) -> str:
     """The date (UTC) of a day, which is the number of those since 1970."""
     return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()
+
+
+def _repeated(draft: Draft) -> Repeated | None:
+    """What the prompt repeats of the history; None where it takes its items to make the prompt."""
+    request, history = draft.request, draft.parent.items
+    may_be_cut = request.truncation == "auto" or request.context_management
+    if may_be_cut or not isinstance(history, PackedItems):
+        return None
+    new = request.input
+    if any(isinstance(item, Compaction | CompactionTrigger | ItemReference) for item in new):
+        return None
+    columns = history.columns()
+    if columns is None:
+        return None
+    is_answered = any(isinstance(item, Message) and is_answer(item) for item in new)
+    ids = repeated_ids(columns, is_answered=is_answered)
+    if not ids:
+        return None
+    leading = leading_instructions(columns.labels[name] for name in columns.names)
+    return Repeated(history.first(leading), ids)
+
+
+def _taken_ids(history: Sequence[ContextItem], new: Sequence[InputItem]) -> Collection[str]:
+    """The ids that items of the history have, where a new one might have the same."""
+    if isinstance(history, PackedItems) and any(item.id is not None for item in new):
+        return history.item_ids()
+    return ()
 
 
 def _size_bytes(items: Sequence[ContextItem]) -> int:

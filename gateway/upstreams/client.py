@@ -12,7 +12,7 @@ from gateway.upstreams.transport import HttptoolsTransport, spelled_head
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterable, Callable, Coroutine, Mapping
+    from collections.abc import AsyncIterable, Callable, Coroutine, Mapping, Sequence
 
     from gateway.upstreams.connection import BodyListener, ConnectionLimits, HttpTimeouts
     from gateway.upstreams.transport import Answer, KeepAlive, OriginPool, ResponseBody
@@ -65,17 +65,21 @@ class Post:
 
     def __call__(
         self,
-        body: bytes,
+        body: Sequence[bytes],
         *,
         timeouts: HttpTimeouts,
         goes_over: Callable[[ResponseBody], None] | None = None,
         listener: BodyListener | None = None,
     ) -> Coroutine[object, object, Answer]:
-        """The answer as `OriginPool.deliver` gives it. Raises `TransportError`."""
+        """The answer as `OriginPool.deliver` gives it. Raises `TransportError`.
+
+        `body` comes in pieces.
+        """
         if self._origin is None:
             self._head = self._new_head()
             self._origin = self._client.transport.origin(self._url)
-        message = b"%sContent-Length: %d\r\n\r\n%s" % (self._head, len(body), body)
+        length = b"Content-Length: %d\r\n\r\n" % sum(map(len, body))
+        message = b"".join((self._head, length, *body))
         return self._origin.deliver(
             message, timeouts=timeouts, goes_over=goes_over, listener=listener
         )

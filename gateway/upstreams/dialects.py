@@ -68,14 +68,13 @@ class Dialect:
         *,
         served_model: str,
         stop_ids: Sequence[int],
-        prompt: bytes,
+        prompt: Sequence[bytes],
         grammar: Grammar | None = None,
-    ) -> bytes:
-        """JSON of the request; `prompt` is that of its ids (`spelling`)."""
+    ) -> list[bytes]:
+        """JSON of the request, in pieces; `prompt` are those of its ids (`spelling`)."""
         sampling = request.sampling
         body: dict[str, object] = {
             "model": served_model,
-            "prompt": orjson.Fragment(prompt),
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
@@ -100,9 +99,24 @@ class Dialect:
             body["priority"] = priority
         if grammar is not None:
             body |= grammar.fields
-        return orjson.dumps(body)
+        # A long prompt is not copied until all of the message is put together.
+        return [b'{"prompt":', *prompt, b",", orjson.dumps(body)[1:]]
+
+    def has_words_for(self, constraint: Constraint) -> bool:
+        """Whether these need not be found any more."""
+        return self._words in constraint.told
+
+    @property
+    def _words(self) -> tuple[str, bool]:
+        return self.engine.kind, self.can.max_whitespace
 
     def _structural_tag(self, constraint: Constraint) -> Grammar | None:
+        if self._words not in constraint.told:
+            constraint.told[self._words] = self._new_tag(constraint)
+        grammar: Grammar | None = constraint.told[self._words]
+        return grammar
+
+    def _new_tag(self, constraint: Constraint) -> Grammar | None:
         try:
             tag = tag_of(constraint.turn, max_whitespace=self.can.max_whitespace)
             encoded = orjson.dumps(tag)

@@ -84,6 +84,7 @@ class InferenceServer:
             "read": timeouts.first_token_s,
         }
         self._spell = Spelling() if spell is None else spell
+        self._one_grammar = asyncio.Lock()
         headers = {**backend.headers(), "content-type": "application/json"}
         self._post = Post(client, backend.url("/v1/completions"), headers)
         self._exchanges: set[Exchange] = set()
@@ -114,7 +115,7 @@ class InferenceServer:
         constraint = request.constraint
         if constraint is None:
             return self._hear_out(request, listener)
-        if constraint.calls > INLINE_CALLS:
+        if constraint.calls > INLINE_CALLS and not self._dialect.has_words_for(constraint):
             return self._bound_by_many(request, listener)
         grammar = self._dialect.grammar(request)
         if grammar is None:
@@ -122,8 +123,12 @@ class InferenceServer:
         return self._bound(request, listener, grammar)
 
     async def _bound_by_many(self, request: TokenRequest, listener: Listener) -> None:
-        """The same with a grammar that is found in a thread, if there is one."""
-        grammar = await asyncio.to_thread(done_beside_the_loop, self._dialect.grammar, request)
+        """The same with a grammar that is found in a thread, if there is one.
+
+        Of several threads that have something to do each would hold up the event loop in turn.
+        """
+        async with self._one_grammar:
+            grammar = await asyncio.to_thread(done_beside_the_loop, self._dialect.grammar, request)
         if grammar is None:
             await self._hear_out(request, listener)
         else:

@@ -24,7 +24,7 @@ from gateway.runs.tails import Tails
 from gateway.store.claims import Claim
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow, Parcel, day_of
-from gateway.store.followed import Look
+from gateway.store.followed import ROWS_MAX, Look
 from gateway.store.responses import NewResponse, StoredResponse
 from gateway.tenancy import TenantId
 from tests.fakes.claim_table import ClaimTable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gateway.log import Entry
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
-    from gateway.store.followed import Seen
+    from gateway.store.followed import Seen, Watched
 
 TENANT: Final = TenantId(UUID(int=7))
 CREATED: Final = datetime.fromtimestamp(CREATED_AT, UTC)
@@ -79,10 +79,23 @@ class Table:
     rows: ClaimTable = field(default_factory=lambda: ClaimTable(lambda: 0.0))
     reads: int = 0
 
-    async def look(self, asked: Collection[tuple[TenantId, UUID]], _seen: Seen) -> Look:
+    async def look(
+        self,
+        asked: Sequence[Watched],
+        _seen: Seen,
+        _wanted: Collection[bytes],
+    ) -> Look:
         """`followed.look`, where nobody flushes."""
         await asyncio.sleep(0)
-        return Look(self.rows.heads(asked), [])
+        heads = self.rows.heads([(TenantId(one.tenant_id), one.uuid) for one in asked])
+        parts = [
+            (one.key, head.epoch, row)
+            for one in asked
+            if (head := heads.get(one.uuid)) is not None
+            for row in self.rows.rows[one.uuid].log
+            if row.first_entry + row.count > one.entries
+        ]
+        return Look({one.uuid: heads.get(one.uuid) for one in asked}, {}, parts[:ROWS_MAX])
 
     async def read(
         self, tenant_id: TenantId, uuid: UUID, day: date, /, *, from_entry: int, bytes_max: int

@@ -61,9 +61,10 @@ def piece(token: int) -> bytes:
     return SAYINGS[token - SAYING].encode() if token >= SAYING else b""
 
 
-def _text(token: int) -> bytes:
-    """The same, but nothing for what is no text."""
-    return b"" if token < TEXT or TOOL_CALL <= token < SAYING else piece(token)
+def _text(token: int) -> tuple[int, bytes]:
+    """How many characters that are, and the same as JSON, but nothing for what is no text."""
+    text = "" if token < TEXT or TOOL_CALL <= token < SAYING else piece(token).decode()
+    return len(text), orjson.dumps(text)
 
 
 class ToyParser:
@@ -109,7 +110,7 @@ class ToyParser:
         return texts
 
     @property
-    def spelling(self) -> Callable[[int], bytes] | None:
+    def spelling(self) -> Callable[[int], tuple[int, bytes]] | None:
         """What ids spell, within an open body."""
         return _text if self._is_open and not self._trace else None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.checking import Checker
 from gateway.protocol.alike import alike
 from gateway.protocol.create import CreateResponse
 from gateway.protocol.echo import echo
@@ -17,6 +18,9 @@ from gateway.protocol.responses import spelled_echo
 from gateway.services.frames import Frames, frame_of
 from gateway.services.models import Model
 from gateway.tenancy import TenantPolicy
+
+if TYPE_CHECKING:
+    from gateway.protocol.rules import OutputRules
 
 LIMITS = InputLimits(
     json_depth_max=20,
@@ -38,6 +42,12 @@ POLICIES = st.builds(
     reasoning_summary=st.sampled_from(["analysis", "off"]),
     service_tier_max=st.sampled_from(["default", "priority"]),
 )
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "name": "f", "description": "100 %b", "parameters": {}},
+    {"type": "function", "name": "g", "parameters": {"type": "object"}, "strict": True},
+    {"type": "custom", "name": "c"},
+    {"type": "web_search"},
+]
 DOCUMENTS = st.fixed_dictionaries(
     {"model": st.sampled_from(["m", "alias"]), "input": st.text(min_size=1, max_size=20)},
     optional={
@@ -45,6 +55,13 @@ DOCUMENTS = st.fixed_dictionaries(
         "frequency_penalty": st.just(0.5),
         "include": st.just(["reasoning.encrypted_content"]),
         "instructions": st.text(max_size=20),
+        "metadata": st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
+        "previous_response_id": st.text(max_size=5),
+        "prompt_cache_key": st.text(max_size=5),
+        "safety_identifier": st.just("%s"),
+        "tool_choice": st.sampled_from(["auto", "none"]),
+        "tools": st.lists(st.sampled_from(TOOLS), max_size=2, unique_by=str),
+        "user": st.text(max_size=5),
         "max_output_tokens": st.sampled_from([16, 500]),
         "parallel_tool_calls": st.booleans(),
         "reasoning": st.sampled_from([{"effort": "low"}, {"summary": "auto"}]),
@@ -57,18 +74,26 @@ frames = Frames()
 UUID_1 = UUID(int=1)
 
 
+def checked(rules: OutputRules) -> Checker:
+    checker = Checker(rules)
+    checker.compile()
+    return checker
+
+
 @given(DOCUMENTS, MODELS, POLICIES)
 def test_a_kept_frame_is_the_request_s_own(
     document: dict[str, Any], model: Model, policy: TenantPolicy
 ) -> None:
-    request = alike(document, LIMITS)
+    request = alike(document, LIMITS, scope=b"ours")
     assert request is not None
-    for _ in range(2):
-        kept = frames.kept(request, model, policy)
-        assert kept is not None
-        assert kept.checker is not None
-        own = frame_of(CreateResponse.model_validate(document), model, policy)
-        assert replace(kept, checker=None, request=own.request) == own
+    made = frames.made(request, model, policy, checked)
+    kept = frames.kept(request, model, policy)
+    assert kept is made
+    assert kept.checker is not None
+    alone = frame_of(CreateResponse.model_validate(document), model, policy)
+    shared = replace(kept, checker=None, request=alone.request)
+    assert replace(shared, spelled=b"", template=b"", json_bytes=0) == alone
+    assert kept.head(UUID_1, 1, request, None) == alone.head(UUID_1, 1, alone.request, None)
 
 
 @given(DOCUMENTS, MODELS, POLICIES)
@@ -76,7 +101,13 @@ def test_a_head_repeats_what_its_request_says(
     document: dict[str, Any], model: Model, policy: TenantPolicy
 ) -> None:
     request = CreateResponse.model_validate(document)
-    head = frame_of(request, model, policy).head(UUID_1, 1, request.instructions, None)
+    alone = frame_of(request, model, policy).head(UUID_1, 1, request, None)
+    like_others = alike(document, LIMITS, scope=b"ours")
+    assert like_others is not None
+    kept = frames.made(like_others, model, policy, checked)
+    head = kept.head(UUID_1, 1, like_others, None)
+    assert head.echo == alone.echo
+    assert head.spelled == alone.spelled
     tier = head.echo["service_tier"]
     assert head.echo == echo(
         request,
@@ -89,17 +120,21 @@ def test_a_head_repeats_what_its_request_says(
 
 
 @given(
-    DOCUMENTS, MODELS, st.sampled_from([{"top_p": 0.25}, {"tool_choice": "none"}, {"user": "x"}])
+    DOCUMENTS,
+    MODELS,
+    st.sampled_from([{"top_p": 0.25}, {"tool_choice": "required"}, {"seed": 1}, {"stop": ("x",)}]),
 )
 def test_a_request_that_was_changed_is_like_no_other(
     document: dict[str, Any], model: Model, change: dict[str, Any]
 ) -> None:
-    request = alike(document, LIMITS)
+    request = alike(document, LIMITS, scope=b"ours")
     assert request is not None
+    frames.made(request, model, TenantPolicy(), checked)
     assert frames.kept(request, model, TenantPolicy()) is not None
     assert frames.kept(request.model_copy(update=change), model, TenantPolicy()) is None
 
 
 def test_a_request_that_was_read_by_itself_has_no_frame_of_others() -> None:
     request = CreateResponse.model_validate({"model": "m", "input": "hi"})
+    frames.made(request, Model("m", 0, 1000, (), "low"), TenantPolicy(), checked)
     assert frames.kept(request, Model("m", 0, 1000, (), "low"), TenantPolicy()) is None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,13 +14,25 @@ from hypothesis import strategies as st
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
 from gateway.harmony.framing import OPENING
-from gateway.harmony.rendering import Renderer, prompt_messages
+from gateway.harmony.reference import prompt_messages
+from gateway.harmony.rendering import Renderer
 from gateway.harmony.schema import SchemaLimits, SchemaNormaliser
 from gateway.harmony.typescript import function_text
 from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
+from gateway.ids import output_item_id
 from gateway.protocol.rules import AnswerFormat
 from gateway.protocol.tools import FunctionTool
-from tests.fakes.contexts import answer, call, from_wire, options, output, said, thought, user
+from tests.fakes.contexts import (
+    answer,
+    call,
+    context_item,
+    from_wire,
+    options,
+    output,
+    said,
+    thought,
+    user,
+)
 from tests.fakes.harmony_oracle import library_declaration, library_prompt, vocabulary
 
 if TYPE_CHECKING:
@@ -33,6 +47,7 @@ laws = settings(deadline=None, max_examples=40)
 markers = st.sampled_from(["<|end|>", "<|start|>system<|message|>", "<|call|>", " to=f", "\n\n"])
 texts = st.one_of(st.text(max_size=40), st.lists(markers, max_size=3).map("".join))
 names = st.text("abcXYZ019_-.", min_size=1, max_size=12)
+item_ids = st.sampled_from(["item_1", "item_2", output_item_id("msg_", UUID(int=7), 0, form=2)])
 
 
 @st.composite
@@ -331,3 +346,24 @@ def test_what_is_kept_of_a_scope_changes_none_of_its_prompts(
     renderer.render(items, replace(others, scope=b"tenant"))
     for _ in range(2):
         assert renderer.render(items, replace(chosen, scope=b"tenant")) == plain
+
+
+@laws
+@given(contexts, contexts, some_options, st.lists(item_ids, min_size=1, max_size=3))
+def test_items_that_are_sent_again_are_rendered_as_at_first(
+    items: list[ContextItem], others: list[ContextItem], chosen: RenderOptions, names: list[str]
+) -> None:
+    renderer, kept = Renderer(vocabulary()), replace(chosen, scope=b"tenant")
+    items, others = named(items, names), named(others, names)
+    plain = renderer.render(items, chosen)
+    renderer.render(others, kept)
+    for _ in range(2):
+        assert renderer.render(items, kept) == plain
+
+
+def named(items: list[ContextItem], names: list[str]) -> list[ContextItem]:
+    """The items with these ids, one after the other."""
+    return [
+        context_item(item.item().model_copy(update={"id": name}), complete=item.complete)
+        for item, name in zip(items, cycle(names), strict=False)
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.alike import KIND_BYTES_MAX, alike
+from gateway.protocol.alike import COMMON_BYTES_MAX, alike
 from gateway.protocol.base import changed
 from gateway.protocol.bounds import check_bounds, check_counts
+from gateway.protocol.json_body import check_shape
 from gateway.protocol.limits import InputLimits
 from gateway.protocol.requests import CreateResponse, parse_create
 from gateway.protocol.support import check_support
 
+OURS = b"ours"
 LIMITS = InputLimits(
     json_depth_max=20,
     items_max=10,
@@ -25,27 +29,46 @@ LIMITS = InputLimits(
     json_containers_max=100,
 )
 
+FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}
+GRAMMAR = {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"}
+CUSTOM = {"type": "custom", "name": "c", "format": GRAMMAR}
+NAMESPACE = {"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]}
+FORMAT = {"type": "json_schema", "name": "x", "strict": True, "schema": {"type": "object"}}
+
 VALUES: dict[str, list[Any]] = {
     "background": [True, False, 1],
     "conversation": ["conv_1"],
+    "context_management": [[{"type": "compaction"}]],
     "frequency_penalty": [0, 0.5, 3.0],
     "include": [[], ["reasoning.encrypted_content"], ["message.output_text.logprobs"], ["?"]],
     "max_output_tokens": [16, 1, 2**70, 20.0],
-    "metadata": [{}, {"a": "b"}],
+    "metadata": [
+        *({}, {"a": "b"}, {"a": 1}, {"a" * 65: "b"}, {"a": "b" * 513}, [], "a"),
+        {str(at): "" for at in range(17)},
+    ],
     "parallel_tool_calls": [True, False],
-    "previous_response_id": ["resp_1"],
+    "previous_response_id": ["resp_1", "", 1, "x" * 513],
     "prompt": [{"id": "p"}],
+    "prompt_cache_key": ["a session", "x" * 65, 1],
     "reasoning": [{}, {"effort": "low"}, {"effort": "?"}, {"context": "all_turns"}],
+    "safety_identifier": ["somebody", "x" * 129],
     "seed": [1],
     "service_tier": ["flex", "?"],
     "store": [True, False],
     "stream": [True, False, "yes"],
     "stream_options": [{"include_obfuscation": False}],
     "temperature": [0, 1, 1.0, -0.0, 2.5, "1"],
-    "tools": [[], [{"type": "function", "name": "f", "parameters": {}, "strict": False}]],
+    "text": [{"format": {"type": "text"}}, {"format": FORMAT}, {"format": {"type": "?"}}],
+    "tool_choice": ["auto", "none", "required", {"type": "function", "name": "f"}, "?"],
+    "tools": [
+        *([], [FUNCTION], [FUNCTION, FUNCTION], [CUSTOM, NAMESPACE], [{"type": "web_search"}]),
+        *([{**FUNCTION, "name": "no name"}], [{"type": "?"}], [{**FUNCTION, "type": "custom"}]),
+        *([{**FUNCTION, "strict": True}], [{**FUNCTION, "parameters": {"a": "x" * 1000}}]),
+    ],
     "top_logprobs": [0, 5, 30],
     "top_p": [0.5],
     "truncation": ["auto", "?"],
+    "user": ["somebody", 1],
     "unheard_of": [1],
 }
 MESSAGES = st.lists(
@@ -58,25 +81,48 @@ MESSAGES = st.lists(
     min_size=1,
     max_size=4,
 )
+PARTS = st.lists(
+    st.sampled_from(
+        [
+            {"type": "input_text", "text": "hi"},
+            {"type": "output_text", "text": "hi"},
+            {"type": "output_text", "text": "hi", "annotations": []},
+            {"type": "input_text", "text": "x" * 21},
+            {"type": "input_text", "text": 1},
+            {"type": "input_text"},
+            {"type": "input_image", "image_url": "data:"},
+            {"type": "refusal", "refusal": "no"},
+            "hi",
+        ]
+    ),
+    max_size=3,
+)
+ITEMS: list[dict[str, Any]] = [
+    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "so"}]},
+    {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    {"type": "function_call", "call_id": "c", "name": "no name", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c", "output": "x"},
+    {"type": "function_call_output", "call_id": "c", "output": "x" * 21},
+    {"type": "compaction_trigger"},
+    {"type": "item_reference", "id": "msg_1"},
+]
 STRANGE_MESSAGES = st.lists(
     st.fixed_dictionaries(
         {},
         optional={
+            "id": st.sampled_from(["msg_1", "", "m\n", "x" * 513, None]),
             "role": st.sampled_from(["user", "assistant", "tool", 1, ["user"]]),
-            "content": st.text(max_size=25) | st.just([{"type": "input_text", "text": "hi"}]),
+            "content": st.text(max_size=25) | PARTS,
             "phase": st.sampled_from(["commentary", "final_answer", None]),
-            "type": st.just("message"),
+            "type": st.sampled_from(["message", "?", None]),
         },
     )
-    | st.just("hi"),
+    | st.sampled_from(["hi", *ITEMS]),
     max_size=12,
 )
 TEXTS = st.one_of(st.text(max_size=25), MESSAGES, STRANGE_MESSAGES, st.just(1))
 
-UNLIKE = {
-    *("conversation", "metadata", "previous_response_id", "prompt"),
-    *("seed", "tools", "unheard_of"),
-}
+UNLIKE = {"context_management", "conversation", "prompt", "seed", "unheard_of"}
 
 plain_documents = st.fixed_dictionaries(
     {"model": st.sampled_from(["m", "n"]), "input": st.text(min_size=1, max_size=20) | MESSAGES},
@@ -96,19 +142,40 @@ documents = st.fixed_dictionaries(
 )
 
 
-@given(documents | plain_documents)
-def test_a_request_like_others_is_what_it_is_by_itself(document: dict[str, Any]) -> None:
+@given(document=documents | plain_documents, strict=st.booleans(), rejects_media=st.booleans())
+def test_a_request_like_others_is_what_it_is_by_itself(
+    document: dict[str, Any],
+    strict: bool,
+    rejects_media: bool,
+) -> None:
+    limits = replace(LIMITS, rejects_media=rejects_media)
     for _ in range(2):
-        request = alike(document, LIMITS)
+        request = alike(document, limits, strict=strict, scope=OURS)
         if request is None:
             return
-        check_counts(document, LIMITS)
+        check_shape(document, limits)
+        check_counts(document, limits)
         alone = CreateResponse.model_validate(document)
-        check_bounds(alone, LIMITS)
-        check_support(alone, strict=True, reject_media=True)
+        check_bounds(alone, limits)
+        check_support(alone, strict=strict, reject_media=rejects_media)
         assert request == alone
         assert request.model_fields_set == alone.model_fields_set
         assert request.model_dump_json() == alone.model_dump_json()
+
+
+@given(document=documents | plain_documents, strict=st.booleans())
+def test_no_request_is_read_otherwise_for_being_like_others(
+    document: dict[str, Any],
+    strict: bool,
+) -> None:
+    body = json.dumps(document).encode()
+    read: list[object] = []
+    for scope in (b"", OURS, OURS):
+        try:
+            read.append(parse_create(body, limits=LIMITS, strict=strict, scope=scope))
+        except InvalidRequest as error:
+            read.append((str(error), error.code, error.param))
+    assert read[0] == read[1] == read[2]
 
 
 def test_the_shortest_request_is_read_like_others() -> None:
@@ -122,22 +189,48 @@ def test_the_shortest_request_is_read_like_others() -> None:
     "strange",
     [
         {"model": object()},
-        {"include": ["message.input_image.image_url"] * KIND_BYTES_MAX},
         {"input": []},
         {"input": ["hi"]},
         {"instructions": []},
         {"instructions": "x" * 21},
         {"input": [{"role": "user", "content": "hi"}] * 11},
-        {"input": [{"role": "user", "content": "hi", "id": "msg_1"}]},
-        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]},
         {"input": "x" * 21},
-        {"metadata": {"a": "what a user wrote"}},
         {"stream": "yes"},
         {"background": True, "store": False},
+        {"seed": 1},
+        {"tools": [{"type": "function"}]},
     ],
 )
 def test_what_is_unlike_the_others_is_read_by_itself(strange: dict[str, Any]) -> None:
-    assert alike({"model": "m", "input": "hi"} | strange, LIMITS) is None
+    assert alike({"model": "m", "input": "hi"} | strange, LIMITS, scope=OURS) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"tools": [FUNCTION]},
+        {"include": ["message.input_image.image_url"] * COMMON_BYTES_MAX},
+    ],
+)
+def test_what_a_user_wrote_is_kept_for_those_of_its_scope(said: dict[str, Any]) -> None:
+    document = {"model": "m", "input": "hi"} | said
+    assert alike(document, LIMITS) is None
+    ours, again = alike(document, LIMITS, scope=OURS), alike(document, LIMITS, scope=OURS)
+    theirs = alike(document, LIMITS, scope=b"theirs")
+    assert ours is not None
+    assert again is not None
+    assert theirs is not None
+    assert ours.kind is again.kind
+    assert ours.kind is not theirs.kind
+
+
+def test_every_session_is_of_the_same_kind() -> None:
+    document = {"model": "m", "tools": [FUNCTION]}
+    first = alike(document | {"input": "a", "prompt_cache_key": "1"}, LIMITS, scope=OURS)
+    second = alike(document | {"input": "b", "metadata": {"session": "2"}}, LIMITS, scope=OURS)
+    assert first is not None
+    assert second is not None
+    assert first.kind is second.kind
 
 
 def test_a_mistake_is_reported_as_ever() -> None:

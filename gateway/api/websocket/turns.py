@@ -139,13 +139,18 @@ class Turns:
 
     async def _generate(self, frame: ClientFrame, account: Account) -> None:
         # The key may have been disabled since the last request, or its tenant's policy changed.
-        self._scope["principal"] = await self._scope["authenticate"]()
-        read = partial(read_turn, limits=self._at.input_limits, strict=self._at.strict)
+        principal = self._scope["principal"] = await self._scope["authenticate"]()
+        read = partial(
+            read_turn,
+            limits=self._at.input_limits,
+            strict=self._at.strict,
+            scope=principal.tenant_id.bytes,
+        )
         size_bytes = len(frame.text)
         turn = await self._at.threads.run(partial(read, frame.text), size_bytes=size_bytes)
         generation = await self._at.creation.create(
             Order(
-                principal=self._scope["principal"],
+                principal=principal,
                 request=turn.request,
                 key=None,
                 body_bytes=size_bytes,

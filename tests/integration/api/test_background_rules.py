@@ -9,9 +9,9 @@ from uuid import UUID
 
 import httpx2
 import pytest
-from sqlalchemy import text
 
 from gateway.store import flushes
+from gateway.store.statements import Statement
 from gateway.tenancy import TenantId
 from tests.conftest import opened
 from tests.fakes.event_grammar import check_stream
@@ -94,8 +94,8 @@ def change(postgres: PostgresServer, shared_database_url: str) -> Any:
 @pytest.fixture
 def lose(shared_database_url: str) -> Any:
     """`await lose(response_id)`: another replica takes it over, as they do, and is gone."""
-    of_tenant = text("SELECT tenant_id FROM responses WHERE id = CAST(:id AS uuid)")
-    take_over = text(
+    of_tenant = Statement("SELECT tenant_id FROM responses WHERE id = CAST(:id AS uuid)")
+    take_over = Statement(
         "UPDATE responses SET owner = 'gone', epoch = epoch + 1,"
         " lease_until = clock_timestamp() - interval '1 s' WHERE id = CAST(:id AS uuid)"
     )

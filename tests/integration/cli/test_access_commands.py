@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gateway.cli.commands import commands
 from gateway.errors import InvalidRequest, ResourceNotFound, StartupError, StoreUnavailable
-from gateway.store.tables import REVISION
+from gateway.store.schema import REVISION
 
 if TYPE_CHECKING:
     from pathlib import Path

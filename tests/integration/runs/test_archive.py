@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from sqlalchemy import text
 from typing_extensions import override
 
 from gateway import ids
@@ -23,6 +22,7 @@ from gateway.store.engine import Database
 from gateway.store.events import LogRow, Parcel, day_of
 from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.store.notifications import Notice
+from gateway.store.statements import Statement
 from gateway.telemetry import Metrics
 from gateway.tenancy import TenantPolicy
 from tests.fakes.harmony_script import script_ids, vocabulary
@@ -127,7 +127,7 @@ async def history(database: Database, spec: RunSpecification) -> list[ContextIte
 async def used(database: Database, spec: RunSpecification) -> list[int]:
     """The output tokens that were booked, line by line."""
     async with database.transaction(spec.principal.tenant_id) as connection:
-        statement = text("SELECT output_tokens FROM usage WHERE response_id = :id")
+        statement = Statement("SELECT output_tokens FROM usage WHERE response_id = :id")
         return list(await connection.scalars(statement, {"id": spec.head.uuid}))
 
 
@@ -417,7 +417,7 @@ async def test_a_response_ends_even_when_its_log_cannot_be_folded(
     assert claim is not None
     await append(database, spec, claim, 0, said(ANSWER))
     async with database.transaction(tenant) as connection:
-        await connection.execute(text(damage))
+        await connection.execute(Statement(damage))
     stored = await kept.archive.cancel(tenant, spec.head.uuid)
     assert stored is not None
     body = orjson.loads(stored.body or b"")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text
 
 from gateway.log import Alive, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.runs import records
@@ -23,6 +22,7 @@ from gateway.store import endings, events, flushes, followed, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogRow, Parcel
 from gateway.store.notifications import Listener, Notice, notify
+from gateway.store.statements import Statement
 from tests.conftest import new_tenant
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.replica import background, new_fold_for, replica, talkative
@@ -212,7 +212,7 @@ async def test_broken_connections_are_nothing_to_a_stream(
             seen = await anext(stream)
             async with database.owner_transaction() as connection:
                 await connection.execute(
-                    text(
+                    Statement(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                         " WHERE datname = current_database() AND pid <> pg_backend_pid()"
                     )

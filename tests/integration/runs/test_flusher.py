@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
 
 from gateway.log import Entry, Finished, Queued, Tokens, pack, unpack
 from gateway.runs import flusher as flushing
@@ -16,9 +15,11 @@ from gateway.runs.flusher import Flusher
 from gateway.store import claims, endings, events, flushes, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogRow, Parcel, day_of
+from gateway.store.statements import Statement
 from tests.fakes.stored import CREATED, durable_response, finished, last_row
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from gateway.store.endings import FinishedResponse
@@ -87,8 +88,16 @@ class Process:
 
     async def flushes(self) -> int:
         async with self.database.runs_transaction() as connection:
-            count: int = await connection.scalar(text("SELECT count(*) FROM flushes"))
+            count: int = await connection.scalar(Statement("SELECT count(*) FROM flushes"))
             return count
+
+
+class Settling(Flusher):
+    """Settles whatever it can between two flushes."""
+
+    async def append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
+        await self.settle()
+        return await super().append(parcels)
 
 
 @pytest.fixture
@@ -98,8 +107,7 @@ def process(database: Database) -> Process:
 
 @pytest.fixture
 def settling(database: Database) -> Process:
-    """Settles whatever it can, each time."""
-    return Process(database, Flusher(database, "here", settle_interval_s=0))
+    return Process(database, Settling(database, "here", settle_interval_s=0))
 
 
 async def test_the_first_parcel_goes_into_the_log_and_short_ones_into_flushes(
@@ -114,6 +122,56 @@ async def test_the_first_parcel_goes_into_the_log_and_short_ones_into_flushes(
     assert [await process.settled(run) for run in runs] == [2, 2, 2]
     assert await process.flushes() == 4
     assert [await process.log(run) for run in runs] == [run.said for run in runs]
+
+
+async def test_a_claim_that_is_younger_than_a_known_fence_is_flushed_at_once(
+    process: Process, tenant: TenantId
+) -> None:
+    journal = process.journal
+    assert journal.fence(tenant) is None
+    await journal.append([(await process.begin(tenant)).says(1)])
+    fence = journal.fence(tenant)
+    assert fence is not None
+    run = await process.begin(tenant)
+    journal.begins(run.claim, DAY, 1, fence)
+    assert await journal.append([run.says(2)]) == {run.claim.uuid}
+    assert await process.settled(run) == 1
+    assert await process.log(run) == run.said
+    assert await process.cancel(run) == 3
+    assert not await journal.append([run.says(1)])
+
+
+async def test_a_claim_that_may_be_older_than_the_fence_is_proven_by_its_head(
+    process: Process, tenant: TenantId
+) -> None:
+    journal = process.journal
+    first = await process.begin(tenant)
+    await journal.append([first.says(1)])
+    fence = journal.fence(tenant)
+    assert fence is not None
+    lost, held = await process.begin(tenant), await process.begin(tenant)
+    await process.cancel(lost)
+    await journal.append([first.says(1)])
+    assert journal.fence(tenant) != fence
+    for run in (lost, held):
+        journal.begins(run.claim, DAY, 1, fence)
+    assert await journal.append([lost.says(1), held.says(1)]) == {held.claim.uuid}
+    assert await process.settled(held) == 2
+
+
+async def test_of_one_that_has_ended_nothing_is_settled_and_nothing_kept(
+    process: Process, tenant: TenantId
+) -> None:
+    journal = process.journal
+    run, other = await process.begin(tenant), await process.begin(tenant)
+    for _ in range(2):
+        await journal.append([run.says(1), other.says(1)])
+    row = await journal.whole(run.claim, LogRow(3, 1, pack([END])))
+    end = replace(finished(run.claim.uuid, epoch=1), entries=row)
+    await endings.finish(process.database, tenant, end)
+    journal.ended(run.claim)
+    assert journal._tracks.keys() == {other.claim.uuid}
+    assert await process.log(run) == [*run.said, END]
 
 
 async def test_a_long_parcel_takes_along_what_was_flushed_before(

@@ -13,7 +13,7 @@ from gateway.runs.housekeeping import DAYS_AHEAD, Housekeeping, Report
 from gateway.store import partitions
 from gateway.store.migrate import upgrade
 from gateway.store.retention import Keep
-from gateway.store.tables import APP_ROLE, RUNS_ROLE
+from gateway.store.schema import APP_ROLE, RUNS_ROLE
 from tests.conftest import new_tenant, opened
 from tests.fakes.aged import (
     DAY,

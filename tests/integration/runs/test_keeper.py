@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from sqlalchemy import text
 
 from gateway.store import claims, responses
+from gateway.store.statements import Statement
 from tests.fakes.replica import (
     LEASE_S,
     Speaker,
@@ -110,7 +110,7 @@ async def test_a_deleted_response_stops_its_run(database: Database, tenant: Tena
         _, live = one.begin(spec, claim)
         await speaker.fell_silent()
         async with database.transaction(tenant) as connection:
-            await connection.execute(text("DELETE FROM responses"))
+            await connection.execute(Statement("DELETE FROM responses"))
         await one.keeper.heartbeat()
         await one.idle()
         assert live.handed_over

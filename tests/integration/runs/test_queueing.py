@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import func, select
 
 from gateway.errors import RateLimited
 from gateway.log import Finished
 from gateway.store import responses
 from gateway.store.claims import LOCK_KEY
 from gateway.store.notifications import Notice
-from gateway.store.tables import usage as usage_table
 from tests.fakes.replica import Habits, Speaker, background, foreground, replica
+from tests.fakes.rows import all_rows
 from tests.fakes.staged_run import specification
 
 if TYPE_CHECKING:
@@ -136,4 +135,4 @@ async def test_what_was_booked_is_written_before_the_process_ends(
             fold = one.archive._endings._new_fold_for(spec.head)()
             await one.archive.meter(spec, FINISHED, fold)
     async with database.transaction(tenant) as connection:
-        assert await connection.scalar(select(func.count()).select_from(usage_table)) == 7
+        assert len(await all_rows(connection, "usage")) == 7

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import orjson
-from sqlalchemy import text
 
 from gateway.composition.process import Process
 from gateway.errors import ClaimLost
@@ -20,6 +19,7 @@ from gateway.runs.writer import LogWriter, WriterBounds
 from gateway.store import claims, events, responses
 from gateway.store.claims import Claim
 from gateway.store.events import day_of
+from gateway.store.statements import Statement
 from gateway.telemetry import Metrics
 from tests.conftest import opened
 from tests.fakes.gateway import gateway_settings
@@ -72,7 +72,7 @@ def in_memory(one: Replica, spec: RunSpecification) -> LiveLog:
 async def locked(database_url: str, statement: str) -> AsyncIterator[None]:
     """While entered, somebody else holds the lock that `statement` takes."""
     async with opened(database_url) as other, other.owner_transaction() as connection:
-        await connection.execute(text(statement))
+        await connection.execute(Statement(statement))
         yield
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from sqlalchemy import text
 from typing_extensions import override
 
 from gateway.store import messages, responses
-from gateway.store.tables import APP_ROLE
+from gateway.store.schema import APP_ROLE
+from gateway.store.statements import Statement
 from tests.conftest import new_tenant
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.outage import cut_connections
@@ -270,7 +270,7 @@ async def test_a_tenant_runs_as_many_as_it_may_on_all_replicas_together(
 
 async def damage(database: Database, spec: RunSpecification, statement: str) -> None:
     async with database.transaction(spec.principal.tenant_id) as connection:
-        await connection.execute(text(statement), {"id": spec.head.uuid})
+        await connection.execute(Statement(statement), {"id": spec.head.uuid})
 
 
 @pytest.mark.parametrize(
@@ -334,11 +334,11 @@ async def test_a_response_whose_log_cannot_be_reached_waits_for_its_lease(
     async with replica(database, Speaker(ANSWER)) as one:
         await accept(one, spec)
         async with database.owner_transaction() as connection:
-            await connection.execute(text(f"REVOKE SELECT ON events FROM {APP_ROLE}"))
+            await connection.execute(Statement(f"REVOKE SELECT ON events FROM {APP_ROLE}"))
         await one.scheduler.look()
         assert (await load(database, spec)).is_held
         async with database.owner_transaction() as connection:
-            await connection.execute(text(f"GRANT SELECT ON events TO {APP_ROLE}"))
+            await connection.execute(Statement(f"GRANT SELECT ON events TO {APP_ROLE}"))
         await let_time_pass(database, tenant, seconds=601)
         await one.scheduler.look()
         await one.idle()

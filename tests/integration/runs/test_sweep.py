@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from sqlalchemy import text
 
 from gateway.runs.sweep import ORPHAN_S, Sweep
 from gateway.store import responses
+from gateway.store.statements import Statement
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.outage import cut_connections
 from tests.fakes.replica import (
@@ -100,7 +100,7 @@ async def test_a_response_of_a_release_that_is_gone_has_failed_in_the_end(
     spec = background(tenant)
     await one.archive.accept(spec, None, owned=True)
     async with database.transaction(tenant) as connection:
-        await connection.execute(text("UPDATE responses SET fold_version = 99"))
+        await connection.execute(Statement("UPDATE responses SET fold_version = 99"))
     await let_time_pass(database, tenant, seconds=LEASE_S + 1)
     assert await one.sweep.round() == 0
     await let_time_pass(database, tenant, seconds=ORPHAN_S)

@@ -5,7 +5,6 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
 
 from gateway import ids
 from gateway.errors import (
@@ -15,6 +14,7 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.services.access import Access
+from gateway.store.statements import Statement
 from gateway.store.tenants import OwnPolicy
 from gateway.tenancy import TenantPolicy
 from tests.fakes.logs import captured_logs
@@ -354,7 +354,7 @@ async def test_known_keys_outlive_the_database_for_a_bounded_time(
     await refusal(access, wrong)
 
 
-WAITING = text(
+WAITING = Statement(
     "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database"
     " WHERE NOT granted AND datname = current_database()"
 )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from sqlalchemy import text
 
 from gateway import ids
 from gateway.errors import InvalidRequest, ResourceNotFound
@@ -18,8 +17,9 @@ from gateway.runs.feed import Feed, FeedLimits
 from gateway.runs.lives import Lives
 from gateway.runs.tails import Tails
 from gateway.services.retrieval import Retrieval
-from gateway.store import events, followed, responses
+from gateway.store import events, flushes, followed, responses
 from gateway.store.events import LogRow, Parcel
+from gateway.store.statements import Statement
 from gateway.tenancy import Principal, TenantPolicy
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.replica import Replica, background, foreground, new_fold_for, talkative
@@ -58,7 +58,7 @@ class Office:
         feed = Feed(
             Lives(),
             Tails(partial(followed.look, database), interval_s=3600),
-            partial(events.read, database),
+            partial(flushes.read, database),
             new_fold_for,
             limits=FeedLimits(read_bytes_max=65_536),
             followers=lambda _: None,
@@ -128,7 +128,7 @@ class Office:
 
     async def change(self, response_id: str, assignment: str, **values: object) -> None:
         uuid = ids.parse_response_id(response_id)
-        statement = text(f"UPDATE responses SET {assignment} WHERE id = :id")
+        statement = Statement(f"UPDATE responses SET {assignment} WHERE id = :id")
         async with self.database.transaction(self.tenant) as connection:
             await connection.execute(statement, {"id": uuid, **values})
 
@@ -249,7 +249,7 @@ async def test_a_stream_expires(
 async def test_a_log_that_is_gone_is_not_streamed(office: Office) -> None:
     response_id = await office.over("completed")
     async with office.database.transaction(office.tenant) as connection:
-        await connection.execute(text("DELETE FROM events"))
+        await connection.execute(Statement("DELETE FROM events"))
     message = await refused(office.retrieval.stream(office.principal, response_id), param="stream")
     assert "its log is kept for 24 hours after the end" in message
 

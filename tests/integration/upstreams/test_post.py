@@ -19,7 +19,7 @@ async def test_a_post_says_what_the_client_would_say(client: Client) -> None:
         post = Post(client, url, headers)
         await client.post(url, content=b"body", headers=headers)
         for _ in range(2):
-            answer = await post(b"body", timeouts={})
+            answer = await post([b"bo", b"dy"], timeouts={})
             assert (answer.status, await read_body(answer.body, 10)) == (200, b"ok")
             answer.body.close()
     plain, first, second = server.requests
@@ -32,7 +32,7 @@ async def test_a_post_keeps_no_cookies_and_follows_no_redirects(client: Client) 
     async with serving((script,)) as server:
         post = Post(client, httpx2.URL(server.url), {})
         for _ in range(2):
-            answer = await post(b"", timeouts={})
+            answer = await post([], timeouts={})
             assert (answer.status, await read_body(answer.body, 10)) == (307, b"")
             answer.body.close()
     assert [request.headers.get("cookie") for request in server.requests] == [None, None]
@@ -42,5 +42,5 @@ async def test_a_post_with_a_header_that_is_none_is_not_sent(client: Client) -> 
     async with serving((response(b"ok"),)) as server:
         post = Post(client, httpx2.URL(server.url), {"authorization": "Bearer a\r\nb: c"})
         with pytest.raises(httpx2.LocalProtocolError):
-            await post(b"", timeouts={})
+            await post([], timeouts={})
     assert server.requests == []

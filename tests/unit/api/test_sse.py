@@ -56,7 +56,7 @@ def test_a_delta_that_is_no_event_is_written_only_where_its_frames_are_known() -
 
     known = sse.delta_writer(sse.plain, pattern, write)
     assert known is not None
-    assert not known(7, 'a"')
+    assert not known(7, (2, orjson.dumps('a"')))
     data = b'{"sequence_number":7,"delta":"a\\""}'
     assert written == [sse.plain(Event("x", 7, data, 2))]
     assert sse.delta_writer(partial(sse.frame, obfuscate=False), pattern, write) is None

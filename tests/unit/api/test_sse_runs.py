@@ -30,6 +30,8 @@ _numbers = st.integers(0, 20_000) | st.integers(990, 1_010) | st.integers(8_160,
 @pytest.mark.parametrize("encode", [sse.plain, sse.obfuscated])
 @example(LONGER_THAN_THE_POOL, 5)
 @example(LONGER_THAN_THE_POOL, 8_170)
+@example(['a",', "\\x7f", ",", '"', "\\", "\\"], 998)
+@example([",\x7f", "b"], 9_999)
 @given(_texts, _numbers)
 def test_a_run_is_written_as_its_events_are(encode: Encode, texts: list[str], number: int) -> None:
     deltas = Deltas(PATTERN, number, texts)

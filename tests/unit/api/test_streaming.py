@@ -12,23 +12,24 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.types import Message, Scope
 
 from gateway.api import sse
 from gateway.api.body import ClientDisconnected
 from gateway.api.streaming import RUN_FRAME_BYTES, EventStream, StreamLimits
 from gateway.api.writing import BODY_PART
-from gateway.log import Alive, Finished
+from gateway.log import Alive, Finished, Tokens, TurnStarted
 from gateway.protocol.deltas import Deltas
 from gateway.protocol.events import Event
 from gateway.protocol.showing import DeltaPattern, play_batches
 from gateway.runs.live import LiveLog
 from tests.fakes.toy_logs import new_fold
+from tests.fakes.toy_parser import TEXT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from starlette.types import Message
-
+    from gateway.api.writing import WritePart
     from gateway.protocol.showing import Show
 
 LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=60)
@@ -98,12 +99,10 @@ async def test_events_are_written_as_they_come(comments: bool) -> None:
     start, *written, end = client.messages
     assert start["status"] == 200
     assert start["headers"] == [*sse.HEADERS, (b"x-more", b"1")]
-    assert [message["body"] for message in written] == [
-        sse.frame(CREATED, obfuscate=False),
-        sse.frame(COMPLETED, obfuscate=False) + sse.DONE,
-    ]
-    assert all(message["more_body"] for message in written)
-    assert end == END
+    (message,) = written
+    assert message["body"] == sse.frame(CREATED, obfuscate=False)
+    assert message["more_body"]
+    assert end == END | {"body": sse.frame(COMPLETED, obfuscate=False) + sse.DONE}
     assert source.closed
 
 
@@ -144,7 +143,7 @@ async def test_silence_is_filled_with_comments_only() -> None:
         source.more.set()
     frames = [sse.frame(CREATED, obfuscate=False), sse.frame(COMPLETED, obfuscate=False)]
     assert client.body.replace(sse.COMMENT, b"") == b"".join([*frames, sse.DONE])
-    assert client.messages[-1] == END
+    assert client.messages[-1] == END | {"body": frames[-1] + sse.DONE}
 
 
 @pytest.mark.parametrize("comments", [True, False])
@@ -156,12 +155,52 @@ async def test_a_client_that_does_not_read_counts_as_gone(comments: bool) -> Non
     assert source.closed
 
 
+def offering(write_part: WritePart) -> Scope:
+    """The scope of a server that has this extension."""
+    return {"extensions": {BODY_PART: {"write": write_part}}}
+
+
 async def test_a_client_that_takes_no_comment_counts_as_gone() -> None:
-    client, source = Client(reads=2), Source([[CREATED], [COMPLETED]])
-    stream = EventStream({}, client.send, IMPATIENT, partial(sse.frame, obfuscate=False))
+    client, source = Client(), Source([[CREATED], [COMPLETED]])
+    scope = offering(lambda part: part != sse.COMMENT)
+    stream = EventStream(scope, client.send, IMPATIENT, sse.plain)
     with pytest.raises(ClientDisconnected):
         await stream.write(source.play, comments=True)
     assert source.closed
+
+
+async def test_a_client_that_takes_a_comment_again_is_still_there() -> None:
+    client, source, refused = Client(), Source([[CREATED], [COMPLETED]]), list[bytes]()
+
+    def write_part(part: bytes) -> bool:
+        if part == sse.COMMENT and len(refused) < 2:
+            refused.append(part)
+            return False
+        client.messages.append({"body": part})
+        if client.body.count(sse.COMMENT) == 2:
+            source.more.set()
+        return True
+
+    limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=0.001)
+    stream = EventStream(offering(write_part), client.send, limits, sse.plain)
+    await stream.write(source.play, comments=True)
+    assert client.body.endswith(sse.DONE)
+
+
+async def test_a_server_that_waits_with_a_comment_says_nothing_of_its_client() -> None:
+    client, source, waits = Client(), Source([[CREATED], [COMPLETED]]), list[bytes]()
+
+    async def send(message: Message) -> None:
+        if message.get("body") == sse.COMMENT:
+            waits.append(sse.COMMENT)
+            if len(waits) == 3:
+                source.more.set()
+            await asyncio.Event().wait()
+        await client.send(message)
+
+    stream = EventStream({}, send, IMPATIENT, sse.plain)
+    await stream.write(source.play, comments=True)
+    assert client.body == sse.plain(CREATED) + sse.plain(COMPLETED) + sse.DONE
 
 
 @pytest.mark.parametrize("comments", [True, False])
@@ -224,7 +263,7 @@ def test_a_client_of_any_pace_gets_every_frame_once_in_order(
 
     async def played() -> None:
         limits = StreamLimits(60, write_bytes_max, 60)
-        scope = {} if takes is None else {"extensions": {BODY_PART: {"write": write_part}}}
+        scope = {} if takes is None else offering(write_part)
         stream = EventStream(scope, send, limits, sse.plain)
         await stream.write(ready(*batches).play, comments=comments)
 
@@ -263,11 +302,60 @@ async def test_what_a_client_keeps_up_with_is_written_where_it_is_shown() -> Non
         group.create_task(stream.write(live.play, comments=False))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+        assert not client.messages
         for written in range(1, 5):
             live.append(Alive())
-            # Of the first entry come two events, in one write.
+            # Of the first entry come two events, in one write, and the status before them.
             assert len(client.messages) == 1 + written
         finished = Finished("completed", 1)
         live.close(finished, live.fold.apply(finished))
-        assert client.body.endswith(sse.DONE)
-    assert client.messages[-1] == END
+    assert client.body.endswith(sse.DONE)
+    assert len(client.messages) == 1 + 4 + 1
+
+
+async def test_the_status_is_written_in_the_call_that_brings_the_first_output() -> None:
+    client, live = Client(), LiveLog(new_fold, reader_events_max=10)
+    stream = EventStream({}, client.send, LIMITS, sse.plain)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(stream.write(partial(live.play, grace_s=60), comments=False))
+        await asyncio.sleep(0)
+        live.append(TurnStarted(1))
+        await asyncio.sleep(0)
+        assert not client.messages
+        live.append(Tokens((TEXT,)))
+        start, events = client.messages
+        assert start["status"] == 200
+        shown = [b"response.created", b"response.in_progress"]
+        assert all(b"event: %b\n" % type_ in events["body"] for type_ in shown)
+        finished = Finished("completed", 1)
+        live.close(finished, live.fold.apply(finished))
+
+
+async def test_what_fails_before_the_first_output_leaves_the_status_to_others() -> None:
+    client, live = Client(), LiveLog(new_fold, reader_events_max=10)
+    stream = EventStream({}, client.send, LIMITS, sse.plain)
+    writing = asyncio.ensure_future(stream.write(partial(live.play, grace_s=60), comments=False))
+    await asyncio.sleep(0)
+    live.append(TurnStarted(1))
+    live.failure = ValueError("a backend failed")
+    failed = Finished("failed", 1, code="server_error", message="It failed.")
+    live.close(failed, live.fold.apply(failed))
+    with pytest.raises(ValueError, match="a backend failed"):
+        await writing
+    assert not client.messages
+
+
+async def test_a_status_that_has_to_wait_comes_before_the_events() -> None:
+    is_ready, messages = asyncio.Event(), list[Message]()
+
+    async def send(message: Message) -> None:
+        await is_ready.wait()
+        messages.append(message)
+
+    stream = EventStream({}, send, LIMITS, sse.plain)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(stream.write(ready([CREATED], [COMPLETED]).play, comments=False))
+        await asyncio.sleep(0)
+        assert not messages
+        is_ready.set()
+    assert [message["type"] for message in messages] == ["http.response.start", *2 * [END["type"]]]

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.constraint import AnyText, InOrder, Json, Literal, OneOf, Repeated
+from gateway.constraint import AnyText, InOrder, Json, OneOf, Repeated
 from gateway.generation import Place, SegmentKind, Where
 from gateway.harmony.framing import CALL_PREFIX, OPENING
 from gateway.harmony.grammar import (
     OWING_MESSAGES_MAX,
     REFUSALS,
     GrammarOptions,
+    are_translated,
     languages_of,
     turn_constraint,
 )
@@ -155,14 +156,20 @@ def test_what_is_owed_is_not_put_off_for_ever(demands: OutputRules, last: str) -
 
 def test_grammars_of_tools_can_be_translated_beforehand() -> None:
     demands = rules(STRICT, PATCH)
-    assert PATCH.grammar is not None
-    languages = languages_of(demands)
-    assert languages.keys() == {PATCH.grammar}
-    options = GrammarOptions(languages={PATCH.grammar: Literal("told")})
-    assert constraint(demands, options=GrammarOptions(languages=languages)) == constraint(demands)
-    found = constraint(demands, options=options)
-    assert found is not None
-    assert allows(found.turn, calls("patch", "told")[0])
+    assert not are_translated(demands)
+    assert languages_of(demands).keys() == {PATCH.grammar}
+    assert are_translated(demands)
+    assert constraint(demands) == constraint(rules(STRICT, PATCH))
+    assert are_translated(rules(STRICT))
+
+
+def test_the_turns_of_the_same_rules_begin_with_the_same_grammar() -> None:
+    demands = rules(STRICT)
+    assert constraint(demands) is constraint(demands)
+    thoughtless = GrammarOptions(reasoning=False)
+    found = constraint(demands, options=thoughtless)
+    assert found == constraint(rules(STRICT), options=thoughtless)
+    assert found != constraint(demands)
 
 
 def test_only_a_tool_that_is_allowed_is_called() -> None:

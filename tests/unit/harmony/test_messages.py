@@ -4,6 +4,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.harmony.messages import harmony_message, recipient
+from gateway.harmony.reference import library_message
 from gateway.harmony.rendering import Renderer
 from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE
 from gateway.protocol.items import (
@@ -130,7 +131,9 @@ def test_an_item_is_one_message(item: Item, text: str) -> None:
 @pytest.mark.parametrize(("item", "text"), ONE_MESSAGE)
 def test_openai_harmony_gives_the_message_the_same_ids(item: Item, text: str) -> None:
     ids = list(Renderer(vocabulary()).render_item(context_item(item)))
-    assert ids == encoding().render(harmony_message(item))
+    message = harmony_message(item)
+    assert message is not None
+    assert ids == encoding().render(library_message(message))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, Prompt, Span
-from gateway.harmony.rendering import Renderer, SchemaLimits, prompt_messages
+from gateway.harmony.reference import prompt_messages
+from gateway.harmony.rendering import Renderer, SchemaLimits
 from gateway.harmony.vocabulary import FIRST_SPECIAL
 from gateway.protocol.rules import AnswerFormat
 from gateway.protocol.tools import FunctionTool

@@ -11,7 +11,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from gateway.generation import Prompt, Span
-from gateway.harmony.rendering import Renderer, RenderOptions, prompt_messages
+from gateway.harmony.reference import prompt_messages
+from gateway.harmony.rendering import Renderer, RenderOptions
 from gateway.protocol.callables import declared
 from gateway.protocol.rules import AnswerFormat
 from gateway.protocol.tools import AnyTool, Tool

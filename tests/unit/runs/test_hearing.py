@@ -18,6 +18,7 @@ from gateway.runs.journal import MemoryJournal, Pen
 from gateway.runs.live import LiveLog
 from gateway.runs.steering import Course, Steering
 from tests.fakes.harmony_script import script_ids, vocabulary
+from tests.fakes.response_heads import response_head
 from tests.fakes.staged_run import folds, specification
 
 if TYPE_CHECKING:
@@ -91,6 +92,54 @@ def test_text_that_is_not_looked_at_is_written_as_if_it_were(
     words = script_ids("and so") if has_words else []
     chunks.append(TokenChunk(words, FinishReason.STOP, 4))
     assert asyncio.run(heard(Hearing, chunks)) == asyncio.run(heard(Wary, chunks))
+
+
+HEADER_IDS = [*script_ids("<|channel|><|message|><|constrain|><|start|><|end|><|return|>")]
+WORDS = script_ids("final analysis to=functions. json assistant")
+
+
+def heard_in(
+    sizes: list[int], ids: list[int], header_tokens_max: int, *, joins: bool
+) -> tuple[object, ...]:
+    """What comes of ids that are heard so many at once, the last of the sizes again and again.
+
+    Unless it `joins` them, the ids of a header are written one after the other.
+    """
+
+    async def hear() -> tuple[object, ...]:
+        spec = specification()
+        live = LiveLog(folds(response_head(), spec.rules), reader_events_max=100)
+        pen = Pen(MemoryJournal(live, None))
+        pen.append(TurnStarted(10))
+        policy = Steering(header_tokens_max=header_tokens_max)
+        course = Course(spec.rules, policy, vocabulary(), reasoning_budget=None)
+        course._joins_header = joins and course._joins_header
+        hearing = Hearing(pen, course, meet=lambda _: None, first_token=lambda: None)
+        rest, at = ids, 0
+        while rest:
+            size = sizes[min(at, len(sizes) - 1)]
+            if not hearing.hear(TokenChunk(rest[:size])):
+                break
+            rest, at = rest[size:], at + 1
+        fold = live.fold
+        said = tuple(fold.turns[0].said)
+        return hearing.ending, said, fold.place, fold.response(), fold.recoveries, fold.seen
+
+    return asyncio.run(hear())
+
+
+@given(
+    st.lists(st.sampled_from([*HEADER_IDS, *WORDS]), min_size=1, max_size=12),
+    st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    st.sampled_from([1, 2, 4, 5, 6, 64]),
+    st.sampled_from([[], [HEADER_IDS[0]], [HEADER_IDS[0], WORDS[0], HEADER_IDS[1]]]),
+)
+def test_a_header_that_is_written_as_a_whole_is_decided_about_as_one_that_is_not(
+    ids: list[int], sizes: list[int], header_tokens_max: int, front: list[int]
+) -> None:
+    whole = [*front, *ids]
+    joined = heard_in(sizes, whole, header_tokens_max, joins=True)
+    assert joined == heard_in(sizes, whole, header_tokens_max, joins=False)
 
 
 @pytest.mark.parametrize("before", [[], [TokenChunk([*FINAL, *script_ids("and so")])]])

@@ -204,6 +204,78 @@ async def test_a_reader_that_falls_behind_holds_no_more_than_its_bound() -> None
     assert seen[-1].is_terminal
 
 
+@given(logs(), st.lists(st.booleans(), min_size=1), st.data())
+def test_a_reader_that_holds_is_shown_all_from_the_first_output_on_in_that_call(
+    entries: list[Entry], gathers: list[bool], data: st.DataObject
+) -> None:
+    first = next((at for at, entry in enumerate(entries) if isinstance(entry, Tokens)), None)
+    admitted = data.draw(st.integers(0, len(entries) - 1 if first is None else first))
+
+    async def read() -> tuple[list[Event], int | None]:
+        live = LiveLog(new_fold, reader_events_max=1000)
+        shown: list[Event] = []
+        begun_at: int | None = None
+        async with asyncio.TaskGroup() as group:
+            for at, entry in enumerate(entries):
+                if at == admitted:
+                    group.create_task(live.play(shown.extend, grace_s=60))
+                    await asyncio.sleep(0)
+                if at == len(entries) - 1:
+                    live.close(entry, live.fold.apply(entry))
+                elif gathers[at % len(gathers)]:
+                    live.gather()
+                    live.append(entry)
+                    assert first is None or at > first or not shown
+                    live.tell_gathered()
+                else:
+                    live.append(entry)
+                if shown and begun_at is None:
+                    begun_at = at
+        return shown, begun_at
+
+    assert asyncio.run(read()) == (apply_all(new_fold(), entries), first)
+
+
+async def test_a_reader_that_holds_is_shown_what_there_is_when_its_grace_is_over() -> None:
+    live = LiveLog(new_fold, reader_events_max=3)
+    shown: list[Event] = []
+    async with asyncio.TaskGroup() as group:
+        is_shown = asyncio.Event()
+
+        def show(events: Sequence[Event]) -> None:
+            shown.extend(events)
+            is_shown.set()
+
+        playing = group.create_task(live.play(show, grace_s=0.001))
+        await asyncio.sleep(0)
+        live.append(TurnStarted(1))
+        assert not shown
+        await is_shown.wait()
+        playing.cancel()
+    assert shown == apply_all(new_fold(), [TurnStarted(1)])
+
+
+@pytest.mark.parametrize("is_attached", [True, False])
+async def test_a_reader_that_holds_is_told_why_there_is_no_output(is_attached: bool) -> None:
+    live = LiveLog(new_fold, reader_events_max=3)
+    playing = live.play(lambda _: None, grace_s=60)
+    async with asyncio.TaskGroup() as group:
+        live.append(TurnStarted(1))
+        live.failure = ValueError("a backend failed")
+        if is_attached:
+            group.create_task(_fails(playing))
+            await asyncio.sleep(0)
+        failed = Finished("failed", 2, code="server_error", message="It failed.")
+        live.close(failed, live.fold.apply(failed))
+    if not is_attached:
+        await _fails(playing)
+
+
+async def _fails(playing: Awaitable[None]) -> None:
+    with pytest.raises(ValueError, match="a backend failed"):
+        await playing
+
+
 async def test_a_reader_that_leaves_is_forgotten() -> None:
     live = LiveLog(new_fold, reader_events_max=3)
     live.append(Alive())

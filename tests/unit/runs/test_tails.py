@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -16,11 +18,12 @@ from gateway.store.followed import Look
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator, Collection, Sequence
 
-    from gateway.store.followed import Seen
+    from gateway.store.followed import Part, Seen, Watched
 
 TENANT = TenantId(UUID(int=1))
+DAY = date(2026, 11, 21)
 ONE, TWO = UUID(int=11), UUID(int=12)
 NEVER_S = 3600.0
 
@@ -32,24 +35,31 @@ class Heads:
     heads: dict[UUID, Head] = field(default_factory=dict)
     looks: list[set[UUID]] = field(default_factory=list)
     away: int = 0
-    parts: list[tuple[bytes, int, LogRow]] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     writer: tuple[UUID, str] = (TENANT, "there")
     seen_before: list[Seen] = field(default_factory=list)
 
-    async def __call__(self, responses: Collection[tuple[TenantId, UUID]], seen: Seen) -> Look:
+    async def __call__(
+        self,
+        watched: Sequence[Watched],
+        seen: Seen,
+        _wanted: Collection[bytes],
+    ) -> Look:
         self.seen_before.append(dict(seen))
         seen[self.writer] = len(self.looks)
         await asyncio.sleep(0)
-        asked = {uuid for _, uuid in responses}
+        asked = {one.uuid for one in watched}
         self.looks.append(asked)
         self.looked.set()
         if self.away:
             self.away -= 1
             raise StoreUnavailable("away")
         parts, self.parts = self.parts, []
-        heads = {uuid: head for uuid, head in self.heads.items() if uuid in asked}
-        return Look(heads, parts, {self.writer})
+        known = {key for key, _, _ in parts}
+        asked = {one.uuid for one in watched if one.is_due or one.key not in known}
+        heads = {uuid: self.heads.get(uuid) for uuid in asked}
+        return Look(heads, dict.fromkeys(heads, self.writer[1]), parts)
 
     async def next_look(self) -> None:
         self.looked.clear()
@@ -72,7 +82,7 @@ async def test_what_is_heard_of_wakes_who_waits_for_it() -> None:
     heads = Heads({ONE: head(3), TWO: head(3)})
     tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
-        with tails.watch(TENANT, ONE) as one, tails.watch(TENANT, TWO) as two:
+        with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(one.moved(2), two.moved(2))
             heads.heads = {ONE: head(4), TWO: head(4)}
             tails.heard([ONE, UUID(int=99)])
@@ -85,19 +95,19 @@ async def test_without_being_told_a_poll_finds_the_same() -> None:
     heads = Heads({ONE: head(0)})
     tails = Tails(heads, interval_s=0.001, pause_s=0)
     async with running(tails):
-        with tails.watch(TENANT, ONE) as one, tails.watch(TENANT, TWO) as two:
+        with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await two.moved(0)
-            assert two.head is None
+            assert two.is_over
             heads.heads[ONE] = head(1)
             await one.moved(0)
-            assert one.head == head(1)
+            assert (one.entries, one.is_over) == (1, False)
 
 
 async def test_all_are_looked_at_when_notices_may_have_been_missed() -> None:
     heads = Heads({ONE: head(1), TWO: head(1)})
     tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
-        with tails.watch(TENANT, ONE) as one, tails.watch(TENANT, TWO) as two:
+        with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(one.moved(0), two.moved(0))
             tails.missed()
             await heads.next_look()
@@ -106,13 +116,12 @@ async def test_all_are_looked_at_when_notices_may_have_been_missed() -> None:
 
 async def test_where_writers_were_that_write_no_more_is_forgotten() -> None:
     heads = Heads({ONE: head(1)})
-    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    tails = Tails(heads, interval_s=0, pause_s=0)
     async with running(tails):
-        with tails.watch(TENANT, ONE) as one:
+        with tails.watch(TENANT, ONE, DAY) as one:
             await one.moved(0)
             gone, heads.writer = heads.writer, (TENANT, "elsewhere")
-            for _ in range(2):
-                tails.missed()
+            for _ in range(3):
                 await heads.next_look()
             assert heads.seen_before[1].keys() == {gone}
             assert heads.seen_before[-1].keys() == {heads.writer}
@@ -122,7 +131,7 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
     heads = Heads({ONE: head(2)})
     tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
-        with tails.watch(TENANT, ONE) as one, tails.watch(TENANT, TWO) as two:
+        with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(one.moved(1), two.moved(0))
             rows = [LogRow(2, 1, b"c"), LogRow(3, 2, b"de")]
             heads.parts = [
@@ -131,7 +140,7 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
             ]
             tails.heard([TWO])
             await one.moved(4)
-            assert one.head == head(5)
+            assert one.entries == 5
             assert one.since(2) == rows
             assert one.since(4) == rows[1:]
             assert (one.since(1), one.since(5), two.since(0)) == ([], [], [])
@@ -144,7 +153,7 @@ async def test_an_end_and_a_deletion_wake_whoever_waits_for_more() -> None:
     heads = Heads({ONE: head(2, "completed")})
     tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
-        with tails.watch(TENANT, ONE) as one, tails.watch(TENANT, TWO) as two:
+        with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(one.moved(100), two.moved(100))
 
 
@@ -152,7 +161,7 @@ async def test_an_outage_is_waited_for() -> None:
     heads = Heads({ONE: head(1)}, away=3)
     tails = Tails(heads, interval_s=0.001, pause_s=0)
     async with running(tails):
-        with tails.watch(TENANT, ONE) as one:
+        with tails.watch(TENANT, ONE, DAY) as one:
             await one.moved(0)
     assert len(heads.looks) == 4
 
@@ -164,7 +173,7 @@ async def test_nothing_is_looked_at_while_nothing_is_watched() -> None:
         tails.heard([ONE])
         await turns()
         assert heads.looks == []
-        with tails.watch(TENANT, ONE) as one:
+        with tails.watch(TENANT, ONE, DAY) as one:
             await one.moved(0)
         await turns()
         looks = len(heads.looks)
@@ -177,7 +186,8 @@ async def test_whoever_writes_is_asked_to_tell_as_long_as_somebody_watches() -> 
     heads = Heads()
     tails = Tails(heads, interval_s=0, pause_s=0, follow=asked.append)
     async with running(tails):
-        with tails.watch(TENANT, ONE), tails.watch(TENANT, ONE), tails.watch(TENANT, TWO):
+        one = partial(tails.watch, TENANT, ONE, DAY)
+        with one(), one(), tails.watch(TENANT, TWO, DAY):
             await heads.next_look()
             assert asked == []
             await turns()
@@ -188,8 +198,8 @@ async def test_followers_of_one_response_share_its_tail() -> None:
     heads = Heads({ONE: head(1)})
     tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
-        with tails.watch(TENANT, ONE) as first:
-            with tails.watch(TENANT, ONE) as second:
+        with tails.watch(TENANT, ONE, DAY) as first:
+            with tails.watch(TENANT, ONE, DAY) as second:
                 assert first is second
                 await second.moved(0)
             heads.heads[ONE] = head(2)
@@ -201,7 +211,7 @@ async def test_a_busy_log_does_not_keep_the_others_from_being_looked_at() -> Non
     heads = Heads({ONE: head(0), TWO: head(0)})
     tails = Tails(heads, interval_s=0.001, pause_s=0)
     async with running(tails):
-        with tails.watch(TENANT, ONE), tails.watch(TENANT, TWO) as two:
+        with tails.watch(TENANT, ONE, DAY), tails.watch(TENANT, TWO, DAY) as two:
             heads.heads[TWO] = head(1)
             async with asyncio.TaskGroup() as group:
                 noise = group.create_task(keep_telling(tails))

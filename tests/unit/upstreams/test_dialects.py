@@ -39,10 +39,10 @@ def sent(dialect: Dialect, request: TokenRequest = REQUEST) -> dict[str, Any]:
         request,
         served_model="served",
         stop_ids=STOP_IDS,
-        prompt=orjson.dumps(request.prompt_ids),
+        prompt=[orjson.dumps(request.prompt_ids)],
         grammar=grammar,
     )
-    found: dict[str, Any] = orjson.loads(body)
+    found: dict[str, Any] = orjson.loads(b"".join(body))
     return found
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import text
-
 from gateway import ids
 from gateway.log import Hop, Repair, Tokens, TurnStarted, unpack
 from gateway.runs.steering import WITHIN_TURN
+from gateway.store.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from gateway.store.engine import Database
     from tests.fakes.observation import Backends
 
-_LOG = text("SELECT entries FROM events WHERE response_id = :id ORDER BY first_entry")
+_LOG = Statement("SELECT entries FROM events WHERE response_id = :id ORDER BY first_entry")
 
 
 async def log_of(database: Database, response_id: str) -> list[Entry]:

@@ -1,0 +1,122 @@
+"""Law: a prompt that repeats a history as a whole is the one that is made of it item by item."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway import ids
+from gateway.errors import GatewayError
+from gateway.harmony.rendering import Renderer
+from gateway.sealing import Sealer, SealingSecret
+from gateway.services.models import Model
+from gateway.services.parents import Parent
+from gateway.services.specifying import Draft, Secrets, Specifier, SystemMessage, Written
+from gateway.tenancy import Principal, TenantId, TenantPolicy
+from tests.fakes.contexts import answer, call, output, said, thought, user
+from tests.fakes.create_bodies import parse
+from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.packed import packed
+
+if TYPE_CHECKING:
+    from gateway.protocol.context import ContextItem
+
+SPECIFIER = Specifier(
+    Renderer(vocabulary()),
+    system_message=SystemMessage(
+        "You.", "2024-06", with_date=False, commentary_without_tools=False
+    ),
+    secrets=Secrets(b"salt", Sealer([SealingSecret("k", b"sixteen bytes or more")])),
+    answer_share=0.25,
+)
+PRINCIPAL = Principal(TenantId(ids.new_uuid()), "acme", ids.new_uuid(), TenantPolicy())
+MODEL = Model("m", 0, 100_000, (), "medium")
+
+messages = st.sampled_from(
+    [user(), answer(), answer(phase="commentary"), answer(phase=None), said("developer", "A")]
+)
+plain_items = st.lists(messages | st.just(thought()), max_size=8)
+any_items = st.lists(
+    messages | st.just(thought()) | st.sampled_from([call("h1"), output("h1"), call("h2")]),
+    max_size=8,
+)
+some_ids = st.lists(st.integers(0, 200_000), max_size=4).map(lambda found: array("I", found))
+
+NEW: list[dict[str, Any]] = [
+    {"role": "user", "content": "go on"},
+    {"role": "assistant", "content": "said"},
+    {"role": "assistant", "content": "saying", "phase": "commentary"},
+    {"role": "developer", "content": "B"},
+    {"type": "message", "id": "msg_0", "role": "user", "content": "with an id"},
+    {"type": "reasoning", "id": "rs_9", "summary": [], "content": [], "encrypted_content": None},
+    {"type": "item_reference", "id": "msg_1"},
+    {"type": "function_call", "call_id": "n1", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "n1", "output": "ok"},
+    {"type": "function_call_output", "call_id": "h2", "output": "ok"},
+]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[ContextItem]:
+    items = draw(plain_items | any_items)
+    made = [
+        replace(item, item_id=f"msg_{at}", parsed=None, ids=draw(some_ids))
+        for at, item in enumerate(items)
+    ]
+    if made and draw(st.integers(0, 5)) == 0:
+        at = draw(st.integers(0, len(made) - 1))
+        made[at] = replace(made[at], ids=None, complete=False)
+    return made
+
+
+def written(history: list[ContextItem], new: list[Any], *, item_by_item: bool) -> Written | str:
+    request = parse(input=new)
+    draft = Draft(
+        principal=PRINCIPAL,
+        request=request,
+        body_bytes=0,
+        model=MODEL,
+        parent=Parent(None, packed(history), 0),
+        stored={item.item_id: item for item in history},
+        uuid=PRINCIPAL.tenant_id,
+        created_at=0,
+    )
+    try:
+        return SPECIFIER.write(draft, item_by_item=item_by_item)
+    except GatewayError as error:
+        return str(error)
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories(), st.lists(st.sampled_from(NEW), min_size=1, max_size=4))
+def test_a_history_is_repeated_as_it_would_be_item_by_item(
+    history: list[ContextItem], new: list[Any]
+) -> None:
+    quick = written(history, new, item_by_item=False)
+    careful = written(history, new, item_by_item=True)
+    if isinstance(quick, str) or isinstance(careful, str):
+        assert quick == careful
+        return
+    assert quick.prompt.ids == careful.prompt.ids
+    assert quick.context.added == careful.context.added
+
+
+def test_a_plain_history_is_not_made_item_by_item() -> None:
+    history = [replace(user(), ids=array("I", [1, 2])), replace(answer(), ids=array("I", [3]))]
+    quick = written(history, NEW[:1], item_by_item=False)
+    assert isinstance(quick, Written)
+    assert quick.context.inherited == 0
+    assert array("I", [1, 2, 3]).tobytes() in quick.prompt.ids.tobytes()
+
+
+def test_reasoning_is_repeated_only_behind_the_last_answer() -> None:
+    thoughts = [replace(thought(), ids=array("I", [number])) for number in (150_011, 12)]
+    history = [thoughts[0], replace(answer(), ids=array("I", [3])), thoughts[1]]
+    quick = written(history, NEW[:1], item_by_item=False)
+    assert isinstance(quick, Written)
+    assert array("I", [3, 12]).tobytes() in quick.prompt.ids.tobytes()
+    assert 150_011 not in quick.prompt.ids
