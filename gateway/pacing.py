@@ -21,9 +21,9 @@ P = ParamSpec("P")
 PIECE_S: Final = 0.0005
 """So long such a thread goes on before it gives way."""
 NAP_S: Final = 0.0001
-BUSY_S: Final = 0.0005
+BUSY_S: Final = 0.0001
 """A nap takes as much longer when somebody else has the interpreter, who is left to it."""
-NAPS_MAX: Final = 10
+NAPS_MAX: Final = 20
 """So often in a row: also beside a loop that is never idle the work has to come to its end."""
 ITEMS_AT_ONCE: Final = 50
 """So many items of a list that may be long are looked at in one call that cannot be paced."""

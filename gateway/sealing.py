@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 VERSION: Final = "hgw1"
 
+SEALED: Final = frozenset({"reasoning", "compaction"})
+"""The types of items that may hold a seal."""
+
 _PREFIX: Final = f"{VERSION}."
 _NONCE_BYTES: Final = 12
 _KEY_BYTES: Final = 32

@@ -16,12 +16,13 @@ from gateway.api import sse, sse_runs
 from gateway.protocol import open_responses
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.protocol.deltas import Deltas
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import DeltaPattern, ShowDelta
     from gateway.tenancy import Dialect
 
 BASE_PATH: Final = "/openresponses"
@@ -86,3 +87,10 @@ class _OpenResponses:
         """`sse_runs.EncodesRuns`"""
         shown = open_responses.shown_deltas(deltas)
         return sse_runs.ENCODERS[self._encode](shown) if shown else sse.COMMENT * len(deltas)
+
+    def delta_writer(
+        self, pattern: DeltaPattern, write: Callable[[bytes], bool]
+    ) -> ShowDelta | None:
+        """`sse.WritesDeltas`"""
+        shown = open_responses.shown_pattern(pattern)
+        return None if shown is None else sse.delta_writer(self._encode, shown, write)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 
     Encode = Callable[[Event], bytes]
     """How one client is shown an event: as whole frames, one, several or none."""
+
+
+@runtime_checkable
+class WritesDeltas(Protocol):
+    """An `Encode` that knows what the deltas of a pattern have in common."""
+
+    def delta_writer(
+        self, pattern: DeltaPattern, write: Callable[[bytes], bool], /
+    ) -> ShowDelta | None:
+        """What writes the same as it makes of each; None where it is to be asked for each."""
+        ...
+
 
 DONE: Final = b"data: [DONE]\n\n"
 COMMENT: Final = b": keep-alive\n\n"
@@ -68,10 +80,13 @@ def obfuscated(event: Event) -> bytes:
 def delta_writer(
     encode: Encode, pattern: DeltaPattern, write: Callable[[bytes], bool]
 ) -> ShowDelta | None:
-    """Writes what `encode` makes of deltas; None for one whose frames are not known here."""
+    """Writes what `encode` makes of deltas; None for one whose frames are not known."""
     if encode is plain:
         return _plain_writer(pattern, write)
-    return _obfuscated_writer(pattern, write) if encode is obfuscated else None
+    if encode is obfuscated:
+        return _obfuscated_writer(pattern, write)
+    other: object = encode
+    return other.delta_writer(pattern, write) if isinstance(other, WritesDeltas) else None
 
 
 def _plain_writer(pattern: DeltaPattern, write: Callable[[bytes], bool]) -> ShowDelta:
@@ -148,16 +163,13 @@ def _head(type_: str) -> bytes:
 def paddings(sequence_number: int, texts: Sequence[str]) -> list[bytes]:
     """The padding of each of some deltas that follow on each other, from this number on."""
     # Those of the next numbers stand one after the other: nothing is left but to shorten each.
-    every = _every_padding()
-    begin = sequence_number % _STARTS * PADDING_STEP
-    end = begin + len(texts) * PADDING_STEP
+    every, step = _every_padding(), PADDING_STEP
+    begin = sequence_number % _STARTS * step
+    end = begin + len(texts) * step
     while len(every) < end:
         every += _every_padding()
-    starts = range(begin, end, PADDING_STEP)
-    return [
-        every[start : start + PADDING_STEP - len(text) % PADDING_STEP]
-        for start, text in zip(starts, texts, strict=True)
-    ]
+    starts = zip(range(begin, end, step), texts, strict=True)
+    return [every[start : start + step - len(text) % step] for start, text in starts]
 
 
 @cache

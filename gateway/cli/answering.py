@@ -31,6 +31,8 @@ _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connecti
 """The headers of an answer that say where it, or its connection, ends."""
 _BODYLESS: Final = frozenset({204, 304})
 _CRASH: Final = b"Internal Server Error"
+_SIZES_MAX: Final = 1024
+"""The lines of so many sizes are kept."""
 
 
 class Answer:
@@ -270,7 +272,7 @@ class Answer:
             or not part
         ):
             return False
-        chunk = b"%x\r\n%b\r\n" % (len(part), part)
+        chunk = b"".join((_size_lines[len(part)], part, b"\r\n"))
         if self._head:
             self._let_go(chunk)
         else:
@@ -302,6 +304,19 @@ def _check(headers: list[tuple[bytes, bytes]]) -> None:
         raise RuntimeError("Invalid HTTP header name.")
     if _NO_VALUE.search(b" ".join(values)):
         raise RuntimeError("Invalid HTTP header value.")
+
+
+class _SizeLines(dict[int, bytes]):
+    """The line before a chunk, by its size: nearly all are of deltas, whose sizes are few."""
+
+    def __missing__(self, size: int) -> bytes:
+        line = b"%x\r\n" % size
+        if size < _SIZES_MAX:
+            self[size] = line
+        return line
+
+
+_size_lines: Final = _SizeLines()
 
 
 def _chunk(part: bytes) -> bytes:

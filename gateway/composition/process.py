@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 CLAIMS_WAIT_S = 3.0
 """How long a process that drains waits for the answer to its last look for work."""
-SWITCH_INTERVAL_S = 0.0005
+SWITCH_INTERVAL_S = 0.0001
 """How long a thread may keep the interpreter while the event loop waits for it. With Python's 5 ms
-each of the loop's system calls beside a busy thread can cost as much."""
+each of the loop's system calls beside a busy thread can cost as much: it gives the interpreter away
+between any two sockets."""
 GC_THRESHOLDS = (1_500, 3, 700)
 """Containers made and not freed between two collections of the youngest, collections of these
 between two of those that outlived one, and of these between two of all. A request leaves nothing

@@ -279,9 +279,10 @@ def _plain_body(item: PlainItem) -> dict[str, object]:
     most do; empty for anything else.
     """
     match item:
-        case Message(id=None, status=None, phase=None, content=(InputText(text=text),)):
+        case Message(status=None, phase=None, content=(InputText(text=text),)):
+            named = {} if item.id is None else {"id": item.id}
             content = [{"type": "input_text", "text": text}]
-            return {"type": item.type, "role": item.role, "content": content}
+            return {"type": item.type, **named, "role": item.role, "content": content}
         case _:
             return {}
 

@@ -6,11 +6,12 @@ No network is used at any time; a damaged file is found before the process liste
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from array import array
+from binascii import a2b_base64
 from functools import cache
 from importlib.resources import files
+from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -131,8 +132,8 @@ class Vocabulary:
             raise VocabularyError(f"cannot read {path}: {error}", remedy=remedy) from error
         if hashlib.sha256(content).hexdigest() != RANKS_SHA256:
             raise VocabularyError(f"{path} is damaged (sha256 differs)", remedy=remedy)
-        pairs = (line.split(b" ") for line in content.splitlines())
-        return cls({base64.b64decode(piece): int(rank) for piece, rank in pairs})
+        pairs = map(bytes.split, BytesIO(content))
+        return cls({a2b_base64(piece): int(rank) for piece, rank in pairs})
 
     def encode(self, text: str) -> list[int]:
         """Ids of ordinary text: no marker in it ever becomes a special id. Frees the GIL.

@@ -140,8 +140,8 @@ def _kind_of(
         return None
     key = scope, spelled, strict
     kind = _kinds.get(key)
-    # All requests of a process are read within the same limits.
-    if kind is None or kind.limits is not limits:
+    # All requests of a process are read within the same limits, which often are one object.
+    if kind is None or (kind.limits is not limits and kind.limits != limits):
         kind = _new_kind(spelled, limits, strict=strict)
         _kinds.put(key, kind, size=kind.json_bytes + KIND_BYTES_MIN)
     return kind

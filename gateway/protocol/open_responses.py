@@ -28,6 +28,8 @@ from gateway.protocol.tools import AnyTool
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from gateway.protocol.showing import DeltaPattern
+
     Json = dict[str, Any]
 
 UNCHANGED: Final = frozenset(
@@ -84,15 +86,21 @@ def shown(event: Event) -> Event | None:
 
 def shown_deltas(deltas: Deltas) -> Deltas | None:
     """The same of a run of deltas, as long as they differ in nothing but their name; else None."""
-    pattern = deltas.pattern
+    pattern = shown_pattern(deltas.pattern)
+    if pattern is None:
+        return None
+    return Deltas(pattern, deltas.sequence_number, deltas.texts)
+
+
+def shown_pattern(pattern: DeltaPattern) -> DeltaPattern | None:
+    """The same of what deltas have in common."""
     if pattern.type in UNCHANGED:
-        return deltas
+        return pattern
     name = RENAMED.get(pattern.type)
     if name is None:
         return None
     size, head = _HEADS[pattern.type]
-    renamed = replace(pattern, type=name, before=head + pattern.before[size:])
-    return Deltas(renamed, deltas.sequence_number, deltas.texts)
+    return replace(pattern, type=name, before=head + pattern.before[size:])
 
 
 def body(said: Json) -> Json:

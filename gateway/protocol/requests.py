@@ -61,9 +61,12 @@ def create_of(
     return _alone(fields, limits=limits, strict=strict) if request is None else request
 
 
-def checked(document: dict[str, Any], *, limits: InputLimits, strict: bool) -> CreateResponse:
+def checked(
+    document: dict[str, Any], *, limits: InputLimits, strict: bool, scope: bytes = b""
+) -> CreateResponse:
     """The request of a document that has known names only. Raises `InvalidRequest`."""
-    return alike(document, limits, strict=strict) or _validated(document, limits, strict=strict)
+    request = alike(document, limits, strict=strict, scope=scope)
+    return _validated(document, limits, strict=strict) if request is None else request
 
 
 def _like_others(

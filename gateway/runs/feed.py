@@ -86,7 +86,7 @@ class Feed:
         self._limits = limits
         self._tell_followers = followers
         self._followers = 0
-        self._waits: set[asyncio.Timeout] = set()
+        self._waits: set[_UntilClosed] = set()
         self.is_closed = False
         """Every stream is about to be left."""
         # However many streams replay at once: the loop comes round between any two slices.
@@ -137,25 +137,20 @@ class Feed:
         self._count(1)
         try:
             async with self._until_closed():
-                await self._play(place, show)
+                # What `_events` does, but for a stream that follows a live log, as nearly all do
+                # for long: whatever only passes on what is made within it would be there as long.
+                while not (place.is_over or place.is_gone):
+                    live = self._lives.get(place.uuid)
+                    if live is None:
+                        await play_batches(self._stored(place), show)
+                    else:
+                        place.forget_rows()
+                        await live.play(_PassedOn(self, place, show), place.after)
+                        place.is_over = not live.handed_over
+                if not (place.is_ended or place.is_gone) and (rest := show([])) is not None:
+                    await rest
         finally:
             self._count(-1)
-
-    async def _play(self, place: Place, show: Show) -> None:
-        # What `_events` does, but for a stream that follows a live log, as nearly all do for long:
-        # each generator that only passes on what one within it makes would be there as long.
-        while not place.is_over:
-            live = self._lives.get(place.uuid)
-            if live is None:
-                await play_batches(self._stored(place), show)
-            else:
-                place.forget_rows()
-                await live.play(_PassedOn(self, place, show), place.after)
-                place.is_over = not live.handed_over
-            if place.is_gone:
-                return
-        if not place.is_ended and (rest := show([])) is not None:
-            await rest
 
     async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
         """The Response object as far as its log has come. Raises `StoreUnavailable`."""
@@ -189,11 +184,8 @@ class Feed:
     def close(self) -> None:
         """End every stream, and each that begins from now on: its client resumes elsewhere."""
         self.is_closed = True
-        now = asyncio.get_running_loop().time()
         for wait in self._waits:
-            # One that has expired is being left already, and refuses to expire again.
-            if not wait.expired():
-                wait.reschedule(now)
+            wait.leave()
 
     async def _unless_closed(
         self, batches: AsyncGenerator[list[Event], None]
@@ -312,20 +304,26 @@ class Feed:
 
 
 class _UntilClosed:
-    """A wait that is one of `waits` while entered; when it expires, that is no failure.
+    """A part of a task that is one of `waits` while entered; to `leave` it is no failure.
 
-    Not a generator: every stream is in one as long as it lasts, and this takes less memory.
+    Every stream is in one as long as it lasts: this takes less memory than a timeout.
     """
 
-    __slots__ = ("_wait", "_waits")
+    __slots__ = ("_is_left", "_task", "_waits")
 
-    def __init__(self, waits: set[asyncio.Timeout]) -> None:
-        self._wait = asyncio.timeout(None)
+    def __init__(self, waits: set[_UntilClosed]) -> None:
         self._waits = waits
+        self._is_left = False
+
+    def leave(self) -> None:
+        """End what is done in here, which sleeps. Safe to call twice."""
+        if not self._is_left and self._task is not None:
+            self._is_left = True
+            self._task.cancel()
 
     async def __aenter__(self) -> None:
-        await self._wait.__aenter__()
-        self._waits.add(self._wait)
+        self._task = asyncio.current_task()
+        self._waits.add(self)
 
     async def __aexit__(
         self,
@@ -333,12 +331,11 @@ class _UntilClosed:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        self._waits.discard(self._wait)
-        try:
-            await self._wait.__aexit__(kind, error, trace)
-        except TimeoutError:
-            return True
-        return isinstance(error, TimeoutError) and self._wait.expired()
+        self._waits.discard(self)
+        if not self._is_left or self._task is None:
+            return False
+        # Unless somebody else has cancelled the task as well.
+        return not self._task.uncancel() and isinstance(error, asyncio.CancelledError)
 
 
 class _PassedOn:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SETTLE_INTERVAL_S: Final = 1.0
 """So long entries stay in flushes: whoever takes a response reads that many."""
 SETTLED_AT_ONCE_MAX: Final = 64
-"""With one commit, so that no commit takes much longer than others."""
+"""With one commit, because the next flush waits for it."""
 ALONE_BYTES_MIN: Final = 512
 """A parcel of so many is not worth writing twice."""
 
@@ -137,6 +137,8 @@ class Flusher:
 
     async def settle(self) -> None:
         """Move some of what has been in flushes for long. Raises `StoreError`."""
+        if not self._has_to_settle:
+            return
         async with self._lock:
             if not self._is_sure:
                 return
@@ -230,6 +232,11 @@ class Flusher:
             flushed = await self._flush(together)
             committed = committed | flushed if committed else flushed
         return committed
+
+    @property
+    def _has_to_settle(self) -> bool:
+        is_new_round = asyncio.get_running_loop().time() >= self._round_at
+        return is_new_round or bool(self._round) or self._may_prune
 
     def _due(self) -> set[UUID]:
         """Whose flushes are to be settled now."""

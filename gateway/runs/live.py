@@ -301,9 +301,9 @@ class LiveLog:
         """Show a reader the events above `after`: those that were, then those to come.
 
         `show` is called where they are made, as long as it has nothing to wait for. It is not
-        called before anything is `produced`, or for `grace_s` at most: until then a failure is
-        raised. Returns after the terminal event, or without one when the log is handed over. Raises
-        what `give_up` was given, and what `show` and what it returns do.
+        called before anything is `produced`, but for `grace_s` at most from the first event on:
+        until then a failure is raised. Returns after the terminal event, or without one when the
+        log is handed over. Raises what `give_up` was given, and what `show` and what it returns do.
         """
         return self._play(Reader(after, self._reader_events_max, show), show, grace_s)
 

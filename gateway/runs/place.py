@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gateway.log import Singles, portions
@@ -26,7 +25,17 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """Where one stream stands: in the events (`after`), and in the rows (`next_entry`, `fold`)."""
+    """Where one stream stands: in the events (`after`), and in the rows (`next_entry`, `fold`).
+
+    `beginning` are the first rows, if they were read before, until they are folded. `is_over`:
+    everything was shown; `is_ended`: the terminal event was among it; `is_gone`: the log does not
+    have what its head promises, because it was removed.
+    """
+
+    __slots__ = (
+        *("_fold", "_head", "_new_fold_for", "after", "beginning", "is_ended", "is_gone"),
+        *("is_over", "next_entry", "show", "tenant_id", "uuid"),
+    )
 
     def __init__(
         self,
@@ -40,27 +49,24 @@ class Place:
         self.uuid = head.uuid
         self._head = head
         self._new_fold_for = new_fold_for
+        self._fold: Fold | None = None
         self.after = after
         self.show = show
         self.beginning: Sequence[LogRow] = ()
-        """The first rows, if they were read before, until they are folded."""
         self.next_entry = 0
-        self.is_over = False
-        """Everything was shown."""
-        self.is_ended = False
-        """The terminal event was among it."""
-        self.is_gone = False
-        """The log does not have what its head promises: it was removed."""
+        self.is_over = self.is_ended = self.is_gone = False
 
-    @cached_property
+    @property
     def day(self) -> date:
         """The partition of its rows."""
         return day_of(datetime.fromtimestamp(self._head.created_at, UTC))
 
-    @cached_property
+    @property
     def fold(self) -> Fold:
         """Of its rows: not made for what is only followed where it is generated."""
-        return self._new_fold_for(self._head)()
+        if self._fold is None:
+            self._fold = self._new_fold_for(self._head)()
+        return self._fold
 
     def is_through(self) -> bool:
         """Its rows are folded up to their end."""
@@ -69,7 +75,7 @@ class Place:
     def forget_rows(self) -> None:
         """Should they be needed again, they are read anew: few are, and a fold is large."""
         self.next_entry = 0
-        self.__dict__.pop("fold", None)
+        self._fold = None
 
     def pass_by(self, events: Sequence[Event]) -> None:
         """The stream has these now."""

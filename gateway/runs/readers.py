@@ -22,7 +22,7 @@ class Reader:
     """
 
     __slots__ = (
-        *("_events_max", "_failure", "_rest", "_show", "_timer", "_waiter"),
+        *("_events_max", "_failure", "_grace_s", "_rest", "_show", "_timer", "_waiter"),
         *("after", "events", "holds", "lags"),
     )
 
@@ -33,6 +33,7 @@ class Reader:
         self.holds = False
         self._events_max = events_max
         self._show = show
+        self._grace_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._rest: Awaitable[None] | None = None
@@ -50,7 +51,9 @@ class Reader:
             self.events += events
             if len(self.events) > self._events_max:
                 self._lag()
-        if not self.holds:
+        if self.holds:
+            self._limit()
+        else:
             self.wake()
 
     @property
@@ -65,13 +68,16 @@ class Reader:
             return None
         return show.deltas(pattern)
 
-    async def hold(self, within_s: float) -> bool:
-        """What `wait` does, but be shown nothing before `release`, or for so long at most.
+    async def hold(self, grace_s: float) -> bool:
+        """What `wait` does, but be shown nothing before `release`, or until so long after there was
+        something to show.
 
         Whether it was not released.
         """
         self.holds = True
-        self._timer = asyncio.get_running_loop().call_later(within_s, self.wake)
+        self._grace_s = grace_s
+        if self.events or self.lags:
+            self._limit()
         try:
             await self.wait()
         finally:
@@ -82,6 +88,10 @@ class Reader:
         """Show what is queued, and from here on all, at once."""
         if self._let_go() and (self.lags or not self._show_first()):
             self.wake()
+
+    def _limit(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._grace_s, self.wake)
 
     def _let_go(self) -> bool:
         """Whether it was held until now."""

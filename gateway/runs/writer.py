@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway import ids
 from gateway.errors import ClaimLost, StoreError, StoreUnavailable
@@ -61,6 +61,12 @@ if TYPE_CHECKING:
     Append = Callable[[Sequence[Parcel]], Awaitable[frozenset[UUID]]]
     Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, Head]]]
 
+CROWD_MIN: Final = 64
+"""So many runs share a commit well: its cost is a small part of what each of them costs."""
+CROWDED_BYTES_MAX: Final = 16
+"""Of each of them, on average: ids at their pace. Whoever says more has more to share later."""
+CROWDED_SHARE: Final = 1 / 3
+
 _log = EventLog("gateway.runs")
 
 
@@ -73,7 +79,8 @@ class WriterBounds:
     ahead, all wait. `retry_pause_s` lies between two attempts while the database is away.
 
     Between the beginnings of two flushes lie `flush_interval_s`: what comes after a pause is
-    committed at once, and under load many share the cost of a commit.
+    committed at once, and under load many share the cost of a commit. Where many do sooner
+    (`CROWD_MIN`), less: down to `CROWDED_SHARE` of it.
     """
 
     flush_bytes_max: int
@@ -209,6 +216,7 @@ class LogWriter:
         self._channels: dict[UUID, Channel] = {}
         self._queue: deque[Channel] = deque()
         self._work = asyncio.Event()
+        self._crowded = Signal()
         self._crowd: set[Channel] = set()
         self._is_away = False
         self._may_flush_at = 0.0
@@ -267,11 +275,21 @@ class LogWriter:
             self._metrics.store_failed(type(error).__name__)
 
     async def _keep_distance(self) -> None:
-        clock = asyncio.get_running_loop().time
+        clock, interval_s = asyncio.get_running_loop().time, self._bounds.flush_interval_s
         early_s = self._may_flush_at - clock()
-        if early_s > 0:
-            await asyncio.sleep(early_s)
-        self._may_flush_at = clock() + self._bounds.flush_interval_s
+        crowded_s = early_s - interval_s * (1 - CROWDED_SHARE)
+        if crowded_s > 0:
+            await asyncio.sleep(crowded_s)
+            early_s = self._may_flush_at - clock()
+        if early_s > 0 and not self._is_crowded:
+            self._crowded.clear()
+            await self._crowded.within(early_s)
+        self._may_flush_at = clock() + interval_s
+
+    @property
+    def _is_crowded(self) -> bool:
+        runs = len(self._queue)
+        return runs >= CROWD_MIN and self.pending_bytes <= runs * CROWDED_BYTES_MAX
 
     def accept(self, channel: Channel, added_bytes: int) -> None:
         """A channel has `added_bytes` more that wait."""
@@ -292,6 +310,8 @@ class LogWriter:
             if not self._queue:
                 self._work.set()
             self._queue.append(channel)
+            if len(self._queue) == CROWD_MIN and self._is_crowded:
+                self._crowded.set()
 
     def forget(self, channel: Channel, *, has_ended: bool = False) -> None:
         """Nothing more of a channel is written, but for what is under way."""

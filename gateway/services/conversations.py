@@ -11,7 +11,7 @@ from gateway.conversation.assembly import referenced_ids, take_in
 from gateway.conversation.unsealing import unseal_for_any
 from gateway.errors import NoUpstreamAvailable
 from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item
-from gateway.protocol.items import Compaction, Reasoning
+from gateway.protocol.items import Reasoning
 from gateway.store import conversations as rows
 from gateway.store import messages
 
@@ -168,7 +168,7 @@ class Conversations:
     ) -> list[ContextItem]:
         """The items as they are kept, beside others whose ids are `taken`."""
         stored = await messages.find_items(self._database, tenant_id, referenced_ids(new))
-        if not sealing.is_loaded() and any(isinstance(i, Reasoning | Compaction) for i in new):
+        if not sealing.is_loaded() and any(item.type in sealing.SEALED for item in new):
             await self._threads.run_accepted(sealing.load)
 
         def kept() -> list[ContextItem]:

@@ -75,9 +75,9 @@ class Creation:
     async def create(self, order: Order) -> Generation:
         """Start to generate a response, or find the one that was started for the same request.
 
-        Raises `RequestError`, `StoreUnavailable` before a token is spent, and `KeyTaken` when
-        others use the key again and again. From here on the generation has an end, whether or not
-        anybody follows it.
+        Raises `RequestError`, `StoreUnavailable`, and `KeyTaken` when others use the key again and
+        again. From here on the generation has an end, whether or not anybody follows it. That what
+        is stored could not be recorded comes out of the generation, before a token is spent.
         """
         if order.request.store and self._is_cut_off():
             raise StoreUnavailable("the last heartbeat did not reach the database")
@@ -124,14 +124,7 @@ class Creation:
             async with self._preparation.prepared(order, check) as specification:
                 if order.is_durable:
                     return await self._accepted(order, specification)
-                generation = self._in_memory(order, specification)
-        if order.request.store:
-            try:
-                await generation.recorded()
-            except BaseException:
-                generation.cancel()
-                raise
-        return generation
+                return self._in_memory(order, specification)
 
     async def _check(self, order: Order, conversation: ConversationPlace | None) -> None:
         """Raise what accepting it would, as far as that is known before tokens are spent on it."""

@@ -164,15 +164,12 @@ class ForegroundGeneration:
         """The client is gone: stop."""
         self._run.cancel()
 
-    async def recorded(self) -> None:
-        """Wait until what `store: true` promises is in the database. Raises why it is not."""
+    async def produced(self, within_s: float) -> None:
+        """Wait until what `store: true` promises is in the database, and then for the first output,
+        or the end. Raises what made it fail before any output.
+        """
         await self._run.begun.wait()
-        if self._live.closed.is_set() and self._live.failure is not None:
-            raise self._live.failure
-
-    def produced(self, within_s: float) -> Awaitable[None]:
-        """Wait for the first output, or the end. Raises what made it fail before any output."""
-        return self._started.produced(within_s)
+        await self._started.produced(within_s)
 
     def play(self, show: Show, *, grace_s: float = 0.0) -> Awaitable[None]:
         """Show all events where they are made; the last one is terminal."""
@@ -235,10 +232,14 @@ class AcceptedGeneration:
         if self._started is not None:
             await self._started.produced(within_s)
 
-    async def play(self, show: Show, *, grace_s: float = 0.0) -> None:
+    def play(self, show: Show, *, grace_s: float = 0.0) -> Awaitable[None]:
         """Show all events as soon as they are committed, wherever they are generated."""
         if grace_s:
-            await self.produced(grace_s)
+            return self._play_after(grace_s, show)
+        return self._reading.feed.play(self._tenant_id, self._head, show)
+
+    async def _play_after(self, grace_s: float, show: Show) -> None:
+        await self.produced(grace_s)
         await self._reading.feed.play(self._tenant_id, self._head, show)
 
     def follow(self) -> Batches:

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway import checking, ids, sealing
-from gateway.protocol.items import Compaction, Reasoning
 from gateway.services.compactor import SummaryPlan, is_triggered
 from gateway.services.parents import Parent, opens
 from gateway.services.specifying import Draft
@@ -213,7 +212,7 @@ def _has_seals(draft: Draft) -> bool:
         request.wants_encrypted_reasoning
         or bool(request.context_management)
         or is_triggered(request)
-        or any(isinstance(item, (Reasoning, Compaction)) for item in request.input)
+        or any(item.type in sealing.SEALED for item in request.input)
         or _has_compaction(draft.parent.items)
         or _has_compaction(tuple(draft.stored.values()))
     )

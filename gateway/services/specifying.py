@@ -132,8 +132,8 @@ class Draft:
 class Written:
     """A draft, assembled and rendered: the `prompt` of `items` has nothing left out.
 
-    `items` are those of the context and, behind them, the summary that it ends with. Of a history
-    that was repeated as it is there are none.
+    `items` are those of the context and, behind them, the summary that it ends with. `is_repeated`:
+    of the history, which was repeated as it is, there are none.
     """
 
     frame: Frame
@@ -142,6 +142,7 @@ class Written:
     items: tuple[ContextItem, ...]
     options: RenderOptions
     prompt: Prompt
+    is_repeated: bool = False
 
 
 class Specifier:
@@ -178,7 +179,8 @@ class Specifier:
         if draft.compacted is not None:
             items = (*items, summary_in(draft.compacted))
         prompt = self._render(items, options, repeated)
-        return Written(frame, checker, context, items, options, prompt)
+        is_repeated = repeated is not None
+        return Written(frame, checker, context, items, options, prompt, is_repeated)
 
     def count(self, draft: Draft) -> int:
         """How many tokens the prompt has, also one that is too long to be run."""
@@ -285,10 +287,10 @@ class Specifier:
         wanted = min(request.max_output_tokens or length // ANSWER_SHARE, length // 2)
         if request.truncation != "auto" or room >= wanted:
             return prompt
-        items = written.items
-        kept = drop_oldest_turns(
-            items, _costs(prompt, len(items)), 1 - room, wanted_tokens=wanted - room
-        )
+        if written.is_repeated:
+            written = self.write(draft, item_by_item=True)
+        items, costs = written.items, _costs(written.prompt, len(written.items))
+        kept = drop_oldest_turns(items, costs, 1 - room, wanted_tokens=wanted - room)
         return self._render([items[i] for i in kept], written.options)
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
@@ -305,11 +307,9 @@ def _date(day: int) -> str:
 
 def _repeated(draft: Draft) -> Repeated | None:
     """What the prompt repeats of the history; None where it takes its items to make the prompt."""
-    request, history = draft.request, draft.parent.items
-    may_be_cut = request.truncation == "auto" or request.context_management
-    if may_be_cut or not isinstance(history, PackedItems):
+    new, history = draft.request.input, draft.parent.items
+    if draft.request.context_management or not isinstance(history, PackedItems):
         return None
-    new = request.input
     if any(isinstance(item, Compaction | CompactionTrigger | ItemReference) for item in new):
         return None
     columns = history.columns()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
-from pydantic_settings import InitSettingsSource
 
 from gateway.errors import ConfigError
 from gateway.settings.document import read_document
@@ -42,9 +41,11 @@ def load_settings(
         _read_file(config, environ),
     ]
     mistakes = [mistake for layer in layers for mistake in layer.mistakes]
-    sources = tuple(InitSettingsSource(Settings, layer.values) for layer in layers)
+    values: dict[str, Any] = {}
+    for layer in reversed(layers):
+        values = _over(values, layer.values)
     try:
-        settings = Settings(_build_sources=(sources, {}))
+        settings = Settings.model_validate(values)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         mistakes += [_located(detail, layers) for detail in details]
@@ -52,6 +53,15 @@ def load_settings(
         if not mistakes:
             return settings
     raise _as_error(list(dict.fromkeys(mistakes)))
+
+
+def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of both; of what both have, that of `upper`."""
+    both = {**lower, **upper}
+    for key in lower.keys() & upper.keys():
+        if isinstance(lower[key], dict) and isinstance(upper[key], dict):
+            both[key] = _over(lower[key], upper[key])
+    return both
 
 
 def _read_file(config: Path | None, environ: Mapping[str, str]) -> Layer:

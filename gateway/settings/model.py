@@ -9,9 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypedDict
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
-from typing_extensions import override
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from gateway.errors import ConfigError
 from gateway.settings.kinds import Secret
@@ -79,10 +77,12 @@ class PolicyDefaults(TypedDict):
     reasoning_budget_tokens: int
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Built in code it holds arguments and defaults; `load_settings` adds file and environment."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True
+    )
 
     data_dir: Annotated[Path, AfterValidator(_absolute)] = Field(
         default_factory=default_data_dir,
@@ -112,19 +112,6 @@ class Settings(BaseSettings):
     websockets: WebSockets = WebSockets()
     input: Input = Input()
     log: Log = Log()
-
-    @classmethod
-    @override
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only the arguments: what a test or a demo builds does not depend on where it runs."""
-        return (init_settings,)
 
     @model_validator(mode="after")
     def _names_are_unambiguous(self) -> Self:

@@ -287,7 +287,7 @@ class Journal(Section):
         0.015,
         ge=0,
         description="Seconds between two commits under load; what comes after a pause is committed "
-        "at once.",
+        "at once, and what many responses have a little sooner.",
     )
     flush_bytes_max: PositiveInt = Field(4 * MIB, description="Bytes in one commit.")
     run_pending_bytes_max: PositiveInt = Field(

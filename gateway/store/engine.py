@@ -66,7 +66,7 @@ _FOR_TENANT: Final = (
 # For whatever begins on a connection that stands for a tenant.
 _AS_IF_NEW: Final = (
     "BEGIN; SET LOCAL ROLE NONE; SET LOCAL app.tenant_id = '';"
-    " SET LOCAL plan_cache_mode = auto; SET LOCAL enable_nestloop = on; "
+    " SET LOCAL plan_cache_mode = auto; SET LOCAL enable_nestloop = on; SET LOCAL jit TO DEFAULT; "
 )
 _TRUSTED_S: Final = 2.0
 """So long after its last transaction a connection is taken to be there still. Of one that was lost

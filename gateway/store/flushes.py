@@ -289,8 +289,9 @@ async def _pieces(responses: Sequence[Taken], rows: Iterable[Row]) -> list[tuple
             await asyncio.sleep(0)
     pieces = []
     for one in responses:
-        if one.uuid in found:
-            pieces.append((one, joined(found[one.uuid])))
+        # Not kept to the end: then all of them would be freed at once.
+        if own := found.pop(one.uuid, None):
+            pieces.append((one, joined(own)))
             await asyncio.sleep(0)
     return pieces
 

@@ -34,7 +34,7 @@ class Statement:
 
     def arguments(self, parameters: Mapping[str, Any]) -> list[Any]:
         """The values in the order of `names`. Raises `KeyError` for one that is missing."""
-        return [parameters[name] for name in self.names]
+        return list(map(parameters.__getitem__, self.names))
 
 
 def insert_into(table: str, columns: Iterable[str]) -> str:

@@ -168,7 +168,8 @@ async def set_policy(
 
     Raises `StoreConflict` for a value that the table refuses. `changes` must not be empty.
     """
-    changed = ", ".join(f"{column} = :{column}" for column in changes)
+    columns = [field.name for field in fields(OwnPolicy) if field.name in changes]
+    changed = ", ".join(f"{column} = :{column}" for column in columns)
     statement = Statement(_SET_POLICY.format(changes=changed))
     async with database.owner_transaction() as connection:
         row = (await connection.execute(statement, {**changes, "name": name})).one_or_none()

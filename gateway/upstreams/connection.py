@@ -11,7 +11,7 @@ import httpx2
 from typing_extensions import override
 
 from gateway.upstreams.deadline import Deadline
-from gateway.upstreams.long_reads import LONG_READ_BYTES, LongReads, owed
+from gateway.upstreams.long_reads import LONG_READ_BYTES, LongReads, is_part, opening, owed
 from gateway.upstreams.response_reader import ResponseReader, is_one_chunk
 
 _GOOD = 200
@@ -80,6 +80,8 @@ class Connection(asyncio.Protocol):
         self._offer: tuple[TakeShort, bytes] | None = None
         self._long: LongReads | None = None
         self._long_offer: LongReads | None = None
+        self._rest = b""
+        """Of what was read a part of an event that is still to come."""
         self.deadline = Deadline(loop, self._expire)
         self.wait_until: Callable[[float], None] = self.deadline.set_at
         """When to tell who is poured into of a ReadTimeout, in the loop's time; moving it is cheap.
@@ -121,6 +123,7 @@ class Connection(asyncio.Protocol):
         """
         self._reader = reader = ResponseReader(self._limits.head_bytes_max)
         self._unanswered = data
+        self._rest = b""
         self.deadline.clear()
         if self._transport is None or self._transport.is_closing():
             raise httpx2.WriteError("connection is closed")
@@ -232,6 +235,7 @@ class Connection(asyncio.Protocol):
         """Close the socket now, whatever is going on: this is how a backend learns of a cancel."""
         self.deadline.cancel()
         self._short = self._long = None
+        self._rest = b""
         if self._reader is not None:
             self._reader.close()
         if self._error is None:
@@ -250,10 +254,14 @@ class Connection(asyncio.Protocol):
             if short(data):
                 return
             self._short = None
+        if self._rest:
+            data, self._rest = self._rest + data, b""
         if self._long is not None:
             self._take_long(self._long, data)
-        else:
+        elif (begin := opening(data)) == len(data):
             self._take(data)
+        else:
+            self._take_opened(data, begin)
 
     def _take(self, data: bytes) -> None:
         """The general way of a read, or of a part of one."""
@@ -283,6 +291,9 @@ class Connection(asyncio.Protocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            self._take(rest)
         if self._error is None:
             self._error = self._reason_of_loss(exc)
         self.deadline.cancel()
@@ -334,20 +345,32 @@ class Connection(asyncio.Protocol):
             long.owed = owed(data, piece)
             self._long = long if long.owed is not None else None
 
+    def _take_opened(self, data: bytes, begin: int) -> None:
+        """The general way, until a shorter one is found in it."""
+        reader = self._reader
+        self._take(data[:begin])
+        if self._reader is not reader:
+            self.abort()  # the rest belongs to no exchange
+        elif self._long is not None:
+            self._take_long(self._long, data[begin:])
+        else:
+            self._take(data[begin:])
+
     def _take_long(self, long: LongReads, data: bytes) -> None:
-        """The run in the middle as it came, what is around it the general way."""
+        """The run in the middle as it came, what is around it the general way, or later."""
         begin, ids, end = long.cut(data)
         if begin:
             self._take(data[:begin])
         # Whoever ended all this, or wants to wait, has taken `long` away.
-        if ids and self._long is long and long.hear(ids):
-            begin = end
-        else:
-            long.owed = None
-        if long.owed is None:
+        is_heard = bool(ids) and self._long is long and long.hear(ids)
+        rest = data[end if is_heard else begin :]
+        if is_heard and self._long is long and is_part(rest):
+            long.owed, self._rest = 0, rest
+            return
+        if not is_heard or long.owed is None:
             self._long = None
-        if begin < len(data):
-            self._take(data[begin:])
+        if rest:
+            self._take(rest)
 
     def _end(self, error: httpx2.TransportError | None) -> None:
         listener, self._listener = self._listener, None

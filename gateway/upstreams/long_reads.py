@@ -2,7 +2,8 @@
 
 HTTP's parser makes an object of every chunk, and the reader of events cuts them up again. Here one
 expression goes over the chunks as they came. What it makes no sense of, at either end of a read,
-goes the general way, which finds nothing changed: its parser is between the same two chunks.
+goes the general way, which finds nothing changed: its parser is between the same two chunks. The
+part of an event that most reads end with waits for the next one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 LONG_READ_BYTES: Final = 4096
 """A shorter read goes the general way."""
+OPENING_BYTES: Final = 8192
+"""So much of a read shows what its events look like."""
 _SIZE_LINE: Final = re.compile(rb"([1-9a-fA-F][0-9a-fA-F]{0,7}+)\r\n")
+_PART_OF_SIZE_LINE: Final = re.compile(rb"[1-9a-fA-F][0-9a-fA-F]{0,2}+\r?")
 _LAST_SIZE_LINE: Final = re.compile(rb"\r\n([1-9a-fA-F][0-9a-fA-F]{0,7}+)\r\n\Z")
 _LAST_SIZE_LINE_BYTES: Final = 12
 _CONTENT_BYTES: Final = 8
@@ -105,6 +109,16 @@ class _Heads(dict[int, bytes]):
         return head
 
 
+def opening(read: bytes) -> int:
+    """How much of a read goes the general way first, so that the rest need not: up to the end of
+    an event, most likely. All of it where the rest is not worth it.
+    """
+    if len(read) < 2 * OPENING_BYTES:
+        return len(read)
+    end = read.find(b"\n\n\r\n", OPENING_BYTES)
+    return end + 4 if end > 0 else len(read)
+
+
 def owed(read: bytes, piece: bytes) -> int | None:
     """How many bytes have to come before the parser is between two chunks, behind a read of which
     it found this last piece of the body; None: that is not certain.
@@ -122,6 +136,18 @@ def owed(read: bytes, piece: bytes) -> int | None:
     if line is None or not read.endswith(piece):
         return None
     return int(line[1], 16) + 2 - len(piece)
+
+
+def is_part(rest: bytes) -> bool:
+    """What stands behind a run is a part of one event and no more, so that nobody misses it yet."""
+    line = _SIZE_LINE.match(rest)
+    if line is None:
+        return _PART_OF_SIZE_LINE.fullmatch(rest) is not None
+    if int(line[1], 16) > EVENT_BYTES_MAX:
+        return False
+    # No event ends without a line end, and no other line of it is of interest.
+    begin = line.end()
+    return rest.find(b"\n", begin) < 0 and rest.find(b"\r", begin) < 0
 
 
 def _owed(rest: bytes) -> int | None:

@@ -23,7 +23,7 @@ from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.spelling import Spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gateway.generation import Listener, TokenRequest
     from gateway.telemetry import Metrics
@@ -90,6 +90,8 @@ class Pool:
         self._policy = policy
         self._turns: dict[str, int] = {}
         self._members: dict[str, Member] = {}
+        self._offered: list[Mapping[str, int | None]] = []
+        self._models: tuple[ModelInfo, ...] = ()
         spell = Spelling()
         for backend in backends:
             server = InferenceServer(
@@ -128,6 +130,12 @@ class Pool:
 
     def models(self) -> tuple[ModelInfo, ...]:
         """Every model with a known context length, in the order of the configuration."""
+        offered = [member.models for member in self._members.values()]
+        if offered != self._offered:
+            self._offered, self._models = offered, self._new_models()
+        return self._models
+
+    def _new_models(self) -> tuple[ModelInfo, ...]:
         lengths: dict[str, int] = {}
         for member in self._members.values():
             for model, length in member.models.items():

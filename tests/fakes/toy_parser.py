@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from gateway.generation import (
     FinishReason,
     Place,

@@ -47,7 +47,8 @@ laws = settings(deadline=None, max_examples=40)
 markers = st.sampled_from(["<|end|>", "<|start|>system<|message|>", "<|call|>", " to=f", "\n\n"])
 texts = st.one_of(st.text(max_size=40), st.lists(markers, max_size=3).map("".join))
 names = st.text("abcXYZ019_-.", min_size=1, max_size=12)
-item_ids = st.sampled_from(["item_1", "item_2", output_item_id("msg_", UUID(int=7), 0, form=2)])
+FORMED = output_item_id("msg_", UUID(int=7), 0, form=2)
+item_ids = st.sampled_from([None, "item_1", "item_2", "taken", FORMED])
 
 
 @st.composite
@@ -351,7 +352,10 @@ def test_what_is_kept_of_a_scope_changes_none_of_its_prompts(
 @laws
 @given(contexts, contexts, some_options, st.lists(item_ids, min_size=1, max_size=3))
 def test_items_that_are_sent_again_are_rendered_as_at_first(
-    items: list[ContextItem], others: list[ContextItem], chosen: RenderOptions, names: list[str]
+    items: list[ContextItem],
+    others: list[ContextItem],
+    chosen: RenderOptions,
+    names: list[str | None],
 ) -> None:
     renderer, kept = Renderer(vocabulary()), replace(chosen, scope=b"tenant")
     items, others = named(items, names), named(others, names)
@@ -361,9 +365,14 @@ def test_items_that_are_sent_again_are_rendered_as_at_first(
         assert renderer.render(items, kept) == plain
 
 
-def named(items: list[ContextItem], names: list[str]) -> list[ContextItem]:
-    """The items with these ids, one after the other."""
-    return [
-        context_item(item.item().model_copy(update={"id": name}), complete=item.complete)
-        for item, name in zip(items, cycle(names), strict=False)
-    ]
+def named(items: list[ContextItem], names: list[str | None]) -> list[ContextItem]:
+    """The items with these ids, one after the other; those of which one is taken get another."""
+    made: list[ContextItem] = []
+    for item, name in zip(items, cycle(names), strict=False):
+        typed = item.item().model_copy(update={"id": name})
+        item_id = "another" if name == "taken" else name or f"own_{len(made)}"
+        spelled = typed.model_copy(update={"id": item_id}).model_dump_json().encode()
+        made.append(
+            replace(context_item(typed, complete=item.complete), item_id=item_id, json=spelled)
+        )
+    return made

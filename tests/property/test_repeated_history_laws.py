@@ -73,20 +73,22 @@ def histories(draw: st.DrawFn) -> list[ContextItem]:
     return made
 
 
-def written(history: list[ContextItem], new: list[Any], *, item_by_item: bool) -> Written | str:
-    request = parse(input=new)
-    draft = Draft(
+def draft_of(history: list[ContextItem], new: list[Any], model: Model = MODEL) -> Draft:
+    return Draft(
         principal=PRINCIPAL,
-        request=request,
+        request=parse(input=new, truncation="auto", max_output_tokens=16),
         body_bytes=0,
-        model=MODEL,
+        model=model,
         parent=Parent(None, packed(history), 0),
         stored={item.item_id: item for item in history},
         uuid=PRINCIPAL.tenant_id,
         created_at=0,
     )
+
+
+def written(history: list[ContextItem], new: list[Any], *, item_by_item: bool) -> Written | str:
     try:
-        return SPECIFIER.write(draft, item_by_item=item_by_item)
+        return SPECIFIER.write(draft_of(history, new), item_by_item=item_by_item)
     except GatewayError as error:
         return str(error)
 
@@ -120,3 +122,19 @@ def test_reasoning_is_repeated_only_behind_the_last_answer() -> None:
     assert isinstance(quick, Written)
     assert array("I", [3, 12]).tobytes() in quick.prompt.ids.tobytes()
     assert 150_011 not in quick.prompt.ids
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories(), st.integers(60, 120))
+def test_its_oldest_turns_are_left_out_all_the_same(history: list[ContextItem], room: int) -> None:
+    draft = draft_of(history, NEW[:1], replace(MODEL, context_length=room))
+    assert fitting(draft, item_by_item=False) == fitting(draft, item_by_item=True)
+
+
+def fitting(draft: Draft, *, item_by_item: bool) -> list[int] | str:
+    """The prompt that is sent, or why there is none."""
+    try:
+        made = SPECIFIER.write(draft, item_by_item=item_by_item)
+        return list(SPECIFIER.specify(draft, made).prompt_ids)
+    except GatewayError as error:
+        return str(error)

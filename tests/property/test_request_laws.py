@@ -199,6 +199,13 @@ def test_the_shortest_request_is_read_like_others() -> None:
         {"background": True, "store": False},
         {"seed": 1},
         {"tools": [{"type": "function"}]},
+        {"input": [{"role": "user", "content": "hi", "id": "a b"}]},
+        {"input": [{"role": "user", "content": "hi", "id": 1}]},
+        {"input": [{"role": "tool", "content": "hi"}]},
+        {"input": [{"role": "user", "content": ["hi"]}]},
+        {"input": [{"role": "user", "content": 1}]},
+        {"metadata": {"a": 1}},
+        {"user": 1},
     ],
 )
 def test_what_is_unlike_the_others_is_read_by_itself(strange: dict[str, Any]) -> None:
@@ -222,6 +229,24 @@ def test_what_a_user_wrote_is_kept_for_those_of_its_scope(said: dict[str, Any]) 
     assert theirs is not None
     assert ours.kind is again.kind
     assert ours.kind is not theirs.kind
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [{"type": "message", "id": "msg_1", "role": "user", "content": "hi"}],
+        [{"role": "user", "content": [{"type": "input_text", "text": "hi"}] * 2}],
+        [{"role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}],
+        [{"role": "assistant", "content": [{"type": "input_text", "text": "hi"}]}],
+        [ITEMS[0], ITEMS[1], ITEMS[3], ITEMS[5]],
+        [{"role": "user", "content": []}],
+    ],
+)
+def test_any_input_is_read_with_what_is_kept(said: list[Any]) -> None:
+    document = {"model": "m", "input": said, "tools": [FUNCTION]}
+    request = alike(document, LIMITS, scope=OURS)
+    assert request is not None
+    assert request.input == CreateResponse.model_validate(document).input
 
 
 def test_every_session_is_of_the_same_kind() -> None:
@@ -249,3 +274,14 @@ def test_a_model_is_changed_as_by_a_copy(text: str, with_fields: bool) -> None:
     assert made.model_fields_set == copy.model_fields_set
     assert made.model_dump() == copy.model_dump()
     assert made.model_copy(update={"model": "n"}).model == "n"
+
+
+def test_other_limits_make_another_kind() -> None:
+    document = {"model": "m", "input": "hi", "tools": [FUNCTION]}
+    narrow = replace(LIMITS, schema_bytes_max=5)
+    assert alike(document, LIMITS, scope=OURS) is not None
+    assert alike(document, narrow, scope=OURS) is None
+    first, second = (alike(document, replace(LIMITS), scope=OURS) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert first.kind is second.kind

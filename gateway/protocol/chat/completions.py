@@ -6,6 +6,7 @@ need that (`suffix`, `echo`, a prompt of token ids) is refused.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
@@ -24,7 +25,7 @@ from gateway.protocol.refusals import (
     unsupported,
     wrong_type,
 )
-from gateway.protocol.requests import presentable
+from gateway.protocol.requests import checked, presentable
 from gateway.protocol.validation import refusal_of
 
 if TYPE_CHECKING:
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
 COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARED
 
 
-def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Respelled:
-    """The request that `body` spells, as one of the Responses API.
+def parse_completion(
+    body: bytes, *, limits: InputLimits, strict: bool = False, scope: bytes = b""
+) -> Respelled:
+    """The request that `body` spells, as one of the Responses API; `scope` is as in
+    `requests.parse_create`.
 
     Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
     """
@@ -70,8 +74,7 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
             }
         ),
         CompletionAnswers(include_usage=bool(options and options.include_usage)),
-        limits=limits,
-        strict=strict,
+        check=partial(checked, limits=limits, strict=strict, scope=scope),
         ignored=presentable(ignored),
     )
 

@@ -7,6 +7,7 @@ is everything that OpenAI does not know.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
@@ -31,7 +32,7 @@ from gateway.protocol.create import LOGPROBS
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.nulls import without_nulls
 from gateway.protocol.refusals import missing, unknown, unsupported
-from gateway.protocol.requests import presentable
+from gateway.protocol.requests import checked, presentable
 from gateway.protocol.validation import refusal_of
 
 if TYPE_CHECKING:
@@ -42,8 +43,11 @@ if TYPE_CHECKING:
 CHAT_PARAMETERS: Final = frozenset(ChatRequest.model_fields) | SHARED
 
 
-def parse_chat(body: bytes, *, limits: InputLimits, strict: bool = False) -> Respelled:
-    """The request that `body` spells, as one of the Responses API.
+def parse_chat(
+    body: bytes, *, limits: InputLimits, strict: bool = False, scope: bytes = b""
+) -> Respelled:
+    """The request that `body` spells, as one of the Responses API; `scope` is as in
+    `requests.parse_create`.
 
     Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
     """
@@ -74,8 +78,7 @@ def parse_chat(body: bytes, *, limits: InputLimits, strict: bool = False) -> Res
         asked,
         places,
         answers,
-        limits=limits,
-        strict=strict,
+        check=partial(checked, limits=limits, strict=strict, scope=scope),
         ignored=presentable((*ignored, *names)),
     )
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.create import OUTPUT_TOKENS_MIN
-from gateway.protocol.requests import checked
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.protocol.chat.answers import Answers
     from gateway.protocol.chat.places import Places
     from gateway.protocol.create import CreateResponse
-    from gateway.protocol.limits import InputLimits
 
     Json = dict[str, Any]
 
@@ -66,11 +66,11 @@ def respelled(
     places: Places,
     answers: Answers,
     *,
-    limits: InputLimits,
-    strict: bool,
+    check: Callable[[Json], CreateResponse],
     ignored: tuple[str, ...],
 ) -> Respelled:
-    """The request of a document in the words of the Responses API.
+    """The request of a document in the words of the Responses API, as `check` (see
+    `requests.checked`) reads it.
 
     These APIs know no least number of output tokens, so theirs is checked as if it were enough.
     Raises `InvalidRequest` in the words of the client.
@@ -79,7 +79,7 @@ def respelled(
     if bound is not None:
         document = {**document, "max_output_tokens": max(bound, OUTPUT_TOKENS_MIN)}
     try:
-        request = checked(document, limits=limits, strict=strict)
+        request = check(document)
     except InvalidRequest as error:
         raise places.restated(error) from None
     request = request.model_copy(update={"ignored": ignored, "max_output_tokens": bound})

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from gateway.log import Entry, Finished, Queued, Tokens, pack, unpack
 from gateway.runs import flusher as flushing
@@ -95,6 +96,7 @@ class Process:
 class Settling(Flusher):
     """Settles whatever it can between two flushes."""
 
+    @override
     async def append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
         await self.settle()
         return await super().append(parcels)

@@ -291,6 +291,28 @@ def test_the_time_to_settle_does_not_grow_with_the_square_of_the_responses() -> 
     assert {part for _, _, part in found} == {LogRow(1, 2, packed(1, 3))}
 
 
+async def test_the_event_loop_has_its_turn_while_many_are_settled() -> None:
+    tenant, count = TenantId(new_uuid()), 3 * flushes.LOOKED_AT_ONCE
+    claims_of_all = [Claim(tenant, new_uuid(), 1) for _ in range(count)]
+    parcels = [Parcel(claim, DAY, 1, 2, packed(1, 3)) for claim in claims_of_all]
+    members = b"".join(flushes._members(parcels))
+    entries = b"".join([parcel.entries for parcel in parcels])
+    left = [flushes.Taken(tenant, claim.uuid, "lost", 1, 1, DAY) for claim in claims_of_all]
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(take_turns())
+    pieces = await flushes._pieces(left, [(tenant, "lost", members, entries)])
+    others.cancel()
+    assert pieces == [(one, LogRow(1, 2, packed(1, 3))) for one in left]
+    assert turns >= count // flushes.LOOKED_AT_ONCE
+
+
 class Watcher:
     """A process that follows responses, of which it knows nothing at first."""
 

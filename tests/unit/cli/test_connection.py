@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.responses import PlainTextResponse
 
+from gateway.api.body import WHOLE_BODY
 from gateway.api.connection import CONNECTION
 from gateway.api.writing import part_writer
 from gateway.cli.connection import BUSY, NO_REQUEST
@@ -135,6 +136,30 @@ async def test_a_stream_s_head_comes_before_there_is_a_body() -> None:
             assert await reader.readuntil(b"0\r\n\r\n") == b"5\r\nhello\r\n0\r\n\r\n"
             writer.close()
             await writer.wait_closed()
+
+
+async def test_requests_that_come_in_one_read_are_answered_one_after_the_other() -> None:
+    count = 1200  # more than calls may be within each other
+    last = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    with listen(HOST, 0, 10) as listener:
+        async with Server(application, listener, SETTINGS) as server:
+            answers = await _exchange(server, GET * count + last)
+    assert answers.count(b"HTTP/1.1 200 OK\r\n") == answers.count(b"\r\n\r\nhello") == count + 1
+
+
+async def test_a_body_that_comes_with_its_head_is_there_when_its_request_begins() -> None:
+    taken: list[bytes | None] = []
+
+    async def taking(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            taken.append(scope["extensions"][WHOLE_BODY]["take"]())
+        await application(scope, receive, send)
+
+    head = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n"
+    with listen(HOST, 0, 10) as listener:
+        async with Server(taking, listener, SETTINGS) as server:
+            await _exchange(server, head + b"hi")
+    assert taken == [b"hi"]
 
 
 async def test_an_application_may_write_parts() -> None:

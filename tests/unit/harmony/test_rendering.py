@@ -3,6 +3,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -11,11 +12,13 @@ from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.harmony.reference import prompt_messages
 from gateway.harmony.rendering import Renderer, SchemaLimits
 from gateway.harmony.vocabulary import FIRST_SPECIAL
+from gateway.ids import output_item_id
 from gateway.protocol.rules import AnswerFormat
 from gateway.protocol.tools import FunctionTool
 from tests.fakes.contexts import (
     answer,
     call,
+    context_item,
     from_wire,
     options,
     output,
@@ -163,6 +166,18 @@ def test_ids_of_stored_items_are_repeated_as_they_are() -> None:
     stored = answer("re-rendered").with_ids(array("I", [200006, 1, 2, 3, 200007]))
     prompt = renderer().render([user(), stored], options())
     assert list(prompt.ids[-7:-2]) == [200006, 1, 2, 3, 200007]
+
+
+def test_an_item_that_got_another_id_is_not_taken_for_one_that_had_it() -> None:
+    formed = output_item_id("msg_", UUID(int=7), 0, form=2)
+    had = answer("ok").item().model_copy(update={"id": formed})
+    got = replace(context_item(had), item_id="msg_1", json=had.model_dump_json().encode())
+    plain = context_item(had.model_copy(update={"id": None}))
+    kept = renderer()
+    for item in (got, plain, context_item(had), got):
+        alone = renderer().render([item, user()], options())
+        for _ in range(2):
+            assert kept.render([item, user()], replace(options(), scope=b"tenant")) == alone
 
 
 def test_outputs_in_the_order_of_completion_are_shown_in_call_order() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.errors import ClaimLost, StoreError, StoreUnavailable
 from gateway.log import Alive, Tokens
+from gateway.runs import writer
 from tests.fakes.log_rows import BOUNDS, Desk, writing
 
 if TYPE_CHECKING:
@@ -71,6 +72,34 @@ async def test_after_a_pause_nothing_waits_and_before_it_is_over_all_wait_togeth
         await channels[0].settled()
         for channel in channels:
             channel.append(Alive())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert desk.rows.batches == [1]
+
+
+async def test_many_that_say_little_wait_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "CROWDED_SHARE", 0.0)
+    async with writing(bounds=replace(BOUNDS, flush_interval_s=3600)) as desk:
+        channels = [desk.open() for _ in range(writer.CROWD_MIN)]
+        channels[0].append(Alive())
+        await channels[0].settled()
+        for channel in channels:
+            assert desk.rows.batches == [1]
+            channel.append(Alive())
+            await asyncio.sleep(0)
+        for channel in channels:
+            await channel.settled()
+        assert desk.rows.batches == [1, len(channels)]
+
+
+async def test_many_that_say_much_share_what_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "CROWDED_SHARE", 0.0)
+    async with writing(bounds=replace(BOUNDS, flush_interval_s=3600)) as desk:
+        channels = [desk.open() for _ in range(writer.CROWD_MIN)]
+        channels[0].append(Alive())
+        await channels[0].settled()
+        for channel in channels:
+            channel.append(Tokens(tuple(range(writer.CROWDED_BYTES_MAX))))
         for _ in range(100):
             await asyncio.sleep(0)
         assert desk.rows.batches == [1]

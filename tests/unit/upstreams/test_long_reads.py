@@ -97,8 +97,12 @@ class Socket(asyncio.Transport):
 class Told:
     """What can be told of a stream that came in these reads, and whose connection then broke."""
 
-    def __init__(self, listener: Heard, fault: object, connection: Connection) -> None:
+    def __init__(
+        self, listener: Heard, fault: object, connection: Connection, *, before_loss: int
+    ) -> None:
+        """`before_loss` is how many chunks had been heard when the connection broke."""
         chunks = listener.chunks
+        self.before_loss = sum(len(chunk.ids) for chunk in chunks[:before_loss])
         self.ids = list(chain.from_iterable(chunk.ids for chunk in chunks))
         self.ends = [(chunk.finish, chunk.cached_tokens) for chunk in chunks if chunk.finish]
         self.rest = repr(fault), connection.usable
@@ -131,9 +135,10 @@ async def _told(listener: Heard, reads: list[bytes]) -> Told:
             break
         connection.data_received(read)
         await asyncio.sleep(0)
+    before_loss = len(listener.chunks)
     connection.connection_lost(None)
     (fault,) = await asyncio.gather(generation, return_exceptions=True)
-    return Told(listener, fault, connection)
+    return Told(listener, fault, connection, before_loss=before_loss)
 
 
 def told(reads: list[bytes], listener: Heard | None = None) -> Told:
@@ -164,6 +169,20 @@ def test_what_is_heard_of_long_reads_is_what_each_chunk_alone_says(
     assert told(reads) == told(cut(stream, list(range(0, len(stream), LONG_READ_BYTES // 2))))
 
 
+@given(
+    st.lists(ODD | st.just(MANY), max_size=6),
+    st.lists(st.integers(0, 60_000), max_size=3),
+)
+@example([], [])
+@example([LAST + USAGE + END], [])
+@example([END], [8300])
+def test_a_read_that_begins_a_stream_may_be_long(odd: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join([STEADY[0], *odd, MANY, MANY, MANY])
+    assert told(cut(stream, cuts)) == told(
+        cut(stream, list(range(0, len(stream), LONG_READ_BYTES // 2)))
+    )
+
+
 @pytest.mark.parametrize("shift", [*range(-12, 3), 40, 150])
 def test_runs_are_taken_wherever_the_reads_before_them_ended(
     shift: int, monkeypatch: pytest.MonkeyPatch
@@ -181,6 +200,15 @@ def test_runs_are_taken_wherever_the_reads_before_them_ended(
     reads = cut(stream, [len(MANY) * at + shift * at * at for at in range(1, 6)])
     assert told(reads).ids == [at * at for at in range(60)] * 6
     assert max(taken) >= 58
+
+
+@given(st.integers(0, 500))
+def test_no_id_waits_for_the_read_behind_the_one_that_brought_it(size: int) -> None:
+    reads = [MANY, MANY, MANY + MANY[:size]]
+    stream = b"".join(reads)
+    said = told(reads)
+    assert said == told(cut(stream, list(range(0, len(stream), LONG_READ_BYTES // 2))))
+    assert said.before_loss == len(said.ids) == stream.count(b"\n\n")
 
 
 def test_a_listener_that_is_full_gets_the_rest_once_it_has_room() -> None:
