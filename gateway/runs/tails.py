@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import defaultdict, deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.errors import StoreError
 from gateway.runs.moment import Moment
 from gateway.runs.notifier import FOLLOWED_S
+from gateway.store.flushes import joined
 from gateway.store.followed import UNKNOWN, Watched
 from gateway.store.schema import TERMINAL
 from gateway.telemetry import EventLog
@@ -37,7 +38,7 @@ FOLLOW_INTERVAL_S: Final = FOLLOWED_S / 3
 PARTS_MAX: Final = 128
 """Parts of one log that are kept for those who follow it: of a second or two."""
 SHOWN_AT_ONCE: Final = 64
-"""Parts; then the event loop has its turn."""
+"""Logs; then the event loop has its turn."""
 
 _log = EventLog("gateway.runs")
 
@@ -285,9 +286,29 @@ class Tails:
 
     async def _bring(self, parts: Iterable[Part]) -> None:
         """All of them, because what is seen now is not read again."""
-        for number, (key, epoch, part) in enumerate(parts, 1):
+        by_key: dict[bytes, list[tuple[int, LogRow]]] = defaultdict(list)
+        for key, epoch, part in parts:
+            by_key[key].append((epoch, part))
+        for number, (key, of_one) in enumerate(by_key.items(), 1):
             tail = self._by_key.get(key)
             if tail is not None:
-                tail.add(epoch, part)
+                for epoch, part in _together(of_one):
+                    tail.add(epoch, part)
             if number % SHOWN_AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+
+def _together(parts: Sequence[tuple[int, LogRow]]) -> Iterator[tuple[int, LogRow]]:
+    """Those that follow on each other, of one process as their epoch tells, as one: all that came
+    since the last look is one write, so that whoever is late catches up.
+    """
+    run: list[LogRow] = []
+    of_run, end = 0, 0
+    for epoch, part in parts:
+        if run and (epoch, part.first_entry) != (of_run, end):
+            yield of_run, joined(run)
+            run = []
+        run.append(part)
+        of_run, end = epoch, part.first_entry + part.count
+    if run:
+        yield of_run, joined(run)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway import ids
-from gateway.errors import ClaimLost, StoreError, StoreUnavailable
+from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.runs.moment import Signal
 from gateway.runs.outbox import Fate, Outbox
 from gateway.telemetry import EventLog
@@ -268,11 +268,12 @@ class LogWriter:
             self._metrics.log_pending(self.pending_bytes)
 
     async def _settle(self, ends: Ends) -> None:
-        """Between two flushes: nobody waits for it."""
+        """Between two flushes: nobody waits for it. What fails is made up for by the next one."""
         try:
             await ends.settle()
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
             self._metrics.store_failed(type(error).__name__)
+            _log.warning("logs are not moved to their places", error=error)
 
     async def _keep_distance(self) -> None:
         clock, interval_s = asyncio.get_running_loop().time, self._bounds.flush_interval_s

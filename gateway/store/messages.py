@@ -102,7 +102,10 @@ SELECT root.depth, root.parent_id, root.conversation_id, asked.status, asked.roo
        root.conversation_id IS NOT NULL AND one.id IS NULL AS lost_conversation, inherited.*
 FROM root
 JOIN chain AS asked ON asked.depth = 0
-LEFT JOIN conversations AS one ON one.tenant_id = :tenant AND one.id = root.conversation_id
+LEFT JOIN LATERAL (
+    SELECT id FROM conversations WHERE tenant_id = :tenant AND id = root.conversation_id
+    OFFSET 0
+) AS one ON true
 CROSS JOIN (
     SELECT {PACKED}
     FROM (
@@ -118,7 +121,13 @@ CROSS JOIN (
             ) AS m
             UNION ALL
             SELECT root.depth + 1, c.position, {_COLUMNS}
-            {_OF_CONVERSATION}
+            FROM root
+            CROSS JOIN LATERAL (
+                SELECT position, {_COLUMNS} FROM conversation_items
+                WHERE tenant_id = :tenant AND conversation_id = root.conversation_id
+                  AND position < root.conversation_end
+                OFFSET 0
+            ) AS c
         ) AS i
         ORDER BY i.depth DESC, i.position
         LIMIT :row_limit
@@ -257,7 +266,7 @@ async def history(
         "row_limit": items_max + 1,
         "with_json": with_json,
     }
-    async with database.transaction(tenant_id) as connection:
+    async with database.bulk_transaction([tenant_id]) as connection:
         row = (await connection.execute(_HISTORY, parameters)).one_or_none()
     if row is None:
         return None

@@ -47,9 +47,11 @@ class Contents:
 _READ: Final = Statement(f"""
 SELECT one.created_at, one.next_position, writer.id IS NOT NULL AS is_locked, kept.*
 FROM conversations AS one
-LEFT JOIN responses AS writer
-    ON writer.tenant_id = one.tenant_id AND writer.id = one.writer
-       AND writer.status IN ('queued', 'in_progress')
+LEFT JOIN LATERAL (
+    SELECT id FROM responses
+    WHERE tenant_id = :tenant AND id = one.writer AND status IN ('queued', 'in_progress')
+    OFFSET 0
+) AS writer ON true
 CROSS JOIN (
     SELECT {PACKED}
     FROM (
@@ -119,7 +121,7 @@ async def read(
     """
     parameters = {"tenant": tenant_id, "conversation": uuid, "row_limit": items_max + 1}
     parameters |= {"with_json": with_json}
-    async with database.transaction(tenant_id) as connection:
+    async with database.bulk_transaction([tenant_id]) as connection:
         row = (await connection.execute(_READ, parameters)).one_or_none()
     if row is None:
         return None

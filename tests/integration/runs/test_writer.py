@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import pytest
+from typing_extensions import override
 
 from gateway.errors import ClaimLost, StoreError
 from gateway.log import Entry, Queued, Tokens, unpack
@@ -87,8 +88,10 @@ async def journal(
 
 
 @asynccontextmanager
-async def office(database: Database, tenant: TenantId, journal: Database) -> AsyncIterator[Office]:
-    flusher = Flusher(journal, "here", settle_interval_s=0.02)
+async def office(
+    database: Database, tenant: TenantId, journal: Database, kind: type[Flusher] = Flusher
+) -> AsyncIterator[Office]:
+    flusher = kind(journal, "here", settle_interval_s=0.02)
     writer = LogWriter(
         flusher.append,
         flusher.heads,
@@ -101,6 +104,15 @@ async def office(database: Database, tenant: TenantId, journal: Database) -> Asy
         task = group.create_task(writer.run())
         yield Office(database, tenant, writer)
         task.cancel()
+
+
+class Clumsy(Flusher):
+    """Settles nothing, and nobody knows why."""
+
+    @override
+    async def settle(self) -> None:
+        self._is_sure = False
+        raise ValueError("a defect")
 
 
 def says(count: int) -> list[Entry]:
@@ -221,3 +233,15 @@ async def test_connections_for_runs_see_no_body(journal: Database) -> None:
             await connection.scalar(Statement("SELECT count(body) FROM responses"))
     async with journal.runs_transaction(in_bulk=True) as connection:
         assert await connection.scalar(Statement("SELECT current_user")) == RUNS_ROLE
+
+
+async def test_logs_are_written_where_settling_fails_each_time(
+    database: Database, tenant: TenantId, journal: Database
+) -> None:
+    async with office(database, tenant, journal, Clumsy) as one:
+        channel = await one.open()
+        for count in (1, 2, 3):
+            await say(channel, 1)
+            assert await channel.settled() == count + 1
+        assert await one.log(channel) == [Queued(), *says(1) * 3]
+        assert not one.lost

@@ -284,3 +284,15 @@ async def test_items_of_responses_and_conversations_are_found_by_index(filled: F
         assert no_table_is_scanned(found), found
         wide = re.findall(r"Index Cond: \(tenant_id = [^ ]*\)$", found, re.MULTILINE)
         assert not wide, found
+
+
+async def test_histories_are_found_by_key_under_the_one_plan_of_a_session(filled: Filled) -> None:
+    of_tenant = {"tenant": filled.tenant, "row_limit": 20, "with_json": False}
+    chain = of_tenant | {"response": ids.new_uuid(), "depth_max": 10}
+    one = of_tenant | {"conversation": ids.new_uuid()}
+    for statement, parameters in ((messages._HISTORY, chain), (turns._READ, one)):
+        async with filled.database.bulk_transaction([filled.tenant]) as connection:
+            explained = Statement(f"EXPLAIN {statement.text}")
+            found = "\n".join(await connection.scalars(explained, parameters))
+        assert rows_are_found_one_by_one(found), found
+        assert not re.findall(r"Index Cond: \(tenant_id = [^ ]*\)$", found, re.MULTILINE), found

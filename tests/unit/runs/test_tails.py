@@ -133,17 +133,20 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(one.moved(1), two.moved(0))
-            rows = [LogRow(2, 1, b"c"), LogRow(3, 2, b"de")]
+            rows = [LogRow(2, 1, b".c"), LogRow(3, 2, b".de"), LogRow(9, 1, b".j")]
             heads.parts = [
-                *((ONE.bytes, 1, row) for row in [LogRow(1, 1, b"b"), *rows]),
-                (UUID(int=99).bytes, 1, LogRow(7, 1, b"z")),
+                *((ONE.bytes, 1, row) for row in [LogRow(1, 1, b".b"), *rows]),
+                (UUID(int=99).bytes, 1, LogRow(7, 1, b".z")),
+                (ONE.bytes, 2, LogRow(10, 1, b".k")),
             ]
             tails.heard([TWO])
-            await one.moved(4)
-            assert one.entries == 5
-            assert one.since(2) == rows
-            assert one.since(4) == rows[1:]
-            assert (one.since(1), one.since(5), two.since(0)) == ([], [], [])
+            await one.moved(10)
+            assert one.entries == 11
+            together, *others = one.since(2)
+            assert together == LogRow(1, 4, b".bcde")
+            assert others == [LogRow(9, 1, b".j"), LogRow(10, 1, b".k")]
+            assert one.since(10) == others[1:]
+            assert (one.since(0), one.since(5), two.since(0)) == ([], [], [])
             tails.heard([ONE])
             await heads.next_look()
             assert one.is_beyond(4)
