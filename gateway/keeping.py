@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+SPARED_AT_ONCE: Final = 64
+"""So many are spared for one that is put, so that it takes no longer where all are wanted."""
 
 
 @dataclass(slots=True)
@@ -28,7 +32,8 @@ class Kept(Generic[K, V]):
         """Of all that is kept, together, in the unit in which `put` is told it."""
         self._size_max = size_max
         self._size = 0
-        self._by_key: dict[K, _Entry[V]] = {}
+        # To find the first key of a dictionary takes as long as many went before it.
+        self._by_key: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._lock = Lock()
 
     def get(self, key: K) -> V | None:
@@ -46,15 +51,16 @@ class Kept(Generic[K, V]):
         with self._lock:
             replaced = self._by_key.pop(key, None)
             self._size += size - (replaced.size if replaced else 0)
-            while self._size > self._size_max:
-                self._drop_or_spare()
+            self._make_room()
             self._by_key[key] = _Entry(value, size)
 
-    def _drop_or_spare(self) -> None:
-        key = next(iter(self._by_key))
-        entry = self._by_key.pop(key)
-        if entry.is_wanted:
-            entry.is_wanted = False
-            self._by_key[key] = entry
-        else:
-            self._size -= entry.size
+    def _make_room(self) -> None:
+        spared = 0
+        while self._size > self._size_max:
+            key, entry = self._by_key.popitem(last=False)
+            if entry.is_wanted and spared < SPARED_AT_ONCE:
+                entry.is_wanted = False
+                self._by_key[key] = entry
+                spared += 1
+            else:
+                self._size -= entry.size

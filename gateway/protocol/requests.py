@@ -72,11 +72,16 @@ def checked(
 def _like_others(
     fields: dict[str, Any], limits: InputLimits, *, strict: bool, scope: bytes
 ) -> CreateResponse | None:
-    """The request, if there is nothing wrong with it, and it is like others."""
+    """The request, if there is nothing wrong with it, and it is like others.
+
+    Raises `InvalidRequest` where what is ignored is nested too deeply.
+    """
     document = without_nulls(fields)
     if document.keys() <= PARAMETERS:
         return alike(document, limits, strict=strict, scope=scope)
     known, ignored = _divided(document)
+    # What `alike` is not shown: how deep it is, is all that could be wrong with it.
+    check_shape({name: document[name] for name in ignored}, limits)
     request = None if strict else alike(known, limits, scope=scope)
     return None if request is None else changed(request, ignored=presentable(ignored))
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.keeping import Kept
+from gateway.keeping import SPARED_AT_ONCE, Kept
 
 
 def kept_of(*keys: str, size_max: int = 4) -> Kept[str, str]:
@@ -41,3 +41,13 @@ def test_what_is_too_large_is_not_kept_and_drives_out_nothing() -> None:
     kept = kept_of("a", "b")
     kept.put("c", "C", size=5)
     assert [kept.get(key) for key in "abc"] == ["A", "B", None]
+
+
+def test_only_so_many_are_spared_for_one_that_is_put() -> None:
+    names = [str(at) for at in range(SPARED_AT_ONCE + 2)]
+    kept = kept_of(*names, size_max=2 * len(names))
+    assert all(map(kept.get, names))
+    kept.put("new", "NEW", size=2)
+    # Those before it were spared, and are asked for again.
+    assert [name for name in names if kept.get(name) is None] == [str(SPARED_AT_ONCE)]
+    assert kept.get("new") == "NEW"
