@@ -5,32 +5,36 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol, Self
 
+from typing_extensions import override
+
 from gateway.api.body import ClientDisconnected
 from gateway.api.connection import Absence
+from gateway.ticking import Waiting, ticker_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Comments:
+class Comments(Waiting):
     """While entered, has a stream commented after each `interval_s` of silence.
 
-    It has no task, and its timer is not moved by what is written: when that fires, it is set again
-    for what is left of the silence. A client that takes nothing for `patience_s` more counts as
+    It has no task, and what is written does not move its time: when that comes, it waits again for
+    what is left of the silence. A client that takes nothing for `patience_s` more counts as
     gone: what is done in here is cancelled then, and `ClientDisconnected` raised instead.
     """
 
-    __slots__ = ("_absence", "_interval_s", "_loop", "_patience_s", "_stream", "_timer")
+    __slots__ = ("_absence", "_interval_s", "_patience_s", "_stream", "_ticker")
 
     def __init__(self, stream: Commented, *, interval_s: float, patience_s: float) -> None:
+        super().__init__()
         self._stream = stream
         self._interval_s = interval_s
         self._patience_s = patience_s
-        self._loop = asyncio.get_running_loop()
+        self._ticker = ticker_of(asyncio.get_running_loop())
         self._absence = Absence()
 
     def __enter__(self) -> Self:
-        self._schedule(self._interval_s)
+        self._ticker.put_in(self, self._interval_s)
         return self
 
     def __exit__(
@@ -39,21 +43,19 @@ class Comments:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._timer.cancel()
+        self._ticker.take(self)
         if self._absence.settle():
             raise ClientDisconnected from None
 
-    def _schedule(self, delay_s: float) -> None:
-        self._timer = self._loop.call_later(delay_s, self._tick)
-
-    def _tick(self) -> None:
+    @override
+    def wake(self) -> None:
         left_s = self._interval_s - self._stream.silent_s
         if left_s <= 0:
             is_taken = self._stream.comment()
             gone_in_s = self._interval_s if is_taken else left_s + self._patience_s
             left_s = min(self._interval_s, gone_in_s)
         if left_s > 0:
-            self._schedule(left_s)
+            self._ticker.put_in(self, left_s)
         else:
             self._absence.notice()
 

@@ -93,9 +93,10 @@ def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
     """The grammars of the tools, as the engines take them. CPU work, for a thread, before
     `turn_constraint` needs them.
     """
-    if _LANGUAGES not in rules.derived:
-        rules.derived[_LANGUAGES] = {grammar: _wrapped(grammar) for grammar in rules.grammars}
-    languages: dict[TextGrammar, Node] = rules.derived[_LANGUAGES]
+    derived = rules.derived  # once: two threads that ask for it first may get one each
+    if _LANGUAGES not in derived:
+        derived[_LANGUAGES] = {grammar: _wrapped(grammar) for grammar in rules.grammars}
+    languages: dict[TextGrammar, Node] = derived[_LANGUAGES]
     return languages
 
 
@@ -117,10 +118,10 @@ def turn_constraint(
     if message or place.where is Where.BODY:
         return _constraint(rules, place, message, options)
     # How a turn goes that has not begun depends on nothing else.
-    key = place.where, options.refusals, options.reasoning
-    if key not in rules.derived:
-        rules.derived[key] = _constraint(rules, place, message, options)
-    found: Constraint | None = rules.derived[key]
+    key, derived = (place.where, options.refusals, options.reasoning), rules.derived
+    if key not in derived:
+        derived[key] = _constraint(rules, place, message, options)
+    found: Constraint | None = derived[key]
     return found
 
 

@@ -55,7 +55,7 @@ SYSTEM_MESSAGES_MAX: Final = 64
 """Whose ids are kept. There is one for each effort, date, and whether there are tools."""
 
 ID_BYTES: Final = 4
-ENTRY_IDS: Final = 64
+ENTRY_IDS: Final = 120
 """What it takes to keep ids, beside them and what they were made from: as much as so many ids."""
 _DECLARED: Final = " "
 """Stands where an item has the name of a function, which is another."""
@@ -147,6 +147,13 @@ class Renderer:
                 start = end
         ids.extend(OPENING)
         return Prompt(ids, tuple(spans))
+
+    def has_told(self, options: RenderOptions, leading: Sequence[str]) -> bool:
+        """Whether the message with tools and instructions is kept; `leading` are the texts of those
+        that the context begins with.
+        """
+        key = options.scope, _DECLARED, _declarations(options, leading)
+        return self._repeated.get(key) is not None
 
     def _ids_of(self, placed: Placed, scope: bytes) -> Sequence[int]:
         """Those of `render_item`, for an item that others stand behind: clients that keep the

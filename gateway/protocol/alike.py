@@ -17,6 +17,7 @@ from gateway.errors import InvalidRequest
 from gateway.keeping import Kept
 from gateway.protocol.base import changed
 from gateway.protocol.bounds import check_bounds, check_counts, check_items
+from gateway.protocol.callables import named
 from gateway.protocol.create import (
     PARAMETERS,
     PROMPT_CACHE_KEY_CHARS_MAX,
@@ -48,14 +49,21 @@ if TYPE_CHECKING:
     from gateway.protocol.limits import InputLimits
 
 KINDS_BYTES_MAX: Final = 2 << 20
-"""All kinds that are kept, as JSON, and `KIND_BYTES_MIN` for each. What is made of them takes up
-to ten times as much memory."""
+"""All kinds that are kept, each with its weight: what is made of them, here and for their frames
+(`services.frames`), takes up to ten times as much memory."""
 KIND_BYTES_MIN: Final = 8 << 10
+"""What a kind weighs beside its JSON: that much, and for each tool and each container in it."""
+TOOL_BYTES: Final = 400
+CONTAINER_BYTES: Final = 30
+KIND_BYTES_MAX: Final = 256 << 10
+"""A kind whose JSON is longer is read by itself: it would drive out too many others."""
 COMMON_BYTES_MAX: Final = 512
 """A kind without anything that a user wrote is kept for everybody, unless it is longer."""
 
 MESSAGES_MAX: Final = 64
 """So many are looked at here; more are left to who gives way between them."""
+MESSAGES_DEPTH: Final = 5
+"""How deep a document is with messages of parts: of these it is known, and not looked at."""
 
 _COMMON: Final = frozenset({
     "background",
@@ -107,7 +115,7 @@ def alike(
     That is one with a mistake, or with parameters that no kind has. What a user wrote is kept for
     the requests of the same `scope`, and not at all without one.
     """
-    if not _KNOWN.issuperset(document):
+    if not _KNOWN.issuperset(document) or limits.json_depth_max < MESSAGES_DEPTH:
         return None
     try:
         kind = _kind_of(document, limits, strict=strict, scope=scope)
@@ -136,14 +144,14 @@ def _kind_of(
     spelled = orjson.dumps(parameters)
     if _COMMON.issuperset(parameters) and len(spelled) <= COMMON_BYTES_MAX:
         scope = b""
-    elif not scope:
+    elif not scope or len(spelled) > KIND_BYTES_MAX:
         return None
     key = scope, spelled, strict
     kind = _kinds.get(key)
     # All requests of a process are read within the same limits, which often are one object.
     if kind is None or (kind.limits is not limits and kind.limits != limits):
         kind = _new_kind(spelled, limits, strict=strict)
-        _kinds.put(key, kind, size=kind.json_bytes + KIND_BYTES_MIN)
+        _kinds.put(key, kind, size=kind.weight_bytes)
     return kind
 
 
@@ -155,9 +163,15 @@ def _new_kind(spelled: bytes, limits: InputLimits, *, strict: bool) -> Kind:
     common = CreateResponse.model_validate(document | {"input": _ANY_TEXT})
     check_bounds(common, limits)
     check_support(common, strict=strict, reject_media=limits.rejects_media)
-    kind = Kind(common, limits, len(spelled))
+    kind = Kind(common, limits, len(spelled), _weight_bytes(common, spelled))
     common.__dict__["kind"] = kind  # as `cached_property` does it: no field of the request
     return kind
+
+
+def _weight_bytes(common: CreateResponse, spelled: bytes) -> int:
+    tools = len(common.dropped_tools) + sum(1 for _ in named(common.tools))
+    containers = spelled.count(b"{") + spelled.count(b"[")
+    return len(spelled) + KIND_BYTES_MIN + TOOL_BYTES * tools + CONTAINER_BYTES * containers
 
 
 def _own(document: dict[str, Any], limits: InputLimits) -> dict[str, Any] | None:

@@ -190,12 +190,14 @@ class CreateResponse(WireModel):
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
     """`common` is the request of this kind that says next to nothing, read within `limits`.
-    `json_bytes` is how long the JSON of its parameters is.
+    `json_bytes` is how long the JSON of its parameters is, `weight_bytes` what it takes to keep it,
+    in bytes of text as JSON.
     """
 
     common: CreateResponse
     limits: InputLimits
     json_bytes: int
+    weight_bytes: int
 
 
 PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {"ignored"}

@@ -129,7 +129,7 @@ class OutputRules:
     @cached_property
     def derived(self) -> dict[Hashable, Any]:
         """What is made of these rules, for the next request that has them: those of one kind share
-        theirs.
+        theirs, also in several threads.
         """
         return {}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.keeping import Kept
-from gateway.protocol.alike import KIND_BYTES_MIN, KINDS_BYTES_MAX, OWN, is_like
+from gateway.protocol.alike import KINDS_BYTES_MAX, OWN, is_like
 from gateway.protocol.callables import declared, named
 from gateway.protocol.echo import echo
 from gateway.protocol.responses import (
@@ -40,8 +40,12 @@ if TYPE_CHECKING:
     from gateway.services.models import Model
     from gateway.tenancy import TenantPolicy
 
-GRAMMAR_WEIGHT: Final = 10
+GRAMMAR_WEIGHT: Final = 50
 """A grammar, compiled, takes so many times as much memory as all else that is as long."""
+GRAMMAR_BYTES_MIN: Final = 80 << 10
+"""What it takes of memory however short it is, in the same measure: a class of Unicode's letters
+takes most of a MiB.
+"""
 
 _OWN: Final = tuple(name for name in ECHO_FIELDS if name in OWN)
 _own = itemgetter(*_OWN)
@@ -73,6 +77,11 @@ class Frame:
     template: bytes = b""
     json_bytes: int = 0
 
+    @property
+    def is_compiled(self) -> bool:
+        """There is nothing left that output is checked against and that must be compiled."""
+        return self.checker is not None
+
     def head(
         self, uuid: UUID, created_at: int, request: CreateResponse, binding: Binding | None
     ) -> ResponseHead:
@@ -98,7 +107,7 @@ class Frames:
     """Frames of requests. Shared by threads."""
 
     def __init__(self, *, bytes_max: int = KINDS_BYTES_MAX) -> None:
-        """`bytes_max` bounds the sizes of all kinds together that frames are kept for."""
+        """`bytes_max` bounds the weights of all frames together that are kept."""
         self._kept: Kept[tuple[Kind, Model, TenantPolicy], Frame] = Kept(size_max=bytes_max)
 
     def kept(self, request: CreateResponse, model: Model, policy: TenantPolicy) -> Frame | None:
@@ -133,14 +142,16 @@ class Frames:
             template=echo_template(frame.echo, _OWN),
             json_bytes=kind.json_bytes,
         )
-        self._kept.put((kind, model, policy), frame, size=_size(frame))
+        self._kept.put((kind, model, policy), frame, size=_weight_bytes(kind, frame))
         return frame if frame.checker is not None else replace(frame, checker=checker)
 
 
-def _size(frame: Frame) -> int:
-    """As it counts for `Frames`."""
-    grammars = sum(len(grammar.definition) for grammar in frame.rules.grammars)
-    return frame.json_bytes + KIND_BYTES_MIN + GRAMMAR_WEIGHT * grammars
+def _weight_bytes(kind: Kind, frame: Frame) -> int:
+    """As it counts for `Frames`. Each tool has its grammar compiled for itself."""
+    tools = frame.rules.tools.values()
+    every = [tool.grammar.definition for tool in tools if tool.grammar is not None]
+    grammars = GRAMMAR_BYTES_MIN * len(every) + GRAMMAR_WEIGHT * sum(map(len, every))
+    return kind.weight_bytes + grammars
 
 
 def frame_of(request: CreateResponse, model: Model, policy: TenantPolicy) -> Frame:

@@ -172,8 +172,17 @@ class ForegroundGeneration:
         await self._started.produced(within_s)
 
     def play(self, show: Show, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Show all events where they are made; the last one is terminal."""
-        return self._live.play(show, grace_s=grace_s)
+        """Show all events where they are made; the last one is terminal.
+
+        Raises why what `store: true` promises is not in the database, with a `grace_s` or without.
+        """
+        if grace_s:
+            return self._live.play(show, grace_s=grace_s)
+        return self._play_recorded(show)
+
+    async def _play_recorded(self, show: Show) -> None:
+        await self.produced(0.0)
+        await self._live.play(show)
 
     def follow(self) -> Batches:
         """All events, as they come; the last one is terminal."""

@@ -130,7 +130,7 @@ class Preparation:
                 with_json=with_json,
             )
             stored = await self._parents.named_items(tenant_id, request)
-        return Draft(
+        draft = Draft(
             principal=principal,
             request=request,
             body_bytes=body_bytes,
@@ -145,6 +145,9 @@ class Preparation:
             frame=self._specifier.kept_frame(request, model, principal.policy),
             is_opening=is_opening,
         )
+        if body_bytes > self._threads.inline_bytes_max and self._specifier.is_told(draft):
+            return replace(draft, is_told=True)
+        return draft
 
     async def _in_thread(self, work: Callable[[Draft], T], draft: Draft) -> T:
         if (draft.request.tools or draft.request.text.format) and not checking.is_loaded():

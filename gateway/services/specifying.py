@@ -7,6 +7,7 @@ import hmac
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache, partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, cast
 
 from gateway.checking import Checker, KeptDocuments
@@ -15,7 +16,13 @@ from gateway.conversation.truncation import drop_oldest_turns
 from gateway.conversation.unsealing import opened, unseal, with_last_opened
 from gateway.errors import ContextLengthExceeded
 from gateway.generation import PREAMBLE
-from gateway.harmony.history import is_answer, leading_instructions, repeated_ids
+from gateway.harmony.history import (
+    INSTRUCTING_ROLES,
+    is_answer,
+    leading_instructions,
+    repeated_ids,
+)
+from gateway.harmony.messages import message_text
 from gateway.harmony.rendering import RenderOptions, Repeated
 from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
 from gateway.runs.specification import RunSpecification
@@ -84,7 +91,8 @@ class Draft:
     its log is to be kept in the database. `remembered`: what it inherits is to be known afterwards.
     `silent`: the model is not asked. `compacted` is the summary that its context ends with. `frame`
     is that of many requests, this one among them, if there is one. `is_opening`: it continues
-    nothing, and all that it brings are messages without ids.
+    nothing, and all that it brings are messages without ids. `is_told`: what the model is told
+    before the conversation is kept, tokenised.
     """
 
     principal: Principal
@@ -101,26 +109,30 @@ class Draft:
     compacted: Compacted | None = None
     frame: Frame | None = None
     is_opening: bool = False
+    is_told: bool = False
 
     @property
     def is_plain(self) -> bool:
         """There is nothing in it that takes long, but for its texts: it is a few messages, in a
         request like many others.
         """
-        return self.frame is not None and self.is_opening and not self.frame.is_sealed
+        frame = self.frame
+        return frame is not None and frame.is_compiled and self.is_opening and not frame.is_sealed
 
     @property
     def size_bytes(self) -> int:
         """How much there is to compile, to assemble and to render."""
         size_bytes = self.body_bytes
-        if self.frame is not None:
+        if self.frame is not None and self.is_told:
             size_bytes = max(0, size_bytes - self.frame.json_bytes)
         if self.parent.items:
             size_bytes += _size_bytes(self.parent.items)
         if self.stored:
             size_bytes += _size_bytes(tuple(self.stored.values()))
-        is_compiled = self.frame is None and terms.is_compiled(self.request)
-        return size_bytes + (COMPILED_BYTES if is_compiled else 0)
+        is_compiled = self.frame is not None and self.frame.is_compiled
+        if not is_compiled and terms.is_compiled(self.request):
+            size_bytes += COMPILED_BYTES
+        return size_bytes
 
     @property
     def is_mute(self) -> bool:
@@ -158,6 +170,7 @@ class Specifier:
     ) -> None:
         """`answer_share` is the part of the output that a reasoning budget leaves to the answer."""
         self._render = renderer.render
+        self._has_told = renderer.has_told
         self._system_message = system_message
         self._secrets = secrets
         self._answer_share = answer_share
@@ -181,6 +194,17 @@ class Specifier:
         prompt = self._render(items, options, repeated)
         is_repeated = repeated is not None
         return Written(frame, checker, context, items, options, prompt, is_repeated)
+
+    def is_told(self, draft: Draft) -> bool:
+        """Whether what the model is told before the conversation is kept, tokenised.
+
+        Of instructions in a history, or in items that are only named, nothing is known.
+        """
+        if draft.frame is None or draft.parent.items or draft.stored:
+            return False
+        leading = takewhile(_is_instruction, draft.request.input)
+        texts = [message_text(cast("Message", item)) for item in leading]
+        return self._has_told(self._options(draft, draft.frame), texts)
 
     def count(self, draft: Draft) -> int:
         """How many tokens the prompt has, also one that is too long to be run."""
@@ -321,6 +345,10 @@ def _repeated(draft: Draft) -> Repeated | None:
         return None
     leading = leading_instructions(columns.labels[name] for name in columns.names)
     return Repeated(history.first(leading), ids)
+
+
+def _is_instruction(item: InputItem) -> bool:
+    return isinstance(item, Message) and item.role in INSTRUCTING_ROLES
 
 
 def _taken_ids(history: Sequence[ContextItem], new: Sequence[InputItem]) -> Collection[str]:

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from gateway.ticking import Waiting, ticker_of
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
 
-class Deadline:
-    """Calls `expire` once when the deadline passes.
+class Deadline(Waiting):
+    """Calls `expire` once when the deadline passes, or as much later as a ticker may be.
 
-    Moving the deadline later only stores a number: the timer that is already running looks at it
-    when it fires, and is started again for the rest. A stream therefore costs one timer for each
-    span of its timeout instead of one for each read.
+    Moving the deadline later only stores a number: when it is woken for the earlier one, it looks
+    at that, and waits again for the rest. A stream is therefore woken once for each span of its
+    timeout instead of being put elsewhere at each read.
     """
 
-    __slots__ = ("_expire", "_fires_at", "_loop", "_timer", "at")
+    __slots__ = ("_expire", "_loop", "_ticker", "at")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[], None]) -> None:
+        super().__init__()
         self._loop = loop
+        self._ticker = ticker_of(loop)
         self._expire = expire
         self.at: float | None = None
         """When it passes, in the loop's time. A later time may be put here as it is."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._fires_at = math.inf
 
     def set(self, seconds: float) -> None:
         """Let the deadline be `seconds` from now, whatever it was."""
@@ -35,34 +38,25 @@ class Deadline:
     def set_at(self, at: float) -> None:
         """Let the deadline be at `at` of the loop's time."""
         self.at = at
-        if at < self._fires_at:
-            self.cancel()
-            self.at = at
-            self._start(at)
+        if at < self.due_at:
+            self._ticker.take(self)
+            self._ticker.put(self, at)
 
     def clear(self) -> None:
-        """No deadline; the timer is left to run out unheard, the next `set` may use it again."""
+        """No deadline; it is left to be woken for nothing, the next `set` may have use for that."""
         self.at = None
 
     def cancel(self) -> None:
-        """No deadline and no timer."""
+        """No deadline, and nothing waits for it."""
         self.at = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._fires_at = math.inf
+        self._ticker.take(self)
 
-    def _start(self, at: float) -> None:
-        self._fires_at = at
-        self._timer = self._loop.call_at(at, self._fire)
-
-    def _fire(self) -> None:
-        self._timer = None
-        self._fires_at = math.inf
+    @override
+    def wake(self) -> None:
         if self.at is None:
             return
         if self.at > self._loop.time():
-            self._start(self.at)
+            self._ticker.put(self, self.at)
             return
         self.at = None
         self._expire()

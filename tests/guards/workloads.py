@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -20,10 +20,10 @@ from gateway.runs.flow import Flow
 from gateway.upstreams.completions import CompletionReader
 from gateway.upstreams.deadline import Deadline
 from gateway.upstreams.steady import SteadyReads
+from tests.fakes.clockwork import Clockwork
 from tests.fakes.response_heads import NO_RULES, response_head
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from gateway.protocol.events import Event
@@ -126,9 +126,8 @@ def _steady(vocabulary: Vocabulary, ids: Sequence[int]) -> Callable[[], object]:
 
     show = sse.delta_writer(sse.obfuscated, flowing.pattern, write)
     assert show is not None
-    no_loop = cast("asyncio.AbstractEventLoop", None)
     steady = SteadyReads(
-        shape, reader, Deadline(no_loop, written.clear), patience_s=1.0, clock=monotonic
+        shape, reader, Deadline(Clockwork().loop, written.clear), patience_s=1.0, clock=monotonic
     )
     steady.hear = Flow(flowing, show, ids_max=1 << 20, now=0.0).hear
     reads = [b"%x\r\n%b\r\n" % (len(said), said) for said in map(_frame, ids)]

@@ -15,7 +15,7 @@ from gateway.protocol.create import CreateResponse
 from gateway.protocol.echo import echo
 from gateway.protocol.limits import InputLimits
 from gateway.protocol.responses import spelled_echo
-from gateway.services.frames import Frames, frame_of
+from gateway.services.frames import GRAMMAR_BYTES_MIN, Frames, frame_of
 from gateway.services.models import Model
 from gateway.tenancy import TenantPolicy
 
@@ -138,3 +138,17 @@ def test_a_request_that_was_read_by_itself_has_no_frame_of_others() -> None:
     request = CreateResponse.model_validate({"model": "m", "input": "hi"})
     frames.made(request, Model("m", 0, 1000, (), "low"), TenantPolicy(), checked)
     assert frames.kept(request, Model("m", 0, 1000, (), "low"), TenantPolicy()) is None
+
+
+def test_each_grammar_of_a_frame_counts_though_they_are_the_same() -> None:
+    def is_kept(tools: int) -> bool:
+        grammar = {"type": "grammar", "syntax": "regex", "definition": r"\p{L}"}
+        custom = [{"type": "custom", "name": f"c{at}", "format": grammar} for at in range(tools)]
+        request = alike({"model": "m", "input": "hi", "tools": custom}, LIMITS, scope=b"ours")
+        assert request is not None
+        few, model = Frames(bytes_max=3 * GRAMMAR_BYTES_MIN), Model("m", 0, 1000, (), "low")
+        few.made(request, model, TenantPolicy(), checked)
+        return few.kept(request, model, TenantPolicy()) is not None
+
+    assert is_kept(2)
+    assert not is_kept(3)

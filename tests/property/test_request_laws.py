@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.alike import COMMON_BYTES_MAX, alike
+from gateway.protocol.alike import COMMON_BYTES_MAX, KIND_BYTES_MAX, alike
 from gateway.protocol.base import changed
 from gateway.protocol.bounds import check_bounds, check_counts
 from gateway.protocol.json_body import check_shape
@@ -285,3 +285,44 @@ def test_other_limits_make_another_kind() -> None:
     assert first is not None
     assert second is not None
     assert first.kind is second.kind
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]},
+        {"input": "hi", "unheard_of": [[[[]]]]},
+        {"input": "hi", "metadata": {"a": "b"}, "tools": [{**FUNCTION, "parameters": {"a": {}}}]},
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_is_nested_too_deeply_is_refused_as_such(said: dict[str, Any], strict: bool) -> None:
+    body = json.dumps({"model": "m"} | said).encode()
+    for depth in range(1, 4):
+        for _ in range(2):
+            with pytest.raises(InvalidRequest, match=f"Expected at most {depth} levels"):
+                parse_create(
+                    body, limits=replace(LIMITS, json_depth_max=depth), strict=strict, scope=OURS
+                )
+
+
+def test_a_kind_that_would_drive_out_all_others_is_read_by_itself() -> None:
+    limits = replace(LIMITS, schema_bytes_max=KIND_BYTES_MAX, text_chars_max=KIND_BYTES_MAX)
+    tool = {**FUNCTION, "description": "x" * KIND_BYTES_MAX}
+    document = {"model": "m", "input": "hi", "tools": [tool]}
+    assert alike(document, limits, scope=OURS) is None
+    request = parse_create(json.dumps(document).encode(), limits=limits, scope=OURS)
+    assert request.kind is None
+
+
+def test_a_kind_weighs_more_the_more_is_made_of_its_json() -> None:
+    def weight(*tools: Any) -> int:
+        request = alike({"model": "m", "input": "hi", "tools": tools}, LIMITS, scope=OURS)
+        assert request is not None
+        assert request.kind is not None
+        return request.kind.weight_bytes - request.kind.json_bytes
+
+    many = {**FUNCTION, "parameters": {"a": [[]] * 9}}
+    hosted = {"type": "web_search"}
+    assert weight() < weight(hosted) < weight(hosted, FUNCTION) < weight(hosted, many)
+    assert weight(NAMESPACE) < weight({**NAMESPACE, "tools": [FUNCTION, {**FUNCTION, "name": "g"}]})

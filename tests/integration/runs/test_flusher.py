@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import struct
 from dataclasses import replace
@@ -13,10 +14,12 @@ from typing_extensions import override
 from gateway.log import Entry, Finished, Queued, Tokens, pack, unpack
 from gateway.runs import flusher as flushing
 from gateway.runs.flusher import Flusher
+from gateway.runs.writer import LogWriter, WriterBounds
 from gateway.store import claims, endings, events, flushes, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogRow, Parcel, day_of
 from gateway.store.statements import Statement
+from gateway.telemetry import Metrics
 from tests.fakes.stored import CREATED, durable_response, finished, last_row
 
 if TYPE_CHECKING:
@@ -243,6 +246,37 @@ async def test_one_that_was_given_up_before_its_end_leaves_nothing_behind(
         await settling.journal.append([other.says(1)])
     assert await settling.settled(given_up) == 3
     assert await settling.flushes() == 1
+
+
+async def test_one_that_is_left_while_its_first_parcel_is_under_way_leaves_nothing_behind(
+    settling: Process, tenant: TenantId
+) -> None:
+    left, other = await settling.begin(tenant), await settling.begin(tenant)
+    journal = settling.journal
+
+    async def append(parcels: Sequence[Parcel]) -> frozenset[UUID]:
+        channels[left].close()
+        return await journal.append(parcels)
+
+    bounds = WriterBounds(100_000, 2_000, 20_000, retry_pause_s=0.005)
+    writer = LogWriter(
+        append, journal.heads, bounds, metrics=Metrics(), committed=lambda _: None, ends=journal
+    )
+    channels = {
+        run: writer.open(run.claim, DAY, 1, durable=lambda _: None, lost=lambda: None)
+        for run in (left, other)
+    }
+    async with asyncio.TaskGroup() as group:
+        writing = group.create_task(writer.run())
+        for channel in channels.values():
+            channel.append(Tokens((1,)))
+        for _ in range(2):
+            await channels[other].settled()
+            channels[other].append(Tokens((2,)))
+        await channels[other].settled()
+        writing.cancel()
+    assert await settling.settled(left) == 2
+    assert journal._tracks.keys() == {other.claim.uuid}
 
 
 async def test_of_tenants_that_are_gone_nothing_is_kept_in_memory(

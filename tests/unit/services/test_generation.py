@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.errors import UpstreamFailed
-from gateway.services.generation import Started
-from tests.fakes.staged_run import ScriptedTokens, Stage
+from gateway.errors import ConversationLocked, UpstreamFailed
+from gateway.log import Compacted
+from gateway.services.generation import ForegroundGeneration, Started
+from tests.fakes.staged_run import MemoryArchive, ScriptedTokens, Stage, specification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from gateway.runs.live import LiveLog
 
@@ -44,3 +47,25 @@ async def test_what_is_not_known_in_time_is_not_waited_for() -> None:
     await failing.produced(0.0)
     with pytest.raises(UpstreamFailed):
         raise failing.failure or AssertionError
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda generation: generation.produced(WITHIN_S),
+        lambda generation: generation.play(lambda _: None, grace_s=WITHIN_S),
+        lambda generation: generation.play(lambda _: None),
+        lambda generation: generation.response(),
+    ],
+    ids=["produced", "play", "play without a grace", "response"],
+)
+async def test_what_is_not_recorded_is_told_as_that_though_it_has_a_summary(
+    asked: Callable[[ForegroundGeneration], Awaitable[object]],
+) -> None:
+    spec = replace(specification(), compacted=Compacted((1, 2), "seal", output_tokens=20))
+    stage = Stage(ScriptedTokens([]), MemoryArchive(refusal=ConversationLocked()), spec)
+    generation = ForegroundGeneration(spec, Started(stage.run, stage.live))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(stage.run())
+        with pytest.raises(ConversationLocked):
+            await asked(generation)

@@ -1,52 +1,13 @@
 from __future__ import annotations
 
-import asyncio
-import heapq
-from typing import TYPE_CHECKING, Any, cast
-
 from gateway.upstreams.deadline import Deadline
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-class Clockwork:
-    """A loop whose time passes on command."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.started = 0
-        self._timers: list[asyncio.TimerHandle] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(
-        self, when: float, callback: Callable[..., object], *args: object
-    ) -> asyncio.TimerHandle:
-        self.started += 1
-        handle = asyncio.TimerHandle(when, callback, args, cast("Any", self))
-        heapq.heappush(self._timers, handle)
-        return handle
-
-    def get_debug(self) -> bool:
-        return False
-
-    def pass_until(self, when: float) -> None:
-        while self._timers and self._timers[0].when() <= when:
-            timer = heapq.heappop(self._timers)
-            self.now = max(self.now, timer.when())
-            if not timer.cancelled():
-                timer._run()
-        self.now = when
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None: ...
+from tests.fakes.clockwork import Clockwork
 
 
 def deadline() -> tuple[Clockwork, Deadline, list[float]]:
-    loop = Clockwork()
+    clock = Clockwork()
     expired: list[float] = []
-    return loop, Deadline(cast("Any", loop), lambda: expired.append(loop.now)), expired
+    return clock, Deadline(clock.loop, lambda: expired.append(clock.now)), expired
 
 
 def test_it_expires_once_at_its_time() -> None:
