@@ -81,8 +81,8 @@ class CreateEndpoint:
         await while_connected(scope, receive, work)
 
     async def _respond(self, scope: Scope, send: Send, body: bytes) -> None:
-        parse = partial(self._parse, scope["principal"].tenant_id.bytes)
-        asked = await self._reading.parsed(body, parse)
+        whose = scope["principal"].tenant_id.bytes
+        asked = await self._reading.parsed(body, partial(self._parse, whose))
         restated = asked.restated
         work = self._answer(scope, send, asked, body)
         # What is long is let go of once the prompt is made of it: an answer may take minutes.

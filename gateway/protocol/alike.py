@@ -123,8 +123,9 @@ def alike(
         if kind is None or own is None:
             return None
         if "input" in own:
-            return changed(kind.common, **own)
-        request = changed(kind.common, **own, input=_items(document, limits))
+            return _of_kind(kind, own)
+        own["input"] = _items(document, limits)
+        request = _of_kind(kind, own)
         check_input(request, strict=strict, reject_media=limits.rejects_media)
     except (InvalidRequest, ValidationError, TypeError):
         return None
@@ -163,9 +164,16 @@ def _new_kind(spelled: bytes, limits: InputLimits, *, strict: bool) -> Kind:
     common = CreateResponse.model_validate(document | {"input": _ANY_TEXT})
     check_bounds(common, limits)
     check_support(common, strict=strict, reject_media=limits.rejects_media)
-    kind = Kind(common, limits, len(spelled), _weight_bytes(common, spelled))
-    common.__dict__["kind"] = kind  # as `cached_property` does it: no field of the request
-    return kind
+    return Kind(common, limits, len(spelled), _weight_bytes(common, spelled))
+
+
+def _of_kind(kind: Kind, own: dict[str, Any]) -> CreateResponse:
+    """The request that knows its kind: the kind's own does not, or only a collection of garbage
+    would find the two once they are not kept any more.
+    """
+    request = changed(kind.common, **own)
+    request.__dict__["kind"] = kind  # as `cached_property` does it: no field of the request
+    return request
 
 
 def _weight_bytes(common: CreateResponse, spelled: bytes) -> int:

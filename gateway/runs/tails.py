@@ -37,8 +37,9 @@ FOLLOW_INTERVAL_S: Final = FOLLOWED_S / 3
 """Whoever writes the watched logs is asked so often to go on telling of them."""
 PARTS_MAX: Final = 128
 """Parts of one log that are kept for those who follow it: of a second or two."""
-SHOWN_AT_ONCE: Final = 64
-"""Logs; then the event loop has its turn."""
+SORTED_AT_ONCE: Final = 4096
+SHOWN_AT_ONCE: Final = 128
+"""Parts of logs; then the event loop has its turn. A first look may bring a hundred thousand."""
 
 _log = EventLog("gateway.runs")
 
@@ -287,15 +288,20 @@ class Tails:
     async def _bring(self, parts: Iterable[Part]) -> None:
         """All of them, because what is seen now is not read again."""
         by_key: dict[bytes, list[tuple[int, LogRow]]] = defaultdict(list)
-        for key, epoch, part in parts:
+        for number, (key, epoch, part) in enumerate(parts, 1):
             by_key[key].append((epoch, part))
-        for number, (key, of_one) in enumerate(by_key.items(), 1):
+            if number % SORTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        shown = 0
+        for key, of_one in by_key.items():
+            if shown >= SHOWN_AT_ONCE:
+                shown = 0
+                await asyncio.sleep(0)
             tail = self._by_key.get(key)
             if tail is not None:
                 for epoch, part in _together(of_one):
                     tail.add(epoch, part)
-            if number % SHOWN_AT_ONCE == 0:
-                await asyncio.sleep(0)
+            shown += len(of_one)
 
 
 def _together(parts: Sequence[tuple[int, LogRow]]) -> Iterator[tuple[int, LogRow]]:

@@ -455,6 +455,9 @@ class LogWriter:
     def _commit(self, channel: Channel) -> None:
         freed_bytes = channel.outbox.committed()
         if not channel.is_open:
+            if self._ends is not None:
+                # Of the first under a claim nobody knew yet when it was closed.
+                self._ends.over(channel.claim)
             return
         self.pending_bytes -= freed_bytes
         channel.moved.set()

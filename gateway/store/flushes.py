@@ -54,6 +54,7 @@ class Taken:
 
 
 _MEMBER: Final = struct.Struct(">16s5I")
+MEMBER_BYTES: Final = _MEMBER.size
 SOUGHT_MAX: Final = 32
 """Responses that are looked for one by one among the members of a flush."""
 LOOKED_AT_ONCE: Final = 500

@@ -7,6 +7,7 @@ what was settled meanwhile, an end.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -170,6 +171,11 @@ async def _bring(
     }
     async with database.runs_transaction(in_bulk=True) as connection:
         rows = await connection.execute(_NEW, columns)
+    looked_at = 0
     for tenant_id, owner, number, members, entries in rows:
+        if looked_at >= flushes.LOOKED_AT_ONCE:
+            looked_at = 0
+            await asyncio.sleep(0)
         found.parts.extend(flushes.parts_of(wanted, members, entries))
         read[tenant_id, owner] = number
+        looked_at += len(members) // flushes.MEMBER_BYTES

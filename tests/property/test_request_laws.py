@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.alike import COMMON_BYTES_MAX, KIND_BYTES_MAX, alike
+from gateway.protocol.alike import COMMON_BYTES_MAX, KIND_BYTES_MAX, KINDS_BYTES_MAX, alike
 from gateway.protocol.base import changed
 from gateway.protocol.bounds import check_bounds, check_counts
 from gateway.protocol.json_body import check_shape
@@ -326,3 +328,24 @@ def test_a_kind_weighs_more_the_more_is_made_of_its_json() -> None:
     hosted = {"type": "web_search"}
     assert weight() < weight(hosted) < weight(hosted, FUNCTION) < weight(hosted, many)
     assert weight(NAMESPACE) < weight({**NAMESPACE, "tools": [FUNCTION, {**FUNCTION, "name": "g"}]})
+
+
+def test_a_kind_that_is_not_kept_any_more_needs_no_garbage_collection() -> None:
+    limits = replace(LIMITS, text_chars_max=KIND_BYTES_MAX)
+    documents: list[dict[str, Any]] = [
+        {"model": "m", "input": "hi", "tools": [{**FUNCTION, "description": f"{at:x}" * 200_000}]}
+        for at in range(KINDS_BYTES_MAX // 200_000 + 1)
+    ]
+    gc.collect()
+    gc.disable()
+    try:
+        first = alike(documents[0], limits, scope=OURS)
+        assert first is not None
+        common = weakref.ref(first.tools[0])
+        del first
+        assert common() is not None
+        for document in documents[1:]:
+            assert alike(document, limits, scope=OURS) is not None
+        assert common() is None
+    finally:
+        gc.enable()

@@ -20,6 +20,7 @@ from gateway.tenancy import TenantId
 from tests.fakes.stored import CREATED, TERMS, durable_response, finished, last_row, let_time_pass
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from uuid import UUID
 
     from gateway.log import Entry
@@ -395,6 +396,36 @@ async def test_a_look_brings_the_end_and_leaves_long_rows_and_many_to_others(own
     assert head.status == "completed"
     assert found.owners == {one: None}
     assert [row.first_entry for _, _, row in found.parts] == [2, 3, 4, 5]
+
+
+async def test_the_event_loop_has_its_turn_while_a_look_finds_much(owner: Owner) -> None:
+    one = await owner.begin()
+    others = [(new_uuid(), 1, 2) for _ in range(flushes.LOOKED_AT_ONCE)]
+    for start in (1, 2, 3):
+        await owner.flush((one, start, start + 1), *others)
+    turns, turns_at = 0, list[int]()
+
+    class Wanted(set[bytes]):
+        """Knows how often the loop came round before each flush was looked through."""
+
+        @override
+        def __iter__(self) -> Iterator[bytes]:
+            turns_at.append(turns)
+            return super().__iter__()
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    taking = asyncio.create_task(take_turns())
+    asked = [Watched(owner.tenant, one, one.bytes, DAY, UNKNOWN, None)]
+    found = await followed.look(owner.database, asked, {}, Wanted([one.bytes]))
+    taking.cancel()
+    assert [part.first_entry for _, _, part in found.parts] == [1, 2, 3]
+    first, second, third = turns_at
+    assert first < second < third
 
 
 async def test_of_a_response_that_is_not_there_a_look_finds_nothing(owner: Owner) -> None:

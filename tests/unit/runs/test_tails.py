@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from gateway.errors import StoreUnavailable
-from gateway.runs.tails import Tails
+from gateway.runs.tails import SHOWN_AT_ONCE, Tails
 from gateway.store.claims import Head
 from gateway.store.events import LogRow
 from gateway.store.followed import Look
@@ -150,6 +150,44 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
             tails.heard([ONE])
             await heads.next_look()
             assert one.is_beyond(4)
+
+
+async def test_others_have_their_turn_while_much_is_shown() -> None:
+    heads = Heads()
+    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    turns, turns_at, last = 0, list[int](), asyncio.Event()
+
+    class Shown:
+        def hear(self, part: LogRow) -> bool:
+            turns_at.append(turns)
+            if len(turns_at) == len(few):
+                last.set()
+            return part.count == each
+
+        def notice(self) -> None:
+            """A head says nothing new."""
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    few, each = [UUID(int=number) for number in range(4)], SHOWN_AT_ONCE
+    async with running(tails), asyncio.TaskGroup() as group:
+        with ExitStack() as watched:
+            for uuid in few:
+                tail = watched.enter_context(tails.watch(TENANT, uuid, DAY))
+                tail.followers.append(Shown())
+            await heads.next_look()
+            heads.parts = [
+                (uuid.bytes, 1, LogRow(entry, 1, b".x")) for uuid in few for entry in range(each)
+            ]
+            taking = group.create_task(take_turns())
+            tails.heard(few)
+            await last.wait()
+            taking.cancel()
+    assert len(set(turns_at)) == len(few)
 
 
 async def test_an_end_and_a_deletion_wake_whoever_waits_for_more() -> None:

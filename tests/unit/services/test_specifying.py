@@ -63,10 +63,10 @@ def draft_of(
 
 
 def test_tools_count_until_the_model_was_told_of_them(specifier: Specifier) -> None:
-    first = draft_of(specifier, metadata={"a": "1"})
+    first = draft_of(specifier, instructions="Count.", metadata={"a": "1"})
     assert first.size_bytes == BODY_BYTES
     specifier.specify(first)
-    again = draft_of(specifier, metadata={"a": "2"})
+    again = draft_of(specifier, instructions="Count.", metadata={"a": "2"})
     assert again.is_plain
     assert again.frame is not None
     assert again.size_bytes == BODY_BYTES - again.frame.json_bytes
@@ -94,11 +94,17 @@ def test_instructions_that_are_not_looked_at_may_be_others(specifier: Specifier)
 
 
 def test_what_must_be_compiled_again_is_as_long_as_before(specifier: Specifier) -> None:
-    pattern = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^x"}}}
-    asked = {"type": "json_schema", "name": "x", "schema": pattern}
-    for _ in range(2):
-        draft = draft_of(specifier, text={"format": asked})
+    pattern = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": "^x"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    asked = {"type": "json_schema", "name": "x", "schema": pattern, "strict": True}
+    first = draft_of(specifier, text={"format": asked})
+    specifier.specify(first)
+    again = draft_of(specifier, text={"format": asked})
+    assert (first.frame is None, again.frame is None) == (True, False)
+    for draft in (first, again):
         assert not draft.is_plain
         assert draft.size_bytes >= COMPILED_BYTES
-        specifier.specify(draft)
-    assert draft.frame is not None
