@@ -39,7 +39,7 @@ _DEFAULT_LIMITS: Final = CheckLimits()
 class Checker:
     """The checks of one response. Cheap to make; schemas and grammars are compiled at first use.
 
-    A compiled checker may be used by several threads, one after the other.
+    A compiled checker may be used by several threads at once.
     """
 
     def __init__(
