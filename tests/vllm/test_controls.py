@@ -83,7 +83,8 @@ async def test_sampled_responses_under_controls_are_valid_wherever_they_complete
     client: httpx2.AsyncClient, model: str, vllm: Vllm
 ) -> None:
     for name, stream in await _sampled(client, model, SAMPLES):
-        _check(name, stream.response)
+        # To an engine a marker within a string is text, to the parser it is the end.
+        _check(name, _without_loose_arguments(stream.response))
         assert name in FREE or stream.response["status"] in ENDED_WELL, (name, stream.response)
     await vllm.until_idle()
 
