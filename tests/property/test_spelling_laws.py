@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.upstreams.spelling import BLOCK_IDS, KEPT_FROM_IDS, STEP_BLOCKS, Spelling
+from tests.fakes.rounds import counted_rounds
 
 PROMPT = array("I", range(199_000, 199_000 + KEPT_FROM_IDS))
 _KEPT_BYTES_OF_A_BLOCK = 11 * BLOCK_IDS
@@ -47,21 +48,12 @@ def test_a_prompt_that_is_spelled_in_steps_is_the_same(length: int) -> None:
 
 
 def test_a_prompt_is_spelled_in_steps_between_which_others_have_their_turn() -> None:
-    turns = 0
+    async def spell() -> int:
+        async with counted_rounds() as rounds:
+            await Spelling().in_steps(array("I", range(4 * STEP_BLOCKS * BLOCK_IDS)), owner="salt")
+            return rounds.count
 
-    async def take_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    async def spell() -> None:
-        others = asyncio.create_task(take_turns())
-        await Spelling().in_steps(array("I", range(4 * STEP_BLOCKS * BLOCK_IDS)), owner="salt")
-        others.cancel()
-
-    asyncio.run(spell())
-    assert turns == 4
+    assert asyncio.run(spell()) == 4
 
 
 def test_a_prompt_that_goes_on_is_spelled_from_what_is_kept() -> None:

@@ -17,6 +17,7 @@ from gateway.store.events import LogRow, Parcel, day_of
 from gateway.store.followed import UNKNOWN, Look, Watched
 from gateway.store.statements import Statement
 from gateway.tenancy import TenantId
+from tests.fakes.rounds import counted_rounds
 from tests.fakes.stored import CREATED, TERMS, durable_response, finished, last_row, let_time_pass
 
 if TYPE_CHECKING:
@@ -299,19 +300,10 @@ async def test_the_event_loop_has_its_turn_while_many_are_settled() -> None:
     members = b"".join(flushes._members(parcels))
     entries = b"".join([parcel.entries for parcel in parcels])
     left = [flushes.Taken(tenant, claim.uuid, "lost", 1, 1, DAY) for claim in claims_of_all]
-    turns = 0
-
-    async def take_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    others = asyncio.create_task(take_turns())
-    pieces = await flushes._pieces(left, [(tenant, "lost", members, entries)])
-    others.cancel()
+    async with counted_rounds() as rounds:
+        pieces = await flushes._pieces(left, [(tenant, "lost", members, entries)])
     assert pieces == [(one, LogRow(1, 2, packed(1, 3))) for one in left]
-    assert turns >= count // flushes.LOOKED_AT_ONCE
+    assert rounds.count >= count // flushes.LOOKED_AT_ONCE
 
 
 class Watcher:
@@ -403,26 +395,19 @@ async def test_the_event_loop_has_its_turn_while_a_look_finds_much(owner: Owner)
     others = [(new_uuid(), 1, 2) for _ in range(flushes.LOOKED_AT_ONCE)]
     for start in (1, 2, 3):
         await owner.flush((one, start, start + 1), *others)
-    turns, turns_at = 0, list[int]()
+    turns_at = list[int]()
 
     class Wanted(set[bytes]):
         """Knows how often the loop came round before each flush was looked through."""
 
         @override
         def __iter__(self) -> Iterator[bytes]:
-            turns_at.append(turns)
+            turns_at.append(rounds.count)
             return super().__iter__()
 
-    async def take_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    taking = asyncio.create_task(take_turns())
     asked = [Watched(owner.tenant, one, one.bytes, DAY, UNKNOWN, None)]
-    found = await followed.look(owner.database, asked, {}, Wanted([one.bytes]))
-    taking.cancel()
+    async with counted_rounds() as rounds:
+        found = await followed.look(owner.database, asked, {}, Wanted([one.bytes]))
     assert [part.first_entry for _, _, part in found.parts] == [1, 2, 3]
     first, second, third = turns_at
     assert first < second < third

@@ -16,6 +16,7 @@ from gateway.store.claims import Head
 from gateway.store.events import LogRow
 from gateway.store.followed import Look
 from gateway.tenancy import TenantId
+from tests.fakes.rounds import counted_rounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
@@ -155,11 +156,11 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
 async def test_others_have_their_turn_while_much_is_shown() -> None:
     heads = Heads()
     tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
-    turns, turns_at, last = 0, list[int](), asyncio.Event()
+    turns_at, last = list[int](), asyncio.Event()
 
     class Shown:
         def hear(self, part: LogRow) -> bool:
-            turns_at.append(turns)
+            turns_at.append(rounds.count)
             if len(turns_at) == len(few):
                 last.set()
             return part.count == each
@@ -167,14 +168,8 @@ async def test_others_have_their_turn_while_much_is_shown() -> None:
         def notice(self) -> None:
             """A head says nothing new."""
 
-    async def take_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
     few, each = [UUID(int=number) for number in range(4)], SHOWN_AT_ONCE
-    async with running(tails), asyncio.TaskGroup() as group:
+    async with running(tails):
         with ExitStack() as watched:
             for uuid in few:
                 tail = watched.enter_context(tails.watch(TENANT, uuid, DAY))
@@ -183,10 +178,9 @@ async def test_others_have_their_turn_while_much_is_shown() -> None:
             heads.parts = [
                 (uuid.bytes, 1, LogRow(entry, 1, b".x")) for uuid in few for entry in range(each)
             ]
-            taking = group.create_task(take_turns())
-            tails.heard(few)
-            await last.wait()
-            taking.cancel()
+            async with counted_rounds() as rounds:
+                tails.heard(few)
+                await last.wait()
     assert len(set(turns_at)) == len(few)
 
 
