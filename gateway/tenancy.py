@@ -13,6 +13,7 @@ TenantId = NewType("TenantId", UUID)
 OnDisconnect = Literal["cancel", "continue"]
 ReasoningSummary = Literal["analysis", "off"]
 ServiceTierMax = Literal["default", "priority"]
+ResponseMessages = Literal["refused", "allowed"]
 Dialect = Literal["openai", "openresponses"]
 """How responses and events are spelled: as OpenAI does, or as Open Responses 2026-04-24 has it."""
 
@@ -29,6 +30,7 @@ class TenantPolicy:
     `reasoning_summary` is what a summary that a client asks for is made from: the analysis, or
     nothing. `reasoning_budget_tokens` bounds the reasoning of requests that name no bound; 0: none
     does. `service_tier_max` is the best tier that the tenant's requests may have.
+    `response_messages` is whether they may ask for the Harmony messages of a response.
     """
 
     on_disconnect: OnDisconnect = "cancel"
@@ -39,6 +41,7 @@ class TenantPolicy:
     reasoning_summary: ReasoningSummary = "analysis"
     reasoning_budget_tokens: int = 0
     service_tier_max: ServiceTierMax = "default"
+    response_messages: ResponseMessages = "refused"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.create import TOKEN_ID_VALUES
 from gateway.protocol.documented import INCLUDE_VALUES
 from gateway.protocol.refusals import wrong_value
 
@@ -18,6 +19,7 @@ Word = TypeVar("Word", bound=str)
 
 SHOWN_CHARS_MAX: Final = 64
 """As much of a value as a refusal repeats."""
+_INCLUDE_VALUES: Final = (*INCLUDE_VALUES, *TOKEN_ID_VALUES)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,1000}")
 """Less than `int` reads: no spaces, underscores or digits of other scripts, and not without end."""
 
@@ -67,8 +69,8 @@ def check_include(query: QueryParams) -> None:
     parameter `include[]`.
     """
     for index, value in enumerate([*query.getlist("include[]"), *query.getlist("include")]):
-        if value not in INCLUDE_VALUES:
-            raise wrong_value(f"include[{index}]", value, INCLUDE_VALUES)
+        if value not in _INCLUDE_VALUES:
+            raise wrong_value(f"include[{index}]", value, _INCLUDE_VALUES)
 
 
 def _out_of_bounds(name: str, side: str, expected: str, text: str) -> InvalidRequest:

@@ -38,6 +38,7 @@ TenantName = Annotated[str, typer.Argument(help="Which tenant.")]
 OnDisconnect = Literal["cancel", "continue", "default"]
 ReasoningSummary = Literal["analysis", "off", "default"]
 ServiceTierMax = Literal["default", "priority"]
+ResponseMessages = Literal["refused", "allowed", "default"]
 
 
 def show(name: TenantName, config: Config = None, json_: Json = False) -> None:
@@ -89,6 +90,10 @@ def change(  # noqa: PLR0913 - each is an option
         ServiceTierMax | None,
         typer.Option(help="The best tier of its requests; without a policy it is `default`, too."),
     ] = None,
+    response_messages: Annotated[
+        ResponseMessages | None,
+        typer.Option(help="Whether its requests may ask for their Harmony messages and token ids."),
+    ] = None,
     config: Config = None,
     json_: Json = False,
 ) -> None:
@@ -105,6 +110,7 @@ def change(  # noqa: PLR0913 - each is an option
         "reasoning_summary": reasoning_summary,
         "reasoning_budget_tokens": reasoning_budget_tokens,
         "service_tier_max": service_tier_max,
+        "response_messages": response_messages,
     }
     changes = _changes({field: text for field, text in given.items() if text is not None})
     _print(run(_change(load_settings(config), name, changes)), as_json=json_)

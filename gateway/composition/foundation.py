@@ -11,6 +11,7 @@ from gateway.composition import bounds
 from gateway.harmony.framing import OPENING
 from gateway.harmony.parsing import Parser
 from gateway.harmony.rendering import Renderer
+from gateway.harmony.transcript import messages_of_turn
 from gateway.harmony.vocabulary import END, RETURN, STOP_IDS, Vocabulary
 from gateway.output.fold import Fold, Framing
 from gateway.protocol.rules import rules_of
@@ -99,7 +100,10 @@ class Foundation:
         def parser(trace: bool) -> Parser:  # noqa: FBT001 - the fold's to choose
             return Parser(vocabulary, tools, trace=trace, preambles=preambles)
 
-        return lambda: Fold(head, parser, FRAMING, rules, seal)
+        transcribe = None
+        if (asked := head.messages) is not None:
+            transcribe = partial(messages_of_turn, vocabulary, with_ids=asked.with_output_ids)
+        return lambda: Fold(head, parser, FRAMING, rules, seal, transcribe)
 
     async def close(self) -> None:
         """Close what is open; nothing of it may be in use any more."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -36,6 +36,7 @@ from gateway.harmony.preamble import (
     system_text,
 )
 from gateway.harmony.schema import SchemaLimits
+from gateway.harmony.transcript import messages
 from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
 from gateway.ids import call_form, message_form
 from gateway.keeping import Kept
@@ -92,6 +93,7 @@ class Renderer:
         """`repeated_ids_max` bounds the ids of declarations and of items that are kept, of
         `ID_BYTES` each; what they were made from counts, too.
         """
+        self._vocabulary = vocabulary
         self._encode = vocabulary.encode
         self._encode_packed = vocabulary.encode_packed
         self._schema_limits = schema_limits or SchemaLimits()
@@ -105,6 +107,10 @@ class Renderer:
         self._commentary = (*assistant, *vocabulary.encode("commentary"), MESSAGE)
         self._final = (*assistant, *vocabulary.encode("final"), MESSAGE)
         self._developer = (START, *vocabulary.encode("developer"), MESSAGE)
+
+    def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
+        """The messages of a prompt (`transcript.messages`), but for its last: an opening."""
+        return messages(self._vocabulary, prompt.ids[: -len(OPENING)], with_ids=with_ids)
 
     def render(
         self,

@@ -7,7 +7,8 @@ are the same function, applied again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gateway.generation import Place, RenderedItem, TokenUsage, Where
@@ -32,8 +33,6 @@ from gateway.sealing import Unsealed
 from gateway.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
     from gateway.log import Entry, Portion
     from gateway.protocol.events import Event
@@ -41,6 +40,9 @@ if TYPE_CHECKING:
     from gateway.protocol.rules import OutputRules
     from gateway.protocol.showing import DeltaPattern, DeltaText
 
+
+Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
+"""The messages of a turn: `harmony.transcript.messages_of_turn`."""
 
 __all__ = ["Astray", "Body", "Flowing", "Fold", "Framing", "Turn"]
 
@@ -82,7 +84,9 @@ class Fold:
     somebody saw) raises `ValueError` and changes nothing.
 
     `new_parser` makes a parser that traces its text, or (False) does not. `seal` seals the content
-    of a reasoning item (`gateway.sealing.Unsealed.content`), or cannot (None).
+    of a reasoning item (`gateway.sealing.Unsealed.content`), or cannot (None). `transcribe` tells
+    the messages of a turn from its ids and what was taken back of them, where `head.messages` asks
+    for them.
     """
 
     def __init__(
@@ -92,10 +96,13 @@ class Fold:
         framing: Framing,
         rules: OutputRules,
         seal: Callable[[bytes], str | None] | None = None,
+        transcribe: Transcribe | None = None,
     ) -> None:
         self._builder = Builder(head, rules, self._seal_item if seal else None)
         self._rules = rules
         self._seal = seal
+        self._shown_input = head.messages.input if head.messages else []
+        self._transcribe = transcribe
         self._new_parser = new_parser
         self._framing = framing
         self._is_screened = demands(rules)
@@ -378,7 +385,11 @@ class Fold:
 
     def _repair(self, entry: Repair) -> None:
         if entry.voided:
-            self._open_reading().take_back(entry.voided)
+            reading = self._open_reading()
+            voided = tuple(reading.turn.said[-entry.voided :])
+            reading.take_back(entry.voided)
+            if self._transcribe is not None:
+                reading.turn.taken_back.append((entry.rule, voided))
             self._usage.output_tokens -= entry.voided
             self._usage.voided_tokens += entry.voided
             self.repairs += 1
@@ -403,13 +414,25 @@ class Fold:
 
     def _finish(self, entry: Finished) -> list[Event]:
         usage = self.usage
-        outcome = _outcome(entry, usage)
+        outcome = replace(_outcome(entry, usage), messages=self._messages())
         events = [] if self._builder.may_finish(outcome) else self._open_stream()
         if self._reading is not None:
             events += self._settle(self._reading, None)
         events += self._builder.finish(outcome)
         self._final_usage = usage
         return events
+
+    def _messages(self) -> dict[str, Any] | None:
+        """What the Response object shows of prompt and turns, if the request asked for it."""
+        transcribe = self._transcribe
+        if transcribe is None:
+            return None
+        output = [
+            message
+            for turn in self.turns
+            for message in transcribe((*turn.prefill, *turn.said), turn.taken_back)
+        ]
+        return {"input_messages": self._shown_input, "output_messages": output}
 
     def _settle(self, reading: Reading, finish: FinishReason | None) -> list[Event]:
         """Show what the end of a turn shows, and book it."""

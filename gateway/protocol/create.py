@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from gateway.protocol.base import WireModel
-from gateway.protocol.documented import Includable, ServiceTier
+from gateway.protocol.documented import Includable, ServiceTier, literal_values
 from gateway.protocol.items import AnyInputItem, Many, VeryMany
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
@@ -49,6 +49,11 @@ TOP_K_OFF: Final = -1
 
 LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
+INPUT_IDS: Final = "input_messages.token_ids"
+OUTPUT_IDS: Final = "output_messages.token_ids"
+TokenIds = Literal["input_messages.token_ids", "output_messages.token_ids"]
+"""What this gateway knows to include beside what OpenAI documents."""
+TOKEN_ID_VALUES: Final = literal_values(TokenIds)
 
 
 def input_items(value: object) -> object:
@@ -89,7 +94,8 @@ class CreateResponse(WireModel):
     `include` of what hosted tools would return.
 
     Not OpenAI's, but common among servers of open models: `seed`, `stop` (ends the answer, and is
-    not part of it), `top_k` (-1: off), `min_p`, and `reasoning.max_tokens`.
+    not part of it), `top_k` (-1: off), `min_p`, `reasoning.max_tokens`, and, as vLLM has it,
+    `enable_response_messages`.
     """
 
     model: Annotated[str, Field(max_length=MODEL_CHARS_MAX)]
@@ -98,7 +104,7 @@ class CreateResponse(WireModel):
     previous_response_id: Annotated[str, Field(max_length=RESPONSE_ID_CHARS_MAX)] | None = None
     prompt: PromptTemplate | None = None
     moderation: Moderation | None = None
-    include: Many[Includable] = ()
+    include: Many[Literal[Includable, TokenIds]] = ()
     tools: VeryMany[AnyTool] = ()
     tool_choice: AnyToolChoice = "auto"
     metadata: Metadata = Field(default_factory=dict)
@@ -115,6 +121,7 @@ class CreateResponse(WireModel):
     ] = ()
     top_k: Annotated[int | None, Field(ge=1, le=TOP_K_MAX), BeforeValidator(_top_k)] = None
     min_p: float | None = Field(None, ge=0.0, le=1.0)
+    enable_response_messages: bool = False
     parallel_tool_calls: bool = True
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -180,6 +187,21 @@ class CreateResponse(WireModel):
     def wants_encrypted_reasoning(self) -> bool:
         """Whether reasoning items come sealed, so that a client can give them back."""
         return ENCRYPTED_REASONING in self.include
+
+    @property
+    def wants_messages(self) -> bool:
+        """Whether the response comes with the Harmony messages of its prompt and its output."""
+        return self.enable_response_messages or self.wants_input_ids or self.wants_output_ids
+
+    @property
+    def wants_input_ids(self) -> bool:
+        """Whether those of the prompt come with their token ids."""
+        return INPUT_IDS in self.include
+
+    @property
+    def wants_output_ids(self) -> bool:
+        """Whether those of the output come with their token ids."""
+        return OUTPUT_IDS in self.include
 
     @property
     def obfuscated(self) -> bool:

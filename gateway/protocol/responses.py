@@ -53,12 +53,25 @@ _echoed: Final = itemgetter(*ECHO_FIELDS)
 
 
 @value
+class HarmonyMessages:
+    """What the terminal Response object shows of the prompt, where the request asked for it.
+
+    `input` are the messages of the prompt (`harmony.transcript.messages`). `with_output_ids`: those
+    of the output, which are shown too, come with their token ids.
+    """
+
+    input: list[dict[str, Any]] = field(hash=False)
+    with_output_ids: bool = False
+
+
+@value
 class ResponseHead:
     """What a response is known by before a token was generated; the fold's only other input.
 
     `echo` holds every field of the Response object that follows from the request alone. With a
     `binding` its reasoning items are sealed. `spelled` is `spelled_echo(echo)` where that was made
     already: with many tools it is long, and every event with the Response object repeats it.
+    With `messages` the Response object shows them, and those of the output, once it has ended.
     """
 
     uuid: UUID
@@ -67,6 +80,7 @@ class ResponseHead:
     echo: dict[str, Any] = field(hash=False)
     binding: Binding | None = None
     spelled: bytes = field(default=b"", compare=False, repr=False)
+    messages: HarmonyMessages | None = field(default=None, hash=False)
 
 
 @value
@@ -74,7 +88,8 @@ class Outcome:
     """How a response ended, or (status `queued`, `in_progress`) that it did not yet.
 
     `error` is `{"code", "message"}`, `incomplete_details` is `{"reason"}`, `completed_at` is in
-    unix seconds. Each is None unless the status calls for it.
+    unix seconds. Each is None unless the status calls for it. `messages` are `input_messages` and
+    `output_messages`, where the request asked for them and the response has ended.
     """
 
     status: ResponseStatus = "in_progress"
@@ -82,6 +97,7 @@ class Outcome:
     error: dict[str, Any] | None = None
     incomplete_details: dict[str, Any] | None = None
     usage: TokenUsage | None = None
+    messages: dict[str, Any] | None = field(default=None, hash=False)
 
 
 def response_body(
@@ -90,12 +106,14 @@ def response_body(
     """The Response object.
 
     Keys come in a fixed order: identity and fate, the output, `ECHO_FIELDS`, what else `echo`
-    holds, the usage (null until the end). Raises `KeyError` when `echo` lacks a field.
+    holds, the usage (null until the end), the Harmony messages if any. Raises `KeyError` when
+    `echo` lacks a field.
     """
     return {
         **_fate(head, outcome, output),
         **_shown_echo(head.echo),
         "usage": usage_body(outcome.usage) if outcome.usage else None,
+        **(outcome.messages or {}),
     }
 
 
@@ -105,7 +123,8 @@ def encoded_body(
     """JSON of `response_body`; `echo` is `spelled_echo` of the head's."""
     fate = orjson.dumps(_fate(head, outcome, output))
     usage = orjson.dumps(usage_body(outcome.usage)) if outcome.usage else b"null"
-    return b'%b,%b,"usage":%b}' % (fate[:-1], echo, usage)
+    messages = b"," + orjson.dumps(outcome.messages)[1:-1] if outcome.messages else b""
+    return b'%b,%b,"usage":%b%b}' % (fate[:-1], echo, usage, messages)
 
 
 def spelled_echo(echo: Mapping[str, Any]) -> bytes:

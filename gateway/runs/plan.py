@@ -4,8 +4,8 @@ The request and the times are columns of their own, and so is the prompt; the pl
 is JSON, in which a release may add fields that older ones do well without. A change that they must
 not overlook gets another version: then they leave the response to those that know it.
 
-The request is JSON, too: `echo` and `binding` of the head. What the request demands of the output
-is not kept: it follows from the echo.
+The request is JSON, too: `echo`, `binding` and `messages` of the head. What the request demands of
+the output is not kept: it follows from the echo.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import orjson
 from gateway.checking import Checker
 from gateway.generation import Sampling
 from gateway.log import Compacted, pack, unpack
-from gateway.protocol.responses import ResponseHead
+from gateway.protocol.responses import HarmonyMessages, ResponseHead
 from gateway.protocol.rules import rules_of
 from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding
 from gateway.tenancy import Principal
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from gateway.store.claims import ClaimedRun
     from gateway.store.responses import StoredResponse
 
@@ -60,7 +62,10 @@ def request_of(head: ResponseHead) -> bytes:
     if (bound := head.binding) is not None:
         # The database driver's UUIDs are a class of its own, and orjson knows no such class.
         binding = {"tenant": str(bound.tenant), "model": bound.model, "key_id": bound.key_id}
-    return orjson.dumps({"echo": head.echo, "binding": binding})
+    fields = {"echo": head.echo, "binding": binding}
+    if (shown := head.messages) is not None:
+        fields["messages"] = {"input": shown.input, "with_output_ids": shown.with_output_ids}
+    return orjson.dumps(fields)
 
 
 def inputs_of(plan: bytes) -> int:
@@ -86,15 +91,8 @@ def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
     plan: dict[str, Any] = orjson.loads(claimed.plan)
     if plan["version"] not in _VERSIONS:
         return None
-    echo, binding = _request(claimed.request)
-    head = ResponseHead(
-        uuid=claimed.claim.uuid,
-        created_at=int(claimed.created_at.timestamp()),
-        background=claimed.background,
-        echo=echo,
-        binding=binding,
-    )
-    rules = rules_of(echo)
+    head = _head(claimed.request, claimed.claim.uuid, claimed.created_at, claimed.background)
+    rules = rules_of(head.echo)
     return RunSpecification(
         principal=Principal(claimed.claim.tenant_id, claimed.tenant_name, claimed.key_id),
         head=head,
@@ -135,25 +133,30 @@ def _compacted(fields: dict[str, Any]) -> Compacted | None:
 
 def head_of(stored: StoredResponse) -> ResponseHead:
     """The part of a stored response that was known before a token was generated."""
-    echo, binding = _request(stored.request)
-    return ResponseHead(
-        uuid=stored.uuid,
-        created_at=int(stored.created_at.timestamp()),
-        background=stored.background,
-        echo=echo,
-        binding=binding,
-    )
+    return _head(stored.request, stored.uuid, stored.created_at, stored.background)
 
 
-def _request(kept: bytes) -> tuple[dict[str, Any], Binding | None]:
+def _head(
+    kept: bytes,
+    uuid: UUID,
+    created_at: datetime,
+    background: bool,  # noqa: FBT001 - a column like the others
+) -> ResponseHead:
     request = orjson.loads(kept)
     if "echo" not in request:
         # A row of a release that kept the echo alone, and sealed nothing.
-        return request, None
-    binding = request["binding"]
+        request = {"echo": request, "binding": None}
+    binding, messages = request["binding"], request.get("messages")
     if binding is not None:
         binding = Binding(UUID(binding["tenant"]), binding["model"], binding["key_id"])
-    return request["echo"], binding
+    return ResponseHead(
+        uuid=uuid,
+        created_at=int(created_at.timestamp()),
+        background=background,
+        echo=request["echo"],
+        binding=binding,
+        messages=None if messages is None else HarmonyMessages(**messages),
+    )
 
 
 def _sampling(fields: dict[str, Any]) -> Sampling:

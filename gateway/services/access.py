@@ -50,6 +50,7 @@ _POLICY_WORDS: Final = {
     "on_disconnect": ("cancel", "continue"),
     "reasoning_summary": ("analysis", "off"),
     "service_tier_max": ("default", "priority"),
+    "response_messages": ("refused", "allowed"),
 }
 _POLICY_BOUNDS: Final = {
     "log_retention_s": (1, _YEAR_S),

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway import checking, ids, sealing
+from gateway.errors import PermissionDenied
 from gateway.services.compactor import SummaryPlan, is_triggered
 from gateway.services.parents import Parent, opens
 from gateway.services.specifying import Draft
@@ -116,6 +117,8 @@ class Preparation:
         model = self._models.get(request.model)
         if request.wants_logprobs:
             self._models.require_logprobs(model)
+        if request.wants_messages:
+            _require_messages(principal)
         created_at = int(time.time())
         is_opening = opens(request)
         if is_opening:
@@ -206,6 +209,18 @@ class _Prepared:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self._made is not None:
             await self._preparation.book(self._made)
+
+
+def _require_messages(principal: Principal) -> None:
+    """Raises `PermissionDenied` for a tenant that may not see the messages of its responses."""
+    if principal.policy.response_messages != "allowed":
+        raise PermissionDenied(
+            "The Harmony messages and token ids of a response are not shown to this API key. Leave "
+            "'enable_response_messages' and the token ids in 'include' out, or ask the operator to "
+            f"run: harmony-gateway tenants set {principal.tenant_name} --response-messages allowed",
+            code="response_messages_not_allowed",
+            param="enable_response_messages",
+        )
 
 
 def _has_seals(draft: Draft) -> bool:

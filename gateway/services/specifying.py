@@ -25,6 +25,7 @@ from gateway.harmony.history import (
 from gateway.harmony.messages import message_text
 from gateway.harmony.rendering import RenderOptions, Repeated
 from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
+from gateway.protocol.responses import HarmonyMessages
 from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding
 from gateway.services import terms
@@ -170,6 +171,7 @@ class Specifier:
     ) -> None:
         """`answer_share` is the part of the output that a reasoning budget leaves to the answer."""
         self._render = renderer.render
+        self._messages = renderer.messages
         self._has_told = renderer.has_told
         self._system_message = system_message
         self._secrets = secrets
@@ -229,7 +231,7 @@ class Specifier:
             sampling = replace(sampling, max_tokens=0)
         return RunSpecification(
             principal=draft.principal,
-            head=self._head(draft, written.frame),
+            head=self._head(draft, written.frame, prompt),
             model=model.id,
             prompt_ids=prompt.ids,
             added=added,
@@ -255,12 +257,17 @@ class Specifier:
             compacted=draft.compacted,
         )
 
-    def _head(self, draft: Draft, frame: Frame) -> ResponseHead:
+    def _head(self, draft: Draft, frame: Frame, prompt: Prompt) -> ResponseHead:
         binding = None
         if frame.is_sealed:
             tenant, key = draft.principal.tenant_id, self._secrets.sealer.key_id
             binding = Binding(tenant, draft.model.id, key)
-        return frame.head(draft.uuid, draft.created_at, draft.request, binding)
+        request = draft.request
+        head = frame.head(draft.uuid, draft.created_at, request, binding)
+        if not request.wants_messages:
+            return head
+        shown = self._messages(prompt, with_ids=request.wants_input_ids)
+        return replace(head, messages=HarmonyMessages(shown, request.wants_output_ids))
 
     def _new_frame(self, draft: Draft) -> Frame:
         """Where output has to be checked against something, that is compiled for it."""

@@ -19,6 +19,7 @@ from gateway.settings.sections import (
     Background,
     Compaction,
     Database,
+    Debugging,
     Generation,
     Harmony,
     Input,
@@ -75,6 +76,7 @@ class PolicyDefaults(TypedDict):
     background_queued_max: int
     reasoning_summary: Literal["analysis", "off"]
     reasoning_budget_tokens: int
+    response_messages: Literal["refused", "allowed"]
 
 
 class Settings(BaseModel):
@@ -111,6 +113,7 @@ class Settings(BaseModel):
     compaction: Compaction = Compaction()
     websockets: WebSockets = WebSockets()
     input: Input = Input()
+    debugging: Debugging = Debugging()
     log: Log = Log()
 
     @model_validator(mode="after")
@@ -174,6 +177,7 @@ class Settings(BaseModel):
             "background_queued_max": self.background.tenant_queued_max,
             "reasoning_summary": self.reasoning.summary,
             "reasoning_budget_tokens": self.generation.reasoning_budget_tokens,
+            "response_messages": self.debugging.response_messages,
         }
 
     def with_database_url(self, url: str) -> Settings:

@@ -380,6 +380,17 @@ class Generation(Section):
     )
 
 
+class Debugging(Section):
+    """What clients may ask for to see how a response came about."""
+
+    response_messages: Literal["refused", "allowed"] = Field(
+        "refused",
+        description="Whether requests may ask for the Harmony messages and the token ids of their "
+        "prompt and their output (enable_response_messages), which show raw reasoning. A tenant "
+        "may have its own: tenants set.",
+    )
+
+
 class SealingKey(Section):
     """A secret that reasoning is sealed with."""
 

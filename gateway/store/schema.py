@@ -13,7 +13,7 @@ sees no item, no body and no key."""
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "d3b7c05e61f8"
+REVISION: Final = "b7e4d19a3c60"
 """The newest revision of the schema (`migrations`)."""
 
 ACCEPTED: Final = {

@@ -79,10 +79,12 @@ tenants = Table(
     Column("reasoning_summary", Text),
     Column("reasoning_budget_tokens", Integer),
     Column("service_tier_max", Text),
+    Column("response_messages", Text),
     CheckConstraint("on_disconnect IN ('cancel', 'continue')", name="on_disconnect"),
     CheckConstraint("reasoning_summary IN ('analysis', 'off')", name="reasoning_summary"),
     CheckConstraint("reasoning_budget_tokens >= 0", name="reasoning_budget_tokens"),
     CheckConstraint("service_tier_max IN ('default', 'priority')", name="service_tier_max"),
+    CheckConstraint("response_messages IN ('refused', 'allowed')", name="response_messages"),
 )
 
 api_keys = Table(

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
     from gateway.store.engine import Database
     from gateway.store.execution import Row
-    from gateway.tenancy import Dialect, OnDisconnect, ReasoningSummary, ServiceTierMax
+    from gateway.tenancy import (
+        Dialect,
+        OnDisconnect,
+        ReasoningSummary,
+        ResponseMessages,
+        ServiceTierMax,
+    )
 
 _FIND_PRINCIPAL: Final = Statement("SELECT * FROM find_principal(:key_hash)")
 DEFAULT_POLICY: Final = TenantPolicy()
@@ -38,6 +44,7 @@ class OwnPolicy:
     reasoning_summary: ReasoningSummary | None = None
     reasoning_budget_tokens: int | None = None
     service_tier_max: ServiceTierMax | None = None
+    response_messages: ResponseMessages | None = None
 
     def over(self, defaults: TenantPolicy) -> TenantPolicy:
         """What counts: its own where it has one, else the default."""
@@ -56,6 +63,7 @@ class PolicyChanges(TypedDict, total=False):
     reasoning_summary: ReasoningSummary | None
     reasoning_budget_tokens: int | None
     service_tier_max: ServiceTierMax | None
+    response_messages: ResponseMessages | None
 
 
 _TENANT: Final = "id, name, created_at, disabled_at"

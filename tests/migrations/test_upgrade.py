@@ -207,7 +207,7 @@ async def test_who_finds_principals_by_the_names_of_columns_goes_on_across_revis
     before = await found()
     await upgrade(url)
     assert await found() == after | {"dialect": None}
-    new = ("reasoning_summary", "reasoning_budget_tokens", "service_tier_max")
+    new = ("reasoning_summary", "reasoning_budget_tokens", "service_tier_max", "response_messages")
     assert after == before | dict.fromkeys(new) | {"dialect": "openai"}
     assert (before["tenant_name"], before["on_disconnect"]) == ("acme", "continue")
 

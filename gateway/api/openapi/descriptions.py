@@ -38,6 +38,8 @@ PARAMETERS: Final = {
     "truncation": "`auto` drops the oldest turns where the context does not fit.",
     "context_management": "`compaction` sums the context up where it grows beyond a threshold.",
     "user": "A stable name of your user; kept with the response.",
+    "enable_response_messages": "Shows the Harmony messages of prompt and output when the response "
+    "has ended, where the tenant may see them; with token ids by `include`.",
     "seed": "Makes sampling repeatable as far as the backend does.",
     "stop": "Up to four texts that end the answer and are no part of it.",
     "top_k": "Samples from so many likely tokens; -1: from all.",

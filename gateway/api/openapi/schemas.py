@@ -101,6 +101,11 @@ SERVED_EVENT_TYPES: Final = frozenset(
         *("response.shell_call_command.done", "response.compaction.compacting"),
     }
 )
+EXTENDED: Final = (
+    *("presence_penalty", "frequency_penalty", "seed", "stop", "top_k", "min_p"),
+    *("include", "enable_response_messages"),
+)
+"""Parameters that OpenAI's type lacks, or has less of."""
 _EVENT: Final = re.compile(r"response\.|error$")
 _KNOWN_TYPES: Final = frozenset({*ITEM_TYPES, *TOOL_TYPES, *TOOL_CHOICE_TYPES})
 _SERVED_TYPES: Final = SERVED_ITEM_TYPES | {*SERVED_TOOL_TYPES, "allowed_tools"}
@@ -126,7 +131,7 @@ def _extend(create: Json) -> None:
     """What OpenAI's type lacks, and a description of every parameter."""
     own: Json = CreateResponse.model_json_schema()["properties"]
     properties = create["properties"]
-    for name in ("presence_penalty", "frequency_penalty", "seed", "stop", "top_k", "min_p"):
+    for name in EXTENDED:
         properties[name] = own[name]
     properties["stream"] = {"type": "boolean", "default": False}
     for name in properties.keys() - UNSERVED_PROPERTIES:

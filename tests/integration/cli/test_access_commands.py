@@ -92,6 +92,7 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "reasoning_summary": "analysis",
         "reasoning_budget_tokens": 4096,
         "service_tier_max": "default",
+        "response_messages": "refused",
     }
     assert set(shown["own"].values()) == {None}
 
@@ -104,12 +105,14 @@ def test_a_tenant_has_the_policy_of_the_configuration_until_it_gets_its_own(
         "--reasoning-summary": "off",
         "--reasoning-budget-tokens": "0",
         "--service-tier-max": "priority",
+        "--response-messages": "allowed",
     }
     options = [word for option in given.items() for word in option]
     changed = json.loads(printed("tenants", "set", "acme", *options, "--json"))
     assert changed["own"] == changed["policy"]
     times = [48 * 3600, 90 * 86_400]
-    assert list(changed["own"].values()) == ["continue", *times, 8, 20, "off", 0, "priority"]
+    words = ["priority", "allowed"]
+    assert list(changed["own"].values()) == ["continue", *times, 8, 20, "off", 0, *words]
 
     kept = json.loads(printed("tenants", "set", "acme", "--log-retention-h", "default", "--json"))
     assert kept["own"] == changed["own"] | {"log_retention_s": None}

@@ -26,6 +26,7 @@ CHANGES: PolicyChanges = {
     "reasoning_summary": "off",
     "reasoning_budget_tokens": 0,
     "service_tier_max": "priority",
+    "response_messages": "allowed",
 }
 DEFAULTS = TenantPolicy(reasoning_budget_tokens=4096)
 
@@ -45,7 +46,7 @@ async def test_a_key_is_found_with_every_part_of_its_tenant_s_policy(database: D
     found = await tenants.find_principal(database, b"hash", DEFAULTS)
     assert found is not None
     assert found.policy == OwnPolicy(**CHANGES).over(DEFAULTS)
-    assert found.policy == TenantPolicy("continue", 60, 120, 1, 2, "off", 0, "priority")
+    assert found.policy == TenantPolicy("continue", 60, 120, 1, 2, "off", 0, "priority", "allowed")
 
 
 async def test_a_key_has_the_dialect_that_it_was_made_with(database: Database) -> None:
@@ -92,6 +93,7 @@ async def test_a_policy_that_is_taken_back_is_the_default_again(database: Databa
         ("reasoning_summary", "model"),
         ("reasoning_budget_tokens", -1),
         ("service_tier_max", "flex"),
+        ("response_messages", "yes"),
     ],
 )
 async def test_the_table_refuses_what_is_no_policy(

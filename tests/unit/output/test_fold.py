@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 import pytest
@@ -23,6 +24,7 @@ from gateway.log import (
     unpack,
 )
 from gateway.output.fold import Astray, Body, Fold
+from gateway.protocol.responses import HarmonyMessages
 from gateway.protocol.rules import OutputRules
 from gateway.sealing import Unsealed
 from tests.fakes.event_grammar import check_stream
@@ -50,7 +52,7 @@ from tests.fakes.toy_parser import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 COMPLETED = Finished("completed", 9)
 STOP = TurnEnded(FinishReason.STOP)
@@ -376,6 +378,27 @@ def test_reasoning_that_cannot_be_sealed_is_not(seal: Callable[[bytes], str | No
     fold = Fold(response_head(), ToyParser, FRAMING, NO_RULES, seal)
     apply_all(fold, [TurnStarted(3), Tokens((REASONING, A, END)), STOP, COMPLETED])
     assert "encrypted_content" not in fold.items()[0].item
+
+
+def test_messages_are_shown_at_the_end_with_what_was_taken_back() -> None:
+    shown = HarmonyMessages([{"role": "user"}])
+    head = replace(response_head(), messages=shown)
+
+    def transcribe(said: Sequence[int], taken_back: Any) -> list[dict[str, Any]]:
+        return [{"said": list(said), "taken_back": [[rule, [*ids]] for rule, ids in taken_back]}]
+
+    fold = Fold(head, ToyParser, FRAMING, NO_RULES, None, transcribe)
+    apply_all(fold, [TurnStarted(3, (REASONING,)), Tokens((A, END, BROKEN, B)), Repair(2, "R1")])
+    apply_all(fold, [STOP, TurnStarted(3), Tokens((FINAL, A, RETURN)), STOP])
+    assert "output_messages" not in fold.response()
+    apply_all(fold, [COMPLETED])
+    response = fold.response()
+    assert response["input_messages"] == [{"role": "user"}]
+    assert response["output_messages"] == [
+        {"said": [REASONING, A, END], "taken_back": [["R1", [BROKEN, B]]]},
+        {"said": [FINAL, A, RETURN], "taken_back": []},
+    ]
+    assert orjson.loads(fold.encoded_response()) == response
 
 
 def _logprobs(fold: Fold) -> list[list[float]]:

@@ -12,7 +12,7 @@ from tests.fakes.create_bodies import CALL, FUNCTION, SCHEMA, Row, parse, refusa
 
 OWN = {
     *("presence_penalty", "frequency_penalty"),
-    *("seed", "stop", "top_k", "min_p"),
+    *("seed", "stop", "top_k", "min_p", "enable_response_messages"),
 }
 """Not OpenAI's: of Open Responses, and common among servers of open models."""
 WITHOUT_EFFECT = {"image", "access_programs"}

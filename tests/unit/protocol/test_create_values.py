@@ -175,8 +175,9 @@ VALUES: list[Row] = [
         "Invalid value: 'bogus'. Supported values are: 'file_search_call.results', "
         "'web_search_call.results', 'web_search_call.action.sources', "
         "'message.input_image.image_url', 'computer_call_output.output.image_url', "
-        "'code_interpreter_call.outputs', 'reasoning.encrypted_content', and "
-        "'message.output_text.logprobs'.",
+        "'code_interpreter_call.outputs', 'reasoning.encrypted_content', "
+        "'message.output_text.logprobs', 'input_messages.token_ids', and "
+        "'output_messages.token_ids'.",
     ),
     (
         {"truncation": "bogus"},

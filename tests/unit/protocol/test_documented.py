@@ -82,4 +82,7 @@ def test_every_documented_parameter_is_known_or_named_as_without_effect() -> Non
 
 def test_few_parameters_are_added_to_openais() -> None:
     added = PARAMETERS - documented.CREATE_PARAMETERS
-    assert added == {"presence_penalty", "frequency_penalty", "seed", "stop", "top_k", "min_p"}
+    assert added == {
+        *("presence_penalty", "frequency_penalty", "seed", "stop", "top_k", "min_p"),
+        "enable_response_messages",
+    }

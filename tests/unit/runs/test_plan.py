@@ -18,6 +18,7 @@ from gateway.checking import Checker
 from gateway.generation import Sampling
 from gateway.log import Alive, Compacted, pack
 from gateway.protocol.context import ConversationPlace
+from gateway.protocol.responses import HarmonyMessages
 from gateway.protocol.rules import rules_of
 from gateway.runs.plan import EXTENDED_VERSION, compacted_of, inputs_of, plan_of, rebuild
 from gateway.runs.records import accepted
@@ -165,6 +166,15 @@ def test_who_may_open_what_a_response_seals_is_known_to_all_replicas(kind: type[
     spec = durable()
     binding = Binding(kind(str(ids.new_uuid())), "gpt-oss-20b", "key-1")
     spec = replace(spec, head=replace(spec.head, binding=binding))
+    rebuilt = rebuild(claimed(spec))
+    assert rebuilt is not None
+    assert rebuilt.head == spec.head
+
+
+def test_any_replica_knows_what_messages_a_response_shows() -> None:
+    spec = durable()
+    shown = HarmonyMessages([{"role": "user", "content": []}], with_output_ids=True)
+    spec = replace(spec, head=replace(spec.head, messages=shown))
     rebuilt = rebuild(claimed(spec))
     assert rebuilt is not None
     assert rebuilt.head == spec.head
