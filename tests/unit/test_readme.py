@@ -9,19 +9,54 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.main import get_group
 
 from gateway import __version__
+from gateway.cli.commands import commands as cli
 from gateway.settings import load_settings
 from gateway.settings.reference import rows
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-LINES_MAX = 170
-SETTING = re.compile(r"^\| `([A-Z_]+)` \| (?:`(.*?)`)? \|", re.MULTILINE)
+DOCS = ROOT / "docs"
+WORDS_MAX = 900
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+SETTING = re.compile(r"^\| `([A-Z_]+)` \| (?:`(.*?)` )?\|", re.MULTILINE)
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= LINES_MAX
+    assert len(README.split()) <= WORDS_MAX
+
+
+def test_every_page_is_in_the_contents() -> None:
+    contents = (DOCS / "README.md").read_text(encoding="utf-8")
+    pages = {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+    assert pages == set(re.findall(r"^\| \[[a-z]+\]\(([a-z]+\.md)\)", contents, re.MULTILINE))
+
+
+def test_every_link_of_a_page_leads_somewhere() -> None:
+    broken = [
+        f"{page.name}: {link}"
+        for page in DOCS.glob("*.md")
+        for link in LINK.findall(page.read_text(encoding="utf-8"))
+        if not (DOCS / link).exists()
+    ]
+    assert broken == []
+
+
+def test_the_commands_of_the_pages_exist() -> None:
+    named = {
+        " ".join(words)
+        for page in DOCS.glob("*.md")
+        for words in re.findall(
+            r"\bharmony-gateway (config|db|keys|tenants|launch) ([a-z]+)", page.read_text("utf-8")
+        )
+    }
+    groups = get_group(cli).commands
+    known = {
+        f"{name} {one}" for name, group in groups.items() for one in getattr(group, "commands", ())
+    }
+    assert named - known == set()
 
 
 def test_the_settings_in_the_readme_exist_with_these_defaults() -> None:

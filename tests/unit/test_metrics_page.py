@@ -1,0 +1,55 @@
+"""docs/metrics.md lists every metric, and none that is not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.telemetry import Metrics
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+LABELS = {
+    "gen_ai_server_request_duration_seconds": "model",
+    "gen_ai_server_time_to_first_token_seconds": "model",
+    "gateway_requests": "status, model",
+    "gateway_responses": "status, model",
+    "gateway_tokens": "model, type",
+    "gateway_harmony_recovery": "rule",
+    "gateway_repairs": "rule, upstream",
+    "gateway_voided_tokens": "upstream",
+    "gateway_bound_turns": "upstream, kind",
+    "gateway_upstream_requests": "upstream, outcome",
+    "gateway_upstream_requests_in_flight": "upstream",
+    "gateway_upstream_up": "upstream",
+    "gateway_upstream_first_token_seconds": "upstream",
+    "gateway_store_errors": "kind",
+    "gateway_hops": "reason",
+    "gateway_claims": "kind",
+    "gateway_notices": "kind",
+}
+
+
+def described() -> list[str]:
+    """A line of the table for each metric of a process, in the order of the registry."""
+    return [_line(one) for one in Metrics().registry.collect() if "process_" not in one.name]
+
+
+def _line(metric: Metric) -> str:
+    name = metric.name + ("_total" if metric.type == "counter" else "")
+    labels = LABELS.get(metric.name, "")
+    return f"| `{name}` | {metric.type} | {labels} | {metric.documentation} |"
+
+
+def test_the_page_lists_what_a_process_measures() -> None:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("| `g")] == described()
+
+
+def test_the_alerts_use_metrics_that_exist() -> None:
+    used = set(re.findall(r"\b(g(?:en_ai|ateway)_[a-z_]+)", PAGE.read_text(encoding="utf-8")))
+    known = {re.sub(r"(_bucket|_count|_sum)$", "", name) for name in used}
+    assert known - {"gen_ai_"} <= {re.findall(r"`(\w+)`", line)[0] for line in described()}
