@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 SAID_MAX = 4_000
 
@@ -21,14 +20,12 @@ def run(
     command: Sequence[str],
     *,
     environ: Mapping[str, str] | None = None,
-    folder: Path | None = None,
     timeout_s: float = 300,
 ) -> str:
     """What the program wrote to its standard output. Raises `CommandFailed`."""
     result = subprocess.run(
         command,
         env={**os.environ, **(environ or {})},
-        cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -144,18 +144,17 @@ class Podman(Engine):
 
 
 def podman_environment() -> dict[str, str]:
-    """Files that make Podman work where there is no systemd, and keep to itself."""
-    # Sockets are in it, and their paths must be short.
-    fleeting = Path("/run/harmony-gateway-test")
+    """Files that make Podman work where there is no systemd, with images of its own."""
     MADE.mkdir(parents=True, exist_ok=True)
     settings, storage = MADE / "containers.conf", MADE / "storage.conf"
     settings.write_text(
-        '[containers]\ndefault_ulimits = []\n[engine]\ncgroup_manager = "cgroupfs"\n'
-        f'events_logger = "file"\ntmp_dir = "{fleeting}/engine"\n'
-        f'[network]\nnetwork_backend = "netavark"\nnetwork_config_dir = "{fleeting}/networks"\n'
+        "[containers]\ndefault_ulimits = []\n"
+        '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+        '[network]\nnetwork_backend = "netavark"\nnetwork_config_dir = "/run/containers/defined"\n'
     )
     storage.write_text(
-        f'[storage]\ndriver = "overlay"\ngraphroot = "{MADE}/storage"\nrunroot = "{fleeting}/run"\n'
+        '[storage]\ndriver = "overlay"\nrunroot = "/run/containers/storage"\n'
+        f'graphroot = "{MADE}/storage"\n'
     )
     return {"CONTAINERS_CONF": str(settings), "CONTAINERS_STORAGE_CONF": str(storage)}
 
@@ -177,27 +176,27 @@ def why_no_podman() -> str:
     return "" if _PODMAN_COMPOSE.exists() else f"{_PODMAN_COMPOSE} is missing: make test-deploy"
 
 
-def build_with_podman() -> None:
+def _build(begin: list[str]) -> None:
     """The images that the compose file names, from what Debian has. Raises `CommandFailed`."""
     environ = podman_environment()
-    stand_ins.make(environ)
+
+    def execute(command: list[str]) -> str:
+        return run([*begin, *command], environ=environ, timeout_s=900)
+
+    stand_ins.make(execute)
     python = ["--build-arg", f"PYTHON_IMAGE={stand_ins.PYTHON}"]
-    file = ["-f", "deploy/Dockerfile", "-t", "harmony-gateway"]
-    build = [*stand_ins.BUILD, *python, *file, "."]
-    run(build, environ=environ, folder=ROOT, timeout_s=900)
-    run(["podman", "image", "prune", "--force", "--filter", "until=24h"], environ=environ)
+    ours = ["-f", str(ROOT / "deploy" / "Dockerfile"), "-t", "harmony-gateway", str(ROOT)]
+    execute([*stand_ins.BUILD, *python, *ours])
+    execute(["podman", "image", "prune", "--force", "--filter", "until=24h"])
 
 
 @contextmanager
 def podman(secrets: Path, published: str) -> Iterator[Podman]:
     """Podman with the images built, and nothing in it that a killed run left behind."""
-    build_with_podman()
-    with namespaces() as begin:
-        engine = Podman(secrets, published, begin)
-        engine.command("rm", "--all", "--force", "--time", "0")
-        engine.command("volume", "prune", "--force")
-        engine.command("network", "prune", "--force")
-        try:
+    with namespaces() as own:
+        _build(own.begin)
+        with own.network():
+            engine = Podman(secrets, published, own.begin)
+            engine.command("rm", "--all", "--force", "--time", "0")
+            engine.command("volume", "prune", "--force")
             yield engine
-        finally:
-            shutil.rmtree("/run/harmony-gateway-test", ignore_errors=True)

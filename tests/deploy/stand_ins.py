@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.store.programs import bundled_programs
-from tests.deploy.commands import run, succeeds
+from tests.deploy.commands import CommandFailed, run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
 PYTHON: Final = "localhost/stand-in/python"
 POSTGRES: Final = "localhost/stand-in/postgres"
@@ -31,26 +31,31 @@ BUILD: Final = [
 """Docker's format has health checks; the build reaches what this machine reaches."""
 
 
-def make(environ: Mapping[str, str]) -> None:
-    """Make what is missing of them in the storage that `environ` names. Raises `CommandFailed`."""
-    if not succeeds(["podman", "image", "exists", _DEBIAN], environ=environ):
-        _import_debian(environ)
+def make(execute: Callable[..., object]) -> None:
+    """Make what is missing of them. `execute` is `commands.run` where their storage is.
+
+    Raises `CommandFailed`.
+    """
+    try:
+        execute(["podman", "image", "exists", _DEBIAN])
+    except CommandFailed:
+        _import_debian(execute)
     with tempfile.TemporaryDirectory() as name:
         context = Path(name)
         shutil.copytree(_FOLDER, context, dirs_exist_ok=True)
         shutil.copyfile(_certificates(), context / "certificates.pem")
         _copy_postgres(context)
         for tag, file in ((PYTHON, "python.Dockerfile"), (POSTGRES, "postgres.Dockerfile")):
-            run([*BUILD, "-f", str(context / file), "-t", tag, name], environ=environ)
+            execute([*BUILD, "-f", str(context / file), "-t", tag, name])
 
 
-def _import_debian(environ: Mapping[str, str]) -> None:
+def _import_debian(execute: Callable[..., object]) -> None:
     """Two minutes or less, once."""
     with tempfile.TemporaryDirectory() as name:
         tar = str(Path(name) / "debian.tar")
         bootstrap = ["nice", "mmdebstrap", "--variant=minbase", f"--include={_PACKAGES}"]
         run([*bootstrap, "bookworm", tar], timeout_s=900)
-        run(["podman", "import", tar, _DEBIAN], environ=environ)
+        execute(["podman", "import", tar, _DEBIAN])
 
 
 def _copy_postgres(context: Path) -> None:
