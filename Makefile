@@ -10,6 +10,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 WORKERS ?= $(shell echo $$(( $(CORES) < 2 ? 2 : $(CORES) > 8 ? 8 : $(CORES) )))
 PYTEST := $(BIN)/python -m pytest
 CORE := gateway/protocol/*,gateway/conversation/*,gateway/harmony/*,gateway/output/*,gateway/errors.py,gateway/log.py
+DEPLOY := .make/deploy
 UV := .make/uv/bin/uv
 LOCK = $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate --python-version 3.11 $(UPGRADE)
@@ -21,7 +22,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 	--omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund --no-update-notifier
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm nightly lock clean
+.PHONY: help demo test test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-deploy nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -122,6 +123,15 @@ test-vllm: $(READY) ## the tests against a real vLLM server, at TEST_VLLM_URL
 		echo "and run: make test-vllm TEST_VLLM_URL=http://127.0.0.1:8000" >&2; exit 1; }
 	TEST_VLLM_URL="$(TEST_VLLM_URL)" $(PYTEST) -m vllm tests/vllm
 
+# What is made in $(DEPLOY) stays as a cache: a compose program, Debian's base and the layers of images.
+$(DEPLOY)/tools/.ready: tests/deploy/requirements.txt | $(BIN)/python
+	@rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
+test-deploy: $(READY) $(DEPLOY)/tools/.ready ## the image and the compose file, with Docker or Podman
+	$(PYTEST) --timeout 1800 -m deploy tests/deploy
+
 openapi: $(READY) ## write the packaged OpenAPI document anew
 	$(BIN)/python -m gateway.api.openapi
 
@@ -135,7 +145,8 @@ lock: $(UV) $(E2E)/node/.linked ## solve the dependencies anew (needs a network)
 	$(LOCK) pyproject.toml --extra embedded --group dev -o requirements-dev.lock
 	$(LOCK) pyproject.toml --extra embedded --constraint requirements-dev.lock -o requirements-demo.lock
 	$(LOCK) pyproject.toml --constraint requirements-dev.lock -o requirements.lock
-	for client in $(CLIENTS)/*/requirements.in; do \
+	$(LOCK) deploy/requirements-build.in --constraint requirements-dev.lock -o requirements-build.lock
+	for client in $(CLIENTS)/*/requirements.in tests/deploy/requirements.in; do \
 		$(LOCK) $$client -o $${client%.in}.txt || exit; done
 	for client in $(CLIENTS)/*/package.json; do \
 		$(NPM) install --package-lock-only --prefix $${client%/*} || exit; done

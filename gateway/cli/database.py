@@ -70,19 +70,25 @@ def maintain(config: Config = None, json_: Json = False) -> None:
     """Do one round of what a gateway does every retention.interval_s.
 
     It makes the log's partitions of the next days and removes what has expired. Safe while
-    gateways are serving: the work is done by one process at a time. Exit code 1: it could not be
-    done.
+    gateways are serving: the work is done by one process at a time. Gateways that do not connect
+    as the owner of the tables leave days to it: then run it daily, as the owner. Exit code 1: it
+    could not be done.
     """
     report = run(_maintain(load_settings(config)))
     if json_:
         terminal.show(json.dumps(asdict(report)))
         return
-    days = f"{report.days_made} days made, {report.days_dropped} dropped"
-    busy = f", {report.days_busy} in use: later" if report.days_busy else ""
-    terminal.step(terminal.OK, "logs", f"{days}{busy}, {report.log_rows} rows deleted")
+    terminal.step(terminal.OK, "logs", f"{_days(report)}, {report.log_rows} rows deleted")
     terminal.step(terminal.OK, "responses", f"{report.responses} deleted")
     terminal.step(terminal.OK, "keys", f"{report.idempotency_keys} idempotency keys deleted")
     terminal.step(terminal.OK, "traces", f"{report.traces} traces and spans deleted")
+
+
+def _days(report: Report) -> str:
+    if not report.days_owned:
+        return "days left to the owner of the tables, which this role is not"
+    busy = f", {report.days_busy} in use: later" if report.days_busy else ""
+    return f"{report.days_made} days made, {report.days_dropped} dropped{busy}"
 
 
 async def _maintain(settings: Settings) -> Report:

@@ -2,6 +2,9 @@
 
 Every process runs them, and whichever comes first does the work. Nothing depends on a round: rows
 without a partition are kept all the same, and what has expired is merely still there.
+
+Partitions are for whoever owns the tables. A process that connects as another role removes what has
+expired row by row, and leaves days to `harmony-gateway db maintain`, run as the owner.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError
 from gateway.store import flushes, partitions, retention
+from gateway.store.partitions import Dropped
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
@@ -32,8 +36,12 @@ _log = EventLog("gateway.housekeeping")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one round did. `days_busy` were over and in use, and are tried again."""
+    """What one round did. `days_busy` were over and in use, and are tried again.
 
+    `days_owned` False: it left days alone, because they are another role's.
+    """
+
+    days_owned: bool
     days_made: int
     days_dropped: int
     days_busy: int
@@ -73,11 +81,17 @@ class Housekeeping:
 
     async def run(self) -> None:
         """Make partitions at once, then go round until cancelled, whatever the database says."""
-        await self._attempt(self.prepare)
+        await self._attempt(self._begin)
         while True:
             pause_s = random.uniform(0.5, 1.0) * self._interval_s  # noqa: S311 - replicas spread out
             await asyncio.sleep(pause_s)
             await self._attempt(self.round)
+
+    async def _begin(self) -> None:
+        if await partitions.are_ours(self._database):
+            await self.prepare()
+        else:
+            _log.info("days of logs are left to `db maintain`, run as the owner of the tables")
 
     async def prepare(self) -> int:
         """Make the partitions of today and of the next days; returns how many were missing."""
@@ -85,9 +99,12 @@ class Housekeeping:
 
     async def round(self) -> Report:
         """Do everything once. Raises `StoreError`; what was done until then stays done."""
-        days_made = await self.prepare()
-        dropped = await partitions.drop_expired(self._database, self._keep.log_s)
+        days_owned, days_made, dropped = await partitions.are_ours(self._database), 0, Dropped()
+        if days_owned:
+            days_made = await self.prepare()
+            dropped = await partitions.drop_expired(self._database, self._keep.log_s)
         report = Report(
+            days_owned=days_owned,
             days_made=days_made,
             days_dropped=len(dropped.days),
             days_busy=len(dropped.busy),

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.errors import StartupError, StoreError, StoreUnavailable
 from gateway.store.dsn import driver_url
+from gateway.store.schema import APP_ROLE
 from gateway.store.translation import DRIVER_ERRORS, translate
 
 if TYPE_CHECKING:
@@ -49,12 +50,14 @@ async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 
     Raises `StoreUnavailable` when the wait, or a lock on a busy table, took too long (what was
     migrated until then stays), and `StartupError` for a database of a newer release.
     """
-    await run_locked(
-        url,
-        lambda connection: command.upgrade(alembic_config(connection), "head"),
-        wait_s=wait_s,
-        connect_timeout_s=connect_timeout_s,
-    )
+    await run_locked(url, _to_newest, wait_s=wait_s, connect_timeout_s=connect_timeout_s)
+
+
+def _to_newest(connection: Connection) -> None:
+    """And let whoever serves without owning the tables see which revision they are at."""
+    command.upgrade(alembic_config(connection), "head")
+    connection.exec_driver_sql(f"GRANT SELECT ON alembic_version TO {APP_ROLE}")
+    connection.commit()
 
 
 async def run_locked(

@@ -41,6 +41,9 @@ _PARTITIONS: Final = Statement(
     "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
     " WHERE i.inhparent = 'events'::regclass"
 )
+_IS_OWNED: Final = Statement(
+    "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'events'::regclass"
+)
 _RUNS: Final = Statement("""
 SELECT EXISTS (
     SELECT FROM responses
@@ -82,6 +85,12 @@ async def is_alone(connection: Connection) -> bool:
     The lock is one of the transaction, so a transaction pooler may sit in between.
     """
     return bool(await connection.scalar(_TRY_LOCK, {"key": _LOCK_KEY}))
+
+
+async def are_ours(database: Database) -> bool:
+    """May this login make and drop partitions? Only whoever owns the log may."""
+    async with database.owner_transaction() as connection:
+        return bool(await connection.scalar(_IS_OWNED))
 
 
 async def days_of(connection: Connection) -> list[date]:

@@ -1,14 +1,12 @@
-"""What people copy from the README, the example and the deployment is right."""
+"""What people copy from the README and the example is right."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from typer.main import get_group
 
 from gateway import __version__
@@ -91,7 +89,13 @@ def test_the_changelog_has_this_version() -> None:
     assert re.findall(r"^## \[(\d[^]]*)\]", changelog, re.MULTILINE)[0] == __version__
 
 
-LOCKS = ("requirements.lock", "requirements-demo.lock", "requirements-dev.lock")
+LOCKS = (
+    "requirements.lock",
+    "requirements-build.lock",
+    "requirements-demo.lock",
+    "requirements-dev.lock",
+    "tests/deploy/requirements.txt",
+)
 
 
 @pytest.mark.parametrize("name", LOCKS)
@@ -101,32 +105,6 @@ def test_lock_files_have_hashes_and_no_address(name: str) -> None:
     assert "--index" not in text
     pinned = [part for part in re.split(r"\n(?=\S)", text) if not part.startswith("#")]
     assert all("==" in part and "--hash=sha256:" in part for part in pinned)
-
-
-def compose() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text("utf-8"))
-    return content
-
-
-def test_only_the_gateway_publishes_a_port() -> None:
-    services = compose()["services"]
-    assert [name for name, service in services.items() if "ports" in service] == ["gateway"]
-    assert compose()["networks"]["backends"] == {"internal": True}
-    assert services["simulator"]["networks"] == ["backends"]
-
-
-def test_the_container_waits_longer_than_the_drain() -> None:
-    grace = compose()["services"]["gateway"]["stop_grace_period"]
-    assert int(grace.removesuffix("s")) > load_settings(environ={}).server.drain_grace_s
-
-
-def test_the_environment_in_the_compose_file_is_valid() -> None:
-    environ = {
-        name: re.sub(r"\$\{\w+:\?set it\}", "0123456789abcdef", value)
-        for name, value in compose()["services"]["gateway"]["environment"].items()
-    }
-    settings = load_settings(environ=environ)
-    assert [backend.url for backend in settings.backends] == ["http://simulator:8100"]
 
 
 def test_ci_is_a_script_that_bash_can_read() -> None:

@@ -197,6 +197,7 @@ def test_the_revision_is_shown(monkeypatch: pytest.MonkeyPatch, empty_database_u
 def test_one_round_of_maintenance_says_what_it_did() -> None:
     first = json.loads(printed("db", "maintain", "--json"))
     assert first == {
+        "days_owned": True,
         "days_made": 4,
         "days_dropped": 0,
         "days_busy": 0,

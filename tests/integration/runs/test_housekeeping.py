@@ -73,6 +73,7 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
     with captured_logs() as logged:
         report = await rounds(database).round()
     assert report == Report(
+        days_owned=True,
         days_made=DAYS_AHEAD + 1,
         days_dropped=1,
         days_busy=0,
@@ -91,7 +92,7 @@ async def test_a_round_does_everything_and_reports_it(database: Database, tenant
     assert kept in await stored_ids(database, tenant)
     assert await logged_ids(database, tenant) == set()
     with captured_logs() as logged:
-        assert await rounds(database).round() == Report(0, 0, 0, 0, 0, 0, 0)
+        assert await rounds(database).round() == Report(True, 0, 0, 0, 0, 0, 0, 0)
     assert logged == []
 
 
@@ -112,7 +113,7 @@ async def test_a_day_in_use_is_reported_and_goes_in_a_later_round(
     async with database.runs_transaction() as connection:
         assert await partitions.is_alone(connection)
         with captured_logs() as logged:
-            assert await one.round() == Report(0, 0, 1, 0, 0, 0, 0)
+            assert await one.round() == Report(True, 0, 0, 1, 0, 0, 0, 0)
     assert [event["count"] for event in logged] == [1]
     assert (await one.round()).days_dropped == 1
 

@@ -1,0 +1,202 @@
+"""What runs the compose file: Docker with the images that it names, or Podman with stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
+
+from tests.deploy import stand_ins
+from tests.deploy.commands import CommandFailed, run, succeeds
+from tests.deploy.isolation import namespaces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parents[2]
+COMPOSE_FILE: Final = ROOT / "deploy" / "compose.yaml"
+MADE: Final = ROOT / ".make" / "deploy"
+PROJECT: Final = "harmony-gateway-test"
+READY_WITHIN_S: Final = 120
+_PAUSE_S: Final = 0.5
+_LABEL: Final = f"label=com.docker.compose.project={PROJECT}"
+_PODMAN_COMPOSE: Final = MADE / "tools" / "bin" / "podman-compose"
+_NEEDED: Final = ("podman", "buildah", "mmdebstrap", "unshare", "nsenter", "ip")
+
+
+class Engine:
+    """Containers of one compose project. `begin` is what every command begins with."""
+
+    program = "docker"
+    compose_program: tuple[str, ...] = ("docker", "compose")
+
+    def __init__(self, secrets: Path, published: str, begin: list[str] | None = None) -> None:
+        self._environ = {"GATEWAY_SECRETS": str(secrets), "GATEWAY_PUBLISHED": published}
+        self._begin = begin or []
+
+    def command(self, *arguments: str) -> str:
+        """As `docker ARGUMENTS`; returns its output."""
+        return run([*self._begin, self.program, *arguments], environ=self._environ)
+
+    def compose(self, *arguments: str) -> str:
+        """As `docker compose ARGUMENTS`; returns its output."""
+        return run(self._composed(*arguments), environ=self._environ, timeout_s=900)
+
+    def begin_compose(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """The same, not waited for."""
+        environ = {**os.environ, **self._environ}
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(
+            self._composed(*arguments), env=environ, stdin=quiet, stdout=quiet, stderr=quiet
+        )
+
+    def _composed(self, *arguments: str) -> list[str]:
+        project = ["-p", PROJECT, "-f", str(COMPOSE_FILE)]
+        return [*self._begin, *self.compose_program, *project, *arguments]
+
+    def up(self) -> None:
+        """Build the image, start everything, return when it can answer."""
+        self.compose("up", "--detach", "--build", "--wait", "--wait-timeout", str(READY_WITHIN_S))
+
+    def start(self, service: str) -> None:
+        """Start one that was stopped; return when it is healthy."""
+        self.compose("start", service)
+        self.wait_until_healthy(service)
+
+    def down(self) -> None:
+        """Remove containers, networks and volumes."""
+        self.compose("--profile", "admin", "down", "--volumes", "--timeout", "10")
+
+    def container(self, service: str) -> str:
+        """The id of a service's only container."""
+        of_service = f"label=com.docker.compose.service={service}"
+        listed = self.command("ps", "--all", "--quiet", "--filter", _LABEL, "--filter", of_service)
+        (one,) = listed.split()
+        return one
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        """What the engine knows of its container."""
+        (found,) = json.loads(self.command("container", "inspect", self.container(service)))
+        return dict(found)
+
+    def execute(self, service: str, *command: str) -> str:
+        """Run a command in its container, as whoever the container runs as."""
+        return self.command("exec", self.container(service), *command)
+
+    def is_healthy(self, service: str) -> bool:
+        """What its own check said last."""
+        return bool(self.inspect(service)["State"]["Health"]["Status"] == "healthy")
+
+    def wait_until_healthy(self, service: str) -> None:
+        """Raises `CommandFailed` with its log when it takes too long."""
+        deadline = time.monotonic() + READY_WITHIN_S
+        while not self.is_healthy(service):
+            if time.monotonic() > deadline:
+                log = self.command("logs", self.container(service))
+                raise CommandFailed(f"{service} did not become healthy\n{log[-4000:]}")
+            time.sleep(_PAUSE_S)
+
+    def left(self) -> list[str]:
+        """Containers, volumes and networks of the project that are there."""
+        return [
+            line
+            for kind in (("ps", "--all"), ("volume", "ls"), ("network", "ls"))
+            for line in self.command(*kind, "--quiet", "--filter", _LABEL).split()
+        ]
+
+
+class Podman(Engine):
+    """Without systemd, with storage of its own, and in namespaces of its own.
+
+    Podman 4.3, Debian's, starts no checks without systemd and does not wait for any: services are
+    started in their order, and their checks are made from here.
+    """
+
+    program = "podman"
+    compose_program = (str(_PODMAN_COMPOSE), "--in-pod", "false")
+
+    def __init__(self, secrets: Path, published: str, begin: list[str]) -> None:
+        super().__init__(secrets, published, begin)
+        self._environ |= {**podman_environment(), "POSTGRES_IMAGE": stand_ins.POSTGRES}
+
+    @override
+    def up(self) -> None:
+        self.compose("up", "--detach", "--no-build", "postgres", "simulator")
+        for service in ("postgres", "simulator"):
+            self.wait_until_healthy(service)
+        self.compose("up", "--detach", "--no-build", "--no-deps", "migrate")
+        if self.command("wait", self.container("migrate")).strip() != "0":
+            raise CommandFailed(self.command("logs", self.container("migrate")))
+        self.compose("up", "--detach", "--no-build", "--no-deps", "gateway", "maintenance")
+        self.wait_until_healthy("gateway")
+
+    @override
+    def is_healthy(self, service: str) -> bool:
+        check = [*self._begin, self.program, "healthcheck", "run", self.container(service)]
+        return succeeds(check, environ=self._environ)
+
+
+def podman_environment() -> dict[str, str]:
+    """Files that make Podman work where there is no systemd, with images of its own."""
+    MADE.mkdir(parents=True, exist_ok=True)
+    settings, storage = MADE / "containers.conf", MADE / "storage.conf"
+    settings.write_text(
+        "[containers]\ndefault_ulimits = []\n"
+        '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+        '[network]\nnetwork_backend = "netavark"\nnetwork_config_dir = "/run/containers/defined"\n'
+    )
+    storage.write_text(
+        '[storage]\ndriver = "overlay"\nrunroot = "/run/containers/storage"\n'
+        f'graphroot = "{MADE}/storage"\n'
+    )
+    return {"CONTAINERS_CONF": str(settings), "CONTAINERS_STORAGE_CONF": str(storage)}
+
+
+def why_no_docker() -> str:
+    """Empty where Docker and its compose plugin answer."""
+    if not succeeds(["docker", "compose", "version"]):
+        return "there is no docker compose"
+    return "" if succeeds(["docker", "info"]) else "no Docker engine answers"
+
+
+def why_no_podman() -> str:
+    """Empty where Podman can be used as it is here."""
+    missing = [program for program in _NEEDED if shutil.which(program) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    if os.geteuid() != 0:
+        return "namespaces and images of one's own need root"
+    return "" if _PODMAN_COMPOSE.exists() else f"{_PODMAN_COMPOSE} is missing: make test-deploy"
+
+
+def _build(begin: list[str]) -> None:
+    """The images that the compose file names, from what Debian has. Raises `CommandFailed`."""
+    environ = podman_environment()
+
+    def execute(command: list[str]) -> str:
+        return run([*begin, *command], environ=environ, timeout_s=900)
+
+    stand_ins.make(execute)
+    python = ["--build-arg", f"PYTHON_IMAGE={stand_ins.PYTHON}"]
+    ours = ["-f", str(ROOT / "deploy" / "Dockerfile"), "-t", "harmony-gateway", str(ROOT)]
+    execute([*stand_ins.BUILD, *python, *ours])
+    execute(["podman", "image", "prune", "--force", "--filter", "until=24h"])
+
+
+@contextmanager
+def podman(secrets: Path, published: str) -> Iterator[Podman]:
+    """Podman with the images built, and nothing in it that a killed run left behind."""
+    with namespaces() as own:
+        _build(own.begin)
+        with own.network():
+            engine = Podman(secrets, published, own.begin)
+            engine.command("rm", "--all", "--force", "--time", "0")
+            engine.command("volume", "prune", "--force")
+            yield engine

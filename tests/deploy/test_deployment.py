@@ -1,0 +1,127 @@
+"""The image and the compose file do what they are for: `make test-deploy`."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.deploy.commands import CommandFailed
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+    from tests.deploy.conftest import Deployment
+
+pytestmark = pytest.mark.deploy
+
+MODEL = "gpt-oss-20b"
+BRIEF = "[[sim think=2 say=ok]] go"
+THREE_SECONDS = "[[sim tokens_per_s=100 tokens=300 think=none]] go"
+TEN_SECONDS = "[[sim tokens_per_s=100 tokens=1000 think=none]] go"
+OURS = ("gateway", "simulator", "maintenance")
+ROLES = """
+SELECT rolname FROM pg_roles
+WHERE rolname LIKE 'harmony%' AND (rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls)
+"""
+OWNERS = "SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'"
+
+
+def asked(deployment: Deployment, query: str) -> str:
+    """What PostgreSQL answers its superuser."""
+    psql = ("psql", "-U", "postgres", "-d", "gateway", "-At", "-c", query)
+    return deployment.engine.execute("postgres", *psql).strip()
+
+
+def test_a_request_is_answered(client: OpenAI) -> None:
+    response = client.responses.create(model=MODEL, input=BRIEF)
+    assert (response.status, response.output_text) == ("completed", "ok")
+    assert client.responses.retrieve(response.id).output_text == "ok"
+
+
+def test_a_background_response_is_resumed_where_its_stream_broke_off(client: OpenAI) -> None:
+    with client.responses.create(
+        model=MODEL, input=THREE_SECONDS, background=True, stream=True
+    ) as events:
+        seen = list(islice(events, 6))
+    (created, *_) = seen
+    assert created.type == "response.created"
+    with client.responses.retrieve(
+        created.response.id, stream=True, starting_after=seen[-1].sequence_number
+    ) as events:
+        seen += events
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    assert seen[-1].type == "response.completed"
+
+
+def test_a_stop_lets_streams_end_and_loses_no_background_response(
+    deployment: Deployment, client: OpenAI
+) -> None:
+    engine = deployment.engine
+    with client.responses.create(
+        model=MODEL, input=TEN_SECONDS, background=True, stream=True
+    ) as events:
+        seen_before = list(islice(events, 6))
+    with client.responses.create(model=MODEL, input=THREE_SECONDS, stream=True) as events:
+        seen = list(islice(events, 6))
+        with engine.begin_compose("stop", "gateway") as stopping:
+            seen += events
+            assert seen[-1].type == "response.completed"
+            assert stopping.wait(timeout=180) == 0
+    state = engine.inspect("gateway")["State"]
+    assert (state["Running"], state["ExitCode"]) == (False, 0)
+    engine.start("gateway")
+    (created, *_) = seen_before
+    assert created.type == "response.created"
+    with client.responses.retrieve(
+        created.response.id, stream=True, starting_after=seen_before[-1].sequence_number
+    ) as events:
+        seen_before += events
+    assert [event.sequence_number for event in seen_before] == list(range(len(seen_before)))
+    assert seen_before[-1].type == "response.completed"
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_a_container_of_ours_can_do_little(deployment: Deployment, service: str) -> None:
+    status = deployment.engine.execute(service, "cat", "/proc/self/status").splitlines()
+    said = dict(line.split(":\t", 1) for line in status)
+    assert said["Uid"].split() == ["10001"] * 4
+    assert said["Gid"].split() == ["10001"] * 4
+    assert int(said["CapBnd"], 16) == 0
+    assert said["NoNewPrivs"] == "1"
+    with pytest.raises(CommandFailed, match="Read-only file system"):
+        deployment.engine.execute(service, "touch", "/var/lib/harmony-gateway/file")
+
+
+@pytest.mark.parametrize("service", [*OURS, "postgres"])
+def test_a_container_is_bounded(deployment: Deployment, service: str) -> None:
+    limits = deployment.engine.inspect(service)["HostConfig"]
+    assert limits["Memory"] > 0
+    assert limits["PidsLimit"] > 0
+    assert limits["ReadonlyRootfs"] is True
+
+
+def test_no_role_of_ours_is_a_superuser_or_makes_roles(deployment: Deployment) -> None:
+    assert asked(deployment, ROLES) == ""
+    assert asked(deployment, OWNERS) == "harmony_gateway_owner"
+
+
+def test_what_serves_cannot_do_what_the_owner_of_the_tables_does(deployment: Deployment) -> None:
+    asked_as = "SELECT usename FROM pg_stat_activity WHERE application_name = 'harmony-gateway'"
+    assert "harmony_gateway_owner" not in asked(deployment, asked_as).split()
+    for command in (["tenants", "create", "other"], ["keys", "create", "acme"]):
+        with pytest.raises(CommandFailed, match="42501"):
+            deployment.engine.execute("gateway", "harmony-gateway", *command)
+
+
+def test_days_of_the_log_are_made_by_the_owner(deployment: Deployment) -> None:
+    days = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'events'::regclass"
+    assert int(asked(deployment, days)) > 1
+
+
+def test_a_backend_cannot_find_the_database(deployment: Deployment) -> None:
+    look = "import socket; print(socket.gethostbyname('postgres'))"
+    with pytest.raises(CommandFailed, match="gaierror"):
+        deployment.engine.execute("simulator", "python", "-c", look)
+    assert deployment.engine.execute("gateway", "python", "-c", look)

@@ -1,0 +1,139 @@
+"""The two logins of deploy/roles.sql: one owns the tables, the other serves."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway import ids
+from gateway.errors import StoreError
+from gateway.runs.housekeeping import DAYS_AHEAD, Housekeeping
+from gateway.store import claims, partitions, responses, tenants
+from gateway.store.migrate import upgrade
+from gateway.store.programs import bundled_programs
+from gateway.store.retention import Keep
+from gateway.store.statements import Statement
+from tests.conftest import new_tenant, opened
+from tests.fakes.aged import DAY, store_aged, stored_ids
+from tests.fakes.logs import captured_logs
+from tests.fakes.postgres import server_programs
+from tests.fakes.stored import TERMS, durable_response, store_turn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.store.engine import Database
+    from tests.fakes.postgres import PostgresServer
+
+ROLES = Path(__file__).parents[3] / "deploy" / "roles.sql"
+OWNER, SERVING = "harmony_gateway_owner", "harmony_gateway"
+KEEP = Keep(log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400)
+
+
+def make_roles(url: str) -> None:
+    """As an operator does it, with the password that tests use."""
+    psql = (server_programs() or bundled_programs()) / "psql"
+    passwords = ["-v", "owner_password=secret", "-v", "serving_password=secret"]
+    command = [str(psql), "--no-psqlrc", "--quiet", *passwords, "-f", str(ROLES), url]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@pytest.fixture
+async def name(postgres: PostgresServer) -> AsyncIterator[str]:
+    """A database migrated by its owner, whose roles were made twice: that must be possible."""
+    name = await postgres.create()
+    make_roles(postgres.database_url(name))
+    make_roles(postgres.database_url(name))
+    await upgrade(postgres.database_url(name, user=OWNER))
+    yield name
+    await postgres.drop(name)
+
+
+@pytest.fixture
+async def owner(postgres: PostgresServer, name: str) -> AsyncIterator[Database]:
+    async with opened(postgres.database_url(name, user=OWNER)) as database:
+        yield database
+
+
+@pytest.fixture
+async def serving(postgres: PostgresServer, name: str) -> AsyncIterator[Database]:
+    async with opened(postgres.database_url(name, user=SERVING)) as database:
+        yield database
+
+
+def housekeeping(database: Database) -> Housekeeping:
+    return Housekeeping(database, KEEP, interval_s=3600, batch_rows_max=2)
+
+
+async def test_neither_has_powers_over_the_server(postgres: PostgresServer, name: str) -> None:
+    powers = "rolsuper OR rolcreaterole OR rolcreatedb OR rolbypassrls OR rolreplication"
+    rows = await postgres.fetch(
+        f"SELECT rolname FROM pg_roles WHERE ({powers}) AND rolname IN ('{OWNER}', '{SERVING}')",
+        url=postgres.database_url(name),
+    )
+    assert rows == []
+
+
+async def test_what_serves_sees_the_revision_and_whose_a_key_is(
+    owner: Database, serving: Database
+) -> None:
+    assert await serving.revision_is_current()
+    tenant = await new_tenant(owner)
+    key = tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash")
+    await tenants.insert_key(owner, key)
+    found = await tenants.find_principal(serving, b"hash")
+    assert found is not None
+    assert found.tenant_id == tenant
+
+
+async def test_what_serves_stores_claims_and_deletes(owner: Database, serving: Database) -> None:
+    tenant = await new_tenant(owner)
+    uuid = await store_turn(serving, tenant, "1")
+    assert await responses.delete(serving, tenant, uuid)
+    await responses.insert(serving, tenant, durable_response())
+    assert len(await claims.claim(serving, "me", TERMS, limit=9, take_over=True)) == 1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT FROM api_keys",
+        "INSERT INTO tenants (id, name, created_at) VALUES (gen_random_uuid(), 'other', now())",
+        "UPDATE tenants SET disabled_at = NULL",
+        "UPDATE alembic_version SET version_num = ''",
+        "CREATE TABLE other ()",
+        "ALTER TABLE responses DISABLE ROW LEVEL SECURITY",
+        f"SET ROLE {OWNER}",
+    ],
+)
+async def test_what_serves_may_not_do_what_the_owner_does(
+    serving: Database, statement: str
+) -> None:
+    with pytest.raises(StoreError, match="42501"):
+        async with serving.owner_transaction() as connection:
+            await connection.execute(Statement(statement))
+
+
+async def test_what_serves_removes_what_has_expired_and_leaves_days_to_the_owner(
+    owner: Database, serving: Database
+) -> None:
+    tenant = await new_tenant(owner)
+    await store_aged(serving, tenant, 31 * DAY)
+    report = await housekeeping(serving).round()
+    assert (report.days_owned, report.days_made, report.responses) == (False, 0, 1)
+    assert await stored_ids(serving, tenant) == set()
+    report = await housekeeping(owner).round()
+    assert (report.days_owned, report.days_made) == (True, DAYS_AHEAD + 1)
+    async with serving.owner_transaction() as connection:
+        assert len(await partitions.days_of(connection)) == DAYS_AHEAD + 1
+
+
+async def test_whoever_leaves_days_to_the_owner_says_so_once(serving: Database) -> None:
+    with captured_logs() as logged:
+        await housekeeping(serving)._begin()
+    assert [(event["level"], "db maintain" in event["event"]) for event in logged] == [
+        ("info", True)
+    ]

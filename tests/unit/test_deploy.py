@@ -1,0 +1,150 @@
+"""The Dockerfile, the compose file and the roles agree with each other and with the settings.
+
+`make test-deploy` runs them; this is what can be seen without containers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.settings import load_settings
+from gateway.settings.environment import FILE_SUFFIX
+from gateway.settings.reference import rows
+from gateway.store.schema import APP_ROLE, RUNS_ROLE
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text("utf-8")
+ROLES = (DEPLOY / "roles.sql").read_text("utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
+SERVICES: dict[str, Any] = COMPOSE["services"]
+OURS = sorted(SERVICES.keys() - {"postgres"})
+BY_DIGEST = re.compile(r"[a-z]+:[\w.-]+@sha256:[0-9a-f]{64}")
+SECRETS_FOLDER = "/run/secrets/"
+
+
+def instructions(name: str) -> list[str]:
+    """What follows each instruction of that name, with its continuation lines."""
+    joined = DOCKERFILE.replace("\\\n", " ")
+    return re.findall(rf"^{name} (.*)$", joined, re.MULTILINE)
+
+
+def made_secrets(folder: Path) -> dict[str, str]:
+    subprocess.run([DEPLOY / "make-secrets.sh", folder], check=True)
+    return {path.name: path.read_text("ascii") for path in folder.iterdir()}
+
+
+def test_every_stage_begins_with_an_image_by_its_digest() -> None:
+    (image,) = re.findall(r"PYTHON_IMAGE=(\S+)", "\n".join(instructions("ARG")))
+    assert BY_DIGEST.fullmatch(image)
+    assert [line.split()[0] for line in instructions("FROM")] == ["${PYTHON_IMAGE}"] * 2
+    (image,) = re.findall(r"\$\{POSTGRES_IMAGE:-(.*)\}", SERVICES["postgres"]["image"])
+    assert BY_DIGEST.fullmatch(image)
+
+
+def test_everything_that_is_installed_has_a_hash_or_was_built_here() -> None:
+    installs = re.findall(r"pip\S*( .*?install .*?)(?=&&|$)", " ".join(instructions("RUN")))
+    assert len(installs) == 3
+    assert [one for one in installs if not re.search("--require-hashes|--no-index", one)] == []
+
+
+def test_the_image_has_a_user_who_is_a_number_and_not_root() -> None:
+    (user,) = instructions("USER")
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+
+
+def test_a_build_sees_what_it_copies_and_no_more() -> None:
+    ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    seen = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    here = [line.split() for line in instructions("COPY") if not line.startswith("--from")]
+    copied = {name for words in here for name in words[:-1]}
+    assert "*" in ignored
+    assert seen == copied
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+
+
+def test_only_the_gateway_publishes_a_port_and_it_is_the_one_it_listens_on() -> None:
+    assert [name for name, service in SERVICES.items() if "ports" in service] == ["gateway"]
+    assert COMPOSE["networks"]["backends"] == {"internal": True}
+    assert COMPOSE["networks"]["database"] == {"internal": True}
+    assert SERVICES["simulator"]["networks"] == ["backends"]
+    port = str(load_settings(environ={}).server.port)
+    (published,) = SERVICES["gateway"]["ports"]
+    assert published == f"${{GATEWAY_PUBLISHED:-127.0.0.1:{port}}}:{port}"
+    assert instructions("EXPOSE") == [port]
+    assert f":{port}/" in " ".join(instructions("HEALTHCHECK"))
+    assert f":{port}/readyz" in " ".join(SERVICES["gateway"]["healthcheck"]["test"])
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_can_do_little_and_take_little(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["mem_limit"]
+    assert service["pids_limit"] > 0
+    assert "privileged" not in service
+
+
+def test_the_container_waits_longer_than_the_drain() -> None:
+    grace = SERVICES["gateway"]["stop_grace_period"]
+    server = load_settings(environ={}).server
+    assert int(grace.removesuffix("s")) > server.drain_notice_s + server.drain_grace_s
+
+
+def test_no_service_has_a_secret_in_its_environment() -> None:
+    known = {row.name for row in rows()} | {"DATABASE_URL"}
+    for service in (SERVICES[name] for name in OURS):
+        environment = service.get("environment", {})
+        read = {name: value for name, value in environment.items() if name.endswith(FILE_SUFFIX)}
+        plain = environment.keys() - read.keys()
+        assert plain <= {"GATEWAY_MODELS", "GATEWAY_BACKENDS"}
+        assert {name.removesuffix(FILE_SUFFIX) for name in read} | plain <= known
+        assert sorted(read.values()) == sorted(
+            SECRETS_FOLDER + secret for secret in service.get("secrets", [])
+        )
+
+
+def test_the_environment_in_the_compose_file_is_valid(tmp_path: Path) -> None:
+    made_secrets(tmp_path)
+    environ = {
+        name: value.replace(SECRETS_FOLDER, f"{tmp_path}/")
+        for name, value in SERVICES["gateway"]["environment"].items()
+    }
+    settings = load_settings(environ=environ)
+    assert [backend.url for backend in settings.backends] == ["http://simulator:8100"]
+    assert settings.database_url.startswith("postgresql://harmony_gateway:")
+    assert len(settings.pepper) == 64
+
+
+def test_what_serves_and_what_owns_the_tables_are_different_roles(tmp_path: Path) -> None:
+    secrets = made_secrets(tmp_path)
+    assert SERVICES["gateway"]["secrets"] == ["serving_url", "key_pepper"]
+    for name in ("migrate", "maintenance", "admin"):
+        assert "owner_url" in SERVICES[name]["secrets"]
+    for url, role in (("owner_url", "harmony_gateway_owner"), ("serving_url", "harmony_gateway")):
+        password = secrets[url.replace("url", "password")]
+        assert secrets[url] == f"postgresql://{role}:{password}@postgres:5432/gateway"
+        assert f"ALTER ROLE {role}\n" in ROLES
+    assert {APP_ROLE, RUNS_ROLE} <= set(re.findall(r"harmony_gateway_\w+", ROLES))
+
+
+def test_secrets_are_made_once_and_nobody_else_finds_them(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    secrets = made_secrets(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert secrets.keys() == COMPOSE["secrets"].keys()
+    (folder / "serving_password").unlink()
+    again = made_secrets(folder)
+    changed = {name for name in secrets if secrets[name] != again[name]}
+    assert changed == {"serving_password", "serving_url"}
+    assert os.access(DEPLOY / "make-secrets.sh", os.X_OK)
