@@ -125,8 +125,8 @@ test-vllm: $(READY) ## the tests against a real vLLM server, at TEST_VLLM_URL
 openapi: $(READY) ## write the packaged OpenAPI document anew
 	$(BIN)/python -m gateway.api.openapi
 
-fuzz: $(READY) ## 100,000 requests that no client should send; REQUESTS= SEED=
-	$(BIN)/python -m tests.fuzz $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(SEED),--seed $(SEED))
+fuzz: $(READY) ## 100,000 requests and 2,000 visits that no client should make; REQUESTS= VISITS= SEED=
+	$(BIN)/python -m tests.fuzz $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(VISITS),--visits $(VISITS)) $(if $(SEED),--seed $(SEED))
 
 nightly: $(READY) ## the long form of the property tests
 	$(PYTEST) -n $(WORKERS) -m nightly --timeout 3600

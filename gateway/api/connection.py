@@ -17,8 +17,8 @@ CONNECTION: Final = "gateway.connection"
 """The ASGI extension of a server that tells when a client has gone: `{"watch": Watch}`."""
 
 TRUST: Final = "gateway.trust"
-"""The ASGI extension of a server that wants to know who has a valid API key: `{"trust": ...}`. It is
-there until that is known. When connections are too many, those without one are closed first.
+"""The ASGI extension of a server that wants to know who has a valid API key: `{"trust": ...}`. It
+is there until that is known. When connections are too many, those without one are closed first.
 """
 
 Watch = Callable[[Callable[[], None] | None], None]

@@ -309,6 +309,7 @@ async def test_what_is_not_taken_by_its_client_is_dropped_with_it() -> None:
         await PlainTextResponse(b"x" * 50_000_000)(scope, receive, send)
 
     async with serving(large, keepalive_timeout_s=1) as server, connected(server) as client:
+        assert isinstance(client.writer.transport, asyncio.Transport)
         client.writer.transport.pause_reading()
         client.writer.write(get(b"/", b"connection: close\r\n"))
         await client.trickle()
