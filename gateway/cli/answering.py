@@ -109,6 +109,10 @@ class Answer:
         self._content_left: int | None = None if is_old else 0
         self._head = b""
 
+    def drop(self) -> None:
+        """It is never made: let go what refers to it."""
+        self.scope = self._on_response = None
+
     async def run_asgi(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         """Have the request answered; what the application fails to do is made up for."""
         scope, self.scope = self.scope, None

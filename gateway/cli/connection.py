@@ -99,8 +99,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.admission.leave(self, self._peer)
         super().connection_lost(exc)
         self._is_lost = self._is_deaf = True
-        self._held = b""
+        self._forget()
         self._lose()
+
+    def _forget(self) -> None:
+        """What was not read yet will not be."""
+        if self._head is not None:
+            self._head.close()
+        self._held, self._body, self._head = b"", None, None
 
     def _lose(self) -> None:
         """There is nobody to answer."""
@@ -180,12 +186,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Have the request answered that has this head."""
         version = head.version()
         framing = head.framing(version)
-        self.url, self.headers = head.url, head.headers
         scope = self._new_scope(head, version)
-        self.scope = scope  # type: ignore[assignment]  # a MutableMapping to Starlette
         app = self.app if self._may_ask(scope["path"]) else REFUSE_ONE_MORE
-        if app is self.app and head.is_upgrade and self._should_upgrade():
-            self.handle_websocket_upgrade()
+        if head.is_upgrade and app is self.app and self._upgrade(head, scope):
             return
         self.cycle = answer = Answer(
             scope,
@@ -261,13 +264,18 @@ class BoundedProtocol(HttpToolsProtocol):
             answer.message_event.set()
         return rest
 
-    @override
-    def handle_websocket_upgrade(self) -> None:
-        super().handle_websocket_upgrade()
+    def _upgrade(self, head: RequestHead, scope: Scope) -> bool:
+        """Whether this is a WebSocket from now on."""
+        self.headers = head.headers
+        if not self._should_upgrade():
+            return False
+        self.url, self.scope = head.url, scope  # type: ignore[assignment]  # what uvicorn looks at
+        self.handle_websocket_upgrade()
         protocol = self.transport.get_protocol()
         assert isinstance(protocol, PatientWebSocketProtocol), "no other is configured"
         protocol.tell(trusted=self._trust, lost=self._leave)
         self._is_deaf = True
+        return True
 
     def _leave(self) -> None:
         self.admission.leave(self, self._peer)
@@ -351,7 +359,9 @@ class BoundedProtocol(HttpToolsProtocol):
                 # In the middle of another answer it would be a part of that.
                 self._close()
                 return
-        self._to_begin = None
+        if self._to_begin is not None:
+            self._to_begin[0].drop()
+            self._to_begin = self.cycle = None
         self._say_last(refusal(refused.status, refused.message))
 
     def _say_last(self, answer: bytes) -> None:
@@ -364,7 +374,7 @@ class BoundedProtocol(HttpToolsProtocol):
         reset, and its client may never see the answer.
         """
         self._is_deaf = True
-        self._held, self._body, self._head = b"", None, None
+        self._forget()
         self.flow.hold(is_full=False)
         self.flow.resume_reading()
         self.transport.write_eof()

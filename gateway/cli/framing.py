@@ -71,11 +71,12 @@ class Chunked:
         self._trailers = 0
         self._left = 0
         self._line = bytearray()
-        self._place: Callable[[bytes], None] = self._size
+        # Functions and no methods: what refers to itself stays until garbage is collected.
+        self._place: Callable[[Chunked, bytes], None] = Chunked._size
 
     @property
     def is_complete(self) -> bool:
-        return self._place == self._beyond
+        return self._place is Chunked._beyond
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         """At most `CHUNKED_BYTES_MAX` of `data` are read."""
@@ -100,12 +101,12 @@ class Chunked:
         if newline >= 0:
             line = bytes(self._line)
             self._line.clear()
-            self._place(line)
+            self._place(self, line)
         return stop
 
     def _account(self, count: int) -> None:
         """A line of `count` more bytes, of which those of a size are free."""
-        if self._place != self._trailer:
+        if self._place is not Chunked._trailer:
             count = min(count, max(0, len(self._line) - SIZE_LINE_BYTES_MAX))
         self._room -= count
         if self._room < 0:
@@ -122,16 +123,16 @@ class Chunked:
         if match is None:
             raise unreadable()
         self._left = int(match[1], 16)
-        self._place = self._end_of_chunk if self._left else self._trailer
+        self._place = Chunked._end_of_chunk if self._left else Chunked._trailer
 
     def _end_of_chunk(self, line: bytes) -> None:
         if line != _END:
             raise unreadable()
-        self._place = self._size
+        self._place = Chunked._size
 
     def _trailer(self, line: bytes) -> None:
         if line == _END:
-            self._place = self._beyond
+            self._place = Chunked._beyond
             return
         self._trailers += 1
         if self._trailers > self._fields_max:

@@ -55,7 +55,7 @@ class RequestHead:
 
     def __init__(self, bounds: HeadBounds) -> None:
         self._bounds = bounds
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._is_parsed = False
         self._last = b""
         self._line = b""
@@ -79,7 +79,12 @@ class RequestHead:
             return None
         if not self._is_parsed:
             raise unreadable()
+        self.close()
         return data[length:]
+
+    def close(self) -> None:
+        """Nothing more is fed: the parser is let go, which refers to this."""
+        self._parser = None
 
     def _take(self, data: bytes, length: int) -> None:
         """As much of it as there is room for is parsed, so that it does not depend on the reads
@@ -102,7 +107,7 @@ class RequestHead:
         if not self._line.endswith(b"\n"):
             self._line += data[: data.find(b"\n") + 1 or None]
         try:
-            if data:
+            if data and self._parser is not None:
                 self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass
@@ -123,6 +128,7 @@ class RequestHead:
     def on_headers_complete(self) -> None:
         """There was the empty line. The parser forgets what it knows when it has read on."""
         parser = self._parser
+        assert parser is not None, "it calls this"
         self._is_parsed = True
         self.method = parser.get_method().decode("ascii")
         self.keeps_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
