@@ -401,7 +401,9 @@ class BoundedProtocol(HttpToolsProtocol):
 def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[BoundedProtocol]:
     """The protocol class of one server: uvicorn wants a class."""
     room = Room(
-        settings.connections_max, settings.connections_reserved, settings.connections_per_peer_max
+        settings.connections_max,
+        settings.connections_reserved_max,
+        settings.connections_per_peer_max,
     )
     bounds = {
         "head_bounds": HeadBounds(settings.head_bytes_max, settings.head_fields_max),

@@ -47,7 +47,7 @@ class Server(Section):
         description="Open connections. For one more the oldest that has shown no valid API key is "
         "closed; where all have, a request on it is answered 503.",
     )
-    connections_reserved: PositiveInt = Field(
+    connections_reserved_max: PositiveInt = Field(
         64,
         description="Beyond connections_max, for /healthz and /readyz when it is used up.",
     )

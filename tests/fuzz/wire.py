@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "server": {
         "connections_max": 200,
-        "connections_reserved": 20,
+        "connections_reserved_max": 20,
         "head_timeout_s": 3,
         "linger_s": 1,
         "keepalive_timeout_s": 3,

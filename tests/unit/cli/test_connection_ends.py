@@ -247,7 +247,7 @@ async def test_work_ends_with_its_client_and_not_with_its_client_s_side(
 
 async def test_connections_without_a_key_do_not_shut_out_others() -> None:
     async with (
-        serving(connections_max=20, connections_reserved=2) as server,
+        serving(connections_max=20, connections_reserved_max=2) as server,
         AsyncExitStack() as stack,
     ):
         for number in range(20):
