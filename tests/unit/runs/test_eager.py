@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -153,18 +152,3 @@ def test_nobody_needs_to_be_in_a_task_to_start_one() -> None:
     loop.run_forever()
     loop.close()
     assert seen[-1] == "left in its own"
-
-
-async def test_work_that_ends_at_once_leaves_nothing_for_the_garbage_collector() -> None:
-    async def work() -> None:
-        pass
-
-    gc.collect()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        await eager.start(work())
-        gc.collect()
-        assert not [one for one in gc.garbage if isinstance(one, asyncio.Task | StopIteration)]
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
