@@ -135,8 +135,8 @@ test-deploy: $(READY) $(DEPLOY)/tools/.ready ## the image and the compose file, 
 openapi: $(READY) ## write the packaged OpenAPI document anew
 	$(BIN)/python -m gateway.api.openapi
 
-fuzz: $(READY) ## 100,000 requests that no client should send; REQUESTS= SEED=
-	$(BIN)/python -m tests.fuzz $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(SEED),--seed $(SEED))
+fuzz: $(READY) ## 100,000 requests and 2,000 visits that no client should make; REQUESTS= VISITS= SEED=
+	$(BIN)/python -m tests.fuzz $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(VISITS),--visits $(VISITS)) $(if $(SEED),--seed $(SEED))
 
 nightly: $(READY) ## the long form of the property tests
 	$(PYTEST) -n $(WORKERS) -m nightly --timeout 3600

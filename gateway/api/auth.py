@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from gateway.api.connection import trust
 from gateway.errors import AuthenticationError
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
     from gateway.services.access import Access
 
-PUBLIC_PATHS: Final = frozenset(
-    {"/", "/healthz", "/readyz", "/version", "/metrics", "/openapi.json", "/docs"}
-)
+PROBES: Final = frozenset({"/healthz", "/readyz"})
+"""What an orchestrator asks, and must be told however busy the process is."""
+PUBLIC_PATHS: Final = PROBES | {"/", "/version", "/metrics", "/openapi.json", "/docs"}
 """What an operator's tools, and whoever looks for the way in, read without a key."""
 
 
@@ -44,10 +45,12 @@ class Authentication:
         if principal is None:
             return self._ask(secret, scope, receive, send)
         scope["principal"] = principal
+        trust(scope)
         return self._app(scope, receive, send)
 
     async def _ask(self, secret: str, scope: Scope, receive: Receive, send: Send) -> None:
         scope["principal"] = await self._access.authenticate(secret)
+        trust(scope)
         await self._app(scope, receive, send)
 
 

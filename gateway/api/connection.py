@@ -16,11 +16,23 @@ if TYPE_CHECKING:
 CONNECTION: Final = "gateway.connection"
 """The ASGI extension of a server that tells when a client has gone: `{"watch": Watch}`."""
 
+TRUST: Final = "gateway.trust"
+"""The ASGI extension of a server that wants to know who has a valid API key: `{"trust": ...}`. It
+is there until that is known. When connections are too many, those without one are closed first.
+"""
+
 Watch = Callable[[Callable[[], None] | None], None]
 """Has the server call back once, when the connection is lost, or at once if it is; None: no more.
 
 It spares a request the task that `receive` needs to say the same.
 """
+
+
+def trust(scope: Scope) -> None:
+    """Tell the server, if it wants to know, that the client has shown a valid API key."""
+    extension = (scope.get("extensions") or {}).get(TRUST)
+    if extension is not None:
+        extension["trust"]()
 
 
 class Absence:

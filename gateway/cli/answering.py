@@ -31,12 +31,16 @@ _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connecti
 """The headers of an answer that say where it, or its connection, ends."""
 _BODYLESS: Final = frozenset({204, 304})
 _CRASH: Final = b"Internal Server Error"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_COMMENT: Final = b":\n\n"
 _SIZES_MAX: Final = 1024
 """The lines of so many sizes are kept."""
 
 
 class Answer:
-    """What uvicorn calls a cycle: it sets `body`, `more_body`, `disconnected` and `keep_alive`.
+    """What uvicorn calls a cycle: its connection sets `body`, `more_body` and `keep_alive`.
+
+    An answer that is complete while its request is not leaves the end of the connection to that.
 
     It does not refer to its scope once it runs, because the scope refers to it: both are gone when
     the application has returned.
@@ -48,6 +52,8 @@ class Answer:
         "_has_no_body",
         "_head",
         "_is_chunked",
+        "_is_event_stream",
+        "_knows_interim",
         "_loop",
         "_on_response",
         "_waits_to_continue",
@@ -97,9 +103,15 @@ class Answer:
         # What has no length ends with the connection where the client knows no chunks (RFC 9112,
         # section 6.1), which uvicorn sends it all the same.
         is_old = scope.get("http_version") == "1.0"
+        self._knows_interim = not is_old
+        self._is_event_stream = False
         self._is_chunked: bool | None = False if is_old else None
         self._content_left: int | None = None if is_old else 0
         self._head = b""
+
+    def drop(self) -> None:
+        """It is never made: let go what refers to it."""
+        self.scope = self._on_response = None
 
     async def run_asgi(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
         """Have the request answered; what the application fails to do is made up for."""
@@ -150,6 +162,18 @@ class Answer:
             self.disconnected = True
         self.message_event.set()
 
+    def probe(self) -> bool:
+        """Say what every client skips: one that has gone answers it with a reset. Whether there is
+        such a thing at this point, or need not be because something waits to be read.
+        """
+        if self.flow.write_paused or (self.response_started and not self._is_event_stream):
+            return True
+        if self.response_started:
+            self._write(_chunk(_COMMENT) if self._is_chunked else _COMMENT)
+        elif self._knows_interim:
+            self.transport.write(_CONTINUE)
+        return self.response_started or self._knows_interim
+
     def take_body(self) -> bytes | None:
         """`gateway.api.body.TakeBody`: all of the body, if it has come."""
         if self.more_body or self._waits_to_continue or self.disconnected or self.response_complete:
@@ -161,8 +185,8 @@ class Answer:
 
     async def receive(self) -> Message:
         """The next of the body that has come; a disconnect at the end of everything."""
-        if self._waits_to_continue and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self._waits_to_continue and not (self.disconnected or self.transport.is_closing()):
+            self.transport.write(_CONTINUE)
             self._waits_to_continue = False
         if not self.disconnected and not self.response_complete:
             self.flow.resume_reading()
@@ -204,6 +228,9 @@ class Answer:
         """
         self.response_started = True
         self._waits_to_continue = False
+        if self.more_body:
+            # Where another request would begin on this connection is not known.
+            self.keep_alive = False
         lines = [STATUS_LINE[status]]
         is_closing = False
         all_headers = [*self._default_headers, *headers]
@@ -212,6 +239,8 @@ class Answer:
             lowered = name.lower()
             if lowered in _FRAMING:
                 is_closing |= self._frame(lowered, value)
+            elif lowered == b"content-type":
+                self._is_event_stream = value.startswith(b"text/event-stream")
             lines += (lowered, b": ", value, b"\r\n")
         if not self.keep_alive and not is_closing:
             lines.append(b"connection: close\r\n")
@@ -254,7 +283,7 @@ class Answer:
             raise RuntimeError("Response content shorter than Content-Length")
         self.response_complete = True
         self.message_event.set()
-        if not self.keep_alive:
+        if not self.keep_alive and not self.more_body:
             self._close()
         elif self._head:
             self._let_go()

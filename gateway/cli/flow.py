@@ -1,10 +1,10 @@
-"""What uvicorn has for each connection, in less memory: a deque, and a lock that has one, are 700
-bytes each, and a stream is a connection.
+"""What uvicorn has for each connection, in less memory: its lock is 700 bytes, and a stream is a
+connection.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -14,21 +14,31 @@ from gateway.runs.moment import Signal
 if TYPE_CHECKING:
     import asyncio
 
-T = TypeVar("T")
-
 
 class Flow(FlowControl):
     """Whether a connection is read from, and takes what is written."""
 
-    __slots__ = ("_takes",)
+    __slots__ = ("_is_full", "_takes")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         # Not uvicorn's, which would make the lock.
         self._transport = transport
         self.read_paused = False
         self.write_paused = False
+        self._is_full = False
         self._takes = Signal()
         self._takes.set()
+
+    def hold(self, *, is_full: bool) -> None:
+        """While what was read already is too much, nobody has more read, whatever they wait for."""
+        if is_full:
+            self.pause_reading()
+        self._is_full = is_full
+
+    @override
+    def resume_reading(self) -> None:
+        if not self._is_full:
+            super().resume_reading()
 
     @override
     async def drain(self) -> None:
@@ -43,13 +53,3 @@ class Flow(FlowControl):
     def resume_writing(self) -> None:
         self.write_paused = False
         self._takes.set()
-
-
-class Pipeline(list[T]):
-    """Requests that came before those before them were answered: hardly ever any."""
-
-    __slots__ = ()
-
-    def appendleft(self, one: T) -> None:
-        """Put it behind all that wait: the next is `pop`ped."""
-        self.insert(0, one)

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import signal
 import socket
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -134,7 +135,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 self._lifespan_of_app,
                 interface="asgi3",
-                http=bounded(settings.head_bytes_max, settings.head_timeout_s),
+                http=bounded(settings, time.monotonic),
                 **_websockets(frames),
                 lifespan="on",
                 log_config=None,

@@ -10,9 +10,12 @@ from typing_extensions import override
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode
 
-from gateway.cli.connection import refusal
+from gateway.api.connection import TRUST
+from gateway.cli.refusals import refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from uvicorn._types import ASGISendEvent
     from websockets.frames import Frame
 
@@ -61,6 +64,20 @@ class PatientWebSocketProtocol(WebSocketsSansIOProtocol):
     cancelled when the grace is over.
     """
 
+    _trusted: Callable[[], None] | None = None
+    _lost: Callable[[], None] | None = None
+
+    def tell(self, *, trusted: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Say so when its client has shown a valid API key, and when it has gone."""
+        self._trusted = trusted
+        self._lost = lost
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._lost is not None:
+            self._lost()
+
     @override
     def shutdown(self) -> None:
         if self.close_sent or not self.handshake_complete:
@@ -69,6 +86,8 @@ class PatientWebSocketProtocol(WebSocketsSansIOProtocol):
     @override
     async def run_asgi(self) -> None:
         """A client that the application gave up on, because it does not read, is not waited for."""
+        if self._trusted is not None:
+            self.scope.setdefault("extensions", {})[TRUST] = {"trust": self._trusted}
         await super().run_asgi()
         if not self.writable.is_set():
             self.transport.abort()

@@ -64,9 +64,15 @@ class _Begun(Coroutine[Any, Any, None]):
             return self._work.send(value)
         self._is_told = True
         if self._error is not None:
-            raise self._error
+            raise self._taken_error()
         waited_for, self._waited_for = self._waited_for, None
         return waited_for
+
+    def _taken_error(self) -> BaseException:
+        """Once: it refers to the frames that it came through, and those to this."""
+        error, self._error = self._error, None
+        assert error is not None, "there is one"
+        return error
 
     @override
     def throw(
@@ -80,7 +86,7 @@ class _Begun(Coroutine[Any, Any, None]):
         waited_for, self._waited_for = self._waited_for, None
         self._is_told = True
         if self._error is not None:
-            raise self._error
+            raise self._taken_error()
         if waited_for is not None:
             waited_for.cancel()
         return self._work.throw(typ)

@@ -43,11 +43,33 @@ class Server(Section):
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     connections_max: PositiveInt = Field(
-        4096, description="Open connections; a request on one more is answered 503."
+        4096,
+        description="Open connections. For one more the oldest that has shown no valid API key is "
+        "closed; where all have, a request on it is answered 503.",
+    )
+    connections_reserved_max: PositiveInt = Field(
+        64,
+        description="Beyond connections_max, for /healthz and /readyz when it is used up.",
+    )
+    connections_per_peer_max: PositiveInt | None = Field(
+        None,
+        description="Connections of one address, the proxy's where there is one; one more is "
+        "answered 503. Default: no bound. Set it where clients connect directly.",
     )
     backlog_max: PositiveInt = Field(2048, description="Connections waiting to be accepted.")
-    head_bytes_max: PositiveInt = Field(65_536, description="Bytes of a request's headers.")
+    head_bytes_max: PositiveInt = Field(
+        65_536,
+        description="Bytes of a request's headers, and of its chunk extensions and trailers.",
+    )
+    head_fields_max: PositiveInt = Field(
+        256, description="Headers of a request, and trailers of it."
+    )
     head_timeout_s: PositiveFloat = Field(30.0, description="Seconds for the headers to arrive.")
+    linger_s: PositiveFloat = Field(
+        2.0,
+        description="Seconds that a connection is still read after an answer that did not wait for "
+        "all of its request; then it is closed.",
+    )
     keepalive_timeout_s: PositiveInt = Field(
         75, description="Seconds an idle client connection stays open; longer than the proxy's."
     )

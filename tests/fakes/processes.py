@@ -165,12 +165,25 @@ def gateway_process(
     folder: Path, database_url: str, backends: Sequence[str], **sections: Mapping[str, Any]
 ) -> Iterator[GatewayProcess]:
     """A replica with a configuration file in `folder`; `sections` are those of the settings."""
+    with module_process("gateway", folder, database_url, backends, sections) as process:
+        yield process
+
+
+@contextmanager
+def module_process(
+    module: str,
+    folder: Path,
+    database_url: str,
+    backends: Sequence[str],
+    sections: Mapping[str, Mapping[str, Any]],
+) -> Iterator[GatewayProcess]:
+    """The same, of a module that does what `python -m gateway` does, and more."""
     config = folder / "gateway.yaml"
     named = [{"name": f"b{number}", "url": url} for number, url in enumerate(backends)]
     config.write_text(json.dumps({"backends": named, **sections}), encoding="utf-8")
     arguments = ["serve", "--config", str(config), "--port", "0"]
     environment = {"DATABASE_URL": database_url, "GATEWAY_AUTH__KEY_PEPPER": PEPPER}
-    with _stopped(Child(arguments, environment)) as child:
+    with _stopped(Child(arguments, environment, module=module)) as child:
         yield GatewayProcess(child)
 
 

@@ -1,12 +1,16 @@
 """`make fuzz`: requests that no client should send, to a whole gateway, and what became of it.
 
-    python -m tests.fuzz [--requests N] [--seed N]
+    python -m tests.fuzz [--requests N] [--visits N] [--seed N]
 
-Bodies are made from the types of OpenAI's client, then damaged: values of other types, nesting,
-huge numbers, lone surrogates, NUL, keys twice, bytes that are no JSON. Some clients are rough with
-the transport, some send their bodies as frames of a WebSocket. Every answer must be documented and
-have an end, and memory must not grow. An embedded PostgreSQL, a simulated backend and the gateway
-are processes of their own on the loopback interface. Exits with 1 when anything is found.
+Two campaigns, each against a gateway of its own. In the first, bodies are made from the types of
+OpenAI's client, then damaged: values of other types, nesting, huge numbers, lone surrogates, NUL,
+keys twice, bytes that are no JSON. Some clients are rough with the transport, some send bodies
+as frames of a WebSocket. The second is against how HTTP itself is read: requests that may be read
+in two ways, trailers and bodies without an end, clients that end their side only, floods of
+connections; nothing may shut out probes, or hold up the event loop for 100 ms of processor time.
+Every answer must be documented and have an end, and memory must not grow. An embedded PostgreSQL, a
+simulated backend and the gateway are processes of their own on the loopback interface. Exits with 1
+when anything is found.
 """
 
 from __future__ import annotations
@@ -22,15 +26,19 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.store.migrate import upgrade
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.postgres import embedded, reachable_folder
-from tests.fakes.processes import gateway_process, reserved_port, simulator_process
+from tests.fakes.processes import module_process, reserved_port, simulator_process
+from tests.fuzz import watched, wire
 from tests.fuzz.campaign import Campaign
+from tests.fuzz.wire import WireCampaign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from tests.fakes.processes import Child
     from tests.fuzz.campaign import Outcome
 
 REQUESTS: Final = 100_000
+VISITS: Final = 2000
 GROWTH_BYTES_MAX: Final = 64 * 2**20
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "limits": {"body_timeout_s": 3, "responses_in_flight_max": 1000},
@@ -44,12 +52,16 @@ class Target:
 
     url: str
     key: str
-    pid: int
+    child: Child
+
+    @property
+    def pid(self) -> int:
+        return self.child.process.pid
 
 
 @contextmanager
-def running_target() -> Iterator[Target]:
-    """A whole gateway, gone afterwards."""
+def running_target(settings: Mapping[str, Mapping[str, Any]]) -> Iterator[Target]:
+    """A whole gateway, watched, gone afterwards."""
     with (
         reachable_folder() as folder,
         embedded(folder / "data") as postgres,
@@ -58,26 +70,56 @@ def running_target() -> Iterator[Target]:
     ):
         asyncio.run(upgrade(postgres.url))
         key = asyncio.run(new_key(gateway_settings(postgres.url, []), "acme"))
-        with gateway_process(folder, postgres.url, [simulator.url], **SETTINGS) as gateway:
-            yield Target(gateway.url, key, gateway.child.process.pid)
+        with module_process(
+            watched.__name__, folder, postgres.url, [simulator.url], settings
+        ) as gateway:
+            yield Target(gateway.url, key, gateway.child)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 1 with findings."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--visits", type=int, default=VISITS)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args(arguments)
-    print(f"{options.requests} requests, seed {options.seed}")
+    print(f"{options.requests} requests, {options.visits} visits, seed {options.seed}")
+    is_good = [
+        _judged(_requests_to, SETTINGS, options.requests, options.seed),
+        _judged(_visits_to, wire.SETTINGS, options.visits, options.seed),
+    ]
+    return 0 if all(is_good) else 1
+
+
+def _judged(
+    campaign: Callable[[Target, int, int], Outcome],
+    settings: Mapping[str, Mapping[str, Any]],
+    count: int,
+    seed: int,
+) -> bool:
+    """Whether a campaign of so many found nothing; nothing is asked of one of none."""
+    if not count:
+        return True
     began = time.monotonic()
-    with running_target() as target:
-        campaign = Campaign(
-            target.url, target.key, pid=target.pid, requests=options.requests, seed=options.seed
-        )
-        outcome = asyncio.run(campaign.run())
+    with running_target(settings) as target:
+        outcome = campaign(target, count, seed)
     print(report(outcome, time.monotonic() - began))
-    has_grown = outcome.growth_bytes > GROWTH_BYTES_MAX
-    return 1 if outcome.findings or has_grown else 0
+    return not outcome.findings and outcome.growth_bytes <= GROWTH_BYTES_MAX
+
+
+def _requests_to(target: Target, count: int, seed: int) -> Outcome:
+    campaign = Campaign(target.url, target.key, pid=target.pid, requests=count, seed=seed)
+    return asyncio.run(campaign.run())
+
+
+def _visits_to(target: Target, count: int, seed: int) -> Outcome:
+    """Stalls are findings here: no visit asks for work."""
+    known = len(watched.stalls_s(target.child.output))
+    campaign = WireCampaign(target.url, target.key, pid=target.pid, visits=count, seed=seed)
+    outcome = asyncio.run(campaign.run())
+    stalls_s = watched.stalls_s(target.child.output)[known:]
+    outcome.findings.update(f"the event loop was held up for {one} s" for one in stalls_s)
+    return outcome
 
 
 def report(outcome: Outcome, seconds: float) -> str:

@@ -10,6 +10,7 @@ import pytest
 from openai.types.responses import response_create_params
 
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
+from tests.fuzz import wire
 from tests.fuzz.__main__ import SETTINGS
 from tests.fuzz.campaign import Campaign, Outcome
 from tests.fuzz.documented import Maker
@@ -17,11 +18,14 @@ from tests.fuzz.judge import finding
 from tests.fuzz.mutations import encoded, mutate
 from tests.fuzz.sockets import CLOSES, fault_of
 from tests.fuzz.targets import Known, Request
+from tests.fuzz.watched import EVENT, stalls_s
+from tests.fuzz.wire import WireCampaign
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 REQUESTS = 600
+VISITS = 100
 GOOD = {"x-request-id": "req_1", "content-type": "application/json"}
 STREAM = GOOD | {"content-type": "text/event-stream; charset=utf-8"}
 ASKED = Request("POST", "/v1/responses")
@@ -119,3 +123,25 @@ def test_the_same_dice_make_the_same_requests() -> None:
 
     assert [made(seed) for seed in range(50)] == [made(seed) for seed in range(50)]
     assert len({made(seed) for seed in range(50)}) > 40
+
+
+@pytest.mark.timeout(180)
+async def test_no_reading_of_http_finds_anything(
+    tmp_path: Path, database_url: str, own_key: str
+) -> None:
+    with (
+        reserved_port() as port,
+        simulator_process(port) as simulator,
+        gateway_process(tmp_path, database_url, [simulator.url], **wire.SETTINGS) as gateway,
+    ):
+        pid = gateway.child.process.pid
+        campaign = WireCampaign(gateway.url, own_key, pid=pid, visits=VISITS, seed=1)
+        outcome = await campaign.run()
+    assert not outcome.findings
+    assert {"flood", "smuggled", "endless", "half_closed", "pipelined"} <= set(outcome.rough)
+    assert {200, 400, 431} <= set(outcome.statuses)
+
+
+def test_a_stall_is_told_by_its_seconds() -> None:
+    lines = ["{}", json.dumps({"event": EVENT, "seconds": 0.25}), "no JSON"]
+    assert stalls_s("\n".join(lines)) == [0.25]

@@ -141,6 +141,7 @@ async def outcome(
     """All that can be seen of an answer by an application that sends these messages."""
     wire, ended = Wire(), list[bool]()
     answer = kind(wire, method, keep_alive=keep_alive, on_response=lambda: ended.append(True))
+    answer.more_body = False
     refused: list[str] = []
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -355,7 +356,9 @@ async def test_no_body_is_taken_that_is_asked_for_first_or_comes_too_late(how: s
 
 async def run(app: ASGIApp) -> Wire:
     wire = Wire()
-    await ours(wire).run_asgi(app)
+    answer = ours(wire)
+    answer.more_body = False
+    await answer.run_asgi(app)
     return wire
 
 
@@ -399,6 +402,7 @@ async def test_a_client_that_knows_no_chunks_gets_none(length: int | None) -> No
         logger=LOG,
         loop=asyncio.get_running_loop(),
     )
+    answer.more_body = False
     await answer.send({"type": "http.response.start", "status": 200, "headers": headers})
     assert not answer.write_part(b"hello")
     await answer.send({"type": "http.response.body", "body": b"hello", "more_body": True})

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from gateway.api.body import WHOLE_BODY
 from gateway.api.connection import CONNECTION
 from gateway.api.writing import part_writer
-from gateway.cli.connection import BUSY, NO_REQUEST
+from gateway.cli.refusals import NO_REQUEST
 from gateway.cli.serving import Server, listen
 from gateway.settings import Server as ServerSettings
 
@@ -96,22 +96,6 @@ async def test_what_is_no_http_is_refused_once(bytes_: bytes) -> None:
     status, _, error = await answer_to(bytes_)
     assert status == "HTTP/1.1 400 Bad Request"
     assert (error["message"], error["type"]) == (NO_REQUEST, "invalid_request_error")
-
-
-async def test_a_connection_too_many_may_try_again() -> None:
-    settings = SETTINGS.model_copy(update={"connections_max": 2})
-    with listen(HOST, 0, 10) as listener:
-        async with Server(application, listener, settings) as server:
-            port = int(server.url.rpartition(":")[2])
-            reader, writer = await asyncio.open_connection(HOST, port)
-            writer.write(GET)
-            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-            status, headers, error = _parsed(await _exchange(server, GET))
-            writer.close()
-            await writer.wait_closed()
-    assert status == "HTTP/1.1 503 Service Unavailable"
-    assert headers["retry-after"] == "1"
-    assert (error["message"], error["code"]) == (BUSY, "server_is_overloaded")
 
 
 async def test_a_stream_s_head_comes_before_there_is_a_body() -> None:
@@ -233,8 +217,8 @@ async def test_an_answer_is_lost_with_its_connection_though_another_request_wait
     assert told == [{"type": "http.disconnect"}, False]
 
 
-async def test_what_is_no_http_ends_an_answer_and_is_no_part_of_it() -> None:
-    ended = asyncio.Event()
+async def test_what_is_no_http_is_refused_behind_the_answer_before_it() -> None:
+    may_end = asyncio.Event()
 
     async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -242,7 +226,8 @@ async def test_what_is_no_http_ends_an_answer_and_is_no_part_of_it() -> None:
             return
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"hello", "more_body": True})
-        await ended.wait()
+        await may_end.wait()
+        await send({"type": "http.response.body", "body": b""})
 
     with listen(HOST, 0, 10) as listener:
         async with Server(streaming, listener, SETTINGS) as server, asyncio.timeout(WAIT_S):
@@ -250,7 +235,8 @@ async def test_what_is_no_http_ends_an_answer_and_is_no_part_of_it() -> None:
             writer.write(GET)
             assert (await reader.readuntil(b"hello\r\n")).startswith(b"HTTP/1.1 200")
             writer.write(b"no request\r\n\r\n")
-            assert await reader.read() == b""
-            ended.set()
+            may_end.set()
+            assert await reader.readuntil(b"0\r\n\r\n") == b"0\r\n\r\n"
+            assert (await reader.read()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
             writer.close()
             await writer.wait_closed()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
-from hypothesis import given
-from hypothesis import strategies as st
 from typing_extensions import override
 
-from gateway.cli.flow import Flow, Pipeline
+from gateway.cli.flow import Flow
 
 
 class Wire(asyncio.Transport):
@@ -47,16 +44,3 @@ def test_a_connection_is_not_read_while_its_reading_is_paused() -> None:
     assert (flow.read_paused, wire.is_read) == (True, False)
     flow.resume_reading()
     assert (flow.read_paused, wire.is_read) == (False, True)
-
-
-@given(st.lists(st.none() | st.integers()))
-def test_a_pipeline_is_a_queue_as_a_deque_is(steps: list[int | None]) -> None:
-    ours: Pipeline[int] = Pipeline()
-    theirs: deque[int] = deque()
-    for step in steps:
-        if step is not None:
-            ours.appendleft(step)
-            theirs.appendleft(step)
-        elif theirs:
-            assert ours.pop() == theirs.pop()
-        assert bool(ours) == bool(theirs)

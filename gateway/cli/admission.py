@@ -1,0 +1,109 @@
+"""Which connections there is room for.
+
+A connection is keyless until a request on it has shown a valid API key. Keyless ones cost their
+clients nothing, so they never shut out the others: they have what those with a key leave of
+`connections_max`, but at least `reserved`, and when there are more the one is closed that has been
+without a complete request for longest. Whoever asks for `/healthz`, or comes with a key, needs a
+connection for a moment only until it is answered or known, and so gets through while keyless
+connections are being opened as fast as may be.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOG_INTERVAL_S: Final = 10.0
+"""At most so often it is logged that connections were closed to make room."""
+
+_log = EventLog("gateway.connection")
+
+
+class Connection(Protocol):
+    """One that may have to go."""
+
+    def abort(self) -> None:
+        """Close it at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """For how many connections there is room; `per_peer_max` of one address."""
+
+    connections_max: int
+    reserved: int
+    per_peer_max: int | None = None
+
+
+class Admission:
+    """The connections of one server."""
+
+    def __init__(self, room: Room, clock: Callable[[], float]) -> None:
+        """`clock` says seconds."""
+        self._room = room
+        self._clock = clock
+        self._keyless: dict[Connection, None] = {}
+        self._trusted = set[Connection]()
+        self._by_peer: Counter[str] = Counter()
+        self._closed = 0
+        self._logged_at = float("-inf")
+
+    def enter(self, connection: Connection, peer: str | None) -> bool:
+        """Count it; another may have to go. Whether its address may have it. It `leave`s once."""
+        self._keyless[connection] = None
+        if len(self._keyless) > self._keyless_max:
+            self._make_room()
+        if peer is None:
+            return True
+        self._by_peer[peer] += 1
+        limit = self._room.per_peer_max
+        return limit is None or self._by_peer[peer] <= limit
+
+    def leave(self, connection: Connection, peer: str | None) -> None:
+        """It is closed."""
+        self._keyless.pop(connection, None)
+        self._trusted.discard(connection)
+        if peer is not None:
+            self._by_peer[peer] -= 1
+            if not self._by_peer[peer]:
+                del self._by_peer[peer]
+
+    def refresh(self, connection: Connection) -> None:
+        """It has sent a complete head: those that have not go first."""
+        if connection in self._keyless:
+            del self._keyless[connection]
+            self._keyless[connection] = None
+
+    def trust(self, connection: Connection) -> None:
+        """It has shown a valid key: it stays until it is closed for another reason."""
+        if connection in self._keyless:
+            del self._keyless[connection]
+            self._trusted.add(connection)
+
+    def is_keyless(self, connection: Connection) -> bool:
+        """Whether it may have to go."""
+        return connection in self._keyless
+
+    def has_room_for(self, connection: Connection) -> bool:
+        """Whether a request on it may be more than a probe."""
+        return connection not in self._keyless or (len(self._trusted) < self._room.connections_max)
+
+    @property
+    def _keyless_max(self) -> int:
+        return max(self._room.connections_max - len(self._trusted), self._room.reserved)
+
+    def _make_room(self) -> None:
+        oldest = next(iter(self._keyless))
+        del self._keyless[oldest]
+        oldest.abort()
+        self._closed += 1
+        if self._clock() - self._logged_at >= LOG_INTERVAL_S:
+            self._logged_at = self._clock()
+            _log.warning("closed connections without a key to make room", count=self._closed)
+            self._closed = 0

@@ -1,0 +1,172 @@
+"""The head of one request: its request line and its headers, bounded, from bytes as they come."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import httptools
+
+from gateway.cli.framing import Chunked, Counted
+from gateway.cli.refusals import too_large, unreadable
+
+if TYPE_CHECKING:
+    from gateway.cli.framing import Framing
+
+NO_HOST: Final = (
+    "A request of HTTP/1.1 has exactly one Host header, which is a name or an address and perhaps "
+    "a port. Send it once; HTTP clients do so by themselves."
+)
+OTHER_VERSION: Final = (
+    "This server speaks HTTP/1.1 and HTTP/1.0 only, and the request line must end with the version."
+)
+ENCODED: Final = (
+    "The only transfer encoding that this server knows is `chunked`. Send the body with that or "
+    "with a Content-Length."
+)
+OLD_CHUNKS: Final = "HTTP/1.0 has no Transfer-Encoding. Send the body with a Content-Length."
+
+_END: Final = b"\r\n\r\n"
+_BLANK: Final = b"\r\n"
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=%:\[\]-]*")
+_VERSIONS: Final = {b"HTTP/1.1": "1.1", b"HTTP/1.0": "1.0"}
+
+
+@dataclass(frozen=True, slots=True)
+class HeadBounds:
+    """What a head may have; the chunk extensions and the trailers of a body may have as much."""
+
+    bytes_max: int
+    fields_max: int
+
+
+class RequestHead:
+    """Once it is complete it says what is asked. `httptools` reads it, and calls `on_…`.
+
+    The bytes of a head are counted, whichever reads they come in, from the first to the empty line.
+    """
+
+    method: str
+    keeps_alive: bool
+    """Whether its client may send another request behind it."""
+    is_upgrade: bool
+    """Whether it asks for another protocol."""
+
+    def __init__(self, bounds: HeadBounds) -> None:
+        self._bounds = bounds
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._is_parsed = False
+        self._last = b""
+        self._line = b""
+        self._size = 0
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.expects_continue = False
+
+    def feed(self, data: bytes) -> bytes | None:
+        """What stands behind the head in `data`; None: all of it belongs to the head, and there is
+        more to come. Raises `Refused`.
+        """
+        if not self._line:
+            given, data = len(data), data.lstrip(_BLANK)
+            self._take(b"", given - len(data))
+        end = (self._last + data).find(_END)
+        length = len(data) if end < 0 else end + len(_END) - len(self._last)
+        self._take(data[:length], length)
+        if end < 0:
+            self._last = (self._last + data)[-len(_END) + 1 :]
+            return None
+        if not self._is_parsed:
+            raise unreadable()
+        self.close()
+        return data[length:]
+
+    def close(self) -> None:
+        """Nothing more is fed: the parser is let go, which refers to this."""
+        self._parser = None
+
+    def _take(self, data: bytes, length: int) -> None:
+        """As much of it as there is room for is parsed, so that it does not depend on the reads
+        what is wrong first.
+        """
+        room = self._bounds.bytes_max - self._size
+        self._size += length
+        self._parse(data[:room])
+        if length > room:
+            raise too_large(
+                f"The request line and headers have more than {self._bounds.bytes_max} bytes. Send "
+                "fewer or shorter headers."
+            )
+        if len(self.headers) > self._bounds.fields_max:
+            raise too_large(
+                f"The request has more than {self._bounds.fields_max} headers. Send fewer."
+            )
+
+    def _parse(self, data: bytes) -> None:
+        if not self._line.endswith(b"\n"):
+            self._line += data[: data.find(b"\n") + 1 or None]
+        try:
+            if data and self._parser is not None:
+                self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass
+        except httptools.HttpParserError as error:
+            raise unreadable() from error
+
+    def on_url(self, url: bytes) -> None:
+        """A part of it."""
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One more."""
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expects_continue = True
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """There was the empty line. The parser forgets what it knows when it has read on."""
+        parser = self._parser
+        assert parser is not None, "it calls this"
+        self._is_parsed = True
+        self.method = parser.get_method().decode("ascii")
+        self.keeps_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        self.is_upgrade = parser.should_upgrade()
+
+    def target(self) -> tuple[bytes, bytes]:
+        """Path and query. Raises `Refused`."""
+        try:
+            url = httptools.parse_url(self.url)
+        except httptools.HttpParserInvalidURLError as error:
+            raise unreadable() from error
+        return url.path or b"/", url.query or b""
+
+    def version(self) -> str:
+        """`1.1` or `1.0`. Raises `Refused` for another, or none, and for another protocol's."""
+        version = _VERSIONS.get(self._line.rstrip(_BLANK).rpartition(b" ")[2])
+        if version is None:
+            raise unreadable(OTHER_VERSION)
+        return version
+
+    def framing(self, version: str) -> Framing:
+        """How its body is framed. Raises `Refused` where that, or for whom it is, is uncertain."""
+        hosts = self._values(b"host")
+        if len(hosts) > 1 or (version == "1.1" and not hosts) or not all(map(_is_host, hosts)):
+            raise unreadable(NO_HOST)
+        lengths, encodings = self._values(b"content-length"), self._values(b"transfer-encoding")
+        if not encodings:
+            # There is at most one length, of digits only: `httptools` refuses all else.
+            return Counted(int(lengths[0]) if lengths else 0)
+        if version == "1.0":
+            raise unreadable(OLD_CHUNKS)
+        if [encoding.lower() for encoding in encodings] != [b"chunked"]:
+            raise unreadable(ENCODED)
+        return Chunked(bytes_max=self._bounds.bytes_max, fields_max=self._bounds.fields_max)
+
+    def _values(self, wanted: bytes) -> list[bytes]:
+        return [value.strip() for name, value in self.headers if name == wanted]
+
+
+def _is_host(value: bytes) -> bool:
+    return _HOST.fullmatch(value) is not None

@@ -1,0 +1,111 @@
+"""Who has to go when there are more connections than there is room for."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.cli.admission import LOG_INTERVAL_S, Admission, Room
+from tests.fakes.logs import captured_logs
+
+PEER = "192.0.2.1"
+
+
+class One:
+    """A connection that notes whether it was closed."""
+
+    is_closed = False
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+
+def admission(room: Room) -> Admission:
+    return Admission(room, lambda: 0.0)
+
+
+def test_the_one_that_was_silent_for_longest_makes_room() -> None:
+    gate = admission(Room(connections_max=2, reserved=1))
+    silent, speaking, newest, last = One(), One(), One(), One()
+    gate.enter(speaking, PEER)
+    gate.enter(silent, PEER)
+    gate.refresh(speaking)
+    gate.enter(newest, PEER)
+    assert (silent.is_closed, speaking.is_closed) == (True, False)
+    gate.enter(last, PEER)
+    assert (speaking.is_closed, newest.is_closed) == (True, False)
+
+
+def test_one_with_a_key_never_has_to_go() -> None:
+    gate = admission(Room(connections_max=2, reserved=1))
+    known = One()
+    gate.enter(known, PEER)
+    assert gate.is_keyless(known)
+    gate.trust(known)
+    gate.trust(known)
+    assert not gate.is_keyless(known)
+    for _ in range(9):
+        gate.enter(One(), PEER)
+    assert not known.is_closed
+
+
+def test_where_all_have_keys_there_is_room_for_probes_alone() -> None:
+    gate = admission(Room(connections_max=2, reserved=1))
+    known = [One(), One()]
+    for one in known:
+        gate.enter(one, PEER)
+        gate.trust(one)
+    probe = One()
+    gate.enter(probe, PEER)
+    assert not probe.is_closed
+    assert not gate.has_room_for(probe)
+    assert all(map(gate.has_room_for, known))
+    gate.leave(known[0], PEER)
+    assert gate.has_room_for(probe)
+
+
+def test_an_address_may_have_so_many() -> None:
+    gate = admission(Room(connections_max=9, reserved=1, per_peer_max=1))
+    first = One()
+    assert gate.enter(first, PEER)
+    assert not gate.enter(One(), PEER)
+    assert gate.enter(One(), "192.0.2.2")
+    assert gate.enter(One(), None)
+    gate.leave(first, PEER)
+    gate.leave(One(), PEER)
+    assert gate.enter(One(), PEER)
+
+
+def test_it_is_logged_now_and_then_how_many_had_to_go() -> None:
+    now = [0.0]
+    gate = Admission(Room(connections_max=1, reserved=1), lambda: now[0])
+    with captured_logs() as events:
+        for _ in range(5):
+            gate.enter(One(), PEER)
+        now[0] = LOG_INTERVAL_S
+        gate.enter(One(), PEER)
+    assert [event["count"] for event in events] == [1, 4]
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["enter", "trust", "leave"]), st.integers(0, 30)))
+
+
+@given(STEPS, st.integers(1, 5), st.integers(1, 3))
+def test_there_are_never_more_than_there_is_room_for(
+    steps: list[tuple[str, int]], connections_max: int, reserved: int
+) -> None:
+    gate = admission(Room(connections_max, reserved))
+    ever: list[One] = []
+    gone: set[One] = set()
+    for step, number in steps:
+        one = ever[number % len(ever)] if ever else None
+        if step == "enter" or one is None:
+            ever.append(One())
+            gate.enter(ever[-1], PEER)
+        elif step == "leave" and one not in gone:
+            gone.add(one)
+            gate.leave(one, PEER)
+        elif step == "trust" and one not in gone and gate.has_room_for(one):
+            gate.trust(one)
+        here = [one for one in ever if one not in gone and not one.is_closed]
+        assert len(here) <= connections_max + reserved
