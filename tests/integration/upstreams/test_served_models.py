@@ -151,7 +151,7 @@ OLD = {"version": "0.5.16"}
     ("said", "what_to_do"), [(RUST, "without SGLANG_RUST_SERVER"), (OLD, "Upgrade it to 0.5.17")]
 )
 async def test_a_backend_that_returns_no_ids_is_not_used_and_told_once(
-    said: dict[str, object], what_to_do: str
+    said: dict[str, Any], what_to_do: str
 ) -> None:
     with captured_logs() as log:
         async with fleet(
