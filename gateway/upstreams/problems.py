@@ -25,7 +25,7 @@ _MESSAGE_CHARS_MAX: Final = 500
 _CONTEXT_OVERFLOW: Final = re.compile(
     r"maximum context length|maximum model length|model's context length"
     r"|Requested token count exceeds|max_tokens must be at least 1, got (?:0|-\d+)"
-    r"|cannot be greater than max_model_len",
+    r"|cannot be greater than max_model_len|exceeds the maximum allowed length",
     re.IGNORECASE,
 )
 """vLLM 0.10 to 0.33 and SGLang 0.5 each word it in several ways and give it no code of its own."""

@@ -88,6 +88,11 @@ def test_an_adapter_that_sglang_does_not_know_is_a_model_that_is_gone(message: s
     assert type(refusal("gpu-1", 400, message)) is ModelGone
 
 
+def test_sglang_takes_some_tokens_less_than_its_context_is_long() -> None:
+    message = "Input length (8191 tokens) exceeds the maximum allowed length (8186 tokens). Use a …"
+    assert isinstance(refusal("gpu-1", 400, message), ContextOverflow)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_recorded_overflows_and_only_they_are_told_apart(name: str) -> None:
     recorded = capture(name)
