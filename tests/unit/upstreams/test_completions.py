@@ -22,7 +22,7 @@ from gateway.generation import (
     TokenLogprob,
 )
 from gateway.upstreams.completions import CompletionReader
-from gateway.upstreams.problems import BrokeDown, NoTokenIds
+from gateway.upstreams.problems import BrokeDown, ModelGone, NoTokenIds
 from gateway.upstreams.response_reader import ResponseReader
 from tests.fakes.backend_captures import capture, names
 
@@ -176,7 +176,7 @@ def test_when_all_tokens_asked_for_are_there_nothing_is_missing() -> None:
         (429, UpstreamUnavailable),
         (400, UpstreamRejected),
         ("400", UpstreamRejected),
-        (404, UpstreamRejected),
+        (404, ModelGone),
         (422, UpstreamRejected),
         (None, BrokeDown),
         (True, BrokeDown),
