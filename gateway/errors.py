@@ -8,6 +8,7 @@ GatewayError
 │   │   ├── PreviousResponseNotFound
 │   │   └── ConversationLocked        a response is being added to it, or it has changed meanwhile
 │   ├── ModelNotFound
+│   │   └── ModelNotServed           configured, and no backend lists it
 │   ├── ResourceNotFound             a response, an item: unknown, deleted, or another tenant's
 │   ├── PayloadTooLarge
 │   ├── AuthenticationError
@@ -102,6 +103,20 @@ class ModelNotFound(RequestError):
         )
 
 
+class ModelNotServed(ModelNotFound):
+    """The gateway is set up for the model, and every backend that may serve it serves others."""
+
+    def __init__(self, model: str) -> None:
+        RequestError.__init__(
+            self,
+            f"The model '{model}' is set up here, but no model server serves it. The operator "
+            "finds out why with 'harmony-gateway doctor'; GET /v1/models lists the models that "
+            "are served.",
+            code="model_not_found",
+            param="model",
+        )
+
+
 class ResourceNotFound(RequestError):
     """Unknown, deleted, or another tenant's: the three must look the same."""
 
@@ -123,11 +138,15 @@ class RateLimited(RequestError):
 
 
 class UpstreamError(GatewayError):
-    """A backend did not do its work. The message is for operators, never for clients."""
+    """A backend did not do its work. The message is for operators, never for clients.
+
+    `reason` is the message without the backend's name.
+    """
 
     def __init__(self, message: str, *, upstream: str) -> None:
         super().__init__(f"{upstream}: {message}")
         self.upstream = upstream
+        self.reason = message
 
 
 class UpstreamUnavailable(UpstreamError):

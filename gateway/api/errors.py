@@ -68,6 +68,7 @@ ANSWERS: Final[Mapping[type[BaseException], Answer]] = {
     errors.PreviousResponseNotFound: Answer(400, INVALID_REQUEST),
     errors.ConversationLocked: Answer(400, INVALID_REQUEST),
     errors.ModelNotFound: Answer(404, INVALID_REQUEST),
+    errors.ModelNotServed: Answer(404, INVALID_REQUEST),
     errors.ResourceNotFound: Answer(404, INVALID_REQUEST),
     errors.PayloadTooLarge: Answer(413, INVALID_REQUEST),
     errors.AuthenticationError: Answer(401, INVALID_REQUEST),

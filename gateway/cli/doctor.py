@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -14,27 +14,33 @@ from gateway.cli import terminal
 from gateway.cli.failures import FAILED
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
+from gateway.composition import bounds
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
 from gateway.harmony.vocabulary import STOP_IDS, Vocabulary
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.tenancy import TenantId
-from gateway.upstreams.backend import Backend, Timeouts
+from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.connection import ConnectionLimits
-from gateway.upstreams.engines import Engine, capabilities
+from gateway.upstreams.engines import Engine, capabilities, unusable
+from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import describe
 from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.transport import KeepAlive
+from gateway.upstreams.unserved import REMEDY, unserved
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from gateway.generation import TokenChunk
-    from gateway.settings import Backend as BackendSettings
     from gateway.settings import Settings
+    from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
+    from gateway.upstreams.engines import Unusable
+    from gateway.upstreams.naming import Listed, Served
 
 PROBE_TIMEOUT_S = 30.0
 NOBODY = TenantId(UUID(int=0))
@@ -85,9 +91,7 @@ async def examine(config: Path | None) -> list[Finding]:
         remedy = "Name one in gateway.yaml: see gateway.example.yaml."
         findings.append(Finding("backends", ok=False, detail="none is configured", remedy=remedy))
     async with build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()) as client:
-        for backend in settings.backends:
-            finding = await _backend(settings, backend, client, prompt_ids)
-            findings.append(finding)
+        findings += await _backends(settings, client, prompt_ids)
     return findings
 
 
@@ -128,28 +132,90 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
         findings.append(Finding("pepper", ok=True, detail=where))
 
 
-async def _backend(
-    settings: Settings, configured: BackendSettings, client: Client, prompt_ids: list[int]
-) -> Finding:
-    """Reachable, what it serves, and whether one token comes back as an id."""
-    api_key = configured.api_key.get_secret_value() if configured.api_key else None
-    asked = Backend(configured.name, configured.url, models={}, api_key=api_key)
-    try:
-        said = await describe(client, asked, timeout_s=settings.upstream.probe_timeout_s)
-        served = {name: name for name in configured.models or said.models}
-        backend = Backend(configured.name, configured.url, models=served, api_key=api_key)
-        for model in served:
-            await _one_token(backend, model, client, prompt_ids)
-    except UpstreamError as error:
-        return _failed(f"backend {configured.name}", error)
-    if not served:
-        remedy = "Is the model still being loaded?"
-        return Finding(f"backend {configured.name}", False, "it serves no model", remedy)
-    models = ", ".join(f"{name} ({said.models.get(name) or '?'} tokens)" for name in served)
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one backend says of itself."""
+
+    backend: Backend
+    engine: Engine
+    listed: Mapping[str, Listed]
+    served: Mapping[str, Served]
+    unusable: Unusable | None
+
+    @property
+    def models(self) -> dict[str, int | None]:
+        """Context lengths by public id."""
+        lengths = self.backend.context_lengths
+        return {name: lengths.get(name) or one.context_length for name, one in self.served.items()}
+
+
+async def _backends(settings: Settings, client: Client, prompt_ids: list[int]) -> list[Finding]:
+    """What is there, what it serves, and whether one token of each model comes back as an id."""
+    looks: dict[str, _Look | UpstreamError] = {}
+    for backend in bounds.backends(settings):
+        try:
+            looks[backend.name] = await _look(settings, backend, client)
+        except UpstreamError as error:
+            looks[backend.name] = error
+    told = [look for look in looks.values() if isinstance(look, _Look)]
+    known = {name for look in told if look.unusable is None for name in look.listed}
+    told = [replace(look, served=offers(look.backend.models, look.listed, known)) for look in told]
+    looks |= {look.backend.name: look for look in told}
+    findings = [await _backend(name, look, client, prompt_ids) for name, look in looks.items()]
+    missing = [
+        Finding(f"model {one.model}", ok=False, detail=str(one), remedy=REMEDY)
+        for one in unserved(told)
+    ]
+    return findings + missing
+
+
+async def _look(settings: Settings, backend: Backend, client: Client) -> _Look:
+    said = await describe(client, backend, timeout_s=settings.upstream.probe_timeout_s)
     engine = said.engine or Engine()
-    can = capabilities(engine, grammars=configured.grammars == "auto")
-    detail = f"{engine}: {can}; {models}; token ids come back"
-    return Finding(f"backend {configured.name}", ok=True, detail=detail)
+    return _Look(backend, engine, said.models, {}, unusable(engine))
+
+
+async def _backend(
+    name: str, look: _Look | UpstreamError, client: Client, prompt_ids: list[int]
+) -> Finding:
+    about = f"backend {name}"
+    if isinstance(look, UpstreamError):
+        return _failed(about, look)
+    fault = _fault(look)
+    if fault is not None:
+        return Finding(about, False, *fault)
+    try:
+        for model in look.served:
+            await _one_token(look, model, client, prompt_ids)
+    except UpstreamError as error:
+        return _failed(about, error)
+    can = capabilities(
+        look.engine, grammars=look.backend.grammars, priorities=look.backend.priorities
+    )
+    models = ", ".join(_described(look, model) for model in look.served)
+    return Finding(about, ok=True, detail=f"{look.engine}: {can}; {models}; token ids come back")
+
+
+def _fault(look: _Look) -> tuple[str, str] | None:
+    """What is wrong with what it says of itself, and what to do; None: nothing."""
+    if look.unusable is not None:
+        return look.unusable.why, look.unusable.remedy
+    if not look.listed:
+        return "it serves no model", "Is the model still being loaded?"
+    if not look.served:
+        return f"it serves {', '.join(look.listed)}, of which nothing is asked", REMEDY
+    untold = [model for model, length in look.models.items() if length is None]
+    if untold:
+        why = f"it does not tell the context length of {', '.join(untold)}"
+        return why, "Set context_length of the model in gateway.yaml."
+    return None
+
+
+def _described(look: _Look, model: str) -> str:
+    served = look.served[model]
+    name = model if served.name == model else f"{model} as {served.name}"
+    adapter = "" if served.parent is None else f", an adapter of {served.parent}"
+    return f"{name} ({look.models[model]} tokens{adapter})"
 
 
 class _Count:
@@ -171,10 +237,12 @@ class _Count:
         """There always is."""
 
 
-async def _one_token(backend: Backend, model: str, client: Client, prompt_ids: list[int]) -> None:
+async def _one_token(look: _Look, model: str, client: Client, prompt_ids: list[int]) -> None:
     """Raises `UpstreamError` when no id comes back."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
-    upstream = InferenceServer(backend, client, stop_ids=STOP_IDS, timeouts=timeouts)
+    upstream = InferenceServer(look.backend, client, stop_ids=STOP_IDS, timeouts=timeouts)
+    upstream.runs(look.engine)
+    upstream.serves(look.served)
     request = TokenRequest(
         request_id=ids.new_request_id(),
         model=model,
@@ -185,7 +253,7 @@ async def _one_token(backend: Backend, model: str, client: Client, prompt_ids: l
     count = _Count()
     await upstream.generate(request, count)
     if not count.ids:
-        raise UpstreamError("it ended without a token id", upstream=backend.name)
+        raise UpstreamError("it ended without a token id", upstream=look.backend.name)
 
 
 def _failed(name: str, error: GatewayError) -> Finding:

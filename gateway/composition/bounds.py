@@ -64,6 +64,7 @@ def pool_policy(settings: Settings) -> PoolPolicy:
         schedule=ProbeSchedule(
             health_interval_s=upstream.health_interval_s,
             health_timeout_s=upstream.health_timeout_s,
+            working_health_timeout_s=upstream.working_health_timeout_s,
             describe_interval_s=upstream.probe_interval_s,
             describe_timeout_s=upstream.probe_timeout_s,
         ),

@@ -7,19 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.errors import StoreError
 from gateway.telemetry import EXPOSITION_TYPE
+from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gateway.store.engine import Database
     from gateway.telemetry import Metrics
     from gateway.upstreams.pool import Pool
+    from gateway.upstreams.selection import BackendState
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`reasons` is empty when requests can be served."""
+    """`reasons` is empty when requests can be served; `warnings` say what of them cannot."""
 
     reasons: list[str]
     backends: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     is_draining: bool = False
 
     @property
@@ -30,7 +35,12 @@ class Report:
     def body(self) -> dict[str, Any]:
         """For `GET /readyz`."""
         status = "draining" if self.is_draining else "ready" if self.is_ready else "not ready"
-        return {"status": status, "reasons": self.reasons, "backends": self.backends}
+        return {
+            "status": status,
+            "reasons": self.reasons,
+            "warnings": self.warnings,
+            "backends": self.backends,
+        }
 
 
 class Health:
@@ -56,17 +66,22 @@ class Health:
         except StoreError:
             reasons.append("the database does not answer")
         states = self._pool.snapshot()
-        if not any(state.healthy for state in states):
-            reasons.append("no backend is healthy")
-        elif not any(state.healthy and state.reached for state in states):
-            reasons.append("no backend has answered yet")
-        if not self._pool.models():
-            reasons.append("no backend has said yet what it serves")
+        reasons += self._backends_missing(states)
         backends = [
             {"name": state.name, "healthy": state.healthy, "in_flight": state.in_flight}
             for state in states
         ]
-        return Report(reasons, backends)
+        return Report(reasons, backends, list(self._pool.warnings))
+
+    def _backends_missing(self, states: Sequence[BackendState]) -> list[str]:
+        """Why no backend can be sent a request: with its cause, where that is known."""
+        reasons = []
+        if not any(state.healthy for state in states):
+            is_open = any(state.healthy is None for state in states)
+            reasons.append("no backend has answered yet" if is_open else "no backend is healthy")
+        if not self._pool.models():
+            reasons += self._pool.warnings or [SILENT]
+        return reasons
 
     def metrics(self) -> tuple[bytes, str]:
         """Prometheus text and its media type."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.errors import ModelNotFound, NoUpstreamAvailable
 from gateway.protocol.parameters import DEFAULT_EFFORT
 from gateway.protocol.refusals import shown
+from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -73,8 +74,9 @@ class Models:
     def get(self, name: str) -> Model:
         """The model of a name or alias, with or without the `openai/` prefix.
 
-        Raises `ModelNotFound`, or `NoUpstreamAvailable` while nobody can know: no backend has said
-        yet what it serves, or this model's have not said how long its context is.
+        Raises `ModelNotFound`, `ModelNotServed` where it is configured and no backend lists it, or
+        `NoUpstreamAvailable` while nobody can know: no backend has said yet what it serves, or this
+        model's have not said how long its context is.
         """
         served = self._pool.models()
         if served != self._served:
@@ -91,9 +93,11 @@ class Models:
         for candidate in candidates:
             if candidate in lengths:
                 return self._model(candidate, lengths[candidate])
-        offered = {model for state in self._pool.snapshot() for model in state.models}
-        if not lengths or offered.intersection(candidates):
-            raise NoUpstreamAvailable(name, "no backend has said yet what it serves")
+        for candidate in candidates:
+            if self._pool.expects(candidate):
+                raise self._pool.absence(candidate, shown=shown(name))
+        if not lengths:
+            raise NoUpstreamAvailable(name, SILENT)
         raise ModelNotFound(shown(name))
 
     def require_logprobs(self, model: Model) -> None:

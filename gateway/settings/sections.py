@@ -159,7 +159,8 @@ class Backend(Section):
         description="Bind the model by grammars where the server's version can; off: never.",
     )
     priorities: bool = Field(
-        default=False, description="It runs with priority scheduling: send it service tiers."
+        default=False,
+        description="It runs with priority scheduling: send it service tiers. SGLang says so.",
     )
 
 
@@ -193,6 +194,9 @@ class Upstream(Section):
     probe_timeout_s: PositiveFloat = Field(10.0, description="Seconds such a look may take.")
     health_interval_s: PositiveFloat = Field(2.0, description="Seconds between health checks.")
     health_timeout_s: PositiveFloat = Field(2.0, description="Seconds a health check may take.")
+    working_health_timeout_s: PositiveFloat = Field(
+        60.0, description="The same where it generates a token: at an SGLang before 0.5.20."
+    )
 
 
 class Limits(Section):

@@ -99,7 +99,7 @@ def _routes(engine: Engine, in_flight: Callable[[], int]) -> Starlette:
             Route("/metrics", endpoints.metrics),
         ],
         "sglang": [
-            Route("/ready", endpoints.health),
+            *_ready(endpoints, engine.options),
             Route("/server_info", endpoints.server_info),
             Route("/get_server_info", endpoints.server_info),
             Route("/model_info", endpoints.model_info),
@@ -119,6 +119,12 @@ def _routes(engine: Engine, in_flight: Callable[[], int]) -> Starlette:
         ],
         exception_handlers={HTTPException: _detail, SimulatedError: _error},
     )
+
+
+def _ready(endpoints: _Endpoints, options: SimulatorOptions) -> list[Route]:
+    """Since SGLang 0.5.20, of its Python frontend."""
+    has_it = options.release >= (0, 5, 20) and not options.is_rust
+    return [Route("/ready", endpoints.health)] if has_it else []
 
 
 class _Endpoints:
@@ -143,13 +149,14 @@ class _Endpoints:
                 "served_model_name": options.models[0],
                 "context_length": options.context_length,
                 "grammar_backend": "xgrammar",
-                "enable_priority_scheduling": True,
+                "enable_priority_scheduling": options.priorities,
                 "schedule_low_priority_values_first": False,
                 "incremental_streaming_output": False,
                 "stream_interval": options.ids_per_event,
                 "enable_cache_report": options.report_cached_tokens,
                 "internal_states": [],
                 "version": options.engine_version,
+                "frontend": options.frontend,
             }
         )
 
@@ -164,6 +171,7 @@ class _Endpoints:
     async def models(self, _: Request) -> Response:
         options = self._engine.options
         rows = [_model(name, self._started, options) for name in options.models]
+        rows += [_adapter(name, self._started, options) for name in options.adapters]
         return JSONResponse({"object": "list", "data": rows})
 
     async def requests(self, request: Request) -> Response:
@@ -194,6 +202,11 @@ def _model(name: str, created: int, options: SimulatorOptions) -> dict[str, Any]
         "max_model_len": options.context_length,
         "permission": [],
     }
+
+
+def _adapter(name: str, created: int, options: SimulatorOptions) -> dict[str, Any]:
+    row = _model(name, created, options)
+    return {**row, "root": f"/adapters/{name}", "parent": options.models[0], "max_model_len": None}
 
 
 async def _detail(_: Request, error: Exception) -> Response:

@@ -44,6 +44,7 @@ class Observed:
             "number": self.number,
             "request_id": self.headers.get("x-request-id") or request.id,
             "model": request.model,
+            "adapter": request.adapter,
             "prompt_tokens": len(request.prompt),
             "prompt_hash": ids_hash(request.prompt),
             "prefilled_ids": self.prefilled_ids,

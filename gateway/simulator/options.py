@@ -27,6 +27,12 @@ class SimulatorOptions:
     """Served names; a request without a model gets the first."""
     engine: Engine = "vllm"
     """Whose wire it speaks."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters of the first model."""
+    frontend: Literal["python", "rust"] = "python"
+    """SGLang's. The one in Rust knows no `return_token_ids`."""
+    priorities: bool = True
+    """SGLang's --enable-priority-scheduling."""
     version: str | None = None
     """The version of that engine it claims to be, and can what that one can. None: a recent one."""
     api_key: str | None = None
@@ -75,6 +81,11 @@ class SimulatorOptions:
     def engine_version(self) -> str:
         """What it says when it is asked."""
         return self.version or _RECENT[self.engine]
+
+    @property
+    def is_rust(self) -> bool:
+        """It is an SGLang with its Rust frontend."""
+        return self.engine == "sglang" and self.frontend == "rust"
 
     @property
     def release(self) -> tuple[int, ...]:

@@ -55,7 +55,10 @@ class CompletionRequest:
     cache_salt: str
     sampling: Mapping[str, Any]
     """The sampling fields as they came."""
-    priority: int = 0
+    priority: int | None = None
+    """None: none was sent, which SGLang takes for the least urgent of all."""
+    adapter: str | None = None
+    """The LoRA adapter that answers; None: the base model does."""
     logprobs: int | None = None
     """How many alternatives are told for each id; None: no logprobs at all."""
     tokens_as_ids: bool = False
@@ -67,11 +70,7 @@ class CompletionRequest:
 def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:
     """Raises `SimulatedError` with the status and body that vLLM answers."""
     fields = _Fields(_json_object(body))
-    model = fields.text("model") or options.models[0]
-    if model not in options.models:
-        names = ", ".join(options.models)
-        message = f"The model `{model}` does not exist. Valid aliases: {names}."
-        raise SimulatedError(404, message, param="model")
+    model = _model(fields, options)
     prompt = _prompt(fields)
     stream = fields.flag("stream", default=False)
     stream_options = fields.mapping("stream_options")
@@ -88,17 +87,39 @@ def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:
         max_tokens=_max_tokens(fields, len(prompt), options.context_length),
         stream=stream,
         include_usage=stream_options.get("include_usage") is True,
-        return_token_ids=fields.flag("return_token_ids", default=False),
+        return_token_ids=fields.flag("return_token_ids", default=False) and not options.is_rust,
         skip_special_tokens=fields.flag("skip_special_tokens", default=True),
         include_stop_text=fields.flag("include_stop_str_in_output", default=False),
         stop_ids=_stop_ids(fields),
         cache_salt=_cache_salt(fields),
         sampling=fields.some(*_SAMPLING),
-        priority=fields.integer("priority") or 0,
+        priority=fields.integer("priority"),
+        adapter=model if model in options.adapters else None,
         logprobs=_logprobs(fields),
         tokens_as_ids=fields.flag("return_tokens_as_token_ids", default=False),
         demand=_demand(fields, options),
     )
+
+
+def _model(fields: _Fields, options: SimulatorOptions) -> str:
+    """SGLang answers with its base model whatever `model` says, and with an adapter if it is the
+    `lora_path`.
+    """
+    model = fields.text("model") or options.models[0]
+    if options.engine == "sglang":
+        adapter = fields.text("lora_path")
+        if adapter is None:
+            return options.models[0]
+        if adapter not in options.adapters:
+            loaded = list(options.adapters)
+            message = f"Got LoRA adapter that has never been loaded: {adapter}\n"
+            raise bad_request(f"{message}All loaded adapters: dict_keys({loaded}).")
+        return adapter
+    names = (*options.models, *options.adapters)
+    if model not in names:
+        message = f"The model `{model}` does not exist. Valid aliases: {', '.join(names)}."
+        raise SimulatedError(404, message, param="model")
+    return model
 
 
 class _Fields:

@@ -14,7 +14,7 @@ from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, Upstream
 from gateway.generation import FinishReason, TokenChunk
 from gateway.upstreams.frame_shape import EVENT_BYTES_MAX, FrameShape
 from gateway.upstreams.logprobs import Misaligned, aligned_logprobs
-from gateway.upstreams.problems import BackendTooOld, breakage, code_of, message_of, refusal
+from gateway.upstreams.problems import NoTokenIds, breakage, code_of, message_of, refusal
 from gateway.upstreams.sse import FrameTooLarge, SseSplitter
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class CompletionReader:
             self._break("event has no token_ids")
             return
         if ids is None:
-            self.fault = BackendTooOld(upstream=self._upstream)
+            self.fault = NoTokenIds(upstream=self._upstream)
             return
         if not _are_ids(ids):
             self._break("token_ids are not a list of ids")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.constraint import Constraint
     from gateway.generation import Sampling, TokenRequest
+    from gateway.upstreams.naming import Served
 
 Fields = Mapping[str, object]
 
@@ -66,7 +67,7 @@ class Dialect:
         self,
         request: TokenRequest,
         *,
-        served_model: str,
+        served: Served,
         stop_ids: Sequence[int],
         prompt: Sequence[bytes],
         grammar: Grammar | None = None,
@@ -74,7 +75,7 @@ class Dialect:
         """JSON of the request, in pieces; `prompt` are those of its ids (`spelling`)."""
         sampling = request.sampling
         body: dict[str, object] = {
-            "model": served_model,
+            "model": served.name,
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
@@ -89,14 +90,20 @@ class Dialect:
         body |= _optional_sampling(sampling)
         if self.engine.kind == "sglang":
             body |= {"rid": request.request_id, "no_stop_trim": True}
+            if served.parent is not None:
+                # It does not look at `model`, and answers with the base model whatever is there.
+                body |= {"model": served.parent, "lora_path": served.name}
         else:
             body |= {"request_id": request.request_id, "include_stop_str_in_output": True}
+            if served.parent is not None and self.engine.kind == "unknown":
+                body["lora_path"] = served.name  # it may be an SGLang that has not said so yet
         if sampling.logprobs is not None and self.can.logprobs:
             body |= {"logprobs": sampling.logprobs, "return_tokens_as_token_ids": True}
         if request.cache_salt:
             body["cache_salt"] = request.cache_salt
-        if priority := self.can.priority_sign * request.priority:
-            body["priority"] = priority
+        if self.can.priority_sign:
+            # Also 0, which is ordinary: to SGLang a request without any is the least urgent.
+            body["priority"] = self.can.priority_sign * request.priority
         if grammar is not None:
             body |= grammar.fields
         # A long prompt is not copied until all of the message is put together.

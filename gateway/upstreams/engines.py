@@ -36,6 +36,9 @@ _VLLM_WHITESPACE: Final = (0, 31, 0)
 _SGLANG_TURN: Final = (0, 5, 12)
 """xgrammar 0.2, which knows tags of token ids."""
 _SGLANG_WHITESPACE: Final = (0, 5, 21)
+_IDS_SINCE: Final = {"vllm": (0, 10, 2), "sglang": (0, 5, 17)}
+"""`return_token_ids` of `/v1/completions`."""
+_RUST_FRONTEND: Final = "rust"
 _SGLANG_GRAMMAR_BACKEND: Final = "xgrammar"
 """The default. The others do not understand tags of token ids."""
 
@@ -44,14 +47,17 @@ _SGLANG_GRAMMAR_BACKEND: Final = "xgrammar"
 class Engine:
     """What a server says it is; `version` is None if it keeps that to itself.
 
-    `has_grammars` is False where the server was started without the grammar engine that is needed,
-    `low_values_first` where an SGLang was told to serve low priorities first.
+    `has_grammars` is False where the server was started without the grammar engine that is needed.
+    `has_priorities`: it schedules by priority (None: it does not say), `low_values_first` where an
+    SGLang was told to serve low ones first. `frontend` is SGLang's, "python" or "rust".
     """
 
     kind: Kind = "unknown"
     version: str | None = None
     has_grammars: bool = True
+    has_priorities: bool | None = None
     low_values_first: bool = False
+    frontend: str | None = None
 
     @override
     def __str__(self) -> str:
@@ -88,11 +94,24 @@ class Capabilities:
         return f"{grammars[self.grammars]}, {'' if self.logprobs else 'no '}logprobs"
 
 
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """Why nothing can be asked of an engine, and what to do about that."""
+
+    why: str
+    remedy: str
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.why}. {self.remedy}"
+
+
 def capabilities(
     engine: Engine, *, grammars: bool = True, priorities: bool = False
 ) -> Capabilities:
     """What the engine can do, as far as the operator lets it.
 
+    `priorities` is what the operator says of them; what the engine itself says goes before it.
     A development build lies somewhere between two releases: it counts as able only to what both
     of them are able to. An unknown engine or version is asked for nothing that it may not know.
     """
@@ -102,6 +121,8 @@ def capabilities(
     range_ = _release_range(engine.version)
     earliest = _grammars(engine.kind, range_[0]) if grammars and range_ else "none"
     latest = _grammars(engine.kind, range_[1]) if grammars and range_ else "none"
+    if engine.has_priorities is not None:
+        priorities = engine.has_priorities
     whitespace = _VLLM_WHITESPACE if engine.kind == "vllm" else _SGLANG_WHITESPACE
     return Capabilities(
         grammars=earliest if earliest == latest else "none",
@@ -109,6 +130,26 @@ def capabilities(
         priority_sign=_priority_sign(engine) if priorities else 0,
         max_whitespace=range_ is not None and range_[0] >= whitespace,
     )
+
+
+def unusable(engine: Engine) -> Unusable | None:
+    """Why the engine cannot be used; None where nothing is known against it.
+
+    A development build is given the benefit of the doubt.
+    """
+    if engine.kind == "unknown":
+        return None
+    if engine.frontend == _RUST_FRONTEND:
+        return Unusable(
+            f"{engine} runs with its Rust frontend, which returns no token ids",
+            "Restart it with its Python frontend: without SGLANG_RUST_SERVER.",
+        )
+    range_ = _release_range(engine.version)
+    since = _IDS_SINCE[engine.kind]
+    if range_ is None or range_[0] != range_[1] or range_[1] >= since:
+        return None
+    needed = ".".join(map(str, since))
+    return Unusable(f"{engine} returns no token ids", f"Upgrade it to {needed} or newer.")
 
 
 def from_version(document: Mapping[str, object]) -> Engine | None:
@@ -123,11 +164,15 @@ def from_server_info(document: Mapping[str, object]) -> Engine | None:
     if not isinstance(version, str):
         return None
     backend = document.get("grammar_backend", _SGLANG_GRAMMAR_BACKEND)
+    priorities = document.get("enable_priority_scheduling")
+    frontend = document.get("frontend")
     return Engine(
         "sglang",
         version,
         has_grammars=backend in (None, _SGLANG_GRAMMAR_BACKEND),
+        has_priorities=priorities if isinstance(priorities, bool) else None,
         low_values_first=document.get("schedule_low_priority_values_first") is True,
+        frontend=frontend if isinstance(frontend, str) else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 _DOUBLINGS_MAX = 30
@@ -33,6 +34,7 @@ class Health:
         self._ejected_until: float | None = None
         self._on_trial = False
         self._polls_failed = 0
+        self._unanswered: deque[float] = deque(maxlen=policy.failures_max)
 
     @property
     def reachable(self) -> bool:
@@ -43,6 +45,13 @@ class Health:
     def in_doubt(self) -> bool:
         """The last poll went wrong: whether something is there will be known soon."""
         return self._polls_failed > 0
+
+    @property
+    def mute_since(self) -> float | None:
+        """When the first of so many polls was asked that it would take to eject it, of which none
+        was answered; None where one of them was.
+        """
+        return self._unanswered[0] if len(self._unanswered) == self._policy.failures_max else None
 
     def ejected_for(self, now: float) -> float:
         """Seconds until the trial; 0 when there is nothing to wait for."""
@@ -93,6 +102,10 @@ class Health:
             self._ejected_until = now + min(backoff_s, self._policy.backoff_max_s)
             self._ejections += 1
 
-    def polled(self, *, alive: bool) -> None:
-        """The outcome of one poll."""
+    def polled(self, *, alive: bool, unanswered_since: float | None = None) -> None:
+        """The outcome of one poll; if it got no answer at all, when it was asked."""
         self._polls_failed = 0 if alive else self._polls_failed + 1
+        if unanswered_since is None:
+            self._unanswered.clear()
+        else:
+            self._unanswered.append(unanswered_since)

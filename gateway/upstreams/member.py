@@ -7,19 +7,24 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
+from gateway.upstreams.engines import unusable
 from gateway.upstreams.exchange import Overheard
-from gateway.upstreams.problems import GrammarFailed
+from gateway.upstreams.naming import offers
+from gateway.upstreams.probe import Sign
+from gateway.upstreams.problems import GrammarFailed, ModelGone
 from gateway.upstreams.selection import BackendState
+from gateway.upstreams.troubles import Troubles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from gateway.generation import Listener, TokenRequest
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.engines import Capabilities, Engine
+    from gateway.upstreams.engines import Capabilities, Engine, Unusable
     from gateway.upstreams.health import Health
-    from gateway.upstreams.probe import Description
+    from gateway.upstreams.naming import Listed
+    from gateway.upstreams.probe import Checkup, Description
     from gateway.upstreams.server import InferenceServer
 
 _log = EventLog("gateway.upstreams")
@@ -42,24 +47,31 @@ class Member:
         self.name = backend.name
         self.backend = backend
         self.health = health
-        self.description: Description | None = None
         self.engine: Engine | None = None
-        self.problem: str | None = None
-        self.reached = False
+        self.listed: Mapping[str, Listed] | None = None
+        """What it lists; None until it has said so."""
+        self.models: Mapping[str, int | None] = _configured(backend)
+        """Context lengths by public id: of what is configured, until it has said what it lists."""
+        self.unusable: Unusable | None = None
+        """Why nothing is ever sent to it."""
         self._server = server
         self._metrics = metrics
         self._clock = clock
         self._in_flight = 0
-        self.models: Mapping[str, int | None] = _models(backend, {})
-        """Context lengths by public id.
-
-        A configured model that the server does not list is left out, once it has listed any.
-        """
+        self._reached = False
+        self._troubles = Troubles(self.name, backend.base_url)
 
     @property
     def available(self) -> bool:
         """Healthy, or due for its trial."""
         return self.health.available(self._clock())
+
+    @property
+    def healthy(self) -> bool | None:
+        """It takes requests; None while it has not answered, nor failed to for long enough."""
+        if self.unusable is not None or not self.health.healthy:
+            return False
+        return True if self._reached else None
 
     @property
     def in_doubt(self) -> bool:
@@ -77,14 +89,13 @@ class Member:
         return BackendState(
             name=self.name,
             models=self.models,
-            healthy=self.health.healthy,
-            reached=self.reached,
+            healthy=self.healthy,
             available=self.health.available(now),
             in_flight=self._in_flight,
             failures=self.health.failures,
             ejected_for_s=self.health.ejected_for(now),
             version=self.engine.version if self.engine is not None else None,
-            problem=self.problem,
+            problem=self._troubles.worst,
             in_doubt=self.health.in_doubt,
             can=self.can,
         )
@@ -101,13 +112,13 @@ class Member:
             nonlocal outcome
             outcome = "ok"
             self.health.completed()
-            self.problem = None
+            self._troubles.over("request")
 
         noting = Overheard(listener, first=partial(self._answered, started_at), finish=finish)
         try:
             await self._server.generate(request, noting)
         except UpstreamError as error:
-            outcome = self._failed(error)
+            outcome = self._failed(error, request.model)
             raise
         finally:
             self._in_flight -= 1
@@ -115,41 +126,65 @@ class Member:
             if on_trial:
                 self.health.end_trial()
 
-    def polled(self, *, alive: bool, silent_s: float) -> None:
-        """The outcome of a health check.
+    def checked(self, checkup: Checkup, *, asked_at: float, silent_s: float) -> None:
+        """The outcome of a health check that began at `asked_at`, in the clock's seconds.
 
-        A backend that does not answer one, and streams of which stop in mid-sentence for `silent_s`
-        at the same time, is frozen: they are broken off, so that others go on with them before
-        patience with them is over. What has not begun may be silent for a good reason, and is
-        broken off only once the backend counts as unreachable.
+        One that went wrong keeps new requests away. What is under way ends by itself: a backend
+        that is busy, or drains, is late or says No, and its streams are well. Only what gives no
+        sign of life anywhere is broken off, so that others go on with it before patience with it
+        is over: where there is no connection, streams that stopped in mid-sentence for `silent_s`;
+        where so many checks in a row as make it unreachable got no answer, and would have cost it
+        no work, streams that said nothing since the first of these.
         """
-        was_reachable = self.health.reachable
-        self.reached = self.reached or alive
-        self.health.polled(alive=alive)
-        if was_reachable and not self.health.reachable:
-            self.problem = "GET /health is not answered with 200"
-            _log.warning("backend is unreachable", upstream=self.name)
-        elif not was_reachable and alive:
-            self.problem = None
-            _log.info("backend is reachable again", upstream=self.name)
-        if not alive:
-            self._hang_up_on_silent(silent_s)
+        self.health.polled(
+            alive=checkup.is_well,
+            unanswered_since=asked_at if checkup.sign is Sign.MUTE else None,
+        )
+        if checkup.is_well:
+            self._reached = True
+            self._troubles.over("check")
+        elif not self.health.reachable and checkup.cause is not None:
+            self._troubles.begin("check", checkup.cause)
+        if checkup.sign is Sign.GONE:
+            self._hang_up_on_silent(silent_s, begun_only=self.health.reachable)
+        elif (mute_since := self.health.mute_since) is not None:
+            self._hang_up_on_silent(max(silent_s, self._clock() - mute_since), begun_only=False)
         self._report()
 
     def described(self, description: Description) -> None:
         """What the backend says of itself now; what it does not say has not changed."""
-        self.description = description
-        self.models = _models(self.backend, description.models)
-        self.reached = True
+        self._reached = True
         if description.engine is not None:
             self.engine = description.engine
             self._server.runs(description.engine)
+            self.unusable = unusable(description.engine)
+        self.listed = {} if self.unusable is not None else description.models
+        self._troubles.over("models")
         if self.health.healthy:
-            self.problem = None
+            self._troubles.over("request")
+        if self.unusable is None:
+            self._troubles.over("engine")
+        else:
+            self._troubles.begin("engine", str(self.unusable))
         self._report()
 
-    def _hang_up_on_silent(self, silent_s: float) -> None:
-        count = self._server.hang_up_on_silent(silent_s, begun_only=self.health.reachable)
+    def undescribed(self, cause: str) -> None:
+        """The backend does not say now what it serves."""
+        self._troubles.begin("models", cause)
+
+    def name_models(self, known: Collection[str]) -> None:
+        """Find out what its models are, now that `known` are the names that any backend lists."""
+        if self.listed is None:
+            return
+        served = offers(self.backend.models, self.listed, known)
+        self._server.serves(served)
+        self.models = {
+            model: self.backend.context_lengths.get(model) or one.context_length
+            for model, one in served.items()
+        }
+
+    def _hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> None:
+        count = self._server.hang_up_on_silent(silent_s, begun_only=begun_only)
         if count:
             _log.warning("silent streams are broken off", upstream=self.name, count=count)
 
@@ -157,33 +192,33 @@ class Member:
         """It generates, `clock` said `started_at` when it was asked to."""
         self._metrics.upstream_first_token(self.name, self._clock() - started_at)
         is_back = self.health.answered()
-        if is_back or not self.reached:
-            self.reached = True
+        if is_back or not self._reached:
+            self._reached = True
             self._report()
 
-    def _failed(self, error: UpstreamError) -> str:
+    def _failed(self, error: UpstreamError, model: str) -> str:
         """Note a failure; returns what metrics call it."""
         if isinstance(error, UpstreamRejected):
             self.health.answered()  # a backend that finds fault with a request is a backend
             return "rejected"
         if isinstance(error, GrammarFailed):
             return "failed"  # this generation, but the backend is well
+        if isinstance(error, ModelGone):
+            self.health.answered()
+            self.models = {name: self.models[name] for name in self.models if name != model}
+            _log.warning("backend has lost a model", upstream=self.name, model=model, error=error)
+            return "unavailable"
         was_healthy = self.health.healthy
-        self.problem = str(error)
         self.health.failed(self._clock())
         if was_healthy and not self.health.healthy:
-            _log.warning("backend is ejected", upstream=self.name, error=error)
+            self._troubles.begin("request", error.reason)
         self._report()
         return "unavailable" if isinstance(error, UpstreamUnavailable) else "failed"
 
     def _report(self) -> None:
-        self._metrics.upstream_is_up(self.name, int(self.health.healthy))
+        if (healthy := self.healthy) is not None:
+            self._metrics.upstream_is_up(self.name, int(healthy))
 
 
-def _models(backend: Backend, listed: Mapping[str, int | None]) -> dict[str, int | None]:
-    offered = backend.models or {name: name for name in listed}
-    return {
-        model: backend.context_lengths.get(model) or listed.get(served)
-        for model, served in offered.items()
-        if served in listed or not listed
-    }
+def _configured(backend: Backend) -> dict[str, int | None]:
+    return {model: backend.context_lengths.get(model) for model in backend.models}

@@ -10,26 +10,34 @@ from typing import TYPE_CHECKING
 from gateway.errors import (
     InvalidRequest,
     ModelNotFound,
+    ModelNotServed,
     NoUpstreamAvailable,
     UpstreamLost,
     UpstreamUnavailable,
 )
+from gateway.telemetry import EventLog
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.health import EjectionPolicy, Health
 from gateway.upstreams.member import Member
-from gateway.upstreams.probe import describe, is_alive
+from gateway.upstreams.probe import check, describe
 from gateway.upstreams.selection import candidates, round_robin, tell_logprobs
 from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.spelling import Spelling
+from gateway.upstreams.unserved import REMEDY, unserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from gateway.errors import GatewayError
     from gateway.generation import Listener, TokenRequest
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
     from gateway.upstreams.selection import BackendState
+
+_log = EventLog("gateway.upstreams")
+
+SILENT = "no backend has said yet what it serves"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +50,13 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSchedule:
-    """Seconds. `health` is the cheap poll, `describe` asks for version and models."""
+    """Seconds. `health` is the cheap poll, `working_health` one for which the backend must generate
+    a token, `describe` asks for version and models.
+    """
 
     health_interval_s: float = 2.0
     health_timeout_s: float = 2.0
+    working_health_timeout_s: float = 60.0
     describe_interval_s: float = 30.0
     describe_timeout_s: float = 10.0
 
@@ -56,7 +67,7 @@ class PoolPolicy:
 
     `attempts_max` counts backends tried for one request before its first token, `losses_max` those
     of them that took it and broke down. A generation that is silent for `silent_s` at a backend
-    that does not answer its health check is broken off.
+    to which there is no connection any more is broken off.
     """
 
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -88,10 +99,13 @@ class Pool:
         self.started_at = int(time.time())
         self._client = client
         self._policy = policy
+        self._clock = clock
         self._turns: dict[str, int] = {}
         self._members: dict[str, Member] = {}
         self._offered: list[Mapping[str, int | None]] = []
         self._models: tuple[ModelInfo, ...] = ()
+        self._is_started = False
+        self._warnings: tuple[str, ...] = ()
         spell = Spelling()
         for backend in backends:
             server = InferenceServer(
@@ -110,6 +124,8 @@ class Pool:
         async with asyncio.TaskGroup() as group:
             for member in self._members.values():
                 group.create_task(self._describe(member))
+        self._is_started = True
+        self._review()
 
     async def run(self) -> None:
         """Keep asking, until cancelled."""
@@ -143,14 +159,40 @@ class Pool:
                     lengths[model] = min(length, lengths.get(model, length))
         return tuple(ModelInfo(model, length) for model, length in lengths.items())
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What keeps a backend or a model from being used, and what to do about it."""
+        return self._warnings
+
+    def expects(self, model: str) -> bool:
+        """Whether the model is configured, or listed by a backend."""
+        members = self._members.values()
+        return any(model in member.models or model in member.backend.models for member in members)
+
+    def absence(self, model: str, *, shown: str | None = None) -> GatewayError:
+        """Why the model cannot be used; `shown` is what the client calls it.
+
+        `NoUpstreamAvailable` while a backend that may serve it has not said what it lists, or how
+        long its context is; `ModelNotServed` where it is configured and all of them serve others.
+        """
+        name = shown or model
+        members = self._members.values()
+        asked = [member for member in members if model in member.backend.models]
+        if any(model in member.models and member.listed is not None for member in members):
+            return NoUpstreamAvailable(name, "no backend has told its context length yet")
+        silent = [member for member in asked or members if member.listed is None]
+        if silent and (asked or len(silent) == len(members)):
+            return NoUpstreamAvailable(name, SILENT)
+        return ModelNotServed(name) if asked else ModelNotFound(name)
+
     def context_length(self, model: str) -> int:
         """Tokens of prompt and output that fit at every backend of the model.
 
-        Raises ModelNotFound, or NoUpstreamAvailable while no backend has said it yet.
+        Raises what `absence` gives.
         """
         known = [length for member in self._serving(model) if (length := member.models[model])]
         if not known:
-            raise NoUpstreamAvailable(model, "no backend has told its context length yet")
+            raise self.absence(model)
         return min(known)
 
     def require_logprobs(self, model: str) -> None:
@@ -211,7 +253,10 @@ class Pool:
     ) -> Member | None:
         """The backend to try next; None when none is left."""
         able = self._serving if request.sampling.logprobs is None else self._telling_logprobs
-        members = able(request.model)
+        # What a backend does not list it may answer all the same, with some other model.
+        members = [member for member in able(request.model) if member.listed is not None]
+        if not members:
+            raise NoUpstreamAvailable(request.model, SILENT)
         if len(members) == 1 and not tried:
             return members[0]
         return round_robin(
@@ -221,7 +266,7 @@ class Pool:
     def _serving(self, model: str) -> list[Member]:
         members = [member for member in self._members.values() if model in member.models]
         if not members:
-            raise ModelNotFound(model)
+            raise self.absence(model)
         return members
 
     def _telling_logprobs(self, model: str) -> list[Member]:
@@ -250,10 +295,18 @@ class Pool:
 
     async def _poll(self, member: Member) -> None:
         was_reachable = member.health.reachable
-        timeout_s = self._policy.schedule.health_timeout_s
-        alive = await is_alive(self._client, member.backend, timeout_s=timeout_s)
-        member.polled(alive=alive, silent_s=self._policy.silent_s)
-        if alive and (member.description is None or not was_reachable):
+        schedule = self._policy.schedule
+        asked_at = self._clock()
+        checkup = await check(
+            self._client,
+            member.backend,
+            member.engine,
+            timeout_s=schedule.health_timeout_s,
+            working_s=schedule.working_health_timeout_s,
+        )
+        member.checked(checkup, asked_at=asked_at, silent_s=self._policy.silent_s)
+        is_told = member.listed is not None and member.engine is not None
+        if checkup.is_well and not (is_told and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
 
     async def _describe(self, member: Member) -> None:
@@ -261,4 +314,20 @@ class Pool:
         try:
             member.described(await describe(self._client, member.backend, timeout_s=timeout_s))
         except UpstreamUnavailable as error:
-            member.problem = str(error)
+            member.undescribed(error.reason)
+            return
+        known = {name for member in self._members.values() for name in member.listed or ()}
+        for one in self._members.values():
+            one.name_models(known)
+        if self._is_started:
+            self._review()
+
+    def _review(self) -> None:
+        """Tell operators once what will not be used, as soon as it is known."""
+        members = self._members.values()
+        missing = {f"{one}. {REMEDY}": one for one in unserved(members)}
+        for text, one in missing.items():
+            if text not in self._warnings:
+                _log.warning("no backend serves a model", model=one.model, reason=text)
+        unused = [f"{one.name} is not used: {one.unusable}" for one in members if one.unusable]
+        self._warnings = (*unused, *missing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 import httpx2
@@ -12,6 +13,7 @@ import orjson
 from gateway.errors import UpstreamUnavailable
 from gateway.upstreams.client import read_body
 from gateway.upstreams.engines import Engine, from_model_info, from_server_info, from_version
+from gateway.upstreams.naming import Listed
 from gateway.upstreams.problems import message_of_body
 
 if TYPE_CHECKING:
@@ -33,13 +35,36 @@ _QUESTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a backend says of itself: `models` are context lengths (tokens) by served name.
+    """What a backend says of itself: `models` by their names there.
 
     `engine` is None if it did not answer that question this time.
     """
 
-    models: Mapping[str, int | None]
+    models: Mapping[str, Listed]
     engine: Engine | None = None
+
+
+class Sign(Enum):
+    """What a health check shows."""
+
+    WELL = "it is there"
+    REFUSES = "it answered, and not that it is well; what it has begun may go on"
+    GONE = "there is no connection"
+    MUTE = "no answer in time, though to answer takes it no work"
+    BUSY = "no answer in time, and to answer takes it work"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """One health check; `cause` says for operators what is wrong, None: nothing."""
+
+    sign: Sign
+    cause: str | None = None
+
+    @property
+    def is_well(self) -> bool:
+        """The backend may be sent requests."""
+        return self.sign is Sign.WELL
 
 
 async def describe(client: Client, backend: Backend, *, timeout_s: float) -> Description:
@@ -73,28 +98,65 @@ async def _engine(client: Client, backend: Backend, timeout_s: float) -> Engine 
     return Engine()
 
 
-async def is_alive(client: Client, backend: Backend, *, timeout_s: float) -> bool:
-    """Ask `/health`. A hung worker still answers 200: only a No means anything."""
+async def check(
+    client: Client, backend: Backend, engine: Engine | None, *, timeout_s: float, working_s: float
+) -> Checkup:
+    """Ask how it is, where that costs the least.
+
+    `/health` is a flag of vLLM. At SGLang it generates a token, behind the prompts that are being
+    read; its flag is `/ready` (since 0.5.20), which is also 503 until `/health` or the server's
+    warm-up has been through. So there, and where the engine is not known, the flag is asked first,
+    and `/health` only where it says no, with `working_s` of patience.
+    """
+    if engine is not None and engine.kind == "vllm":
+        return await _ask(client, backend, "/health", timeout_s, late=Sign.MUTE)
+    checkup = await _ask(client, backend, "/ready", timeout_s, late=Sign.MUTE)
+    if checkup.sign is not Sign.REFUSES:
+        return checkup
+    return await _ask(client, backend, "/health", working_s, late=Sign.BUSY)
+
+
+async def _ask(
+    client: Client, backend: Backend, path: str, timeout_s: float, *, late: Sign
+) -> Checkup:
     try:
-        status, _ = await _get(client, backend, "/health", timeout_s)
+        status, _ = await _get(client, backend, path, timeout_s)
     except UpstreamUnavailable as error:
+        return _unanswered(error, path, timeout_s, late)
+    if status == 200:
+        return Checkup(Sign.WELL)
+    return Checkup(Sign.REFUSES, f"GET {path} answered {status}")
+
+
+def _unanswered(error: UpstreamUnavailable, path: str, timeout_s: float, late: Sign) -> Checkup:
+    cause = error.__cause__
+    if isinstance(cause, httpx2.PoolTimeout):
         # Refused by our own bound on connections: the backend is busy with us, hence there.
-        return isinstance(error.__cause__, httpx2.PoolTimeout)
-    return status == 200
+        return Checkup(Sign.WELL)
+    if isinstance(cause, httpx2.TimeoutException):
+        return Checkup(late, f"GET {path}: no answer within {timeout_s:g} s")
+    return Checkup(Sign.GONE, error.reason)
 
 
-def served_models(body: bytes) -> dict[str, int | None]:
-    """`max_model_len` by served name; an adapter's is null, and its parent's counts."""
+def served_models(body: bytes) -> dict[str, Listed]:
+    """The rows of a list of models; an adapter's `max_model_len` is null, and its parent's counts.
+
+    A row that is its own parent, as some servers write it, is no adapter.
+    """
     rows = _json_object(body).get("data")
     named = {
         row["id"]: row
         for row in (rows if isinstance(rows, list) else ())
         if isinstance(row, dict) and isinstance(row.get("id"), str)
     }
-    return {
-        name: _length(row) or _length(named.get(row.get("parent"), {}))
-        for name, row in named.items()
-    }
+    return {name: _listed(name, row, named) for name, row in named.items()}
+
+
+def _listed(name: str, row: dict[str, object], named: Mapping[str, dict[str, object]]) -> Listed:
+    parent = row.get("parent")
+    if not isinstance(parent, str) or parent == name:
+        return Listed(_length(row))
+    return Listed(_length(row) or _length(named.get(parent, {})), parent)
 
 
 def _length(row: dict[str, object]) -> int | None:
@@ -119,6 +181,6 @@ async def _get(client: Client, backend: Backend, path: str, timeout_s: float) ->
         body = await read_body(response.aiter_raw(), _ANSWER_BYTES_MAX)
     except httpx2.TransportError as error:
         raise UpstreamUnavailable(
-            f"GET {path}: {type(error).__name__}: {error}", upstream=backend.name
+            f"{type(error).__name__}: {error}", upstream=backend.name
         ) from error
     return response.status_code, body

@@ -16,7 +16,8 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 
-_CALLER_AT_FAULT: Final = frozenset({400, 404, 422})
+_CALLER_AT_FAULT: Final = frozenset({400, 422})
+_NOT_FOUND: Final = 404
 _BROKE_DOWN: Final = 500
 """What vLLM answers when its engine dies of a request; one that is only busy answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
@@ -24,7 +25,7 @@ _MESSAGE_CHARS_MAX: Final = 500
 _CONTEXT_OVERFLOW: Final = re.compile(
     r"maximum context length|maximum model length|model's context length"
     r"|Requested token count exceeds|max_tokens must be at least 1, got (?:0|-\d+)"
-    r"|cannot be greater than max_model_len",
+    r"|cannot be greater than max_model_len|exceeds the maximum allowed length",
     re.IGNORECASE,
 )
 """vLLM 0.10 to 0.33 and SGLang 0.5 each word it in several ways and give it no code of its own."""
@@ -37,6 +38,13 @@ _NO_GRAMMARS: Final = re.compile(
 )
 """A vLLM without a tokenizer, an SGLang without a grammar engine, a vLLM that was told to use
 llguidance, which does not know tags of token ids (vllm-project/vllm#55152)."""
+
+_UNKNOWN_ADAPTER: Final = re.compile(
+    r"LoRA adapter that has never been loaded|LoRA adapter .* was requested, but LoRA is not",
+    re.IGNORECASE,
+)
+"""SGLang's 400 for what vLLM answers 404: which model is asked for is the gateway's choice, from
+what the backend has listed."""
 
 
 class BrokeDown(UpstreamLost):
@@ -51,12 +59,17 @@ class GrammarFailed(UpstreamFailed):
     """
 
 
-class BackendTooOld(UpstreamUnavailable):
+class ModelGone(UpstreamUnavailable):
+    """The backend does not serve this model any more, and is well otherwise."""
+
+
+class NoTokenIds(UpstreamUnavailable):
     """The backend does not return token ids."""
 
     def __init__(self, *, upstream: str) -> None:
         super().__init__(
-            "backend too old: needs vLLM >= 0.10.2 or SGLang >= 0.5.17 (it returns no token_ids)",
+            "it returns no token_ids: needs vLLM >= 0.10.2, or SGLang >= 0.5.17 with its Python "
+            "frontend (restart it without SGLANG_RUST_SERVER)",
             upstream=upstream,
         )
 
@@ -69,9 +82,11 @@ def refusal(upstream: str, status: int, message: str) -> UpstreamError:
     text = f"answered {status}: {message}"
     if status == _BROKE_DOWN:
         return BrokeDown(text, upstream=upstream)
+    if status == _NOT_FOUND or _UNKNOWN_ADAPTER.search(message):
+        return ModelGone(text, upstream=upstream)
     if status not in _CALLER_AT_FAULT:
         return UpstreamUnavailable(text, upstream=upstream)
-    if status != 404 and _CONTEXT_OVERFLOW.search(message):
+    if _CONTEXT_OVERFLOW.search(message):
         return ContextOverflow(text, upstream=upstream)
     return UpstreamRejected(text, upstream=upstream)
 

@@ -17,23 +17,22 @@ if TYPE_CHECKING:
 class BackendState:
     """One backend now.
 
-    `models` are context lengths (tokens, None: not known yet) by public id. `reached`: it has
-    answered at least once; until then it counts as healthy, for want of a reason not to.
-    `available` also holds for an ejected backend whose trial is due. `in_doubt`: its last health
-    check went wrong. `problem` is the last thing that did. `can` is None until it has said what it
-    is.
+    `models` are context lengths (tokens, None: not known yet) by public id. `healthy` is None until
+    it has answered, or failed to for long enough. `available` also holds for an ejected backend
+    whose trial is due, and for one of which nothing is known. `in_doubt`: its last health check
+    went wrong. `problem` is the weightiest thing that is wrong. `can` is None until it has said
+    what it is.
     """
 
     name: str
     models: Mapping[str, int | None]
-    healthy: bool
+    healthy: bool | None
     available: bool
     in_flight: int
     failures: int = 0
     ejected_for_s: float = 0.0
     version: str | None = None
     problem: str | None = None
-    reached: bool = True
     in_doubt: bool = False
     can: Capabilities | None = None
 

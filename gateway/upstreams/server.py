@@ -17,8 +17,10 @@ from gateway.upstreams.completions import CompletionReader
 from gateway.upstreams.dialects import Dialect
 from gateway.upstreams.engines import capabilities
 from gateway.upstreams.exchange import Exchange, Overheard, describe
+from gateway.upstreams.naming import Served
 from gateway.upstreams.problems import (
     BrokeDown,
+    ModelGone,
     has_no_grammars,
     may_blame_grammar,
     message_of_body,
@@ -27,7 +29,7 @@ from gateway.upstreams.problems import (
 from gateway.upstreams.spelling import Spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
     from gateway.generation import Listener, TokenRequest
     from gateway.upstreams.backend import Backend, Timeouts
@@ -59,7 +61,8 @@ class InferenceServer:
 
     Always streamed, because closing the connection is what makes the server stop generating.
     `stop_ids` end a turn; a stream that breaks after one of them has lost nothing. Until it is
-    known which engine it `runs` it is spoken to as vLLM, and asked for nothing that is optional.
+    known which engine it `runs` it is spoken to as vLLM, and asked for nothing that is optional;
+    until it is known what it `serves`, for models by the names they are configured with.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class InferenceServer:
         self._post = Post(client, backend.url("/v1/completions"), headers)
         self._exchanges: set[Exchange] = set()
         self._dialect = Dialect()
+        self._served: Mapping[str, Served] | None = None
 
     @property
     def can(self) -> Capabilities:
@@ -101,6 +105,10 @@ class InferenceServer:
             engine, grammars=self._backend.grammars, priorities=self._backend.priorities
         )
         self._dialect = Dialect(engine, can)
+
+    def serves(self, served: Mapping[str, Served]) -> None:
+        """It was found out what its models are, by public id."""
+        self._served = served
 
     def generate(
         self, request: TokenRequest, listener: Listener
@@ -206,7 +214,7 @@ class InferenceServer:
         posting = self._post(
             self._dialect.body(
                 request,
-                served_model=self._backend.served_name(request.model),
+                served=self._named(request.model),
                 stop_ids=self._stop_ids,
                 prompt=await self._spell.in_steps(request.prompt_ids, owner=request.cache_salt),
                 grammar=grammar,
@@ -224,6 +232,14 @@ class InferenceServer:
         if answer.status != 200:
             raise await self._refusal(answer)
         return answer.body
+
+    def _named(self, model: str) -> Served:
+        """SGLang answers with its base model whatever it is asked for, so it must be known."""
+        if self._served is None:
+            return Served(self._backend.served_name(model))
+        if model not in self._served:
+            raise ModelGone(f"does not list '{model}' any more", upstream=self.name)
+        return self._served[model]
 
     async def _refusal(self, answer: Answer) -> UpstreamError:
         answer.body.timeouts = {"read": self._timeouts.tail_s}

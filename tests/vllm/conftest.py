@@ -1,4 +1,5 @@
-"""The gateway in this process in front of a real vLLM, whose URL is in TEST_VLLM_URL."""
+"""The gateway in this process in front of a real server: a vLLM, whose URL is in TEST_VLLM_URL, or
+an SGLang, whose URL is in TEST_SGLANG_URL. The suite is the same, but for what SGLang cannot do."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import asyncio
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import httpx2
 import pytest
@@ -22,20 +23,43 @@ if TYPE_CHECKING:
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
 
-VARIABLE = "TEST_VLLM_URL"
+Kind = Literal["vllm", "sglang"]
+
+VARIABLES: dict[Kind, str] = {"vllm": "TEST_VLLM_URL", "sglang": "TEST_SGLANG_URL"}
 TIMEOUT_S = 120.0
 WAIT_S = 20.0
 SUMMARY_TOKENS_MAX = 200
 STEP_S = 0.05
-_RUNNING = re.compile(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", re.MULTILINE)
-_CACHED = re.compile(r"^vllm:prefix_cache_hits_total\{.*\} (\S+)$", re.MULTILINE)
-_BLOCK = re.compile(r'^vllm:cache_config_info\{.*[,{]block_size="(\d+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Readings:
+    """How an engine spells in its metrics what the suite reads there."""
+
+    in_flight: re.Pattern[str]
+    cached: re.Pattern[str]
+    block: re.Pattern[str]
+
+
+READINGS: dict[Kind, Readings] = {
+    "vllm": Readings(
+        re.compile(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", re.MULTILINE),
+        re.compile(r"^vllm:prefix_cache_hits_total\{.*\} (\S+)$", re.MULTILINE),
+        re.compile(r'^vllm:cache_config_info\{.*[,{]block_size="(\d+)"', re.MULTILINE),
+    ),
+    "sglang": Readings(
+        re.compile(r"^sglang:num_(?:running|queue|grammar_queue)_reqs\{.*\} (\S+)$", re.MULTILINE),
+        re.compile(r"^sglang:cached_tokens_total\{.*\} (\S+)$", re.MULTILINE),
+        re.compile(r"^sglang:page_size\{.*\} (\d+)", re.MULTILINE),
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Vllm:
-    """The server and its first model."""
+    """The server, which may be an SGLang as well, and its first model."""
 
+    engine: Kind
     url: str
     model: str
     context_length: int
@@ -50,11 +74,11 @@ class Vllm:
 
     async def cached_tokens(self) -> int:
         """How many tokens of prompts it has found in its prefix cache so far, of all requests."""
-        return int(sum(map(float, _CACHED.findall(await self._metrics()))))
+        return int(sum(map(float, self._readings.cached.findall(await self._metrics()))))
 
     async def block_tokens(self) -> int:
         """How many tokens it caches together."""
-        found = _BLOCK.search(await self._metrics())
+        found = self._readings.block.search(await self._metrics())
         assert found is not None
         return int(found[1])
 
@@ -64,22 +88,40 @@ class Vllm:
                 await asyncio.sleep(STEP_S)
 
     async def _in_flight(self) -> float:
-        return sum(map(float, _RUNNING.findall(await self._metrics())))
+        return sum(map(float, self._readings.in_flight.findall(await self._metrics())))
+
+    @property
+    def _readings(self) -> Readings:
+        return READINGS[self.engine]
 
     async def _metrics(self) -> str:
         async with httpx2.AsyncClient(trust_env=False) as client:
             return (await client.get(f"{self.url}/metrics")).text
 
 
+def _chosen() -> tuple[Kind, str]:
+    """The engine and its URL. Skips where there is none."""
+    for engine, variable in VARIABLES.items():
+        if url := os.environ.get(variable):
+            return engine, url
+    pytest.skip(f"needs a server: set {' or '.join(VARIABLES.values())}")
+
+
 @pytest.fixture(scope="session")
 async def vllm() -> Vllm:
     """Skips where there is none."""
-    url = os.environ.get(VARIABLE)
-    if not url:
-        pytest.skip(f"needs a vLLM server: set {VARIABLE}, such as http://127.0.0.1:8000")
+    engine, url = _chosen()
     async with httpx2.AsyncClient(trust_env=False) as client:
         (served, *_) = (await client.get(f"{url}/v1/models")).json()["data"]
-    return Vllm(url, served["id"], served["max_model_len"])
+    return Vllm(engine, url, served["id"], served["max_model_len"])
+
+
+@pytest.fixture(autouse=True)
+def only_what_it_can(request: pytest.FixtureRequest, vllm: Vllm) -> None:
+    """Skips what is marked as beyond this engine, with the reason."""
+    marker = request.node.get_closest_marker("beyond_sglang")
+    if marker is not None and vllm.engine == "sglang":
+        pytest.skip(marker.args[0])
 
 
 @pytest.fixture(scope="session")

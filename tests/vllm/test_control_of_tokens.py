@@ -42,6 +42,7 @@ def _is_part_of_a_character(entry: dict[str, Any]) -> bool:
     return False
 
 
+@pytest.mark.beyond_sglang("it tells log probabilities by text, not by id")
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("alternatives", [0, 5, 20])
 async def test_logprobs_spell_the_answer_byte_for_byte(
@@ -65,6 +66,7 @@ async def test_logprobs_spell_the_answer_byte_for_byte(
     assert any(entry["top_logprobs"] for entry in entries) == (alternatives > 0)
 
 
+@pytest.mark.beyond_sglang("it tells log probabilities by text, not by id")
 async def test_logprobs_are_told_of_an_answer_that_a_grammar_holds(
     client: httpx2.AsyncClient, model: str
 ) -> None:
@@ -121,6 +123,7 @@ async def test_a_model_out_of_thoughts_may_still_call_a_tool(
     assert response["output"][-1]["type"] == "function_call"
 
 
+@pytest.mark.beyond_sglang("a seed has no effect without --enable-deterministic-inference")
 async def test_a_seed_gives_the_same_text_again(
     client: httpx2.AsyncClient, vllm: Vllm, model: str
 ) -> None:

@@ -25,10 +25,11 @@ pytestmark = pytest.mark.vllm
 
 Json = dict[str, Any]
 
-INCLUDED = ["message.output_text.logprobs", "reasoning.encrypted_content"]
-PLAIN: Json = {"input": "naïve 東京 🎉?", "include": INCLUDED, "top_logprobs": 2}
+SEALED = "reasoning.encrypted_content"
+TOLD: Json = {"include": ["message.output_text.logprobs", SEALED], "top_logprobs": 2}
 SHAPES: dict[str, Json] = {
-    "plain": PLAIN,
+    "plain": {"input": "naïve 東京 🎉?", "include": [SEALED]},
+    "told": {"input": "naïve 東京 🎉?", **TOLD},
     "cut": {"input": "a long story", "max_output_tokens": 16},
     **{name: control.fields for name, control in ALL.items()},
 }
@@ -91,9 +92,13 @@ def is_in_both(fields: Json) -> bool:
 
 CASES = [(BASE_PATH, shape) for shape in SHAPES]
 CASES += [("", shape) for shape, fields in SHAPES.items() if is_in_both(fields)]
+BEYOND_SGLANG = pytest.mark.beyond_sglang("it tells log probabilities by text, not by id")
 
 
-@pytest.mark.parametrize(("base_path", "shape"), CASES)
+@pytest.mark.parametrize(
+    ("base_path", "shape"),
+    [pytest.param(*case, marks=BEYOND_SGLANG if case[1] == "told" else ()) for case in CASES],
+)
 async def test_every_event_and_body_is_in_the_document(
     speaker: httpx2.AsyncClient, document: Document, model: str, shape: str
 ) -> None:

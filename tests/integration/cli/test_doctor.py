@@ -90,6 +90,73 @@ async def test_a_backend_that_serves_nothing_is_found(monkeypatch: pytest.Monkey
     assert findings["backend gpu-0"].remedy
 
 
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ({"frontend": "rust"}, "without SGLANG_RUST_SERVER"),
+        ({"version": "0.5.16"}, "Upgrade it to 0.5.17"),
+    ],
+)
+async def test_a_backend_that_returns_no_ids_is_found(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], remedy: str
+) -> None:
+    async with serving(create_simulator(SimulatorOptions(engine="sglang", **said))) as url:
+        with_backends(monkeypatch, url)
+        finding = by_name(await examine(None))["backend gpu-0"]
+    assert not finding.ok
+    assert "no token ids" in finding.detail
+    assert remedy in finding.remedy
+
+
+async def test_a_configured_model_that_no_backend_serves_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    models = [{"id": "m", "served_as": "inner"}, {"id": "oss", "served_as": "gpt-oss-20b"}]
+    monkeypatch.setenv("GATEWAY_MODELS", json.dumps(models))
+    options = SimulatorOptions(models=("openai/gpt-oss-20b",))
+    async with serving(create_simulator(options)) as url:
+        with_backends(monkeypatch, url)
+        findings = by_name(await examine(None))
+    assert findings["backend gpu-0"].ok
+    assert "oss as openai/gpt-oss-20b (131072 tokens)" in findings["backend gpu-0"].detail
+    missing = findings["model m"]
+    assert not missing.ok
+    assert "(served_as 'inner'): gpu-0 serves 'openai/gpt-oss-20b'" in missing.detail
+    assert "served_as" in missing.remedy
+
+
+async def test_a_backend_of_which_nothing_is_asked_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GATEWAY_MODELS", json.dumps([{"id": "m"}]))
+    async with serving(create_simulator(SimulatorOptions(models=("other",)))) as url:
+        with_backends(monkeypatch, url)
+        finding = by_name(await examine(None))["backend gpu-0"]
+    assert (finding.ok, finding.detail) == (False, "it serves other, of which nothing is asked")
+
+
+async def test_an_adapter_of_sglang_is_asked_for_a_token_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = SimulatorOptions(engine="sglang", models=("base",), adapters=("ad",))
+    async with serving(create_simulator(options)) as url:
+        with_backends(monkeypatch, url)
+        finding = by_name(await examine(None))["backend gpu-0"]
+    assert finding.ok
+    assert "ad (131072 tokens, an adapter of base)" in finding.detail
+
+
+async def test_a_context_length_that_is_not_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def untold(_: Request) -> JSONResponse:
+        return JSONResponse({"data": [{"id": "m"}]})
+
+    async with serving(Starlette(routes=[Route("/v1/models", untold)])) as url:
+        with_backends(monkeypatch, url)
+        finding = by_name(await examine(None))["backend gpu-0"]
+    assert (finding.ok, finding.detail) == (False, "it does not tell the context length of m")
+    assert "context_length" in finding.remedy
+
+
 async def test_a_database_that_is_behind_is_found(
     monkeypatch: pytest.MonkeyPatch, empty_database_url: str
 ) -> None:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
+from gateway.simulator.app import create_simulator
+from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +40,7 @@ async def test_it_is_not_ready_and_asks_to_try_again(
         created = await client.post("/v1/responses", json={"model": "m", "input": "x"})
     assert ready.status_code == 503
     assert NOBODY_YET in ready.json()["reasons"]
+    assert [backend["healthy"] for backend in ready.json()["backends"]] == [None]
     assert created.status_code == 503
     assert created.json()["error"]["code"] == "server_is_overloaded"
     assert "retry-after" in created.headers
@@ -54,3 +58,46 @@ async def test_a_configured_context_length_does_not_stand_in_for_a_backend(
         ready = await client.get("/readyz")
     assert ready.status_code == 503
     assert ready.json()["reasons"] in (["no backend has answered yet"], ["no backend is healthy"])
+
+
+UNSERVED = (
+    "no backend serves the model 'm' (served_as 'inner'): b0 serves 'served'. "
+    "Set served_as of this model to its name at the backend."
+)
+
+
+@pytest.mark.parametrize("others", [[], [{"id": "served"}]], ids=["alone", "beside another"])
+async def test_a_configured_model_that_no_backend_serves_is_named(
+    database_url: str, others: Any
+) -> None:
+    models = [{"id": "m", "served_as": "inner", "aliases": ["alias"]}, *others]
+    async with serving(create_simulator(SimulatorOptions(models=("served",)))) as url:
+        settings = gateway_settings(database_url, [url], models=models)
+        async with (
+            running_gateway(settings) as running,
+            httpx2.AsyncClient(base_url=running.url, headers=running.headers) as client,
+        ):
+            ready = (await client.get("/readyz")).json()
+            for name in ("m", "alias"):
+                created = await client.post("/v1/responses", json={"model": name, "input": "x"})
+                assert created.status_code == 404
+                error = created.json()["error"]
+                assert (error["code"], error["param"]) == ("model_not_found", "model")
+                assert f"'{name}' is set up here, but no model server serves it" in error["message"]
+            unknown = await client.post("/v1/responses", json={"model": "never", "input": "x"})
+    assert ready["warnings"] == [UNSERVED]
+    assert ready["reasons"] == ([] if others else [UNSERVED])
+    assert ready["status"] == ("ready" if others else "not ready")
+    assert "set up" not in unknown.text
+
+
+async def test_a_backend_that_cannot_be_used_is_a_reason(database_url: str) -> None:
+    options = SimulatorOptions(engine="sglang", frontend="rust")
+    async with (
+        serving(create_simulator(options)) as url,
+        running_gateway(gateway_settings(database_url, [url])) as running,
+        httpx2.AsyncClient(base_url=running.url) as client,
+    ):
+        ready = (await client.get("/readyz")).json()
+    assert [backend["healthy"] for backend in ready["backends"]] == [False]
+    assert any("Restart it with its Python frontend" in reason for reason in ready["reasons"])

@@ -96,11 +96,17 @@ async def test_a_context_length_nobody_told_is_no_backend() -> None:
     backends = [Backend("a", "", {"m": "m"})]
     async with fleet(backend_server(models=[BUSY]), backends=backends) as known:
         assert known.pool.models() == ()
+        with pytest.raises(NoUpstreamAvailable, match="what it serves"):
+            known.pool.context_length("m")
+        (state,) = known.pool.snapshot()
+        assert state.problem == "GET /v1/models answered 503: busy"
+
+
+async def test_a_context_length_that_no_server_tells_must_be_configured() -> None:
+    untold: Script = (response(b'{"data":[{"id":"m"}]}'),)
+    async with fleet(backend_server(models=[untold])) as known:
         with pytest.raises(NoUpstreamAvailable, match="context length"):
             known.pool.context_length("m")
-        problem = known.pool.snapshot()[0].problem
-        assert problem is not None
-        assert "GET /v1/models answered 503: busy" in problem
 
 
 async def test_backends_take_turns() -> None:
@@ -298,15 +304,16 @@ async def test_health_checks_take_a_backend_out_and_bring_it_back() -> None:
         await known.pool.poll()
         (state,) = known.pool.snapshot()
         assert (state.healthy, state.available) == (False, False)
-        assert state.problem == "GET /health is not answered with 200"
+        assert state.problem == "GET /health answered 503"
         await known.pool.poll()
         assert known.pool.snapshot()[0].healthy
 
 
-async def test_streams_that_stop_where_no_health_check_is_answered_are_broken_off() -> None:
-    down: Script = (response(b"", status=503),)
-    stalled: Script = (STREAM_HEAD, said([5]), Act.STALL)
-    server = backend_server(stalled, health=[down])
+SPEAKS: Script = (STREAM_HEAD, said([5]), Act.STALL)
+
+
+async def test_streams_that_stop_where_there_is_no_connection_are_broken_off() -> None:
+    server = backend_server(SPEAKS, health=[(Act.RESET,)])
     async with fleet(server, silent_s=0.0) as known:
         led = Led()
         async with asyncio.TaskGroup() as group:
@@ -318,9 +325,8 @@ async def test_streams_that_stop_where_no_health_check_is_answered_are_broken_of
 
 
 async def test_what_has_not_begun_is_broken_off_where_nothing_can_be_reached() -> None:
-    down: Script = (response(b"", status=503),)
     gate = Gate()
-    server = backend_server((gate, Act.STALL), health=[down])
+    server = backend_server((gate, Act.STALL), health=[(Act.RESET,)])
     ejection = EjectionPolicy(failures_max=2)
     async with fleet(server, ejection=ejection, silent_s=0.0, attempts_max=1) as known:
         async with asyncio.TaskGroup() as group:
@@ -331,6 +337,85 @@ async def test_what_has_not_begun_is_broken_off_where_nothing_can_be_reached() -
             await known.pool.poll()
             gate.opened.set()
         assert isinstance(task.result(), UpstreamLost)
+
+
+SLOW = ProbeSchedule(health_timeout_s=0.05, working_health_timeout_s=0.05)
+
+
+def sglang_server(ready: Script, health: Script) -> RawServer:
+    """An SGLang that speaks, and then pauses for as long as another's prompt is read."""
+    told = orjson.dumps({"version": "0.5.23", "frontend": "python"})
+    return RawServer(
+        {
+            "/v1/completions": [SPEAKS],
+            "/v1/models": [listing("m")],
+            "/server_info": [(response(told),)],
+            "/ready": [ready],
+            "/health": [health],
+            "*": [MISSING],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("server", "polls"),
+    [
+        (sglang_server((response(b""),), (Act.STALL,)), 5),  # asked for its flag, it is not late
+        (sglang_server(MISSING, (Act.STALL,)), 5),  # to answer it would have to generate
+        (sglang_server((response(b"", status=503),), (response(b"", status=503),)), 5),  # it drains
+        (backend_server(SPEAKS, health=[(Act.STALL,)]), 2),
+        (backend_server(SPEAKS, health=[(response(b"", status=503),)]), 5),
+    ],
+    ids=["sglang", "an older sglang", "a draining sglang", "a late vllm", "a vllm that says no"],
+)
+async def test_no_late_or_bad_health_check_ends_a_stream_that_has_begun(
+    server: RawServer, polls: int
+) -> None:
+    async with fleet(server, silent_s=0.0, schedule=SLOW) as known:
+        led = Led()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(known.pool.generate(REQUEST, led))
+            assert (await led.next()).ids == [5]
+            for _ in range(polls):
+                await known.pool.poll()
+            assert known.in_flight() == [1]
+            task.cancel()
+        assert known.metric("upstream_requests_total", upstream="gpu-0", outcome="failed") == 0
+
+
+@pytest.mark.parametrize(
+    ("ready", "health", "asked"),
+    [
+        ((response(b""),), (Act.STALL,), ["/ready"]),
+        (MISSING, (response(b""),), ["/ready", "/health"]),
+        ((response(b"", status=503),), (response(b""),), ["/ready", "/health"]),
+    ],
+    ids=["it is ready", "it has no such flag", "nobody has asked it for its health yet"],
+)
+async def test_an_sglang_is_asked_for_its_flag_before_it_has_to_generate(
+    ready: Script, health: Script, asked: list[str]
+) -> None:
+    async with fleet(sglang_server(ready, health)) as known:
+        before = len(known.servers[0].requests)
+        await known.pool.poll()
+        assert [request.path for request in known.servers[0].requests[before:]] == asked
+        (state,) = known.pool.snapshot()
+        assert (state.healthy, state.problem) == (True, None)
+
+
+async def test_streams_of_a_backend_that_answers_nothing_are_broken_off() -> None:
+    """As it is where a process is frozen: it accepts connections, and says nothing on any."""
+    server = backend_server(SPEAKS, health=[(Act.STALL,)])
+    ejection = EjectionPolicy(failures_max=2)
+    async with fleet(server, silent_s=0.0, schedule=SLOW, ejection=ejection) as known:
+        led = Led()
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(failure_of(known.pool.generate(REQUEST, led)))
+            assert (await led.next()).ids == [5]
+            await known.pool.poll()
+            assert known.in_flight() == [1]
+            await known.pool.poll()
+        assert isinstance(task.result(), UpstreamFailed)
 
 
 async def test_a_backend_that_came_late_is_asked_what_it_serves() -> None:

@@ -22,7 +22,7 @@ from gateway.generation import (
     TokenLogprob,
 )
 from gateway.upstreams.completions import CompletionReader
-from gateway.upstreams.problems import BackendTooOld, BrokeDown
+from gateway.upstreams.problems import BrokeDown, ModelGone, NoTokenIds
 from gateway.upstreams.response_reader import ResponseReader
 from tests.fakes.backend_captures import capture, names
 
@@ -176,7 +176,7 @@ def test_when_all_tokens_asked_for_are_there_nothing_is_missing() -> None:
         (429, UpstreamUnavailable),
         (400, UpstreamRejected),
         ("400", UpstreamRejected),
-        (404, UpstreamRejected),
+        (404, ModelGone),
         (422, UpstreamRejected),
         (None, BrokeDown),
         (True, BrokeDown),
@@ -208,7 +208,7 @@ def test_a_prompt_that_is_too_long_is_told_apart() -> None:
 def test_an_answer_without_ids_comes_from_a_backend_that_is_too_old(ids: object) -> None:
     read = event(None) if ids is None else b'data: {"choices":[{"text":"hi"}]}\n\n'
     fault = fault_after(read)
-    assert isinstance(fault, BackendTooOld)
+    assert isinstance(fault, NoTokenIds)
     assert "needs vLLM >= 0.10.2" in str(fault)
 
 

@@ -11,7 +11,9 @@ from gateway.constraint import Constraint, InOrder, Json, Node, Token
 from gateway.generation import Sampling, TokenRequest
 from gateway.upstreams.dialects import TAG_BYTES_MAX, TOP_P_MIN, Dialect
 from gateway.upstreams.engines import Engine, capabilities
+from gateway.upstreams.naming import Served
 
+SERVED = Served("served")
 STOP_IDS = (200002, 200012, 199999)
 REQUEST = TokenRequest("req_1", "public", [1, 2, 3], Sampling(max_tokens=9), "salt")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -33,11 +35,13 @@ SGLANG_5 = speaking(Engine("sglang", "0.5.5"))
 UNKNOWN = Dialect()
 
 
-def sent(dialect: Dialect, request: TokenRequest = REQUEST) -> dict[str, Any]:
+def sent(
+    dialect: Dialect, request: TokenRequest = REQUEST, served: Served = SERVED
+) -> dict[str, Any]:
     grammar = dialect.grammar(request)
     body = dialect.body(
         request,
-        served_model="served",
+        served=served,
         stop_ids=STOP_IDS,
         prompt=[orjson.dumps(request.prompt_ids)],
         grammar=grammar,
@@ -69,13 +73,18 @@ EVERYWHERE = {
 
 @pytest.mark.parametrize("dialect", [VLLM, VLLM_10, UNKNOWN])
 def test_everything_vllm_has_a_default_for_is_sent(dialect: Dialect) -> None:
-    own = {"request_id": "req_1", "include_stop_str_in_output": True}
+    own: dict[str, Any] = {"request_id": "req_1", "include_stop_str_in_output": True}
+    if dialect is VLLM:
+        own["priority"] = 0
     assert sent(dialect) == {**EVERYWHERE, **own}
 
 
 @pytest.mark.parametrize("dialect", [SGLANG, SGLANG_5])
 def test_sglang_is_sent_only_what_it_knows(dialect: Dialect) -> None:
-    assert sent(dialect) == {**EVERYWHERE, "rid": "req_1", "no_stop_trim": True}
+    own: dict[str, Any] = {"rid": "req_1", "no_stop_trim": True}
+    if dialect is SGLANG:
+        own["priority"] = 0
+    assert sent(dialect) == {**EVERYWHERE, **own}
 
 
 @pytest.mark.parametrize("dialect", [VLLM, SGLANG, UNKNOWN])
@@ -115,8 +124,30 @@ def test_a_priority_has_the_sign_of_the_engine(engine: Engine, sign: int, priori
     assert "priority" not in sent(speaking(engine), request)
 
 
-def test_ordinary_work_has_no_priority() -> None:
-    assert "priority" not in sent(VLLM)
+@pytest.mark.parametrize("dialect", [VLLM, SGLANG])
+def test_ordinary_work_has_the_priority_zero_where_there_are_any(dialect: Dialect) -> None:
+    """To SGLang a request without any is the least urgent of all."""
+    assert sent(dialect)["priority"] == 0
+
+
+ADAPTER = Served("ad", parent="base")
+
+
+def test_sglang_is_asked_for_an_adapter_by_its_path_of_the_base_model() -> None:
+    body = sent(SGLANG, served=ADAPTER)
+    assert (body["model"], body["lora_path"]) == ("base", "ad")
+    assert "lora_path" not in sent(SGLANG)
+
+
+def test_vllm_is_asked_for_an_adapter_by_its_name() -> None:
+    body = sent(VLLM, served=ADAPTER)
+    assert body["model"] == "ad"
+    assert "lora_path" not in body
+
+
+def test_who_has_not_said_what_it_is_is_asked_for_an_adapter_in_both_ways() -> None:
+    body = sent(UNKNOWN, served=ADAPTER)
+    assert (body["model"], body["lora_path"]) == ("ad", "ad")
 
 
 def tag_of_bound(**json: object) -> dict[str, Any]:

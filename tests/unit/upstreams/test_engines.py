@@ -14,6 +14,7 @@ from gateway.upstreams.engines import (
     from_model_info,
     from_server_info,
     from_version,
+    unusable,
 )
 
 VLLM = {
@@ -135,6 +136,51 @@ def test_an_sglang_may_have_been_told_to_serve_low_priorities_first(
     assert capabilities(engine, priorities=True).priority_sign == sign
 
 
+@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize("configured", [True, False])
+def test_an_sglang_says_itself_whether_it_schedules_by_priority(
+    said: bool, configured: bool
+) -> None:
+    engine = from_server_info({"version": "0.5.23", "enable_priority_scheduling": said})
+    silent = from_server_info({"version": "0.5.6"})
+    assert engine is not None
+    assert silent is not None
+    assert capabilities(engine, priorities=configured).priority_sign == int(said)
+    assert capabilities(silent, priorities=configured).priority_sign == int(configured)
+
+
+UNUSABLE = {
+    Engine("sglang", "0.5.23", frontend="rust"): "without SGLANG_RUST_SERVER",
+    Engine("sglang", "0.5.16"): "Upgrade it to 0.5.17 or newer",
+    Engine("vllm", "0.10.1"): "Upgrade it to 0.10.2 or newer",
+}
+
+
+@pytest.mark.parametrize("engine", UNUSABLE)
+def test_an_engine_that_returns_no_ids_is_not_used_and_what_to_do_is_said(engine: Engine) -> None:
+    found = unusable(engine)
+    assert found is not None
+    assert str(engine) in str(found)
+    assert "no token ids" in found.why
+    assert UNUSABLE[engine] in found.remedy
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        Engine(),
+        Engine("sglang"),
+        Engine("sglang", "0.5.17"),
+        Engine("sglang", "0.5.23", frontend="python"),
+        Engine("vllm", "0.10.2"),
+        Engine("vllm", "0.1.dev1+g1a2b3c4"),
+        Engine("sglang", "0.0.0.dev1"),
+    ],
+)
+def test_an_engine_that_may_return_ids_is_used(engine: Engine) -> None:
+    assert unusable(engine) is None
+
+
 @pytest.mark.parametrize(
     ("backend", "grammars"),
     [("xgrammar", "turn"), (None, "turn"), ("none", "none"), ("outlines", "none")],
@@ -150,6 +196,8 @@ def test_an_sglang_may_have_been_started_with_another_grammar_engine(
 def test_an_engine_is_known_by_what_it_answers() -> None:
     assert from_version({"version": "0.32.0"}) == Engine("vllm", "0.32.0")
     assert from_server_info({"version": "0.5.23"}) == Engine("sglang", "0.5.23")
+    rust = from_server_info({"version": "0.5.23", "frontend": "rust"})
+    assert rust == Engine("sglang", "0.5.23", frontend="rust")
     assert from_model_info({"model_path": "/models/gpt-oss"}) == Engine("sglang")
     for answer in ({}, {"version": 3}, {"detail": "Not Found"}):
         assert from_version(answer) is None

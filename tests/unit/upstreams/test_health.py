@@ -126,6 +126,17 @@ def test_a_good_poll_does_not_end_an_ejection() -> None:
     assert not health.available(0.0)
 
 
+def test_it_is_mute_since_the_first_of_so_many_polls_without_an_answer_as_eject_it() -> None:
+    health = Health(POLICY)
+    seen = []
+    for asked_at in (1.0, 2.0, 3.0, 4.0):
+        health.polled(alive=False, unanswered_since=asked_at)
+        seen.append(health.mute_since)
+    assert seen == [None, None, 1.0, 2.0]
+    health.polled(alive=False)
+    assert health.mute_since is None
+
+
 @given(st.lists(st.sampled_from(["fail", "answer", "complete", "poll", "trial"]), max_size=60))
 def test_every_ejection_ends(happenings: list[str]) -> None:
     health, now = Health(POLICY), 0.0

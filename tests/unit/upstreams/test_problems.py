@@ -15,6 +15,7 @@ from gateway.errors import (
 from gateway.upstreams.problems import (
     BrokeDown,
     GrammarFailed,
+    ModelGone,
     breakage,
     code_of,
     has_no_grammars,
@@ -60,7 +61,7 @@ def test_no_body_makes_it_raise(body: bytes) -> None:
     ("status", "kind"),
     [
         (400, UpstreamRejected),
-        (404, UpstreamRejected),
+        (404, ModelGone),
         (422, UpstreamRejected),
         (401, UpstreamUnavailable),
         (307, UpstreamUnavailable),
@@ -74,6 +75,22 @@ def test_only_the_callers_own_mistakes_are_rejections(status: int, kind: type) -
     error = refusal("gpu-1", status, "because")
     assert type(error) is kind
     assert str(error) == f"gpu-1: answered {status}: because"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Got LoRA adapter that has never been loaded: zz\nAll loaded adapters: dict_keys(['ad']).",
+        "LoRA adapter 'zz' was requested, but LoRA is not enabled. Please launch the server with …",
+    ],
+)
+def test_an_adapter_that_sglang_does_not_know_is_a_model_that_is_gone(message: str) -> None:
+    assert type(refusal("gpu-1", 400, message)) is ModelGone
+
+
+def test_sglang_takes_some_tokens_less_than_its_context_is_long() -> None:
+    message = "Input length (8191 tokens) exceeds the maximum allowed length (8186 tokens). Use a …"
+    assert isinstance(refusal("gpu-1", 400, message), ContextOverflow)
 
 
 @pytest.mark.parametrize("name", REFUSED)

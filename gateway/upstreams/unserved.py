@@ -1,0 +1,81 @@
+"""Models that were configured, and that no backend serves. No I/O here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from typing_extensions import override
+
+from gateway.values import value
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.engines import Unusable
+
+REMEDY: Final = "Set served_as of this model to its name at the backend."
+NAMES_MAX: Final = 8
+"""Names of models that one backend is quoted with: it may serve hundreds of adapters."""
+
+
+class Source(Protocol):
+    """A backend, as far as it has said what it serves."""
+
+    @property
+    def backend(self) -> Backend: ...
+
+    @property
+    def listed(self) -> Collection[str] | None: ...
+
+    @property
+    def models(self) -> Mapping[str, int | None]: ...
+
+    @property
+    def unusable(self) -> Unusable | None: ...
+
+
+@value
+class Unserved:
+    """`asked_as` is what the backends are asked for, `serving` what each says it serves instead.
+
+    `silent` are backends that may serve the model, and have not answered yet.
+    """
+
+    model: str
+    asked_as: str
+    serving: tuple[tuple[str, tuple[str, ...]], ...]
+    silent: tuple[str, ...] = ()
+
+    @override
+    def __str__(self) -> str:
+        found = [f"{backend} serves {_quoted(names)}" for backend, names in self.serving]
+        found += [f"{backend} has not answered yet" for backend in self.silent]
+        asked = "" if self.asked_as == self.model else f" (served_as '{self.asked_as}')"
+        return f"no backend serves the model '{self.model}'{asked}: {'; '.join(found)}"
+
+
+def unserved(sources: Iterable[Source]) -> list[Unserved]:
+    """What is configured and served nowhere, as soon as a backend that may serve it has spoken."""
+    sources = [source for source in sources if source.unusable is None]
+    wanted = {model: name for source in sources for model, name in source.backend.models.items()}
+    missing = []
+    for model, name in wanted.items():
+        asked = [source for source in sources if model in source.backend.models]
+        told = [source for source in asked if source.listed is not None]
+        if told and not any(model in source.models for source in told):
+            silent = tuple(one.backend.name for one in asked if one.listed is None)
+            missing.append(Unserved(model, name, tuple(map(_serving, told)), silent))
+    return missing
+
+
+def _serving(source: Source) -> tuple[str, tuple[str, ...]]:
+    return source.backend.name, tuple(source.listed or ())
+
+
+def _quoted(names: Collection[str]) -> str:
+    if not names:
+        return "nothing"
+    shown = [f"'{name}'" for name in list(names)[:NAMES_MAX]]
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")

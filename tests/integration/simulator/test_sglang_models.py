@@ -1,0 +1,71 @@
+"""How the simulated SGLang answers for models: as the real one was recorded to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from gateway.simulator.app import create_simulator
+from gateway.simulator.options import SimulatorOptions
+from tests.fakes.raw_http import plain_prompt
+from tests.fakes.serving import serving
+
+
+async def asked(options: SimulatorOptions, **fields: Any) -> httpx2.Response:
+    body = {"prompt": plain_prompt("Hello"), "max_tokens": 4, "return_token_ids": True, **fields}
+    async with (
+        serving(create_simulator(options)) as url,
+        httpx2.AsyncClient(base_url=url) as client,
+    ):
+        answer = await client.post("/v1/completions", json=body)
+        rows = (await client.get("/simulator/requests")).json()["requests"]
+    answer.extensions["adapter"] = [row["adapter"] for row in rows]
+    return answer
+
+
+SGLANG = SimulatorOptions(engine="sglang", models=("base",), adapters=("ad",))
+VLLM = SimulatorOptions(models=("base",), adapters=("ad",))
+
+
+@pytest.mark.parametrize(
+    ("options", "fields", "status", "adapters"),
+    [
+        (SGLANG, {"model": "base", "lora_path": "ad"}, 200, ["ad"]),
+        (SGLANG, {"model": "ad"}, 200, [None]),
+        (SGLANG, {"model": "no such"}, 200, [None]),
+        (SGLANG, {"model": "base", "lora_path": "no such"}, 400, []),
+        (VLLM, {"model": "ad"}, 200, ["ad"]),
+        (VLLM, {"model": "base", "lora_path": "ad"}, 200, [None]),
+        (VLLM, {"model": "no such"}, 404, []),
+    ],
+)
+async def test_which_model_answers(
+    options: SimulatorOptions, fields: Any, status: int, adapters: list[str | None]
+) -> None:
+    answer = await asked(options, **fields)
+    assert (answer.status_code, answer.extensions["adapter"]) == (status, adapters)
+
+
+async def test_the_rust_frontend_gives_no_ids() -> None:
+    rust = SimulatorOptions(engine="sglang", frontend="rust")
+    (choice,) = (await asked(rust)).json()["choices"]
+    assert choice.get("token_ids") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (SGLANG, 200),
+        (SimulatorOptions(engine="sglang", version="0.5.19"), 404),
+        (SimulatorOptions(engine="sglang", frontend="rust"), 404),
+        (VLLM, 404),
+    ],
+)
+async def test_who_has_a_flag_that_says_it_is_ready(options: SimulatorOptions, status: int) -> None:
+    async with (
+        serving(create_simulator(options)) as url,
+        httpx2.AsyncClient(base_url=url) as client,
+    ):
+        assert (await client.get("/ready")).status_code == status
