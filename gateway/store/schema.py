@@ -13,7 +13,7 @@ sees no item, no body and no key."""
 RUNNING: Final = ("queued", "in_progress")
 TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
-REVISION: Final = "d3b7c05e61f8"
+REVISION: Final = "b8e40d29f6a3"
 """The newest revision of the schema (`migrations`)."""
 
 ACCEPTED: Final = {
