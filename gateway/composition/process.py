@@ -26,6 +26,7 @@ from gateway.services.preparation import Preparation
 from gateway.services.retrieval import Retrieval
 from gateway.services.sessions import Sessions
 from gateway.services.specifying import Secrets, Specifier
+from gateway.services.storage import Storage
 from gateway.services.traces import Traces
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ class Process:
             replica=replica,
             access=access(settings, base.database),
             models=models,
-            health=Health(base.database, base.pool, base.metrics),
+            health=Health(
+                Storage(base.database, base.lifeline, base.journal), base.pool, base.metrics
+            ),
             retrieval=retrieval,
             creation=Creation(
                 replica.workplace,

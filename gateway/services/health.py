@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gateway.errors import StoreError
 from gateway.telemetry import EXPOSITION_TYPE
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.services.storage import Storage
     from gateway.telemetry import Metrics
     from gateway.upstreams.pool import Pool
 
@@ -36,8 +35,8 @@ class Report:
 class Health:
     """Readiness and metrics of one process."""
 
-    def __init__(self, database: Database, pool: Pool, metrics: Metrics) -> None:
-        self._database = database
+    def __init__(self, storage: Storage, pool: Pool, metrics: Metrics) -> None:
+        self._storage = storage
         self._pool = pool
         self._metrics = metrics
         self._is_draining = False
@@ -50,11 +49,7 @@ class Health:
         """Ask the database, look at the backends; when the process is about to end, say only so."""
         if self._is_draining:
             return Report(["this process is about to end"], is_draining=True)
-        reasons = []
-        try:
-            await self._database.ping()
-        except StoreError:
-            reasons.append("the database does not answer")
+        reasons = await self._storage.reasons()
         states = self._pool.snapshot()
         if not any(state.healthy for state in states):
             reasons.append("no backend is healthy")
