@@ -18,7 +18,7 @@ import typer
 from gateway import __version__
 from gateway.app import create_app
 from gateway.cli import demo_environment, terminal
-from gateway.cli.options import run
+from gateway.cli.options import PORT_MAX, run
 from gateway.cli.provision import connected, embedded_database, load_pepper
 from gateway.cli.request_lines import RequestLines
 from gateway.cli.serving import PortTaken, Server, listen, stopped_by_signals, until_stopped
@@ -50,7 +50,13 @@ QUESTION = "Say hello"
 
 def demo(
     port: Annotated[
-        int | None, typer.Option(help=f"Port to listen on. Default: {PORT}, or the next free one.")
+        int | None,
+        typer.Option(
+            min=0,
+            max=PORT_MAX,
+            help="Port to listen on; 0: a free one. Default: GATEWAY_SERVER__PORT or PORT, else "
+            f"{PORT} or the next that is free.",
+        ),
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Start, answer one request, stop. For tests and CI.")
