@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,6 +72,8 @@ def demo(
 
 
 async def _demo(port: int | None, *, once: bool) -> None:
+    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.simulator import guidance
     from gateway.simulator.app import create_simulator
 
     started = time.perf_counter()
@@ -83,7 +86,11 @@ async def _demo(port: int | None, *, once: bool) -> None:
         listener = listening.enter_context(_listen(settings))
         configure_logging(settings.log.level, settings.log.format)
         async with AsyncExitStack() as stack:
-            settings = await _database(stack, settings)
+            with ThreadPoolExecutor(max_workers=1) as beside:
+                # Its first grammar would hold up the gateway, which is in the same process.
+                loading = beside.submit(guidance.load, Vocabulary.load())
+                settings = await _database(stack, settings)
+            loading.result()
             key = await _key(settings)
             app = create_app(settings)
             frames = FrameBounds.of(settings)
