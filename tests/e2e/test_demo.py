@@ -161,6 +161,29 @@ def test_the_demo_listens_where_the_environment_says(
     assert f"http://127.0.0.1:{port}" in result.stdout
 
 
+ONCE_AND_LOOK = """
+from gateway.__main__ import main
+from gateway.simulator import guidance
+try:
+    main()
+finally:
+    print("grammars are prepared:", guidance._built.cache_info().currsize > 0)
+"""
+
+
+def test_the_first_request_with_a_grammar_has_nothing_to_wait_for(folder: Path, port: int) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", ONCE_AND_LOOK, "demo", "--once", "--port", str(port)],
+        env=environment(folder),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=True,
+    )
+    assert "grammars are prepared: True" in result.stdout
+
+
 def test_a_taken_port_is_told_in_two_lines(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
