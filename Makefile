@@ -34,12 +34,15 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv
 
 # Lock files are complete, so pip need not look for dependencies, which is most of its time. The
-# path file lets `-m gateway`, which the demo shows, work in any folder.
+# path file lets `-m gateway`, which the demo shows, work in any folder; the command is the one that
+# an installed package has.
 $(RUNNABLE): requirements-demo.lock | $(BIN)/python
 	@echo "installing what the gateway needs into .venv, once …"
 	@$(PIP) --no-deps --require-hashes -r requirements-demo.lock
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | { \
 		read -r folder; echo "$(CURDIR)" > "$$folder/harmony-gateway-checkout.pth"; }
+	@printf '%s\n' '#!/bin/sh' 'exec "$(CURDIR)/$(BIN)/python" -P -m gateway "$$@"' > $(BIN)/harmony-gateway
+	@chmod +x $(BIN)/harmony-gateway
 	@touch $@
 
 $(READY): requirements-dev.lock pyproject.toml | $(BIN)/python

@@ -183,7 +183,11 @@ class NoUpstreamAvailable(UpstreamError):
 
 
 class StoreError(GatewayError):
-    """The database said no."""
+    """The database said no. `state` is its SQLSTATE; empty where the server did not speak."""
+
+    def __init__(self, message: str, *, state: str = "") -> None:
+        super().__init__(message)
+        self.state = state
 
 
 class StoreUnavailable(StoreError):

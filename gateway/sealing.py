@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 VERSION: Final = "hgw1"
 
-SEALED: Final = frozenset({"reasoning", "compaction"})
-"""The types of items that may hold a seal."""
-
 _PREFIX: Final = f"{VERSION}."
 _NONCE_BYTES: Final = 12
 _KEY_BYTES: Final = 32
@@ -40,15 +37,10 @@ _IDS, _TEXT = b"\0", b"\1"
 
 @cache
 def load() -> type[AESGCM]:
-    """The cipher. The first call imports its library, 7 MiB and 15 ms: for a thread."""
+    """The cipher. The first call imports its library: call it before there are requests."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
 
     return AESGCM
-
-
-def is_loaded() -> bool:
-    """Has nothing to be imported before something is sealed or opened?"""
-    return load.cache_info().currsize > 0
 
 
 class SealBroken(ValueError):

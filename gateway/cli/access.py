@@ -143,7 +143,9 @@ async def _list(settings: Settings, tenant: str | None = None) -> tuple[list[Ten
 
 @keys.command("disable")
 def disable_key(
-    key: Annotated[str, typer.Argument(help="Its id or its last four characters.")],
+    key: Annotated[
+        str, typer.Argument(help="Its id, the id's beginning, or its last four characters.")
+    ],
     config: Config = None,
 ) -> None:
     """Disable an API key: it stops working within auth.key_cache_ttl_s."""

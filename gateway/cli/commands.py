@@ -11,8 +11,10 @@ from gateway.cli import access, configuration, database, launch, terminal
 from gateway.cli.demo import demo
 from gateway.cli.doctor import doctor
 from gateway.cli.serve import serve, simulate
+from gateway.cli.suggestions import Suggesting
 
 commands = typer.Typer(
+    cls=Suggesting,
     help="The OpenAI Responses API in front of gpt-oss servers. Try: harmony-gateway demo",
     no_args_is_help=True,
     add_completion=False,

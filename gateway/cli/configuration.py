@@ -8,6 +8,7 @@ from dataclasses import asdict
 import typer
 
 from gateway.cli import options, terminal
+from gateway.cli.requirements import require_complete
 from gateway.settings import load_settings
 from gateway.settings.reference import example, rows
 
@@ -18,9 +19,11 @@ commands = typer.Typer(help="Check the configuration, list every setting.", no_a
 def check(config: options.Config = None, json_: options.Json = False) -> None:
     """Read the configuration file and the environment as `serve` would.
 
-    Every mistake is listed with its file and line, or its variable. Exit code 0: none.
+    Every mistake is listed with its file and line, or its variable, and so is what is missing.
+    Exit code 0: `serve` would start with it.
     """
     settings = load_settings(config)
+    require_complete(settings)
     found = {
         "models": [model.id for model in settings.models],
         "backends": [backend.name for backend in settings.backends],

@@ -19,6 +19,7 @@ from gateway.store.schema import REVISION
 if TYPE_CHECKING:
     from gateway.runs.housekeeping import Report
     from gateway.settings import Settings
+    from gateway.store.repair import Repaired
 
 commands = typer.Typer(
     help="Migrate the database, show where it is, remove what has expired.", no_args_is_help=True
@@ -27,23 +28,28 @@ commands = typer.Typer(
 
 @commands.command("upgrade")
 def upgrade_schema(config: Config = None) -> None:
-    """Bring the database to the schema of this release.
+    """Bring the database to the schema of this release, and see that it can be served from.
+
+    Roles, grants and policies that a restored dump came without are made again. Exit code 1: it
+    cannot be served from, and what is missing is told.
 
     Safe to run from several places at once, and while the previous release is serving.
     """
-    settings = load_settings(config)
-    run(_upgrade(settings))
+    repaired = run(_upgrade(load_settings(config)))
     terminal.step(terminal.OK, "schema", f"at {REVISION}")
+    for fact in repaired.mended:
+        terminal.step(terminal.OK, "mended", fact)
+    for fact in repaired.lacking:
+        terminal.step(terminal.BAD, "missing", f"{fact}: it works without, but slowly")
 
 
-async def _upgrade(settings: Settings) -> None:
+async def _upgrade(settings: Settings) -> Repaired:
     from gateway.store.migrate import upgrade
 
     if settings.database.url is None:
         with embedded_database(settings.data_dir) as url:
-            await upgrade(url)
-    else:
-        await upgrade(settings.database_url)
+            return await upgrade(url)
+    return await upgrade(settings.database_url)
 
 
 @commands.command()

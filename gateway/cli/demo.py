@@ -10,7 +10,8 @@ import json
 import shlex
 import sys
 import time
-from contextlib import AsyncExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ import typer
 from gateway import __version__
 from gateway.app import create_app
 from gateway.cli import demo_environment, terminal
-from gateway.cli.options import run
+from gateway.cli.options import PORT_MAX, run
 from gateway.cli.provision import connected, embedded_database, load_pepper
 from gateway.cli.request_lines import RequestLines
 from gateway.cli.serving import PortTaken, Server, listen, stopped_by_signals, until_stopped
@@ -50,7 +51,13 @@ QUESTION = "Say hello"
 
 def demo(
     port: Annotated[
-        int | None, typer.Option(help=f"Port to listen on. Default: {PORT}, or the next free one.")
+        int | None,
+        typer.Option(
+            min=0,
+            max=PORT_MAX,
+            help="Port to listen on; 0: a free one. Default: GATEWAY_SERVER__PORT or PORT, else "
+            f"{PORT} or the next that is free.",
+        ),
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Start, answer one request, stop. For tests and CI.")
@@ -65,17 +72,25 @@ def demo(
 
 
 async def _demo(port: int | None, *, once: bool) -> None:
+    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.simulator import guidance
     from gateway.simulator.app import create_simulator
 
     started = time.perf_counter()
     terminal.show(f"Harmony Gateway {__version__}: the Responses API for gpt-oss\n")
-    with _listen(port) as listener, listen(HOST, 0, BACKLOG) as backend_listener:
+    with ExitStack() as listening:
+        backend_listener = listening.enter_context(listen(HOST, 0, BACKLOG))
         options = SimulatorOptions()
         simulator = Server(create_simulator(options), backend_listener, ServerSettings())
-        settings = _settings(simulator.url, options.models)
+        settings = _settings(simulator.url, options.models, port)
+        listener = listening.enter_context(_listen(settings))
         configure_logging(settings.log.level, settings.log.format)
         async with AsyncExitStack() as stack:
-            settings = await _database(stack, settings)
+            with ThreadPoolExecutor(max_workers=1) as beside:
+                # Its first grammar would hold up the gateway, which is in the same process.
+                loading = beside.submit(guidance.load, Vocabulary.load())
+                settings = await _database(stack, settings)
+            loading.result()
             key = await _key(settings)
             app = create_app(settings)
             frames = FrameBounds.of(settings)
@@ -89,7 +104,10 @@ async def _demo(port: int | None, *, once: bool) -> None:
             await stack.enter_async_context(gateway)
             terminal.step(terminal.OK, "gateway", gateway.url, time.perf_counter() - started)
             base_url = f"{gateway.url}/v1"
-            environment = demo_environment.save(settings.data_dir, base_url, key)
+            _, listened = listener.getsockname()
+            environment = stack.enter_context(
+                demo_environment.held(settings.data_dir, listened, base_url, key)
+            )
             await _answer(base_url, key, options.models[0])
             _invite(environment, options.models[0])
             if not once:
@@ -97,10 +115,10 @@ async def _demo(port: int | None, *, once: bool) -> None:
                 await until_stopped(gateway, simulator)
 
 
-def _listen(port: int | None) -> socket.socket:
+def _listen(settings: Settings) -> socket.socket:
     """The port asked for; without one the usual port, or the next that is free."""
-    if port is not None:
-        return listen(HOST, port, BACKLOG)
+    if "port" in settings.server.model_fields_set:
+        return listen(HOST, settings.server.port, BACKLOG)
     for candidate in range(PORT, PORT + PORTS_TRIED):
         try:
             return listen(HOST, candidate, BACKLOG)
@@ -110,10 +128,11 @@ def _listen(port: int | None) -> socket.socket:
     return listen(HOST, 0, BACKLOG)
 
 
-def _settings(backend_url: str, models: tuple[str, ...]) -> Settings:
+def _settings(backend_url: str, models: tuple[str, ...], port: int | None) -> Settings:
     """The environment's, except for what makes it the demo: a database of yours is not touched."""
+    asked = {} if port is None else {"port": port}
     arguments: dict[str, Any] = {
-        "server": {"host": HOST, "drain_grace_s": DRAIN_GRACE_S},
+        "server": {"host": HOST, "drain_grace_s": DRAIN_GRACE_S, **asked},
         "database": {"url": None},
         "auth": {"key_pepper": None},
         "models": [{"id": model} for model in models],

@@ -11,7 +11,7 @@ import typer
 
 from gateway import ids
 from gateway.cli import terminal
-from gateway.cli.failures import FAILED
+from gateway.cli.failures import FAILED, remedy_for
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.composition import bounds
@@ -20,6 +20,7 @@ from gateway.generation import Sampling, TokenRequest
 from gateway.harmony.vocabulary import STOP_IDS, Vocabulary
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
+from gateway.store.verification import missing, told
 from gateway.tenancy import TenantId
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenChunk
     from gateway.settings import Settings
+    from gateway.store.engine import Database
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines import Unusable
@@ -121,6 +123,7 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
         async with provisioned(settings) as complete, connected(complete) as database:
             detail = f"{kind}, schema at {REVISION}"
             findings.append(Finding(looking_at, ok=True, detail=detail))
+            await _slowness(database, findings)
             looking_at = "isolation"
             async with database.transaction(NOBODY):
                 detail = "the unprivileged role of tenants can be taken"
@@ -130,6 +133,15 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
     else:
         where = "given" if settings.auth.key_pepper else str(settings.data_dir / "pepper")
         findings.append(Finding("pepper", ok=True, detail=where))
+
+
+async def _slowness(database: Database, findings: list[Finding]) -> None:
+    """What it lacks that it can do without, though not for long."""
+    lacking = [fact for fact in await missing(database) if not fact.stops]
+    if lacking:
+        remedy = "Make it again, as gateway/store/tables.py has it: CREATE INDEX CONCURRENTLY."
+        detail = f"it lacks: {told(lacking)}"
+        findings.append(Finding("indexes", ok=False, detail=detail, remedy=remedy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +272,7 @@ def _failed(name: str, error: GatewayError) -> Finding:
     if isinstance(error, StartupError):
         remedy = error.remedy
     elif isinstance(error, StoreError):
-        remedy = "Is PostgreSQL running, and is DATABASE_URL right?"
+        remedy = remedy_for(error)
     else:
         remedy = "Is the server running, and are its url and api_key right?"
     return Finding(name, ok=False, detail=str(error), remedy=remedy)

@@ -3,16 +3,54 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.cli import terminal
-from gateway.errors import RequestError, StartupError, StoreConflict, StoreError
+from gateway.errors import (
+    RequestError,
+    StartupError,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FAILED = 1
 INTERRUPTED = 130
+
+
+_UNREACHABLE: Final = "Is PostgreSQL running, and are host and port in DATABASE_URL right?"
+_REFUSED: Final = "PostgreSQL says no; its own log says more."
+_REMEDIES: Final = {
+    "08": _UNREACHABLE,
+    "25006": "DATABASE_URL leads to a standby, which is read-only: name the primary.",
+    "28": "Are user and password in DATABASE_URL right, and does pg_hba.conf let them in?",
+    "3D": "Is the name of the database in DATABASE_URL right? If it is, an administrator has to "
+    "make it: CREATE DATABASE … OWNER …;",
+    "42501": "The user in DATABASE_URL has to own the database and its tables, or an administrator "
+    "has to grant what is named above.",
+    "42703": "Run: harmony-gateway db upgrade",
+    "42883": "Run: harmony-gateway db upgrade",
+    "42P01": "Run: harmony-gateway db upgrade",
+    "53100": "Make room on the disk of the database.",
+    "53300": "Raise max_connections of PostgreSQL, or lower database.pool_size_max.",
+    "55P03": "Another migration or a long transaction is in the way: try again when it has ended.",
+    "57014": "The database took too long: is it overloaded, or is a long transaction in the way?",
+    "57P": "PostgreSQL is starting or stopping: try again in a moment.",
+}
+"""By SQLSTATE, or how it begins."""
+
+
+def remedy_for(error: StoreError) -> str:
+    """What to do next: only where no server spoke is it asked whether one is running."""
+    if not error.state:
+        return _UNREACHABLE if isinstance(error, StoreUnavailable) else _REFUSED
+    for length in (5, 3, 2):
+        if (remedy := _REMEDIES.get(error.state[:length])) is not None:
+            return remedy
+    return _REFUSED
 
 
 @contextmanager
@@ -25,7 +63,7 @@ def told_plainly() -> Iterator[None]:
     except StoreConflict as error:
         terminal.failure(str(error), "Something of that name exists already; choose another.")
     except StoreError as error:
-        terminal.failure(str(error), "Is PostgreSQL running, and is DATABASE_URL right?")
+        terminal.failure(str(error), remedy_for(error))
     except RequestError as error:
         terminal.failure(error.message, "See the command's --help.")
     except KeyboardInterrupt:

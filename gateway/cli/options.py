@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+PORT_MAX = 65_535
+
 Config = Annotated[
     Path | None,
     typer.Option(

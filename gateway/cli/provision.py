@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gateway.composition.foundation import access, connect
 from gateway.errors import StartupError
 from gateway.store.embedded import EmbeddedPostgres
+from gateway.store.verification import missing, told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -42,6 +43,12 @@ async def provisioned(settings: Settings) -> AsyncIterator[Settings]:
         if not await database.revision_is_current():
             raise StartupError(
                 "the database's schema is not the one of this release",
+                remedy="Run: harmony-gateway db upgrade",
+            )
+        lacking = [fact for fact in await missing(database) if fact.stops]
+        if lacking:
+            raise StartupError(
+                f"the database's schema has the right revision, but lacks: {told(lacking)}",
                 remedy="Run: harmony-gateway db upgrade",
             )
     yield settings

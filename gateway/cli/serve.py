@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.app import create_app
-from gateway.cli.options import Config, run
+from gateway.cli.options import PORT_MAX, Config, run
 from gateway.cli.provision import provisioned
+from gateway.cli.requirements import require_complete
 from gateway.cli.serving import Server, listen, stopped_by_signals, until_stopped
 from gateway.cli.websocket import FrameBounds
-from gateway.errors import ConfigError
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
 from gateway.simulator.options import Engine, SimulatorOptions
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 def serve(
     config: Config = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: a free one.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=PORT_MAX, help="Port to listen on; 0: a free one."),
+    ] = None,
 ) -> None:
     """Run the gateway in front of the configured backends.
 
@@ -42,13 +45,7 @@ def serve(
 
 
 async def _serve(settings: Settings) -> None:
-    if not settings.backends:
-        raise ConfigError(
-            "no backend is configured",
-            where="backends",
-            remedy="Name one in gateway.yaml (see gateway.example.yaml), or run: "
-            "harmony-gateway demo",
-        )
+    require_complete(settings)
     listener = listen(settings.server.host, settings.server.port, settings.server.backlog_max)
     with listener:
         async with provisioned(settings) as complete:
@@ -65,7 +62,9 @@ async def serve_gateway(settings: Settings, listener: socket.socket) -> None:
 
 def simulate(  # noqa: PLR0913 - each is an option
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: a free one.")] = 8100,
+    port: Annotated[
+        int, typer.Option(min=0, max=PORT_MAX, help="Port to listen on; 0: a free one.")
+    ] = 8100,
     name: Annotated[str, typer.Option(help="Name of this instance in directives.")] = "simulator",
     model: Annotated[list[str] | None, typer.Option(help="A served model; repeatable.")] = None,
     tokens_per_s: Annotated[

@@ -58,10 +58,14 @@ def step(mark: str, name: str, detail: str, seconds: float | None = None) -> Non
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows under headings, without frames."""
-    from rich.table import Table
+    """Rows under headings, without frames. Nothing is cut, however narrow the terminal is."""
+    from rich.cells import cell_len
+    from rich.text import Text
 
-    grid = Table(*headings, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        grid.add_row(*row)
-    _console().print(grid)
+    widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
+    for number, row in enumerate([headings, *rows]):
+        cells = (
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
+        )
+        line = "  ".join(cells).rstrip()
+        _console().print(Text(line, style="" if number else "bold"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gateway import ids, sealing
+from gateway import ids
 from gateway.composition import bounds
 from gateway.harmony.framing import OPENING
 from gateway.harmony.parsing import Parser
@@ -90,9 +90,6 @@ class Foundation:
         """Makes the folds of one response; `rules` are its own, if they were made already."""
         vocabulary = self.vocabulary
         rules = rules or rules_of(head.echo)
-        if head.binding is not None and not sealing.is_loaded():
-            # Until something is sealed a thought has come to its end.
-            self.threads.begin(sealing.load)
         tools = None if rules.calls == "none" else frozenset(rules.tools)
         seal = None if head.binding is None else partial(self.sealer.seal, head.binding)
         preambles = rules.answer is None

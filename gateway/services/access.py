@@ -15,6 +15,7 @@ import re
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from hashlib import blake2b, sha256
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -45,6 +46,8 @@ RENEWED_SHARE: Final = 0.5
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
 _HINT_LENGTH: Final = 4
+_ID_PREFIX_MIN: Final = 8
+"""As many characters of an id as cannot be taken for a hint."""
 _YEAR_S: Final = 365 * 86_400
 _POLICY_WORDS: Final = {
     "on_disconnect": ("cancel", "continue"),
@@ -173,12 +176,12 @@ class Access:
         tenant = await tenants.disable_tenant(self._database, name)
         self._forget()
         if tenant is None:
-            raise _no_tenant(name)
+            raise await self._no_tenant(name)
         return tenant
 
     async def show_tenant(self, name: str) -> TenantDetail:
         """The tenant and its policy. Raises `ResourceNotFound`."""
-        return self._detail(name, await tenants.find_policy(self._database, name))
+        return await self._detail(name, await tenants.find_policy(self._database, name))
 
     async def set_policy(self, name: str, changes: PolicyChanges) -> TenantDetail:
         """Change a tenant's policy: None takes a value back, what is left out stays.
@@ -189,11 +192,11 @@ class Access:
         _check_policy(changes)
         found = await tenants.set_policy(self._database, name, changes)
         self._forget()
-        return self._detail(name, found)
+        return await self._detail(name, found)
 
-    def _detail(self, name: str, found: tuple[Tenant, OwnPolicy] | None) -> TenantDetail:
+    async def _detail(self, name: str, found: tuple[Tenant, OwnPolicy] | None) -> TenantDetail:
         if found is None:
-            raise _no_tenant(name)
+            raise await self._no_tenant(name)
         tenant, own = found
         return TenantDetail(tenant, own, own.over(self._defaults))
 
@@ -229,15 +232,17 @@ class Access:
         return await tenants.keys(self._database, tenant.id if tenant else None)
 
     async def disable_key(self, key: str) -> ApiKey:
-        """`key` is an id or a hint. Raises `ResourceNotFound`, and `InvalidRequest` for a hint
-        that several enabled keys share.
+        """`key` is an id, the beginning of one or a hint. Raises `ResourceNotFound`, and
+        `InvalidRequest` for what several enabled keys share.
         """
         found = [one for one in await self.list_keys() if _is_meant(key, one)]
         enabled = [one for one in found if one.disabled_at is None] or found[:1]
         if not enabled:
             raise ResourceNotFound(f"There is no key {key!r}.", param="key")
         if len(enabled) > 1:
-            raise InvalidRequest(f"Several keys end in {key!r}: give the id.", param="key")
+            raise InvalidRequest(
+                f"Several keys begin or end with {key!r}: give the id.", param="key"
+            )
         disabled = await tenants.disable_key(self._database, enabled[0].tenant_id, enabled[0].id)
         self._forget()
         return disabled or enabled[0]
@@ -342,8 +347,15 @@ class Access:
     async def _tenant(self, name: str) -> Tenant:
         tenant = await tenants.find_tenant(self._database, name)
         if tenant is None:
-            raise _no_tenant(name)
+            raise await self._no_tenant(name)
         return tenant
+
+    async def _no_tenant(self, name: str) -> ResourceNotFound:
+        """With the names that may have been meant."""
+        known = [tenant.name for tenant in await tenants.all_tenants(self._database)]
+        close = " or ".join(map(repr, get_close_matches(name, known)))
+        hint = f" Did you mean {close}?" if close else ""
+        return ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
 
     def _hash(self, secret: str) -> bytes:
         """What the database knows a key by."""
@@ -384,11 +396,9 @@ def _is_meant(key: str, candidate: ApiKey) -> bool:
     try:
         return UUID(key) == candidate.id
     except ValueError:
-        return key == candidate.hint
-
-
-def _no_tenant(name: str) -> ResourceNotFound:
-    return ResourceNotFound(f"There is no tenant {name!r}.", param="tenant")
+        shown = key.strip("…")
+        begins = len(shown) >= _ID_PREFIX_MIN and str(candidate.id).startswith(shown.lower())
+        return begins or shown == candidate.hint
 
 
 def _incorrect(secret: str) -> AuthenticationError:

@@ -6,7 +6,7 @@ from array import array
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from gateway import ids, sealing
+from gateway import ids
 from gateway.conversation.assembly import referenced_ids, take_in
 from gateway.conversation.unsealing import unseal_for_any
 from gateway.errors import NoUpstreamAvailable
@@ -168,8 +168,6 @@ class Conversations:
     ) -> list[ContextItem]:
         """The items as they are kept, beside others whose ids are `taken`."""
         stored = await messages.find_items(self._database, tenant_id, referenced_ids(new))
-        if not sealing.is_loaded() and any(item.type in sealing.SEALED for item in new):
-            await self._threads.run_accepted(sealing.load)
 
         def kept() -> list[ContextItem]:
             items = take_in(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gateway.errors import StoreError
 from gateway.telemetry import EXPOSITION_TYPE
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.store.engine import Database
+    from gateway.services.storage import Storage
     from gateway.telemetry import Metrics
     from gateway.upstreams.pool import Pool
     from gateway.upstreams.selection import BackendState
@@ -46,8 +45,8 @@ class Report:
 class Health:
     """Readiness and metrics of one process."""
 
-    def __init__(self, database: Database, pool: Pool, metrics: Metrics) -> None:
-        self._database = database
+    def __init__(self, storage: Storage, pool: Pool, metrics: Metrics) -> None:
+        self._storage = storage
         self._pool = pool
         self._metrics = metrics
         self._is_draining = False
@@ -60,11 +59,7 @@ class Health:
         """Ask the database, look at the backends; when the process is about to end, say only so."""
         if self._is_draining:
             return Report(["this process is about to end"], is_draining=True)
-        reasons = []
-        try:
-            await self._database.ping()
-        except StoreError:
-            reasons.append("the database does not answer")
+        reasons = await self._storage.reasons()
         states = self._pool.snapshot()
         reasons += self._backends_missing(states)
         backends = [

@@ -8,18 +8,17 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gateway import checking, ids, sealing
+from gateway import ids
 from gateway.errors import PermissionDenied
 from gateway.services.compactor import SummaryPlan, is_triggered
 from gateway.services.parents import Parent, opens
 from gateway.services.specifying import Draft
-from gateway.store.packed import PackedItems
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from gateway.protocol.context import ContextItem, ConversationPlace
+    from gateway.protocol.context import ConversationPlace
     from gateway.protocol.requests import CreateResponse
     from gateway.runs.specification import RunSpecification
     from gateway.services.compactor import Compactor, Made
@@ -153,10 +152,6 @@ class Preparation:
         return draft
 
     async def _in_thread(self, work: Callable[[Draft], T], draft: Draft) -> T:
-        if (draft.request.tools or draft.request.text.format) and not checking.is_loaded():
-            await self._threads.run_accepted(checking.load)
-        if not sealing.is_loaded() and _has_seals(draft):
-            await self._threads.run_accepted(sealing.load)
         return await self._threads.run(partial(work, draft), size_bytes=draft.size_bytes)
 
     def _planned(self, draft: Draft) -> RunSpecification | SummaryPlan:
@@ -221,23 +216,3 @@ def _require_messages(principal: Principal) -> None:
             code="response_messages_not_allowed",
             param="enable_response_messages",
         )
-
-
-def _has_seals(draft: Draft) -> bool:
-    """May something have to be sealed or opened?"""
-    request = draft.request
-    return (
-        request.wants_encrypted_reasoning
-        or bool(request.context_management)
-        or is_triggered(request)
-        or any(item.type in sealing.SEALED for item in request.input)
-        or _has_compaction(draft.parent.items)
-        or _has_compaction(tuple(draft.stored.values()))
-    )
-
-
-def _has_compaction(items: Sequence[ContextItem]) -> bool:
-    """A long history is not unpacked for this: that would hold up the event loop."""
-    if isinstance(items, PackedItems):
-        return items.has("compaction")
-    return any(item.kind == "compaction" for item in items)

@@ -61,10 +61,6 @@ class Threads:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._for_runs, done_beside_the_loop, work)
 
-    def begin(self, work: Callable[[], object]) -> None:
-        """The same for what will be needed soon: nobody is told what becomes of it."""
-        self._for_runs.submit(done_beside_the_loop, work)
-
     def close(self) -> None:
         """End the threads; waits for what they are at, drops what waits."""
         self._executor.shutdown(cancel_futures=True)

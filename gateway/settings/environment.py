@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic import BaseModel, SecretStr
 
 from gateway.settings.layer import Layer, Mistake
+from gateway.settings.wording import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -96,7 +97,8 @@ def read_environment(model: type[BaseModel], environ: Mapping[str, str]) -> Laye
     legitimate.update(name + FILE_SUFFIX for name in known if known[name].is_secret)
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in legitimate:
-            layer.mistakes.append(Mistake(name, "there is no such setting"))
+            hint = did_you_mean(name, legitimate)
+            layer.mistakes.append(Mistake(name, f"there is no such setting{hint}"))
     return layer
 
 

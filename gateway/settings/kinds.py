@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 
 Secret = Annotated[SecretStr, Field(min_length=1)]
-Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s\x00-\x1f]+$")]
+NAME_PATTERN = r"^[^\s\x00-\x1f]+$"
+KEY_ID_PATTERN = r"^[A-Za-z0-9_-]{1,32}$"
+PATTERNS = {
+    NAME_PATTERN: "expected a name without spaces",
+    KEY_ID_PATTERN: "expected 1 to 32 letters, digits, `_` and `-`",
+}
+"""Patterns in words."""
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=NAME_PATTERN)]
 SECRET_CHARS_MIN = 16
 
 

@@ -13,6 +13,7 @@ from gateway.settings.document import read_document
 from gateway.settings.environment import CONFIG_VARIABLE, PREFIX, read_environment
 from gateway.settings.layer import Layer, Mistake
 from gateway.settings.model import Settings
+from gateway.settings.wording import UNKNOWN, explanation, spelled, unknown, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 DEFAULT_FILE = "gateway.yaml"
-_UNKNOWN = "extra_forbidden"
 
 
 def load_settings(
@@ -48,7 +48,7 @@ def load_settings(
         settings = Settings.model_validate(values)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
-        mistakes += [_located(detail, layers) for detail in details]
+        mistakes += [_located(detail, layers, values) for detail in details]
     else:
         if not mistakes:
             return settings
@@ -71,33 +71,28 @@ def _read_file(config: Path | None, environ: Mapping[str, str]) -> Layer:
     return read_document(Path(named or DEFAULT_FILE), environ)
 
 
-def _located(detail: ErrorDetails, layers: Sequence[Layer]) -> Mistake:
+def _located(detail: ErrorDetails, layers: Sequence[Layer], values: Mapping[str, Any]) -> Mistake:
     """The mistake at the place of the value, or of the nearest section around it.
 
     A default may be wrong only beside another value of its section: then that one has a place.
     """
-    path = detail["loc"]
+    path, message = detail["loc"], _message(detail, values)
     for length in range(len(path), 0, -1):
         for layer in layers:
             if path[:length] in layer.places:
-                return Mistake(layer.places[path[:length]], _message(detail))
+                return Mistake(layer.places[path[:length]], message)
     said = (
         place for layer in layers for spot, place in layer.places.items() if spot[:1] == path[:1]
     )
-    return Mistake(next(said, _spelled(path) or "settings"), _message(detail))
+    return Mistake(next(said, spelled(path) or "settings"), message)
 
 
-def _message(detail: ErrorDetails) -> str:
-    path = _spelled(detail["loc"])
-    if detail["type"] == _UNKNOWN:
-        return f"there is no setting {path}"
-    reason = detail["msg"].removeprefix("Value error, ")
-    return f"{path}: {reason}" if path else reason
-
-
-def _spelled(path: Sequence[str | int]) -> str:
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return "".join(parts).removeprefix(".")
+def _message(detail: ErrorDetails, values: Mapping[str, Any]) -> str:
+    path = detail["loc"]
+    if detail["type"] == UNKNOWN:
+        return unknown(path)
+    reason = explanation(detail, value_at(values, path))
+    return f"{spelled(path)}: {reason}" if path else reason
 
 
 def _as_error(mistakes: Sequence[Mistake]) -> ConfigError:

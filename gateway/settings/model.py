@@ -88,7 +88,8 @@ class Settings(BaseModel):
 
     data_dir: Annotated[Path, AfterValidator(_absolute)] = Field(
         default_factory=default_data_dir,
-        description="Folder of the embedded PostgreSQL, its pepper and demo.env.",
+        description="Folder of the embedded PostgreSQL, its pepper and demo.env. Root's default is "
+        "/var/lib/harmony-gateway: its PostgreSQL runs as another user, who cannot enter its home.",
     )
     cache_salt_secret: Secret | None = Field(
         None,

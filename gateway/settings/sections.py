@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from gateway.settings.kinds import (
+    KEY_ID_PATTERN,
     MIB,
     LongSecret,
     Name,
@@ -420,7 +421,7 @@ class Debugging(Section):
 class SealingKey(Section):
     """A secret that reasoning is sealed with."""
 
-    id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,32}$", description="Its name, which seals carry.")
+    id: str = Field(pattern=KEY_ID_PATTERN, description="Its name, which seals carry.")
     secret: LongSecret = Field(description="16 characters or more; the same on all replicas.")
 
 

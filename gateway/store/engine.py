@@ -26,11 +26,13 @@ from gateway.store.pool import Pool
 from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
 from gateway.store.statements import Statement
 from gateway.store.translation import DRIVER_ERRORS, ends_connection, translate
+from gateway.store.writability import Writability
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from types import TracebackType
 
+    from gateway.errors import StoreError
     from gateway.tenancy import TenantId
 
 STATEMENTS_MAX: Final = 200
@@ -79,6 +81,13 @@ _TRY_LOCK: Final = (
     "; SELECT set_config('app.has_lock', CAST(pg_try_advisory_xact_lock({key}) AS text), true)"
 )
 _ENTER_AS_OWNER: Final = "BEGIN; SET LOCAL statement_timeout = {timeout_ms}"
+# More than there is room for in what files have left, and where the tables are. Dropping it writes
+# to the catalog, and to the server's log.
+_TRY_WRITE: Final = """
+SET LOCAL temp_tablespaces = '';
+CREATE TEMP TABLE harmony_gateway_probe ON COMMIT DROP AS
+SELECT sha512(n::text::bytea) FROM generate_series(1, 1000) AS n
+"""
 _TURN_TO: Final = "SET LOCAL app.tenant_id = '{tenant}'"
 _REVISION: Final = Statement("SELECT version_num FROM alembic_version")
 _HAS_REVISION: Final = Statement("SELECT to_regclass('alembic_version') IS NOT NULL")
@@ -91,17 +100,27 @@ class Transaction:
     in here or in what it is wrapped around.
     """
 
-    __slots__ = ("_begin", "_connection", "_is_begun", "_is_single", "_pool", "_session")
+    __slots__ = (
+        "_begin", "_connection", "_is_begun", "_is_single", "_pool", "_session", "_writability",
+    )  # fmt: skip
 
     def __init__(
-        self, pool: Pool, begin: str, *, is_single: bool = False, session: str = ""
+        self,
+        pool: Pool,
+        begin: str,
+        writability: Writability,
+        *,
+        is_single: bool = False,
+        session: str = "",
     ) -> None:
-        """`is_single`: it has one statement, so a connection for runs needs no `begin`.
+        """`writability` learns from what fails. `is_single`: it has one statement, so a connection
+        for runs needs no `begin`.
 
         `session` is for one that has, too: what a direct connection is told once, in its place.
         """
         self._pool = pool
         self._begin = begin
+        self._writability = writability
         self._is_single = is_single
         self._session = session
 
@@ -110,7 +129,7 @@ class Transaction:
             while not await self._has_begun():
                 pass
         except DRIVER_ERRORS as error:
-            raise translate(error) from error
+            raise self._meaning(error) from error
         return self._connection
 
     async def _has_begun(self) -> bool:
@@ -157,9 +176,14 @@ class Transaction:
                 await self._pool.drop(self._connection)
         except DRIVER_ERRORS as failure:
             if error is None:
-                raise translate(failure) from failure
+                raise self._meaning(failure) from failure
         if isinstance(error, DRIVER_ERRORS):
-            raise translate(error) from error
+            raise self._meaning(error) from error
+
+    def _meaning(self, error: BaseException) -> StoreError:
+        meaning = translate(error)
+        self._writability.learn(meaning)
+        return meaning
 
     async def _end(self, how: str) -> None:
         connection = self._connection
@@ -183,6 +207,7 @@ class Database:
 
     def __init__(self, pool: Pool, *, command_timeout_s: float) -> None:
         self._pool = pool
+        self.writability = Writability()
         self._timeout_ms = _milliseconds(command_timeout_s)
 
     @classmethod
@@ -225,6 +250,14 @@ class Database:
         async with self.owner_transaction():
             pass
 
+    async def try_write(self) -> None:
+        """Write a little, of which nothing is left. Raises `StoreError` when that fails.
+
+        `StoreUnavailable` means that the database cannot, anything else that its owner may not.
+        """
+        async with self.owner_transaction() as connection:
+            await connection.script(_TRY_WRITE)
+
     async def revision(self) -> str | None:
         """The revision of the schema; None for a database that was never migrated."""
         async with self.owner_transaction() as connection:
@@ -260,7 +293,8 @@ class Database:
         """
         words = {"role": APP_ROLE, "tenant": tenant_ids[0], "timeout_ms": self._timeout_ms}
         session = _FOR_TENANT.format(**words) if len(tenant_ids) == 1 else ""
-        return Transaction(self._pool, (_ENTER + _IN_BULK).format(**words), session=session)
+        begin = (_ENTER + _IN_BULK).format(**words)
+        return Transaction(self._pool, begin, self.writability, session=session)
 
     def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:
         """A transaction over the claims and logs of all tenants: no body, no item, no key.
@@ -278,7 +312,7 @@ class Database:
 
     def _begin(self, statements: str, *, is_single: bool = False, **words: object) -> Transaction:
         begin = statements.format(timeout_ms=self._timeout_ms, **words)
-        return Transaction(self._pool, begin, is_single=is_single)
+        return Transaction(self._pool, begin, self.writability, is_single=is_single)
 
 
 def _as_if_new(begin: str) -> str:

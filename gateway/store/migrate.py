@@ -6,7 +6,7 @@ The lock is one of a session: migrate over a direct connection, not through a tr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from alembic import command
 from alembic.config import Config
@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.errors import StartupError, StoreError, StoreUnavailable
 from gateway.store.dsn import driver_url
+from gateway.store.repair import Repaired, let_in, make_roles
 from gateway.store.schema import APP_ROLE
 from gateway.store.translation import DRIVER_ERRORS, translate
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy import Connection
+
+Result = TypeVar("Result")
 
 _LOCK_KEY: Final = 0x4861726D6F6E79  # "Harmony", as the number of an advisory lock
 _PACKAGE: Final = Path(__file__).parents[1]
@@ -42,27 +45,31 @@ def alembic_config(connection: Connection | None = None) -> Config:
     return config
 
 
-async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 10.0) -> None:
-    """Bring the database at `url` to `tables.REVISION`, creating what is missing.
+async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 10.0) -> Repaired:
+    """Bring the database at `url` to `schema.REVISION`, creating what is missing.
 
-    Any number of processes may call it at once: one works, the others wait up to `wait_s` for it.
-    Within a process it runs once at a time, because Alembic's environment is global.
-    Raises `StoreUnavailable` when the wait, or a lock on a busy table, took too long (what was
-    migrated until then stays), and `StartupError` for a database of a newer release.
+    Then see that it can be served from: a revision is a word in a table, which a dump keeps where
+    it loses what roles may do. Any number of processes may call it at once: one works, the others
+    wait up to `wait_s` for it. Within a process it runs once at a time, because Alembic's
+    environment is global. Raises `StoreUnavailable` when the wait, or a lock on a busy table, took
+    too long (what was migrated until then stays), and `StartupError` for a database of a newer
+    release, for roles that an administrator has to make, and for what is missing and cannot be
+    made again.
     """
-    await run_locked(url, _to_newest, wait_s=wait_s, connect_timeout_s=connect_timeout_s)
 
+    def work(connection: Connection) -> Repaired:
+        make_roles(connection)
+        command.upgrade(alembic_config(connection), "head")
+        # Who serves without owning the tables sees by it which revision they are at.
+        connection.exec_driver_sql(f"GRANT SELECT ON alembic_version TO {APP_ROLE}")
+        return let_in(connection)
 
-def _to_newest(connection: Connection) -> None:
-    """And let whoever serves without owning the tables see which revision they are at."""
-    command.upgrade(alembic_config(connection), "head")
-    connection.exec_driver_sql(f"GRANT SELECT ON alembic_version TO {APP_ROLE}")
-    connection.commit()
+    return await run_locked(url, work, wait_s=wait_s, connect_timeout_s=connect_timeout_s)
 
 
 async def run_locked(
-    url: str, work: Callable[[Connection], None], *, wait_s: float, connect_timeout_s: float
-) -> None:
+    url: str, work: Callable[[Connection], Result], *, wait_s: float, connect_timeout_s: float
+) -> Result:
     """Do `work` on a connection of its own while no other process migrates this database."""
     engine = create_async_engine(
         "postgresql+asyncpg://",
@@ -77,7 +84,7 @@ async def run_locked(
             await connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
             # Alembic begins and commits by itself; the lock goes when the connection is closed.
             await connection.commit()
-            await connection.run_sync(work)
+            return await connection.run_sync(work)
     except (exc.SQLAlchemyError, *DRIVER_ERRORS) as error:
         raise meaning(error) from error
     except CommandError as error:

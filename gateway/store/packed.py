@@ -23,7 +23,6 @@ from gateway.store.types import unpack_ids, unpack_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gateway.protocol.context import Kind
     from gateway.store.execution import Row
 
     T = TypeVar("T", bytes, str, array[int])
@@ -89,13 +88,6 @@ class PackedItems(Sequence[ContextItem]):
     @override
     def __getitem__(self, index: int | slice) -> ContextItem | tuple[ContextItem, ...]:
         return self._made()[index]
-
-    def has(self, kind: Kind) -> bool:
-        """Is one of them of this kind? Makes none of them."""
-        row = self._row
-        if row is None:
-            return any(item.kind == kind for item in self._items)
-        return f"\n{kind} " in f"\n{row.kinds}"
 
     def columns(self) -> Columns | None:
         """The same without making any of them; None where one has no ids, or all are made."""

@@ -1,6 +1,7 @@
 """The one place where errors of asyncpg and the socket become `StoreError`s.
 
-The text of a database error may quote rows: only its kind and its SQLSTATE go into the message.
+The text of a database error may quote rows. Only of errors that cannot (who may not do what, what
+is not there, what the server has run out of) it goes into the message, of others their kind alone.
 SQLSTATE classes: https://www.postgresql.org/docs/18/errcodes-appendix.html.
 """
 
@@ -43,6 +44,19 @@ _PASSING_STATES: Final = frozenset(
     }
 )
 
+_TOLD_CLASSES: Final = frozenset({"28", "3D", "3F", "53", "57", "58"})
+_TOLD_STATES: Final = frozenset(
+    {
+        "25006",  # read-only transaction
+        "42501",  # insufficient privilege
+        "42703",  # undefined column
+        "42883",  # undefined function
+        "42P01",  # undefined table
+        "55P03",  # lock not available
+    }
+)
+_WORDS_MAX: Final = 200
+
 _LAST_WORDS: Final = ("FATAL", "PANIC")
 
 
@@ -55,9 +69,9 @@ def translate(error: BaseException) -> StoreError:
     """
     if isinstance(error, asyncpg.PostgresError):
         return _from_server(error)
-    return (
-        StoreUnavailable(_describe(error)) if _is_passing(error) else StoreError(_describe(error))
-    )
+    kind = StoreUnavailable if _is_passing(error) else StoreError
+    reason = f": {error.strerror}" if isinstance(error, OSError) and error.strerror else ""
+    return kind(f"database: {type(error).__name__}{reason}")
 
 
 def ends_connection(error: asyncpg.PostgresError) -> bool:
@@ -77,7 +91,8 @@ def _from_server(error: asyncpg.PostgresError) -> StoreError:
         or state in _PASSING_STATES
         or isinstance(error, asyncpg_errors.InvalidCachedStatementError)
     )
-    return StoreUnavailable(_describe(error)) if passing else StoreError(_describe(error))
+    kind = StoreUnavailable if passing else StoreError
+    return kind(_describe(error), state=state)
 
 
 def _is_passing(error: BaseException) -> bool:
@@ -87,7 +102,10 @@ def _is_passing(error: BaseException) -> bool:
     return isinstance(error, (OSError, asyncpg_errors.InternalClientError))
 
 
-def _describe(error: BaseException | None) -> str:
-    state = getattr(error, "sqlstate", None)
-    name = type(error).__name__
-    return f"database: {name} ({state})" if state else f"database: {name}"
+def _describe(error: asyncpg.PostgresError) -> str:
+    """In the server's own words, of which there is one line, where they are fit to be shown."""
+    state: str = error.sqlstate or ""
+    said = type(error).__name__
+    if state[:2] in _TOLD_CLASSES or state in _TOLD_STATES:
+        said = " ".join(str(error.args[0] if error.args else "").split())[:_WORDS_MAX] or said
+    return f"database: {said} ({state})" if state else f"database: {said}"

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision: str = "b7e4d19a3c60"
-down_revision: str | None = "d3b7c05e61f8"
+down_revision: str | None = "b8e40d29f6a3"
 branch_labels: str | None = None
 depends_on: str | None = None
 

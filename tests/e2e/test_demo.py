@@ -19,7 +19,7 @@ import pytest
 from tests.fakes.postgres import reachable_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
@@ -54,10 +54,12 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "gateway", *arguments]
 
 
-def once(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def once(
+    folder: Path, *arguments: str, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command("demo", "--once", *arguments),
-        env=environment(folder),
+        env={**environment(folder), **(environ or {})},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -130,6 +132,56 @@ def test_secrets_on_disk_are_for_this_user_only(folder: Path, port: int) -> None
     assert once(folder, "--port", str(port)).returncode == 0
     for name in ("demo.env", "pepper"):
         assert stat.S_IMODE((folder / "data" / name).stat().st_mode) == 0o600
+
+
+def test_a_second_demo_leaves_the_file_of_the_first_alone(folder: Path, port: int) -> None:
+    with running(folder, "demo", "--port", str(port)) as first:
+        until(first, "Ctrl-C ends it")
+        before = saved(folder)
+        with running(folder, "demo", "--port", "0") as second:
+            printed = until(second, "Ctrl-C ends it")
+            (own,) = re.findall(r"^ +\. (.*demo-\d+\.env)$", printed, re.MULTILINE)
+            assert stat.S_IMODE(Path(own).stat().st_mode) == 0o600
+            assert before["OPENAI_BASE_URL"] not in Path(own).read_text(encoding="utf-8")
+            assert before["OPENAI_API_KEY"] in Path(own).read_text(encoding="utf-8")
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(END_S) == 0
+        assert not Path(own).exists()
+        assert saved(folder) == before
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(END_S) == 0
+
+
+@pytest.mark.parametrize("variable", ["GATEWAY_SERVER__PORT", "PORT"])
+def test_the_demo_listens_where_the_environment_says(
+    folder: Path, port: int, variable: str
+) -> None:
+    result = once(folder, environ={variable: str(port)})
+    assert result.returncode == 0, result.stderr
+    assert f"http://127.0.0.1:{port}" in result.stdout
+
+
+ONCE_AND_LOOK = """
+from gateway.__main__ import main
+from gateway.simulator import guidance
+try:
+    main()
+finally:
+    print("grammars are prepared:", guidance._built.cache_info().currsize > 0)
+"""
+
+
+def test_the_first_request_with_a_grammar_has_nothing_to_wait_for(folder: Path, port: int) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", ONCE_AND_LOOK, "demo", "--once", "--port", str(port)],
+        env=environment(folder),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=True,
+    )
+    assert "grammars are prepared: True" in result.stdout
 
 
 def test_a_taken_port_is_told_in_two_lines(folder: Path) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 import shutil
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,13 +18,14 @@ from gateway.store.tables import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from sqlalchemy import Connection
 
     from tests.fakes.postgres import PostgresServer
 
 FILE_NAME = re.compile(r"20\d{6}_([0-9a-f]{12})_(expand|contract)_[a-z0-9_]+\.py\Z")
+LANDED = Path(__file__).parents[1] / "data" / "schemas" / "migrations.sha256"
+"""As `sha256sum` writes it."""
 TABLES = (
     "SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull"
     " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
@@ -76,6 +79,17 @@ def test_an_installed_package_brings_its_migrations(
     monkeypatch.setattr(store_migrate, "_PACKAGE", tmp_path)
     assert migrations_folder() == tmp_path / "_migrations"
     assert revisions()[-1] == REVISION
+
+
+def test_a_migration_that_has_landed_is_never_edited_again() -> None:
+    """A database that it made before would stay as it was, and say that it has the revision.
+
+    What is wrong with one is put right by another behind it, whose line is added here.
+    """
+    folder = migrations_folder() / "versions"
+    found = {path.name: sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.py")}
+    listed = (line.split("  ") for line in LANDED.read_text("ascii").splitlines())
+    assert found == {name: digest for digest, name in listed}
 
 
 def test_there_is_one_line_of_revisions() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +50,44 @@ def test_a_tenant_gets_a_key_that_is_shown_once_and_can_be_disabled() -> None:
     assert "disabled" in printed("keys", "list")
     created = json.loads(printed("keys", "create", "acme", "--json"))
     assert created["key"].startswith("sk-")
+
+
+@pytest.mark.usefixtures("environment")
+def test_the_ids_in_the_list_are_whole_and_their_beginnings_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tenant = "a-tenant-with-quite-a-long-name-for-eighty-columns-of-text"
+    monkeypatch.setenv("COLUMNS", "40")
+    printed("tenants", "create", tenant)
+    for name in ("laptop", "build-server-of-the-other-building"):
+        printed("keys", "create", tenant, "--name", name)
+    first, second = (one["id"] for one in json.loads(printed("keys", "list", "--json")))
+    table = printed("keys", "list")
+    assert first in table
+    assert second in table
+    assert len(table.splitlines()) == 3
+    assert tenant in printed("tenants", "list")
+
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=True))
+    shared = "".join(one for one, _ in same)
+    # Ids begin with the time: seconds apart they share eight characters, but for once a minute.
+    with pytest.raises((InvalidRequest, ResourceNotFound), match=r"Several keys|no key"):
+        printed("keys", "disable", shared)
+    with pytest.raises(ResourceNotFound):
+        printed("keys", "disable", first[:3])
+    assert "disabled" in printed("keys", "disable", f"{first[:-1]}…")
+    listed = json.loads(printed("keys", "list", "--json"))
+    assert [one["disabled_at"] is None for one in listed] == [False, True]
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    "command", [("keys", "create"), ("keys", "list"), ("tenants", "show"), ("tenants", "disable")]
+)
+def test_a_tenant_that_is_nearly_right_is_named(command: tuple[str, ...]) -> None:
+    printed("tenants", "create", "acme")
+    with pytest.raises(ResourceNotFound, match=r"no tenant 'acne'\. Did you mean 'acme'"):
+        printed(*command, "acne")
 
 
 @pytest.mark.usefixtures("environment")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from gateway.cli.doctor import Finding
+    from tests.fakes.postgres import PostgresServer
 
 PEPPER = "a pepper of more than sixteen characters"
 
@@ -177,6 +178,26 @@ def test_the_exit_code_tells_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(commands, ["doctor"])
     assert result.exit_code == 1
     assert result.stdout.startswith("  ✗ config ")
+
+
+async def test_a_database_that_says_it_is_up_to_date_and_is_not_is_found(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute("ALTER TABLE responses DROP recoveries", database=name)
+    findings = by_name(await examine(None))
+    assert "column responses.recoveries" in findings["database"].detail
+    assert findings["database"].remedy == "Run: harmony-gateway db upgrade"
+
+
+async def test_an_index_that_is_missing_is_found(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute("DROP INDEX ix_usage_tenant_id_at", database=name)
+    findings = by_name(await examine(None))
+    assert findings["database"].ok
+    assert "ix_usage_tenant_id_at" in findings["indexes"].detail
 
 
 async def test_a_database_that_is_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

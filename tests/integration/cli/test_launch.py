@@ -103,7 +103,8 @@ def written(path: Path) -> str:
 def remember(data_dir: Path, base_url: str, key: str) -> None:
     """As the demo does."""
     data_dir.mkdir()
-    demo_environment.save(data_dir, base_url, key)
+    with demo_environment.held(data_dir, 8000, base_url, key):
+        pass
 
 
 def install(folder: Path, name: str, seen: Path) -> Path:

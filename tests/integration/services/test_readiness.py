@@ -16,6 +16,8 @@ from tests.fakes.serving import serving
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.fakes.postgres import PostgresServer
+
 NOBODY_YET = "no backend has said yet what it serves"
 
 
@@ -44,6 +46,21 @@ async def test_it_is_not_ready_and_asks_to_try_again(
     assert created.status_code == 503
     assert created.json()["error"]["code"] == "server_is_overloaded"
     assert "retry-after" in created.headers
+
+
+async def test_a_database_that_cannot_serve_is_told_with_what_it_lacks(
+    database_url: str, postgres: PostgresServer
+) -> None:
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute("ALTER TABLE responses DROP recoveries", database=name)
+    async with (
+        serving(create_simulator(SimulatorOptions())) as backend,
+        running_gateway(gateway_settings(database_url, [backend])) as running,
+        httpx2.AsyncClient(base_url=running.url) as client,
+    ):
+        ready = await client.get("/readyz")
+    assert ready.status_code == 503
+    assert any("column responses.recoveries" in reason for reason in ready.json()["reasons"])
 
 
 async def test_a_configured_context_length_does_not_stand_in_for_a_backend(

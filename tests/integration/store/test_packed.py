@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gateway import ids
-from gateway.protocol.context import ContextItem, Kind
+from gateway.protocol.context import ContextItem
 from gateway.store import messages, responses
 from tests.fakes.stored import new_response, stored_items
 
@@ -61,19 +61,6 @@ async def test_packed_items_are_a_sequence_and_are_made_once(
     assert found.json_bytes == sum(len(one.json) for one in EVERY)
     assert (found[0], found[-1], found[1:3]) == (PLAIN, THOUGHT, (LATIN, BROKEN))
     assert found[0] is next(iter(found))
-
-
-@pytest.mark.parametrize("items", [(), (PLAIN,), (OUTPUT, THOUGHT), EVERY])
-async def test_whether_there_is_one_of_a_kind_is_known_before_any_is_made(
-    database: Database, tenant: TenantId, items: tuple[ContextItem, ...]
-) -> None:
-    kinds = {one.kind for one in items}
-    found = await read(database, tenant, items)
-    for kind in get_args(Kind):
-        assert found.has(kind) == (kind in kinds)
-    assert tuple(found) == items
-    for kind in get_args(Kind):
-        assert found.has(kind) == (kind in kinds)
 
 
 async def test_the_json_of_items_that_have_ids_is_not_read_where_nobody_needs_it(

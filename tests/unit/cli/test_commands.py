@@ -108,11 +108,62 @@ def test_mistakes_in_the_configuration_end_a_command_with_two_lines(tmp_path: Pa
     assert "Traceback" not in result.stderr
 
 
-def test_a_gateway_without_backends_does_not_start() -> None:
-    result = process("serve", NO_COLOR="1")
+BACKEND = '[{"name": "gpu-1", "url": "http://127.0.0.1:9"}]'
+URL = "postgresql://u:canary@127.0.0.1:9/d"
+
+
+@pytest.mark.parametrize("command", [("serve",), ("config", "check")], ids=" ".join)
+@pytest.mark.parametrize(
+    ("environ", "mistakes"),
+    [
+        ({}, ["backends: no backend is configured"]),
+        (
+            {"GATEWAY_BACKENDS": BACKEND, "DATABASE_URL": URL},
+            ["auth.key_pepper: no secret to hash"],
+        ),
+        ({"DATABASE_URL": URL}, ["backends: no backend", "auth.key_pepper: no secret to hash"]),
+        (
+            {
+                "GATEWAY_BACKENDS": BACKEND,
+                "GATEWAY_DATABASE__LISTEN_URL": f"{URL}?channel_binding=require",
+            },
+            ["database.listen_url: channel_binding=require is not supported"],
+        ),
+    ],
+)
+def test_what_serve_refuses_the_check_refuses_in_the_same_words(
+    command: tuple[str, ...], environ: dict[str, str], mistakes: list[str]
+) -> None:
+    result = process(*command, NO_COLOR="1", **environ)
     assert result.returncode == 1
-    assert result.stderr.startswith("error: backends: no backend is configured\n")
-    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    told = result.stderr.removeprefix("error: ").splitlines()
+    assert len(told) == 2 * len(mistakes)
+    assert all(line.startswith(start) for line, start in zip(told, mistakes, strict=False))
+    assert "canary" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["keys", "create", "acme", "--dialect", "opena"], "Did you mean 'openai'?"),
+        (["tenants", "set", "acme", "--on-disconnect", "cancle"], "Did you mean 'cancel'?"),
+        (["tenants", "set", "acme", "--on-disconnect", "no"], "is not one of 'cancel'"),
+        (["demo", "--port", "80000"], "expected less than or equal to 65535"),
+        (["serve", "--port", "-1"], "expected greater than or equal to 0"),
+        (["simulate", "--port", "many"], "expected integer"),
+        (["db", "upgrad"], "Did you mean 'upgrade'?"),
+    ],
+)
+def test_a_value_that_no_option_knows_is_told_with_what_may_have_been_meant(
+    arguments: list[str], message: str
+) -> None:
+    result = ran(*arguments)
+    assert result.exit_code == 2
+    told = " ".join(result.output.replace("│", " ").split())
+    assert message in told
+    assert "Value error" not in told
+    assert "Input should" not in told
 
 
 @pytest.mark.parametrize(

@@ -52,11 +52,3 @@ async def test_work_that_would_make_too_much_wait_is_refused_and_taken_when_ther
             go_on.set()
         assert first.result()
         assert await threads.run(go_on.is_set, size_bytes=10)
-
-
-async def test_what_is_begun_is_done_though_nobody_waits_for_it() -> None:
-    is_done = threading.Event()
-    with closing(Threads(threads_max=1, inline_bytes_max=0)) as threads:
-        threads.begin(is_done.set)
-        await threads.run_accepted(is_done.wait)
-    assert is_done.is_set()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+import re
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gateway.errors import ConfigError
 from gateway.settings import Settings, load_settings
+from gateway.settings.environment import variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from gateway.settings.environment import Variable
 
 
 SECRETS = ("a secret of 16 characters", "another one of 16")
@@ -33,19 +38,19 @@ def written(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("server:\n  port: many\n", 2, "server.port: Input should be a valid integer"),
-        ("server:\n  prot: 1\n", 2, "there is no setting server.prot"),
-        ("sever: {}\n", 1, "there is no setting sever"),
-        ("limits:\n  items_max: 0\n", 2, "limits.items_max: Input should be greater than 0"),
-        ("\nbackends:\n  - name: a\n", 3, "backends[0].url: Field required"),
+        ("server:\n  port: many\n", 2, "server.port: expected a whole number"),
+        ("server:\n  prot: 1\n", 2, "there is no setting server.prot; did you mean port?"),
+        ("sever: {}\n", 1, "there is no setting sever; did you mean server?"),
+        ("limits:\n  items_max: 0\n", 2, "limits.items_max: expected more than 0"),
+        ("\nbackends:\n  - name: a\n", 3, "backends[0].url: it is required, but not given"),
         ("backends:\n  - name: a\n    url: gpu:8000\n", 3, "backends[0].url: expected a URL"),
         ("backends: [{name: a, url: 'http://u:p@h'}]\n", 1, "has no query, fragment or user"),
         ("database:\n  url: mysql://h/d\n", 2, "database.url: expected a URL such as postgresql"),
-        ("log:\n\n  level: loud\n", 3, "log.level: Input should be 'debug'"),
+        ("log:\n\n  level: loud\n", 3, "log.level: expected 'debug', 'info'"),
         ("auth:\n  key_pepper: short\n", 2, "auth.key_pepper: expected 16 characters or more"),
         ("reasoning:\n  sealing_keys:\n  - {id: a, secret: short}\n", 3, "expected 16 characters"),
-        ("reasoning:\n  sealing_keys:\n  - {id: a.b, secret: ''}\n", 3, "should match pattern"),
-        ("generation:\n  answer_share: 1\n", 2, "Input should be less than 1"),
+        ("reasoning:\n  sealing_keys:\n  - {id: a.b, secret: ''}\n", 3, "expected 1 to 32 letters"),
+        ("generation:\n  answer_share: 1\n", 2, "expected less than 1"),
         ("generation:\n  repeated_tokens_max: 63\n", 2, "expected 0, or 64 or more"),
         ("server:\n  port: 1\n  port: 2\n", 3, "port is given twice"),
         ("server:\n  host: ${NOT_SET}\n", 2, "the variable NOT_SET is not set"),
@@ -71,8 +76,8 @@ def test_a_mistake_in_the_file_has_its_line(
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        ("GATEWAY_SERVER__PORT", "many", "server.port: Input should be a valid integer"),
-        ("PORT", "70000", "server.port: Input should be less than or equal to 65535"),
+        ("GATEWAY_SERVER__PORT", "many", "server.port: expected a whole number"),
+        ("PORT", "70000", "server.port: expected 65535 or less"),
         ("GATEWAY_SERVER__PROT", "1", "there is no such setting"),
         ("GATEWAY_SERVER", "{}", "there is no such setting"),
         ("GATEWAY_SERVER__PORT_FILE", "port", "there is no such setting"),
@@ -189,3 +194,67 @@ def test_what_is_needed_and_missing_says_what_to_do(read: str) -> None:
     with pytest.raises(ConfigError) as caught:
         getattr(Settings(), read)
     assert "Set " in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("server: 8000", "server: expected settings on lines of their own below it, such as `host"),
+        ("backends: http://gpu-1:8000", "backends: expected a list, each entry on a line that"),
+        ("backends: {name: a}", "backends: expected a list, each entry on a line that begins with"),
+        ("backends: [http://gpu-1:8000]", "backends[0]: expected settings on lines of their own"),
+        ("backends: [{name: a b, url: 'http://a'}]", "backends[0].name: expected a name without"),
+        ("backends: [{name: 1, url: 'http://a'}]", "backends[0].name: expected text; put it into"),
+        ("models: [{id: a, reasoning_effort: hihg}]", "'medium' or 'high'; did you mean high?"),
+        ("database: {listen: maybe}", "database.listen: expected true or false"),
+        ("database: {listen: 2.5}", "database.listen: expected true or false"),
+        ("stream: {start_grace_s: soon}", "stream.start_grace_s: expected a number"),
+        ("cache_salt_secret: ['']", "cache_salt_secret: expected text"),
+        ("data_dir: 1", "data_dir: expected the path of a folder"),
+        ("log: {levl: info}", "there is no setting log.levl; did you mean level?"),
+        ("port: 8000", "there is no setting port; did you mean server.port?"),
+        ("prot: 8000", "there is no setting prot"),
+        ("models: [{aliases: [a]}]", "models[0].id: it is required, but not given"),
+    ],
+)
+def test_a_wrong_shape_is_told_in_words_for_people(tmp_path: Path, text: str, message: str) -> None:
+    file = written(tmp_path, text)
+    found = mistakes_of(file)
+    assert found[0].startswith(f"{file}:1: {message}") or message in found[0], found
+
+
+VALUES: tuple[Any, ...] = (
+    None, 1, -1, 1.5, "x", "", " ", "x" * 5000, [], [1], ["x"], [{}], {}, {"x": 1}, {"id": " "},
+    True, 10**30, math.nan, math.inf, [{"name": " ", "url": 1}], [{"id": "x" * 999, "secret": ""}],
+)  # fmt: skip
+FOREIGN = re.compile(
+    "Input should|Field required|Value error|valid dictionary|instance of|match pattern"
+    "|not permitted|unable to parse|expected another value"
+)
+
+
+@pytest.mark.parametrize("variable", list(variables(Settings)), ids=lambda one: one.name)
+def test_no_value_of_any_setting_is_refused_in_foreign_words(variable: Variable) -> None:
+    for value in VALUES:
+        arguments: Any = value
+        for key in reversed(variable.path):
+            arguments = {key: arguments}
+        said = ""
+        try:
+            load_settings(arguments=arguments, environ={})
+        except ConfigError as error:
+            said = str(error)
+        assert not FOREIGN.search(said)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("GATEWAY_SERVER_PORT", "GATEWAY_SERVER__PORT"),
+        ("GATEWAY_DATABASE__URL_FIEL", "GATEWAY_DATABASE__URL_FILE"),
+        ("GATEWAY_AUTH_KEY_PEPPER", "GATEWAY_AUTH__KEY_PEPPER"),
+    ],
+)
+def test_a_variable_that_is_nearly_right_is_found(variable: str, meant: str) -> None:
+    (found,) = mistakes_of(environ={variable: "1"})
+    assert found.startswith(f"{variable}: there is no such setting; did you mean {meant}")

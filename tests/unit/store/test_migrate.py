@@ -13,9 +13,9 @@ from gateway.store.migrate import meaning
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (asyncpg.LockNotAvailableError("a secret"), StoreUnavailable),
+        (asyncpg.DeadlockDetectedError("a secret"), StoreUnavailable),
         (asyncpg.UniqueViolationError("a secret"), StoreConflict),
-        (asyncpg.UndefinedTableError("a secret"), StoreError),
+        (asyncpg.DataError("a secret"), StoreError),
     ],
 )
 def test_an_error_of_the_driver_means_the_same_when_it_is_wrapped(

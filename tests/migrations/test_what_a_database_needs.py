@@ -1,0 +1,241 @@
+"""A revision is only a word in a table: what a database has is looked at, and made again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+from alembic import command
+from sqlalchemy import create_engine
+
+from gateway import ids
+from gateway.errors import StartupError
+from gateway.store import blueprint, claims, responses
+from gateway.store.migrate import alembic_config, run_locked, upgrade
+from gateway.store.programs import bundled_programs
+from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.store.tables import metadata
+from gateway.store.verification import missing
+from tests.conftest import new_tenant, opened
+from tests.fakes.postgres import PostgresServer, embedded, reachable_folder, server_programs
+from tests.fakes.stored import TERMS, durable_response, store_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Column
+
+SCHEMAS = Path(__file__).parents[1] / "data" / "schemas"
+WITHOUT_RECOVERIES = (SCHEMAS / "first_revision_without_recoveries.sql").read_text("utf-8")
+"""What the first migration made before it was edited in place."""
+DIALECT = create_engine("postgresql+asyncpg://").dialect
+NEWEST_BEFORE_THE_REPAIR = "d3b7c05e61f8"
+
+
+@pytest.fixture
+def new_server() -> Iterator[PostgresServer]:
+    """A cluster that has never seen this gateway: roles belong to the cluster."""
+    with reachable_folder() as folder, embedded(folder / "data") as server:
+        yield PostgresServer(server.url)
+
+
+async def lacking(url: str) -> list[str]:
+    async with opened(url) as database:
+        return [fact.text.partition(": ")[0] for fact in await missing(database)]
+
+
+async def assert_it_serves(url: str) -> None:
+    async with opened(url) as database:
+        tenant = await new_tenant(database)
+        uuid = await store_turn(database, tenant, "1")
+        assert await responses.delete(database, tenant, uuid)
+        await responses.insert(database, tenant, durable_response())
+        assert len(await claims.claim(database, "me", TERMS, limit=9, take_over=True)) == 1
+
+
+async def output_of(program: Path, *arguments: str, given: bytes = b"") -> tuple[bytes, bytes]:
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={"LC_ALL": "C"},
+    )
+    said = await process.communicate(given)
+    assert process.returncode == 0
+    return said
+
+
+def name_of(url: str) -> str:
+    return url.partition("?")[0].rpartition("/")[2]
+
+
+async def upgrade_to(url: str, revision: str) -> None:
+    await run_locked(
+        url,
+        lambda connection: command.upgrade(alembic_config(connection), revision),
+        wait_s=30,
+        connect_timeout_s=30,
+    )
+
+
+def test_the_blueprint_is_what_the_tables_say() -> None:
+    def kind(column: Column[object]) -> str:
+        name = column.type.compile(dialect=DIALECT).lower()
+        plain = name.replace("timestamp with time zone", "timestamptz")
+        return f"{column.name} {plain}{'' if column.nullable else '!'}"
+
+    tables = {
+        name: {kind(column) for column in table.columns} for name, table in metadata.tables.items()
+    }
+    assert tables == {name: set(columns.split(", ")) for name, columns in blueprint.COLUMNS.items()}
+    indexes = {index.name for table in metadata.tables.values() for index in table.indexes}
+    assert indexes == set(blueprint.INDEXES)
+
+
+async def test_nothing_is_missing_from_what_the_migrations_build(database_url: str) -> None:
+    assert await lacking(database_url) == []
+
+
+async def test_there_is_no_policy_and_no_privilege_that_the_blueprint_lacks(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    found = await postgres.fetch(
+        "SELECT grantee, table_name, privilege_type FROM information_schema.table_privileges"
+        f" WHERE grantee IN ('{APP_ROLE}', '{RUNS_ROLE}')"
+        # Every upgrade grants it anew.
+        " AND table_name <> 'alembic_version'",
+        url=database_url,
+    )
+    texts = {fact.text for fact in blueprint.facts()}
+    assert {blueprint.privilege_text(role, verb, table) for role, table, verb in found} <= texts
+    policies = await postgres.fetch(
+        "SELECT tablename, policyname FROM pg_policies", url=database_url
+    )
+    assert {tuple(row) for row in policies} == {
+        (policy.table, policy.name) for policy in blueprint.policies()
+    }
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (
+            f"REVOKE UPDATE ON responses FROM {APP_ROLE}",
+            f"privilege UPDATE on responses of {APP_ROLE}",
+        ),
+        (
+            f"REVOKE SELECT (plan) ON responses FROM {RUNS_ROLE}",
+            f"privilege SELECT on responses.plan of {RUNS_ROLE}",
+        ),
+        ("DROP POLICY runs ON flushes", f"policy runs on flushes to {RUNS_ROLE}"),
+        (
+            "ALTER POLICY own_tenant ON messages USING (true)",
+            "policy own_tenant on messages to public",
+        ),
+        ("ALTER TABLE usage DISABLE ROW LEVEL SECURITY", "row-level security of usage"),
+        ("ALTER TABLE usage NO FORCE ROW LEVEL SECURITY", "row-level security of usage"),
+        (
+            f"REVOKE EXECUTE ON FUNCTION find_principal(bytea) FROM {APP_ROLE}",
+            f"privilege EXECUTE on find_principal of {APP_ROLE}",
+        ),
+        (
+            "GRANT EXECUTE ON FUNCTION find_principal(bytea) TO PUBLIC",
+            "no privilege EXECUTE on find_principal of everybody",
+        ),
+    ],
+)  # fmt: skip
+async def test_what_roles_may_is_missed_and_made_again(
+    postgres: PostgresServer, database_url: str, damage: str, told: str
+) -> None:
+    await postgres.execute(damage, database=name_of(database_url))
+    assert await lacking(database_url) == [told]
+    repaired = await upgrade(database_url)
+    assert repaired.mended == (told,)
+    assert await lacking(database_url) == []
+    assert (await upgrade(database_url)).mended == ()
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("ALTER TABLE responses DROP COLUMN recoveries", "column responses.recoveries bytea"),
+        ("ALTER TABLE usage ALTER key_id DROP NOT NULL", "column usage.key_id uuid NOT NULL"),
+        ("ALTER TABLE tenants DROP CONSTRAINT uq_tenants_name", "index uq_tenants_name"),
+        ("DROP FUNCTION find_principal(bytea)", "function find_principal"),
+    ],
+)
+async def test_what_no_statement_brings_back_is_told(
+    postgres: PostgresServer, database_url: str, damage: str, told: str
+) -> None:
+    await postgres.execute(damage, database=name_of(database_url))
+    with pytest.raises(StartupError, match=f"lacks: {told}"):
+        await upgrade(database_url)
+
+
+async def test_without_an_index_it_serves_but_says_so(
+    postgres: PostgresServer, database_url: str
+) -> None:
+    await postgres.execute("DROP INDEX ix_usage_tenant_id_at", database=name_of(database_url))
+    repaired = await upgrade(database_url)
+    assert (repaired.mended, repaired.lacking) == ((), ("index ix_usage_tenant_id_at",))
+
+
+@pytest.mark.parametrize("by_way_of", ["5d1e0c7a9b42", NEWEST_BEFORE_THE_REPAIR])
+async def test_a_database_of_the_first_migration_as_it_was_can_be_served_from(
+    postgres: PostgresServer, database_url: str, empty_database_url: str, by_way_of: str
+) -> None:
+    url = empty_database_url
+    connection = await asyncpg.connect(url)
+    await connection.execute("SET lock_timeout = '2s'")
+    for statement in WITHOUT_RECOVERIES.strip().split(";\n\n"):
+        await connection.execute(statement)
+    await connection.close()
+    await upgrade_to(url, by_way_of)
+    assert "column responses.recoveries bytea" in await lacking(url)
+    await upgrade(url)
+    assert await lacking(url) == []
+    await assert_it_serves(url)
+    columns = (
+        "SELECT table_name, column_name, data_type, is_nullable, column_default"
+        " FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2"
+    )
+    assert await postgres.fetch(columns, url=url) == await postgres.fetch(columns, url=database_url)
+
+
+async def test_a_dump_that_was_restored_without_roles_is_mended_by_an_upgrade(
+    postgres: PostgresServer, database_url: str, new_server: PostgresServer
+) -> None:
+    programs = server_programs() or bundled_programs()
+    dump, _ = await output_of(programs / "pg_dump", "--no-owner", database_url)
+    url = new_server.database_url(await new_server.create())
+    _, complaints = await output_of(programs / "psql", "--quiet", "--no-psqlrc", url, given=dump)
+    assert f'role "{RUNS_ROLE}" does not exist'.encode() in complaints
+    revisions = await new_server.fetch("SELECT version_num FROM alembic_version", url=url)
+    assert [row["version_num"] for row in revisions] == [REVISION]
+    assert f"role {APP_ROLE}" in await lacking(url)
+
+    repaired = await upgrade(url)
+
+    assert f"policy runs on responses to {RUNS_ROLE}" in repaired.mended
+    assert await lacking(url) == []
+    await assert_it_serves(url)
+
+
+async def test_an_owner_who_may_create_no_role_upgrades_once_an_administrator_has(
+    new_server: PostgresServer,
+) -> None:
+    owner = "owner_" + ids.new_uuid().hex
+    await new_server.execute(f"CREATE ROLE {owner} LOGIN PASSWORD 'secret'")
+    url = new_server.database_url(await new_server.create(owner=owner), user=owner)
+    with pytest.raises(StartupError, match=f"no role {APP_ROLE}") as caught:
+        await upgrade(url)
+    for statement in caught.value.remedy.splitlines()[1:]:
+        await new_server.execute(statement)
+    await upgrade(url)
+    assert await lacking(url) == []
+    await assert_it_serves(url)

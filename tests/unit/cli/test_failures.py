@@ -1,0 +1,49 @@
+"""What a command says about an error of the database."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from gateway.cli.failures import remedy_for, told_plainly
+from gateway.store.translation import translate
+
+
+def remedy(state: str) -> str:
+    return remedy_for(translate(asyncpg.PostgresError.new({"C": state, "M": "no"})))
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["28P01", "28000", "3D000", "42501", "42P01", "42703", "42883", "53100", "53300", "55P03",
+     "57014", "57P03", "25006", "22021", "XX000", "40001"],
+)  # fmt: skip
+def test_whether_it_runs_is_not_asked_when_the_server_has_spoken(state: str) -> None:
+    assert "running" not in remedy(state)
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), ConnectionRefusedError(), FileNotFoundError()])
+def test_it_is_asked_when_nobody_answered(error: OSError) -> None:
+    assert remedy_for(translate(error)).startswith("Is PostgreSQL running")
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [("28P01", "password"), ("3D000", "CREATE DATABASE"), ("42501", "own"), ("42P01", "db upgrade"),
+     ("53100", "room"), ("53300", "max_connections"), ("25006", "standby")],
+)  # fmt: skip
+def test_what_to_do_next_fits_what_happened(state: str, word: str) -> None:
+    assert word in remedy(state)
+
+
+def test_a_mistake_of_ours_is_not_taken_for_an_absent_server() -> None:
+    assert "running" not in remedy_for(translate(asyncpg.DataError("wrong")))
+
+
+def test_a_refusal_is_told_in_two_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    error = asyncpg.PostgresError.new({"C": "28P01", "M": "password authentication failed"})
+    with pytest.raises(SystemExit), told_plainly():
+        raise translate(error)
+    said = capsys.readouterr().err
+    assert "error: database: password authentication failed (28P01)" in said
+    assert "Are user and password" in said
