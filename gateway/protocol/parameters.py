@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 
 from gateway.protocol import documented
 from gateway.protocol.documented import EFFORTS, TOOL_CHOICE_TYPES, TOOL_TYPES
+from gateway.protocol.fields import Many
 from gateway.protocol.formats import AnyFormat
-from gateway.protocol.items import Many
 from gateway.protocol.nulls import NullableModel
 
 Effort = Literal["low", "medium", "high"]
