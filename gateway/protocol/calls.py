@@ -72,6 +72,15 @@ def call_of(item: CallItem) -> Call:
             return Call(APPLY_PATCH, _json({"operation": _operation(item.operation)}))
 
 
+def author_of(item: OutputItem) -> str | None:
+    """The function, as the model knows it, that an output says it is of, where it says that in
+    place of the call that it answers.
+    """
+    if isinstance(item, FunctionCallOutput) and item.call_id is None and item.name is not None:
+        return flat_name(item.namespace, item.name)
+    return None
+
+
 def output_text(item: OutputItem) -> str:
     """What the model is shown of a call's output; what it cannot read is named in its place."""
     match item:

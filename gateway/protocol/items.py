@@ -203,11 +203,17 @@ class FunctionCall(NullableModel):
 
 
 class FunctionCallOutput(NullableModel):
-    """What the function returned."""
+    """What the function returned.
+
+    Without a `call_id` it is that of the call that the names tell, or of none: Codex says of itself
+    what the user's goal is by an output that nobody asked for (`conversation.pairing`).
+    """
 
     type: Literal["function_call_output"] = "function_call_output"
     id: ItemId | None = None
-    call_id: CallId
+    call_id: CallId | None = None
+    name: str | None = None
+    namespace: str | None = None
     output: ToolOutput
     status: AnyStatus = None
 
