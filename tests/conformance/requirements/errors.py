@@ -62,6 +62,11 @@ _STATUSES = rules(
         "A conversation in use has a code of its own.",
     ),
     (
+        "error.malformed-schemas",
+        "400 invalid_encrypted_content, invalid_json_schema, invalid_function_parameters",
+        "What is no JSON schema is refused at create wherever a schema may stand, strict or not.",
+    ),
+    (
         "error.schemas",
         "400 invalid_encrypted_content, invalid_json_schema, invalid_function_parameters",
         "Seals and schemas that cannot be used have codes of their own.",
