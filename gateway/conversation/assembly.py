@@ -21,6 +21,7 @@ from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.pacing import give_way, paced
 from gateway.protocol.calls import author_of, call_of
 from gateway.protocol.context import ContextItem
+from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import (
     ApplyPatchCallOutput,
     CallItem,
@@ -56,6 +57,7 @@ _ID_PREFIXES: Final = {
     "apply_patch_call": ids.APPLY_PATCH_CALL_PREFIX,
     "apply_patch_call_output": ids.APPLY_PATCH_CALL_OUTPUT_PREFIX,
     "compaction": ids.COMPACTION_PREFIX,
+    **ids.HOSTED_PREFIXES,
 }
 
 
@@ -276,8 +278,12 @@ def _message_item(message: Message, item_id: str) -> ContextItem:
 
 def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
     """What is stored and listed."""
-    body = _plain_body(item) or item.model_dump(exclude_none=True)
-    encoded = orjson.dumps(body | {"id": item_id, "status": status})
+    if isinstance(item, HostedItem):
+        body = item.model_dump(exclude_unset=True) | {"id": item_id}
+    else:
+        body = _plain_body(item) or item.model_dump(exclude_none=True)
+        body |= {"id": item_id, "status": status}
+    encoded = orjson.dumps(body)
     # A copy, for what orjson returns has 4 KiB of its buffer behind it, and this is kept.
     return b"".join((encoded, b""))
 

@@ -26,7 +26,24 @@ OutputKind = Literal[
     "shell_call_output",
     "apply_patch_call_output",
 ]
-Kind = Literal["message", "reasoning", "compaction"] | CallKind | OutputKind
+HostedKind = Literal[
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "computer_call",
+    "computer_call_output",
+    "mcp_list_tools",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "tool_search_call",
+    "tool_search_output",
+    "program",
+    "program_output",
+]
+"""Of tools that OpenAI runs: they are over, and nobody answers them."""
+Kind = Literal["message", "reasoning", "compaction"] | CallKind | OutputKind | HostedKind
 
 _CALLS: Final = frozenset(get_args(CallKind))
 _OUTPUTS: Final = frozenset(get_args(OutputKind))

@@ -26,6 +26,23 @@ from pydantic_core import PydanticCustomError
 
 from gateway.protocol.base import type_of
 from gateway.protocol.fields import AnyStatus, CallId, Count, ItemId, Many
+from gateway.protocol.hosted import (
+    AnyHostedItem,
+    CodeInterpreterCall,
+    ComputerCall,
+    ComputerCallOutput,
+    FileSearchCall,
+    ImageGenerationCall,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+    McpListTools,
+    Program,
+    ProgramOutput,
+    ToolSearchCall,
+    ToolSearchOutput,
+    WebSearchCall,
+)
 from gateway.protocol.nulls import NullableModel
 
 IMAGE_URL_CHARS_MAX: Final = 20_971_520
@@ -398,7 +415,7 @@ OutputItem = (
     | ApplyPatchCallOutput
 )
 """What it returned."""
-PlainItem = Message | Reasoning | CallItem | OutputItem
+PlainItem = Message | Reasoning | CallItem | OutputItem | AnyHostedItem
 """What anybody can read."""
 Item = PlainItem | Compaction
 """What a context is made of."""
@@ -417,6 +434,20 @@ AnyInputItem = Annotated[
     | Annotated[ShellCallOutput, Tag("shell_call_output")]
     | Annotated[ApplyPatchCall, Tag("apply_patch_call")]
     | Annotated[ApplyPatchCallOutput, Tag("apply_patch_call_output")]
+    | Annotated[WebSearchCall, Tag("web_search_call")]
+    | Annotated[FileSearchCall, Tag("file_search_call")]
+    | Annotated[CodeInterpreterCall, Tag("code_interpreter_call")]
+    | Annotated[ImageGenerationCall, Tag("image_generation_call")]
+    | Annotated[ComputerCall, Tag("computer_call")]
+    | Annotated[ComputerCallOutput, Tag("computer_call_output")]
+    | Annotated[McpListTools, Tag("mcp_list_tools")]
+    | Annotated[McpApprovalRequest, Tag("mcp_approval_request")]
+    | Annotated[McpApprovalResponse, Tag("mcp_approval_response")]
+    | Annotated[McpCall, Tag("mcp_call")]
+    | Annotated[ToolSearchCall, Tag("tool_search_call")]
+    | Annotated[ToolSearchOutput, Tag("tool_search_output")]
+    | Annotated[Program, Tag("program")]
+    | Annotated[ProgramOutput, Tag("program_output")]
     | Annotated[Compaction, Tag("compaction")]
     | Annotated[CompactionTrigger, Tag("compaction_trigger")]
     | Annotated[ItemReference, Tag("item_reference")],

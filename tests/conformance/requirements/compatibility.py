@@ -126,7 +126,7 @@ ACCEPTANCE = rules(
     (
         "accept.suites",
         "(1)",
-        "The cases of both suites pass, written anew with prompts of our own, and a scripted model.",
+        "The cases of both suites, written anew with prompts of our own, pass with a script.",
     ),
     (
         "accept.sdk",
