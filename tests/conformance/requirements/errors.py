@@ -62,6 +62,11 @@ _STATUSES = rules(
         "A conversation in use has a code of its own.",
     ),
     (
+        "error.other-apis",
+        "400 unsupported_parameter",
+        "Parameters of another API that would change the answer are refused with the one to use.",
+    ),
+    (
         "error.malformed-schemas",
         "400 invalid_encrypted_content, invalid_json_schema, invalid_function_parameters",
         "What is no JSON schema is refused at create wherever a schema may stand, strict or not.",
