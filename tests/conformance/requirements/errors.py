@@ -62,6 +62,11 @@ _STATUSES = rules(
         "A conversation in use has a code of its own.",
     ),
     (
+        "error.unknown-urls",
+        "404 (no code)",
+        "What is not served is 404, without a key too, and tells which URL was meant.",
+    ),
+    (
         "error.other-apis",
         "400 unsupported_parameter",
         "Parameters of another API that would change the answer are refused with the one to use.",
