@@ -128,7 +128,7 @@ def test_a_command_is_run_and_its_output_quoted(codex: CodingAgent) -> None:
     assert (codex.project / "made.txt").read_text() == "made\n"
 
 
-@pytest.mark.client("Codex CLI", "goals")
+@pytest.mark.client("Codex CLI", "tools")
 def test_a_goal_that_the_model_sets_does_not_end_the_session(codex: CodingAgent) -> None:
     ended = codex.run(calling("create_goal", {"objective": "Greet the user"}))
     assert ended.returncode == 0, ended.stderr
