@@ -354,7 +354,12 @@ def test_messages_alone_are_assembled_as_ever(said: list[tuple[str, str]]) -> No
 
 
 def test_items_of_hosted_tools_are_listed_as_they_came() -> None:
-    raw = {"type": "mcp_list_tools", "server_label": "s", "tools": [], "error": None}
+    raw: dict[str, Any] = {
+        "type": "mcp_list_tools",
+        "server_label": "s",
+        "tools": [],
+        "error": None,
+    }
     call = McpCall(server_label="s", name="t", arguments="{}")
     listing = McpListTools.model_validate(raw)
     own, kept = assembled(listing, call.model_copy(update={"id": "mcp_1"})).items
