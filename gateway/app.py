@@ -47,12 +47,13 @@ class Gateway(Starlette):
     def __init__(self, process: Process, endpoints: Endpoints) -> None:
         """`state.process` is what it serves."""
         self._short_ways = short_ways(endpoints)
+        served = routes(endpoints)
         super().__init__(
-            routes=routes(endpoints),
+            routes=served,
             middleware=[
                 Middleware(RequestContext, metrics=process.foundation.metrics),
                 Middleware(DialectPaths),
-                Middleware(Authentication, access=process.access),
+                Middleware(Authentication, access=process.access, routes=served),
             ],
             exception_handlers={HTTPException: routing_error_response},
             lifespan=lambda _: process.running(),

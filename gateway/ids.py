@@ -24,6 +24,22 @@ SHELL_CALL_PREFIX = "sh_"
 SHELL_CALL_OUTPUT_PREFIX = "sho_"
 APPLY_PATCH_CALL_PREFIX = "apc_"
 APPLY_PATCH_CALL_OUTPUT_PREFIX = "apco_"
+HOSTED_PREFIXES = {
+    "web_search_call": "ws_",
+    "file_search_call": "fs_",
+    "code_interpreter_call": "ci_",
+    "image_generation_call": "ig_",
+    "computer_call": "cu_",
+    "computer_call_output": "cuo_",
+    "mcp_list_tools": "mcpl_",
+    "mcp_approval_request": "mcpr_",
+    "mcp_approval_response": "mcpa_",
+    "mcp_call": "mcp_",
+    "tool_search_call": "tsc_",
+    "tool_search_output": "tso_",
+    "program": "prog_",
+    "program_output": "progo_",
+}
 CALL_PREFIX = "call_"
 
 _RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}\Z")

@@ -75,6 +75,7 @@ class Fields(Context, total=False):
     first_token_s: float
     client: str
     client_request_id: str
+    ignored_parameters: str
     model: str
     upstream: str
     attempt: int

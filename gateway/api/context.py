@@ -90,6 +90,7 @@ class Facts(TypedDict, total=False):
     first_token_s: float
     reason: str
     connection: str
+    ignored_parameters: str
 
 
 class Account:

@@ -106,6 +106,8 @@ class CreateEndpoint:
         )
         exchange.facts["response_id"] = generation.response_id
         exchange.facts["model"] = generation.model
+        if request.ignored:
+            exchange.facts["ignored_parameters"] = ", ".join(request.ignored)
         try:
             answer = self._stream if request.stream else _json
             work = answer(scope, send, asked, generation)

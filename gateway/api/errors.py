@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from gateway import errors
+from gateway.api.urls import path_of, unknown_url
 from gateway.protocol.refusals import shown
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ async def routing_error_response(request: Request, error: Exception) -> Response
     place = f"{request.method} {shown(request.url.path)}"
     if status == 404:
         answer = Answer(404, INVALID_REQUEST)
-        message = f"Invalid URL ({place}). The routes are those of the OpenAI API under /v1."
+        message = unknown_url(place, path_of(request.scope), request.app.routes)
     elif status == 405:
         answer = Answer(405, INVALID_REQUEST, "method_not_supported")
         message = f"Not allowed: {place}. Use one of the methods in the Allow header."

@@ -48,6 +48,7 @@ class SubsetEndpoint:
             (b"content-length", b"%d" % len(answer)),
         ]
         if request.ignored:
+            scope["exchange"].facts["ignored_parameters"] = ", ".join(request.ignored)
             ignored = ", ".join(request.ignored).encode("ascii", "replace")
             headers.append((b"x-ignored-parameters", ignored))
         await send({"type": "http.response.start", "status": 200, "headers": headers})

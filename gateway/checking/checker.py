@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from gateway.checking.cost import patterns_in
@@ -13,6 +14,8 @@ from gateway.pacing import paced
 from gateway.protocol.calls import call_fields
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gateway.checking.documents import Document
     from gateway.checking.kept import KeptDocuments
     from gateway.checking.languages import Language
@@ -34,6 +37,7 @@ class CheckLimits:
 
 
 _DEFAULT_LIMITS: Final = CheckLimits()
+_NO_PATHS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Checker:
@@ -49,12 +53,16 @@ class Checker:
         *,
         kept: KeptDocuments | None = None,
         scope: bytes = b"",
+        paths: Mapping[str, str] = _NO_PATHS,
     ) -> None:
-        """`kept` are the schemas that were compiled before, those of this `scope` for it."""
+        """`kept` are the schemas that were compiled before, those of this `scope` for it. `paths`
+        are where the request declares its tools, by the names that the model knows.
+        """
         self._rules = rules
         self._limits = limits
         self._kept = kept
         self._scope = scope
+        self._paths = paths
         self._answer: Document | None = None
         self._calls: dict[str, Document | Language] = {}
         self.has_patterns = False
@@ -134,7 +142,8 @@ class Checker:
             try:
                 self._answer = self._document(self._rules.answer.demand)
             except UnusableSchema as error:
-                raise _invalid("schema of the answer", error, "text.format.schema") from None
+                what, param = "schema of the answer", "text.format.schema"
+                raise _invalid(what, error, "invalid_json_schema", param) from None
         return self._answer
 
     def _call_check(self, name: str, tool: ToolRule) -> Document | Language:
@@ -142,8 +151,15 @@ class Checker:
             try:
                 self._calls[name] = self._compiled(tool)
             except (UnusableSchema, UnusableGrammar) as error:
-                raise _invalid(f"schema or grammar of the tool '{name}'", error, "tools") from None
+                raise self._unusable(name, tool, error) from None
         return self._calls[name]
+
+    def _unusable(self, name: str, tool: ToolRule, error: ValueError) -> InvalidRequest:
+        what, code, place = "schema", "invalid_function_parameters", "parameters"
+        if tool.grammar is not None:
+            what, code, place = "grammar", "invalid_value", "format.definition"
+        param = f"{self._paths[name]}.{place}" if name in self._paths else "tools"
+        return _invalid(f"{what} of the tool '{name}'", error, code, param)
 
     def _compiled(self, tool: ToolRule) -> Document | Language:
         if tool.grammar is not None:
@@ -176,9 +192,9 @@ def _shape_fault(tool: ToolRule, name: str, arguments: str) -> str | None:
     return None
 
 
-def _invalid(what: str, error: ValueError, param: str) -> InvalidRequest:
+def _invalid(what: str, error: ValueError, code: str, param: str) -> InvalidRequest:
     return InvalidRequest(
-        f"The {what} cannot be used: {_short(str(error))}.", code="invalid_value", param=param
+        f"The {what} cannot be used: {_short(str(error))}.", code=code, param=param
     )
 
 

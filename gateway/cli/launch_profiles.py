@@ -48,7 +48,6 @@ supports_websockets = {websockets}
 enabled = false
 
 [features]
-goals = false
 view_image = false
 apps = false
 plugins = false

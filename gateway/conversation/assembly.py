@@ -16,11 +16,12 @@ import orjson
 
 from gateway import ids
 from gateway.conversation.compaction import compaction_item
-from gateway.conversation.pairing import fits, without_orphans
+from gateway.conversation.pairing import fits, told_apart, without_orphans
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.pacing import give_way, paced
-from gateway.protocol.calls import call_of
+from gateway.protocol.calls import author_of, call_of
 from gateway.protocol.context import ContextItem
+from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import (
     ApplyPatchCallOutput,
     CallItem,
@@ -56,6 +57,7 @@ _ID_PREFIXES: Final = {
     "apply_patch_call": ids.APPLY_PATCH_CALL_PREFIX,
     "apply_patch_call_output": ids.APPLY_PATCH_CALL_OUTPUT_PREFIX,
     "compaction": ids.COMPACTION_PREFIX,
+    **ids.HOSTED_PREFIXES,
 }
 
 
@@ -102,12 +104,13 @@ def assemble(
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, taken=known)
     # An unfinished call of the last response must not be run, so it cannot be answered either.
     whole = [item for item in history if item.complete or not item.is_call]
+    before, now = told_apart(whole, added)
     give_way()
-    kept = without_orphans(whole, added)
+    kept = without_orphans(before, now)
     give_way()
-    _check_pairs([*kept, *added])
+    _check_pairs([*kept, *now])
     give_way()
-    return Context((*kept, *added), inherited=len(kept))
+    return Context((*kept, *now), inherited=len(kept))
 
 
 def opening(messages: Iterable[Message], response: UUID) -> Context:
@@ -249,10 +252,17 @@ class _Intake:
             item_id=item_id,
             json=_body(item, item_id, status),
             call_id=item.call_id if isinstance(item, CallItem | OutputItem) else None,
-            name=call_of(item).name if isinstance(item, CallItem) else None,
+            name=_function_of(item),
             complete=complete,
             parsed=item,
         )
+
+
+def _function_of(item: PlainItem) -> str | None:
+    """The function that a call calls, or that an output says it is of."""
+    if isinstance(item, CallItem):
+        return call_of(item).name
+    return author_of(item) if isinstance(item, OutputItem) else None
 
 
 def _message_item(message: Message, item_id: str) -> ContextItem:
@@ -268,8 +278,12 @@ def _message_item(message: Message, item_id: str) -> ContextItem:
 
 def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
     """What is stored and listed."""
-    body = _plain_body(item) or item.model_dump(exclude_none=True)
-    encoded = orjson.dumps(body | {"id": item_id, "status": status})
+    if isinstance(item, HostedItem):
+        body = item.model_dump(exclude_unset=True) | {"id": item_id}
+    else:
+        body = _plain_body(item) or item.model_dump(exclude_none=True)
+        body |= {"id": item_id, "status": status}
+    encoded = orjson.dumps(body)
     # A copy, for what orjson returns has 4 KiB of its buffer behind it, and this is kept.
     return b"".join((encoded, b""))
 
@@ -319,14 +333,22 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
             if call_id in waiting:
                 raise _unanswered(waiting[call_id], call_id)
             waiting[call_id] = item.kind
-        elif item.is_output:
-            if not fits(item.kind, waiting.get(call_id)):
-                raise InvalidRequest(
-                    f"No tool call found for {_words(item.kind)} with call_id {call_id}.",
-                    param="input",
-                )
-            del waiting[call_id]
+        elif item.is_output and not (
+            item.stands_alone or fits(item.kind, waiting.pop(call_id, None))
+        ):
+            raise _uncalled(item.kind, call_id)
     _check_answered(waiting)
+
+
+def _uncalled(kind: str, call_id: str | None) -> InvalidRequest:
+    if call_id is None:
+        message = (
+            f"No tool call found for {_words(kind)} without call_id. Send the 'call_id' of the "
+            "call, or the 'name' of the function."
+        )
+    else:
+        message = f"No tool call found for {_words(kind)} with call_id {call_id}."
+    return InvalidRequest(message, param="input")
 
 
 def _check_answered(waiting: Mapping[str | None, str]) -> None:

@@ -7,10 +7,15 @@ is left of a pair the conversation would be refused for ever. So it is left out 
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from gateway.protocol.context import ContextItem
 
@@ -27,6 +32,83 @@ def fits(output: str, call: str | None) -> bool:
     return call is not None and fitting
 
 
+def told_apart(
+    history: Sequence[ContextItem], added: Sequence[ContextItem]
+) -> tuple[Sequence[ContextItem], Sequence[ContextItem]]:
+    """The same items, where outputs without a `call_id` have that of the call that they answer.
+
+    That is the last call of the name they tell before them that nothing else answers; where they
+    tell none, the last of any name. An output whose name no such call has stands alone: it is shown
+    as what that tool said, without having been asked.
+    """
+    if not any(map(_names_no_call, chain(history, added))):
+        return history, added
+    items = [*history, *added]
+    unanswered = _OpenCalls(_answered(items))
+    for index, item in enumerate(items):
+        if item.kind == "compaction":
+            unanswered.forget()  # what it hides is over
+        elif item.is_call and item.complete:
+            unanswered.add(index, item.name)
+        elif _names_no_call(item) and (call := unanswered.take(item.name)) is not None:
+            items[index] = _answering(item, items[call].call_id)
+    return items[: len(history)], items[len(history) :]
+
+
+def _names_no_call(item: ContextItem) -> bool:
+    return item.is_output and item.call_id is None
+
+
+class _OpenCalls:
+    """Calls, by their index, that nothing answers which names its call."""
+
+    def __init__(self, answered: Collection[int]) -> None:
+        self._answered = set(answered)
+        self.forget()
+
+    def forget(self) -> None:
+        """None of them can be answered any more."""
+        self._all: list[int] = []
+        self._by_name: defaultdict[str | None, list[int]] = defaultdict(list)
+
+    def add(self, call: int, name: str | None) -> None:
+        self._all.append(call)
+        self._by_name[name].append(call)
+
+    def take(self, name: str | None) -> int | None:
+        """The last one of this name, or of any; it is answered now."""
+        calls = self._all if name is None else self._by_name[name]
+        while calls:
+            call = calls.pop()
+            if call not in self._answered:
+                self._answered.add(call)
+                return call
+        return None
+
+
+def _answered(items: Sequence[ContextItem]) -> set[int]:
+    """The indexes of the calls that are answered by their `call_id`."""
+    waiting: dict[str | None, int] = {}
+    answered: set[int] = set()
+    for index, item in enumerate(items):
+        if item.is_call:
+            waiting[item.call_id] = index
+        elif item.call_id in waiting:
+            answered.add(waiting.pop(item.call_id))
+    return answered
+
+
+def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
+    """The output with the `call_id` of its call, also where it is listed."""
+    body = {**orjson.loads(output.json), "call_id": call_id} if output.json else None
+    return replace(
+        output,
+        json=orjson.dumps(body) if body else b"",
+        call_id=call_id,
+        parsed=output.parsed and output.parsed.model_copy(update={"call_id": call_id}),
+    )
+
+
 def without_orphans(
     history: Sequence[ContextItem], added: Sequence[ContextItem]
 ) -> list[ContextItem]:
@@ -36,7 +118,7 @@ def without_orphans(
     a message that is not the assistant's, or with another call of the same `call_id`. What a
     compaction hides cannot be answered at all.
     """
-    if all(item.call_id is None for item in history):
+    if not any(item.is_call or item.is_output for item in history):
         return list(history)  # nothing in it belongs to anything
     waiting: dict[str | None, int] = {}
     orphans: set[int] = set()
@@ -46,7 +128,7 @@ def without_orphans(
             if item.call_id in waiting:
                 orphans.add(waiting[item.call_id])
             waiting[item.call_id] = index
-        elif item.is_output:
+        elif item.is_output and not item.stands_alone:
             call = waiting.get(item.call_id)
             if call is None or not fits(item.kind, history[call].kind):
                 orphans.add(index)

@@ -121,17 +121,21 @@ def in_call_order(items: Iterable[Placed]) -> Iterator[Placed]:
 
     Harmony knows no call ids: a model that called two functions at once (as models of other
     providers do) is shown call, output, call, output. A call that was cut off is left out; it has
-    no output, even where a later call has the same id.
+    no output, even where a later call has the same id. An output that nobody asked for stays where
+    it is.
 
     Raises `InvalidRequest` for an output without a call.
     """
     ordered = list(items)
     outputs: defaultdict[str | None, deque[Placed]] = defaultdict(deque)
     for placed in ordered:
-        if placed.item.is_output:
+        if placed.item.is_output and not placed.item.stands_alone:
             outputs[placed.item.call_id].append(placed)
     for placed in ordered:
         item = placed.item
+        if item.stands_alone:
+            yield Placed(placed.source, item, item.name)
+            continue
         if item.is_output or (item.is_call and not item.complete):
             continue
         yield placed

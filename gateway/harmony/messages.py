@@ -9,6 +9,7 @@ r"""Items of the Responses API as Harmony messages.
 | reasoning | channel analysis |
 | call of any kind | channel commentary, to the function, content type `<\|constrain\|>json` |
 | output of any kind | role tool, named after the function, to the assistant |
+| item of a hosted tool | role tool, named after it, what it was asked and returned as JSON |
 | compaction | none: once it is opened, the message that it stands for is in its place |
 
 Every tool is a function to the model (`protocol.callables`), so every call is one of a function.
@@ -22,7 +23,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE, call_of, output_text
+from gateway.protocol.calls import (
+    FILE_NOTE,
+    IMAGE_NOTE,
+    call_of,
+    hosted_author,
+    hosted_text,
+    output_text,
+)
+from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import (
     CallItem,
     Compaction,
@@ -40,6 +49,7 @@ from gateway.values import value
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gateway.protocol.hosted import AnyHostedItem
     from gateway.protocol.items import Item
 
 JSON_CONTENT: Final = "<|constrain|>json"
@@ -99,8 +109,16 @@ def harmony_message(item: Item, function: str | None = None) -> HarmonyMessage |
         return _call(item)
     if isinstance(item, Compaction):
         return None
+    if isinstance(item, HostedItem):
+        return _hosted(item)
     author = recipient(function or "")
     return HarmonyMessage(author, output_text(item), "commentary", recipient="assistant")
+
+
+def _hosted(item: AnyHostedItem) -> HarmonyMessage | None:
+    text = hosted_text(item)
+    author = recipient(hosted_author(item))
+    return HarmonyMessage(author, text, "commentary", recipient="assistant") if text else None
 
 
 def message_text(message: Message) -> str:

@@ -27,14 +27,8 @@ from gateway.protocol.create import (
     Kind,
     input_items,
 )
-from gateway.protocol.items import (
-    ITEM_ID_CHARS_MAX,
-    AnyInputItem,
-    InputItem,
-    Message,
-    Role,
-    VeryMany,
-)
+from gateway.protocol.fields import ITEM_ID_CHARS_MAX, VeryMany
+from gateway.protocol.items import AnyInputItem, InputItem, Message, Role
 from gateway.protocol.json_body import check_shape
 from gateway.protocol.parameters import (
     METADATA_KEY_CHARS_MAX,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway.pacing import paced
-from gateway.protocol.calls import call_of, output_text
+from gateway.protocol.calls import author_of, call_of, hosted_text, output_text
 from gateway.protocol.demands import check_format, check_name, check_tools
+from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import (
     ApplyPatchCall,
     Compaction,
@@ -63,6 +64,8 @@ def check_items(items: Iterable[InputItem], limits: InputLimits, *, param: str =
         _check_texts(_texts(item, path), limits)
         if isinstance(item, FunctionCall | CustomToolCall):
             check_name(call_of(item).name, f"{path}.name")
+        elif isinstance(item, FunctionCallOutput) and (name := author_of(item)):
+            check_name(name, f"{path}.name")
 
 
 def check_bounds(request: CreateResponse, limits: InputLimits) -> None:
@@ -99,6 +102,8 @@ def _texts(item: InputItem, path: str) -> Iterator[tuple[str, str]]:
             pass
         case FunctionCallOutput(output=tuple(parts)) | CustomToolCallOutput(output=tuple(parts)):
             yield from _part_texts(parts, f"{path}.output")
+        case HostedItem():
+            yield path, hosted_text(item)
         case _:
             yield f"{path}.output", output_text(item)
 

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from gateway.generation import SegmentKind
 from gateway.protocol.base import WireModel
 from gateway.protocol.callables import APPLY_PATCH, CUSTOM_INPUT, LOCAL_SHELL, SHELL, flat_name
+from gateway.protocol.hosted import ComputerCallOutput, ImageGenerationCall, McpCall
 from gateway.protocol.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -31,8 +32,13 @@ from gateway.protocol.items import (
     ShellCallOutput,
 )
 from gateway.protocol.nulls import without_nulls
+from gateway.protocol.tools import FUNCTION_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.protocol.context import HostedKind
+    from gateway.protocol.hosted import AnyHostedItem
     from gateway.protocol.items import CallItem, InputFile, OutputItem
     from gateway.protocol.rules import ToolRule
 
@@ -72,6 +78,15 @@ def call_of(item: CallItem) -> Call:
             return Call(APPLY_PATCH, _json({"operation": _operation(item.operation)}))
 
 
+def author_of(item: OutputItem) -> str | None:
+    """The function, as the model knows it, that an output says it is of, where it says that in
+    place of the call that it answers.
+    """
+    if isinstance(item, FunctionCallOutput) and item.call_id is None and item.name is not None:
+        return flat_name(item.namespace, item.name)
+    return None
+
+
 def output_text(item: OutputItem) -> str:
     """What the model is shown of a call's output; what it cannot read is named in its place."""
     match item:
@@ -85,6 +100,69 @@ def output_text(item: OutputItem) -> str:
             return _json([command.model_dump(exclude_none=True) for command in item.output])
         case _:
             return _json(without_nulls({"status": item.status, "output": item.output}))
+
+
+def hosted_author(item: AnyHostedItem) -> str:
+    """The name of the tool, as the model is told it."""
+    label = f"mcp.{item.server_label}.{item.name}" if isinstance(item, McpCall) else ""
+    if FUNCTION_NAME.fullmatch(label):
+        return label
+    kind = item.type.removesuffix("_output").removesuffix("_call")
+    return "mcp" if kind.startswith("mcp") else kind
+
+
+def hosted_text(item: AnyHostedItem) -> str:
+    """What the model is shown of a hosted tool's item: what it was asked and returned, as JSON.
+
+    Nothing of lists of tools, which cannot be called here. What the model cannot read is named in
+    its place.
+    """
+    names = _HOSTED_MEMBERS[item.type]
+    said = {name: _readable(getattr(item, name)) for name in names}
+    match item:
+        case ImageGenerationCall(result=str()):
+            said["result"] = IMAGE_NOTE
+        case ComputerCallOutput():
+            said["output"] = IMAGE_NOTE
+        case _:
+            pass
+    known = without_nulls(said)
+    if known and item.status in _UNFINISHED:
+        known["status"] = item.status
+    return _json(known) if known else ""
+
+
+def _readable(value: object) -> object:
+    """The same, where its images are named."""
+    match value:
+        case str() if value.startswith("data:"):
+            return IMAGE_NOTE
+        case dict():
+            return {key: _readable(member) for key, member in value.items()}
+        case list() | tuple():
+            return [_readable(member) for member in value]
+        case _:
+            return value
+
+
+_UNFINISHED: Final = frozenset({"failed", "incomplete"})
+_HOSTED_MEMBERS: Final[Mapping[HostedKind, tuple[str, ...]]] = {
+    "web_search_call": ("action",),
+    "file_search_call": ("queries", "results"),
+    "code_interpreter_call": ("code", "outputs"),
+    "image_generation_call": ("revised_prompt",),
+    "computer_call": ("action", "actions"),
+    "computer_call_output": (),
+    "mcp_list_tools": (),
+    "mcp_approval_request": ("server_label", "name", "arguments"),
+    "mcp_approval_response": ("approve", "reason"),
+    "mcp_call": ("arguments", "output", "error"),
+    "tool_search_call": (),
+    "tool_search_output": (),
+    "program": ("code",),
+    "program_output": ("result",),
+}
+"""What is shown of each."""
 
 
 def call_fields(rule: ToolRule | None, name: str, arguments: str) -> dict[str, Any]:

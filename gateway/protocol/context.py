@@ -26,7 +26,24 @@ OutputKind = Literal[
     "shell_call_output",
     "apply_patch_call_output",
 ]
-Kind = Literal["message", "reasoning", "compaction"] | CallKind | OutputKind
+HostedKind = Literal[
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "computer_call",
+    "computer_call_output",
+    "mcp_list_tools",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "tool_search_call",
+    "tool_search_output",
+    "program",
+    "program_output",
+]
+"""Of tools that OpenAI runs: they are over, and nobody answers them."""
+Kind = Literal["message", "reasoning", "compaction"] | CallKind | OutputKind | HostedKind
 
 _CALLS: Final = frozenset(get_args(CallKind))
 _OUTPUTS: Final = frozenset(get_args(OutputKind))
@@ -42,8 +59,9 @@ class ContextItem:
     more of it than its ids. `ids` are its Harmony
     ids (unsigned 32-bit), None while it was never rendered. `complete` is False for an item that
     was cut off. `call_id` and `name` are set for calls, `call_id` for their outputs, `role` and
-    `phase` for messages. The name of a call is the one that the model knows. The `parsed` of a
-    compaction that was opened is the message that it stands for.
+    `phase` for messages. The name of a call is the one that the model knows; an output has one
+    where it named its function in place of a call. The `parsed` of a compaction that was opened is
+    the message that it stands for.
     """
 
     kind: Kind
@@ -66,6 +84,11 @@ class ContextItem:
     def is_output(self) -> bool:
         """Whether it answers a call."""
         return self.kind in _OUTPUTS
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it is an output of a tool that nobody called."""
+        return self.is_output and self.call_id is None and self.name is not None
 
     @property
     def outlives_compaction(self) -> bool:

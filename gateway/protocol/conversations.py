@@ -11,7 +11,8 @@ from gateway import ids
 from gateway.errors import ResourceNotFound
 from gateway.protocol.base import WireModel
 from gateway.protocol.bounds import check_items, check_metadata
-from gateway.protocol.items import AnyInputItem, CompactionTrigger, Many
+from gateway.protocol.fields import Many
+from gateway.protocol.items import AnyInputItem, CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.nulls import without_nulls
 from gateway.protocol.parameters import Metadata

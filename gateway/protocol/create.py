@@ -15,7 +15,8 @@ from pydantic_core import PydanticCustomError
 
 from gateway.protocol.base import WireModel
 from gateway.protocol.documented import Includable, ServiceTier, literal_values
-from gateway.protocol.items import AnyInputItem, Many, VeryMany
+from gateway.protocol.fields import Many, VeryMany
+from gateway.protocol.items import AnyInputItem
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     AnyConversation,

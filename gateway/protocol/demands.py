@@ -15,6 +15,7 @@ from gateway.protocol.refusals import (
     pattern_mismatch,
     string_too_long,
 )
+from gateway.protocol.schema_forms import form_fault
 from gateway.protocol.schemas import root_fault, shape_fault, size_fault
 from gateway.protocol.tools import (
     FUNCTION_NAME,
@@ -68,7 +69,8 @@ def check_format(asked: AnyFormat | None, limits: InputLimits) -> None:
     if not isinstance(asked, JsonSchemaFormat):
         return
     _check_text(asked.description, "text.format.description", limits)
-    fault = size_fault(asked.schema_, limits) or shape_fault(asked.schema_, limits)
+    schema = asked.schema_
+    fault = size_fault(schema, limits) or shape_fault(schema, limits) or form_fault(schema)
     if fault is None and asked.strict:
         fault = root_fault(asked.schema_)
     if fault is not None:
@@ -95,12 +97,16 @@ def _check_tool(tool: ClientTool, path: str, limits: InputLimits) -> None:
 
 
 def _check_parameters(tool: FunctionTool, path: str, limits: InputLimits) -> None:
-    """The schema of a function that is not strict is only shown, so its size is all that counts."""
-    if tool.parameters is None:
+    """That of a function that is not strict is only shown, and need not be fit to be compiled."""
+    schema = tool.parameters
+    if schema is None:
         return
-    fault = size_fault(tool.parameters, limits)
+    fault = size_fault(schema, limits)
     if fault is None and tool.strict:
-        fault = shape_fault(tool.parameters, limits) or root_fault(tool.parameters)
+        fault = shape_fault(schema, limits)
+    fault = fault or form_fault(schema, with_nulls=not tool.strict)
+    if fault is None and tool.strict:
+        fault = root_fault(schema)
     if fault is not None:
         raise InvalidRequest(
             f"Invalid schema for function '{tool.name}': {fault}",

@@ -12,7 +12,7 @@ Open Responses, which are files to a model that reads only text.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -20,66 +20,38 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from gateway.pacing import ITEMS_AT_ONCE, in_pieces
 from gateway.protocol.base import type_of
+from gateway.protocol.fields import AnyStatus, CallId, Count, ItemId, Many
+from gateway.protocol.hosted import (
+    AnyHostedItem,
+    CodeInterpreterCall,
+    ComputerCall,
+    ComputerCallOutput,
+    FileSearchCall,
+    ImageGenerationCall,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+    McpListTools,
+    Program,
+    ProgramOutput,
+    ToolSearchCall,
+    ToolSearchOutput,
+    WebSearchCall,
+)
 from gateway.protocol.nulls import NullableModel
 
-T = TypeVar("T")
-
-ITEM_ID_CHARS_MAX: Final = 512
-CALL_ID_CHARS_MAX: Final = 64
 IMAGE_URL_CHARS_MAX: Final = 20_971_520
 ENCRYPTED_CHARS_MAX: Final = 10_485_760
 FILE_DATA_CHARS_MAX: Final = 33_554_432
-"""OpenAI's bounds, but for the first: some servers make ids longer than its 64."""
-COUNT_MAX: Final = 2**63 - 1
+"""OpenAI's bounds."""
 
-Status = Literal["in_progress", "completed", "incomplete"]
 Role = Literal["user", "assistant", "system", "developer"]
 Phase = Literal["commentary", "final_answer"]
-ItemId = Annotated[
-    str, StringConstraints(max_length=ITEM_ID_CHARS_MAX, pattern=r"^[A-Za-z0-9_-]+$")
-]
-CallId = Annotated[str, StringConstraints(min_length=1, max_length=CALL_ID_CHARS_MAX)]
-Count = Annotated[int, Field(strict=False, ge=0, le=COUNT_MAX)]
-"""Not strict, because JSON Schema calls `1.0` an integer, too."""
-
-Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
-"""A JSON array. Not strict, because JSON knows no tuples; the first mistake in it is enough."""
-
-
-def _piece_by_piece(value: object, whole: ValidatorFunctionWrapHandler) -> object:
-    """What `whole` makes of an array: no other thread runs while it looks at one piece."""
-    if not isinstance(value, list) or len(value) <= ITEMS_AT_ONCE:
-        return whole(value)
-    members: list[object] = []
-    for piece in in_pieces(value, ITEMS_AT_ONCE):
-        try:
-            members += whole(piece)
-        except ValidationError:
-            # The same mistake, told where it is: what is valid already is not looked into again.
-            return whole([*members, *piece])
-    return tuple(members)
-
-
-VeryMany = Annotated[Many[T], WrapValidator(_piece_by_piece)]
-"""The same, of so many that the others would notice."""
-
-
-def _known_status(status: object) -> object:
-    """What a client says of an item's status matters only where it is one that is known."""
-    return None if isinstance(status, str) and status not in _STATUSES else status
-
-
-_STATUSES: Final = frozenset(get_args(Status))
-AnyStatus = Annotated[Status | None, BeforeValidator(_known_status)]
 
 
 class InputText(NullableModel):
@@ -248,11 +220,17 @@ class FunctionCall(NullableModel):
 
 
 class FunctionCallOutput(NullableModel):
-    """What the function returned."""
+    """What the function returned.
+
+    Without a `call_id` it is that of the call that the names tell, or of none: Codex says of itself
+    what the user's goal is by an output that nobody asked for (`conversation.pairing`).
+    """
 
     type: Literal["function_call_output"] = "function_call_output"
     id: ItemId | None = None
-    call_id: CallId
+    call_id: CallId | None = None
+    name: str | None = None
+    namespace: str | None = None
     output: ToolOutput
     status: AnyStatus = None
 
@@ -437,7 +415,7 @@ OutputItem = (
     | ApplyPatchCallOutput
 )
 """What it returned."""
-PlainItem = Message | Reasoning | CallItem | OutputItem
+PlainItem = Message | Reasoning | CallItem | OutputItem | AnyHostedItem
 """What anybody can read."""
 Item = PlainItem | Compaction
 """What a context is made of."""
@@ -456,6 +434,20 @@ AnyInputItem = Annotated[
     | Annotated[ShellCallOutput, Tag("shell_call_output")]
     | Annotated[ApplyPatchCall, Tag("apply_patch_call")]
     | Annotated[ApplyPatchCallOutput, Tag("apply_patch_call_output")]
+    | Annotated[WebSearchCall, Tag("web_search_call")]
+    | Annotated[FileSearchCall, Tag("file_search_call")]
+    | Annotated[CodeInterpreterCall, Tag("code_interpreter_call")]
+    | Annotated[ImageGenerationCall, Tag("image_generation_call")]
+    | Annotated[ComputerCall, Tag("computer_call")]
+    | Annotated[ComputerCallOutput, Tag("computer_call_output")]
+    | Annotated[McpListTools, Tag("mcp_list_tools")]
+    | Annotated[McpApprovalRequest, Tag("mcp_approval_request")]
+    | Annotated[McpApprovalResponse, Tag("mcp_approval_response")]
+    | Annotated[McpCall, Tag("mcp_call")]
+    | Annotated[ToolSearchCall, Tag("tool_search_call")]
+    | Annotated[ToolSearchOutput, Tag("tool_search_output")]
+    | Annotated[Program, Tag("program")]
+    | Annotated[ProgramOutput, Tag("program_output")]
     | Annotated[Compaction, Tag("compaction")]
     | Annotated[CompactionTrigger, Tag("compaction_trigger")]
     | Annotated[ItemReference, Tag("item_reference")],

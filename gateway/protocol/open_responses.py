@@ -61,6 +61,9 @@ _HEADS: Final = {
 }
 """How long the data up to the name is, and what stands in its place."""
 
+_OF_THE_TOOL: Final = frozenset({"name", "namespace"})
+"""What the dialect lets the call of an output say, not the output."""
+
 _CALL: Final[TypeAdapter[CallItem]] = TypeAdapter(Annotated[CallItem, Field(discriminator="type")])
 _OUTPUT: Final[TypeAdapter[OutputItem]] = TypeAdapter(
     Annotated[OutputItem, Field(discriminator="type")]
@@ -126,8 +129,15 @@ def response(said: Json) -> Json:
 
 
 def items(said: list[Json]) -> list[Json]:
-    """Items, without those of types that the dialect does not have."""
-    return [_ITEMS[item["type"]](item) for item in said if item["type"] in _ITEMS]
+    """Items, without those of types that the dialect does not have, and without outputs that no
+    call asked for: it has none.
+    """
+    return [_ITEMS[item["type"]](item) for item in said if _is_known(item)]
+
+
+def _is_known(item: Json) -> bool:
+    kind = item["type"]
+    return kind in _ITEMS and (kind != "function_call_output" or "call_id" in item)
 
 
 def _response_event(said: Json) -> Json:
@@ -195,7 +205,8 @@ def _function_output(said: Json) -> Json:
     output = said["output"]
     if isinstance(output, list):
         output = [_part(part) for part in output]
-    return {**_item(said), "type": "function_call_output", "output": output}
+    known = {name: value for name, value in _item(said).items() if name not in _OF_THE_TOOL}
+    return {**known, "type": "function_call_output", "output": output}
 
 
 def _output(said: Json) -> Json:

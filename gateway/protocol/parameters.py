@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 
 from gateway.protocol import documented
 from gateway.protocol.documented import EFFORTS, TOOL_CHOICE_TYPES, TOOL_TYPES
+from gateway.protocol.fields import Many
 from gateway.protocol.formats import AnyFormat
-from gateway.protocol.items import Many
 from gateway.protocol.nulls import NullableModel
 
 Effort = Literal["low", "medium", "high"]
@@ -124,8 +124,11 @@ class PromptCacheOptions(NullableModel):
     ttl: Literal["30m", "12h"] | None = None
 
 
-CHOICE_TYPES: Final = (*TOOL_CHOICE_TYPES, "local_shell")
-"""What can be chosen. OpenAI's types leave out `local_shell`."""
+CHOICE_TYPES: Final = (
+    *TOOL_CHOICE_TYPES,
+    *("local_shell", "web_search", "web_search_2025_08_26", "tool_search"),
+)
+"""What can be chosen. OpenAI's types leave out the last, which clients choose all the same."""
 _NAMED: Final = frozenset({"function", "custom", "namespace"})
 
 

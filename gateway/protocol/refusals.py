@@ -187,6 +187,18 @@ def tool_not_found(kind: str, param: str = "tool_choice") -> InvalidRequest:
     return InvalidRequest(f"Tool choice '{kind}' not found in 'tools' parameter.", param=param)
 
 
+def dropped_tools(kinds: Sequence[str], param: str = "tool_choice") -> InvalidRequest:
+    """A choice that only tools could satisfy which are not served here. `kinds` are their types."""
+    names = listed(tuple(dict.fromkeys(kinds)), "and")
+    return InvalidRequest(
+        f"Unsupported parameter: '{param}' needs {names}, which this server does not run: hosted "
+        "tools are dropped, and named in the x-gateway-dropped-tools header. Offer a tool that "
+        "your client executes, or leave 'tool_choice' out.",
+        code="unsupported_parameter",
+        param=param,
+    )
+
+
 def duplicate_name(param: str, name: str) -> InvalidRequest:
     """Two tools that the model could not tell apart."""
     return InvalidRequest(

@@ -2,7 +2,8 @@
 
 One mistake is reported at a time, in the order measured on OpenAI's validator: a missing model,
 another missing parameter, unknown names, then types, bounds and values field by field, and last
-what this release refuses (`protocol.support`).
+what this release refuses (`protocol.support`). Parameters of another API are told at once: whoever
+sends `messages` misses no `input`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gateway.protocol.base import changed
 from gateway.protocol.bounds import check_bounds, check_counts
 from gateway.protocol.create import PARAMETERS, CreateResponse
 from gateway.protocol.documented import CREATE_PARAMETERS
+from gateway.protocol.elsewhere import IN_RESPONSES, check_own
 from gateway.protocol.json_body import check_shape, load_object
 from gateway.protocol.nulls import without_nulls
 from gateway.protocol.refusals import missing, unknown
@@ -80,6 +82,8 @@ def _like_others(
     if document.keys() <= PARAMETERS:
         return alike(document, limits, strict=strict, scope=scope)
     known, ignored = _divided(document)
+    if not IN_RESPONSES.keys().isdisjoint(ignored):
+        return None
     # What `alike` is not shown: how deep it is, is all that could be wrong with it.
     check_shape({name: document[name] for name in ignored}, limits)
     request = None if strict else alike(known, limits, scope=scope)
@@ -88,7 +92,11 @@ def _like_others(
 
 def _alone(fields: dict[str, Any], *, limits: InputLimits, strict: bool) -> CreateResponse:
     document = without_nulls(fields)
-    _check_presence(document)
+    if "model" not in document:
+        raise missing("model")
+    check_own(document, IN_RESPONSES)
+    if _CONTEXTS.isdisjoint(document):
+        raise missing("input")
     known, ignored = _divided(document)
     if strict:
         _check_known(ignored)
@@ -111,13 +119,6 @@ def _validated(document: dict[str, Any], limits: InputLimits, *, strict: bool) -
     check_bounds(request, limits)
     check_support(request, strict=strict, reject_media=limits.rejects_media)
     return request
-
-
-def _check_presence(document: dict[str, Any]) -> None:
-    if "model" not in document:
-        raise missing("model")
-    if _CONTEXTS.isdisjoint(document):
-        raise missing("input")
 
 
 def presentable(names: tuple[str, ...]) -> tuple[str, ...]:

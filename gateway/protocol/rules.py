@@ -16,8 +16,8 @@ from gateway.generation import SegmentKind
 from gateway.pacing import paced
 from gateway.protocol.callables import NO_ARGUMENTS, PARAMETERS, named
 from gateway.protocol.choices import allowed_names
+from gateway.protocol.fields import VeryMany
 from gateway.protocol.formats import AnyFormat, JsonSchemaFormat
-from gateway.protocol.items import VeryMany
 from gateway.protocol.parameters import AllowedTools, AnyToolChoice, ToolChoice
 from gateway.protocol.tools import AnyTool, CustomTool, FunctionTool, GrammarFormat
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.protocol.create import PARAMETERS, CreateResponse
 from gateway.protocol.documented import COMPACT_PARAMETERS, COUNT_PARAMETERS
+from gateway.protocol.elsewhere import IN_RESPONSES, check_own
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.nulls import without_nulls
 from gateway.protocol.refusals import missing, unknown
@@ -51,6 +52,7 @@ def parse_subset(
     document = without_nulls(parse_object(body, limits))
     if "model" not in document:
         raise missing("model")
+    check_own(document, IN_RESPONSES)
     if not subset.served & {"input", "previous_response_id", "conversation"} & document.keys():
         raise missing("input")
     ignored = tuple(name for name in document if name not in subset.served)

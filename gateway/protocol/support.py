@@ -14,7 +14,13 @@ from gateway.protocol.choices import allowed_names, means
 from gateway.protocol.formats import JsonObjectFormat, JsonSchemaFormat
 from gateway.protocol.items import CompactionTrigger, InputFile, InputImage, Message
 from gateway.protocol.parameters import AllowedTools, ToolChoice
-from gateway.protocol.refusals import tool_not_found, unsupported, unsupported_value, wrong_value
+from gateway.protocol.refusals import (
+    dropped_tools,
+    tool_not_found,
+    unsupported,
+    unsupported_value,
+    wrong_value,
+)
 from gateway.protocol.tools import HostedTool
 
 if TYPE_CHECKING:
@@ -136,6 +142,8 @@ def _check_tool_choice(request: CreateResponse) -> None:
             _check_choice(choice, tools, request.dropped_tools)
         case AllowedTools() as allowed:
             _check_allowed(allowed, tools, request.dropped_tools)
+        case "required" if not tools and request.dropped_tools:
+            raise dropped_tools(request.dropped_tools)
         case "required" if not tools:
             raise InvalidRequest(
                 "Tool choice 'required' must be specified with 'tools' parameter.",
@@ -148,9 +156,14 @@ def _check_tool_choice(request: CreateResponse) -> None:
 def _check_choice(choice: ToolChoice, tools: Sequence[NamedTool], dropped: Sequence[str]) -> None:
     if any(means(choice, tool) for tool in tools):
         return
-    if choice.type in dropped:
-        raise unsupported("tool_choice", "Choose a tool of your own.", value=choice.type)
+    if any(_is_variant(choice.type, kind) for kind in dropped):
+        raise dropped_tools([choice.type])
     raise tool_not_found(choice.type)
+
+
+def _is_variant(chosen: str, kind: str) -> bool:
+    """Hosted tools have several names each: `web_search_preview` is chosen for `web_search`."""
+    return chosen.startswith(kind) or kind.startswith(chosen)
 
 
 def _check_allowed(
@@ -158,12 +171,12 @@ def _check_allowed(
 ) -> None:
     """Dropped tools may be in the list, but not alone."""
     for index, wanted in enumerate(allowed.tools):
-        found = wanted.type in dropped or any(means(wanted, tool) for tool in tools)
+        is_dropped = any(_is_variant(wanted.type, kind) for kind in dropped)
+        found = is_dropped or any(means(wanted, tool) for tool in tools)
         if not found:
             raise tool_not_found(wanted.type, f"tool_choice.tools[{index}]")
     if not allowed_names(allowed, tools):
-        kind = allowed.tools[0].type
-        raise unsupported("tool_choice", "Allow a tool of your own.", value=kind)
+        raise dropped_tools([wanted.type for wanted in allowed.tools])
 
 
 def _check_reasoning(request: CreateResponse) -> None:

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.protocol.base import WireModel, type_of
 from gateway.protocol.documented import TOOL_TYPES
-from gateway.protocol.items import Many
+from gateway.protocol.fields import Many
 from gateway.protocol.nulls import NullableModel
 
 FUNCTION_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")

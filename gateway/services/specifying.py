@@ -24,6 +24,7 @@ from gateway.harmony.history import (
 )
 from gateway.harmony.messages import message_text
 from gateway.harmony.rendering import RenderOptions, Repeated
+from gateway.protocol.callables import named
 from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
 from gateway.protocol.responses import HarmonyMessages
 from gateway.runs.specification import RunSpecification
@@ -275,7 +276,12 @@ class Specifier:
         return self._frames.made(draft.request, draft.model, policy, check)
 
     def _checker(self, draft: Draft, rules: OutputRules) -> Checker:
-        checker = Checker(rules, kept=self._kept, scope=draft.principal.tenant_id.bytes)
+        checker = Checker(
+            rules,
+            kept=self._kept,
+            scope=draft.principal.tenant_id.bytes,
+            paths={tool.name: f"tools{tool.path}" for tool in named(draft.request.offered_tools)},
+        )
         checker.compile()
         return checker
 

@@ -53,9 +53,9 @@ SECTIONS: Final = {
     "5.3": "What SDKs try again",
     "5.4": "Headers",
     "6.1": "Open Responses: rules",
-    "6.3": "Open Responses: cases of the compliance suite",
+    "6.3": "Open Responses: cases of the compliance suite, written anew",
     "6.4": "Open Responses: traps",
-    "7.2": "gpt-oss: the cases of the compatibility test",
+    "7.2": "gpt-oss: the cases of the compatibility test, written anew",
     "7.3": "gpt-oss: what the test sends",
     "7.4": "gpt-oss: what the test checks",
     "8": "Harmony",
@@ -68,9 +68,10 @@ _INTRODUCTION: Final = """\
 
 Every line is a rule of the Responses API, of Open Responses, or of the compatibility test for
 providers of gpt-oss, as this gateway keeps it; the tests behind it hold it to that, most of them
-through the whole gateway. Where a thing is not served, the rule says how it is refused, or that it
-is accepted without effect. The sections are those of a reference of the API; [clients that
-work](compatibility.md) are on a page of their own.
+through the whole gateway and with a scripted model. The programs of the two suites are not among
+them: their cases are written anew, with what they send and what they check. Where a thing is not
+served, the rule says how it is refused, or that it is accepted without effect. The sections are
+those of a reference of the API; [clients that work](compatibility.md) are on a page of their own.
 
 `python -m tests.conformance.document` writes this page, from the manifest in
 `tests/conformance/requirements` and the marks `pytest.mark.requirement(id)` of the tests.

@@ -1,4 +1,8 @@
-"""The thirty cases of the compatibility test for providers of gpt-oss, with prompts of our own."""
+"""The thirty cases of the compatibility test for providers of gpt-oss, with prompts of our own.
+
+Its own program is not run here: this sends what it sends by both of its APIs, and checks what it
+checks. The model is the scripted one.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from tests.conformance.compatibility_cases import PROMPTS, TOOLS
@@ -54,6 +59,24 @@ async def test_a_tool_is_called_and_its_result_is_answered(
     assert "naïve 東京" in last["content"][0]["text"]
 
 
+@pytest.mark.requirement("accept.suites")
+@pytest.mark.requirement("gpt-oss.chat")
+@pytest.mark.parametrize(("tool", "prompt"), CASES)
+async def test_a_chat_calls_the_tool_and_shows_its_reasoning(
+    client: httpx2.AsyncClient, tool: str, prompt: str
+) -> None:
+    context: list[Any] = [{"role": "user", "content": prompt}]
+    first = await _chat(client, context)
+    assert first["reasoning"]
+    (call,) = first["tool_calls"]
+    assert call["function"]["name"] == tool
+    arguments = json.loads(call["function"]["arguments"])
+    Draft202012Validator(TOOLS[tool]["parameters"]).validate(arguments)
+    output = {"role": "tool", "tool_call_id": call["id"], "content": RESULT}
+    second = await _chat(client, [*context, first, output])
+    assert "naïve 東京" in second["content"]
+
+
 def test_there_are_thirty_cases_and_all_differ() -> None:
     assert len(set(CASES)) == 30
     assert TOOLS.keys() == PROMPTS.keys()
@@ -74,3 +97,17 @@ async def _create(client: httpx2.AsyncClient, context: list[Any]) -> dict[str, A
     response: dict[str, Any] = answer.json()
     Response.model_validate(response, strict=True)
     return response
+
+
+async def _chat(client: httpx2.AsyncClient, messages: list[Any]) -> dict[str, Any]:
+    """The message that ends a chat of the same tools."""
+    tools = [
+        {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
+        for tool in TOOLS.values()
+    ]
+    body = {"model": "gpt-oss-20b", "messages": messages, "tools": tools, "stream": False}
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    ChatCompletion.model_validate(answer.json(), strict=True)
+    message: dict[str, Any] = answer.json()["choices"][0]["message"]
+    return message

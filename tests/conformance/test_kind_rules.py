@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conformance.asking import FUNCTION, created, listed, post, refused, user
+from tests.fakes.hosted_items import HOSTED
 from tests.fakes.stream import texts
 
 if TYPE_CHECKING:
@@ -71,32 +72,33 @@ async def test_arguments_are_a_string(client: httpx2.AsyncClient) -> None:
     assert call["call_id"] != call["id"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        pytest.param("web_search_call", {"action": {}}, marks=requirement("kinds.hosted-calls")),
-        pytest.param("file_search_call", {"queries": []}, marks=requirement("kinds.hosted-calls")),
-        pytest.param("code_interpreter_call", {}, marks=requirement("kinds.hosted-calls")),
-        pytest.param("image_generation_call", {}, marks=requirement("kinds.hosted-calls")),
-        pytest.param("mcp_list_tools", {"tools": []}, marks=requirement("kinds.hosted-calls")),
-        pytest.param("mcp_call", {}, marks=requirement("kinds.hosted-calls")),
-        pytest.param("mcp_approval_request", {}, marks=requirement("kinds.hosted-calls")),
-        pytest.param("mcp_approval_response", {}, marks=requirement("kinds.hosted-calls")),
-        pytest.param("computer_call", {}, marks=requirement("kinds.computer")),
-        pytest.param("computer_call_output", {}, marks=requirement("kinds.computer")),
-        pytest.param("tool_search_call", {}, marks=requirement("kinds.computer")),
-        pytest.param("tool_search_output", {}, marks=requirement("kinds.additions-of-2026")),
-        pytest.param("additional_tools", {}, marks=requirement("kinds.additions-of-2026")),
-        pytest.param("configuration_update", {}, marks=requirement("kinds.additions-of-2026")),
-        pytest.param("program", {}, marks=requirement("kinds.additions-of-2026")),
-        pytest.param("program_output", {}, marks=requirement("kinds.additions-of-2026")),
-    ],
-)
-async def test_items_that_are_not_served_are_refused_by_their_type(
-    client: httpx2.AsyncClient, kind: str, fields: Json
+@requirement("kinds.hosted-calls")
+@requirement("kinds.computer")
+@requirement("kinds.additions-of-2026")
+@pytest.mark.parametrize(("item", "author", "text"), HOSTED)
+async def test_items_of_tools_that_openai_runs_are_kept_as_they_came(
+    client: httpx2.AsyncClient, item: Json, author: str, text: str
 ) -> None:
-    item = {"type": kind, "id": "x_1", **fields}
-    error = await refused(client, [item, QUESTION])
+    response = await created(client, [item, QUESTION])
+    assert item in await listed(client, response)
+    told = await client.post("/v1/conversations", json={"items": [item]})
+    kept = await client.get(f"/v1/conversations/{told.json()['id']}/items")
+    assert kept.json()["data"] == [item]
+    prompts = []
+    for asked in ([item, QUESTION], [QUESTION]):
+        counted = await client.post(
+            "/v1/responses/input_tokens", json={"model": "gpt-oss-20b", "input": asked}
+        )
+        prompts.append(counted.json()["input_tokens"])
+    assert (prompts[0] > prompts[1]) is bool(text), author
+
+
+@requirement("kinds.additions-of-2026")
+@pytest.mark.parametrize("kind", ["additional_tools", "configuration_update"])
+async def test_items_that_would_change_what_is_asked_are_refused_by_their_type(
+    client: httpx2.AsyncClient, kind: str
+) -> None:
+    error = await refused(client, [{"type": kind, "id": "x_1"}, QUESTION])
     assert (error["code"], error["param"]) == ("unsupported_parameter", "input[0].type")
     assert kind in error["message"]
 

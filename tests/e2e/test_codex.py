@@ -128,6 +128,14 @@ def test_a_command_is_run_and_its_output_quoted(codex: CodingAgent) -> None:
     assert (codex.project / "made.txt").read_text() == "made\n"
 
 
+@pytest.mark.client("Codex CLI", "tools")
+def test_a_goal_that_the_model_sets_does_not_end_the_session(codex: CodingAgent) -> None:
+    ended = codex.run(calling("create_goal", {"objective": "Greet the user"}))
+    assert ended.returncode == 0, ended.stderr
+    assert "create_goal says" in ended.stdout
+    assert "ERROR" not in ended.stderr
+
+
 @pytest.mark.client("Codex CLI", "custom tools")
 def test_a_patch_is_applied(codex: CodingAgent) -> None:
     (codex.project / "numbers.txt").write_text("one\ntwo\nthree\n")

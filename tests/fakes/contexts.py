@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from gateway.harmony.rendering import RenderOptions
-from gateway.protocol.calls import call_of
+from gateway.protocol.calls import author_of, call_of
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import (
     CallItem,
@@ -40,10 +40,16 @@ def context_item(item: Item, *, complete: bool = True) -> ContextItem:
         role=item.role if isinstance(item, Message) else None,
         phase=item.phase if isinstance(item, Message) else None,
         call_id=item.call_id if isinstance(item, CallItem | OutputItem) else None,
-        name=call_of(item).name if isinstance(item, CallItem) else None,
+        name=_function_of(item),
         complete=complete,
         parsed=item,
     )
+
+
+def _function_of(item: Item) -> str | None:
+    if isinstance(item, CallItem):
+        return call_of(item).name
+    return author_of(item) if isinstance(item, OutputItem) else None
 
 
 def from_wire(item: dict[str, Any]) -> ContextItem:
@@ -78,6 +84,11 @@ def call(
 
 def output(call_id: str = "c1", text: str = "ok") -> ContextItem:
     return context_item(FunctionCallOutput(call_id=call_id, output=text))
+
+
+def uncalled(name: str | None = None, namespace: str | None = None) -> ContextItem:
+    """An output that names no call."""
+    return context_item(FunctionCallOutput(name=name, namespace=namespace, output="ok"))
 
 
 def options(

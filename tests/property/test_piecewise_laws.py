@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol import items
+from gateway.protocol import fields
 from gateway.protocol.limits import InputLimits
 from gateway.protocol.requests import CreateResponse, parse_create
 
@@ -39,7 +39,8 @@ WRONG_ITEMS: Final = st.sampled_from(
         1,
         None,
         {},
-        {"type": "web_search_call"},
+        {"type": "file_search_call"},
+        {"type": "additional_tools"},
         {"type": "message", "role": "nobody", "content": "x"},
         {"role": "user", "content": [{"type": "input_text", "text": "x"}, {"type": "input_text"}]},
         {"type": "function_call", "call_id": "c", "name": "f"},
@@ -62,7 +63,7 @@ BODIES: Final = st.fixed_dictionaries(
 
 def read(body: bytes, *, at_once: int) -> CreateResponse | tuple[object, ...]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(items, "ITEMS_AT_ONCE", at_once)
+        patch.setattr(fields, "ITEMS_AT_ONCE", at_once)
         try:
             return parse_create(body, limits=LIMITS)
         except InvalidRequest as error:

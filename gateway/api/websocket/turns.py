@@ -162,6 +162,8 @@ class Turns:
         )
         account.facts["response_id"] = generation.response_id
         account.facts["model"] = generation.model
+        if turn.request.ignored:
+            account.facts["ignored_parameters"] = ", ".join(turn.request.ignored)
         try:
             await self._show(frame, turn, generation, account)
         finally:

@@ -1,7 +1,7 @@
 """A finished Response object → a chat completion, or a completion.
 
-Sources: `ChatCompletion` and `Completion` of the OpenAI SDK (3.52). `reasoning_content` is what
-servers of open models call the chain of thought.
+Sources: `ChatCompletion` and `Completion` of the OpenAI SDK (3.52). Servers of open models call the
+chain of thought `reasoning_content` or `reasoning`; clients read one or the other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import __version__, ids
-from gateway.protocol.chat.pieces import CALL_KINDS, CALL_TEXTS, Joiner, calls_of, texts_of
+from gateway.protocol.chat.pieces import CALL_KINDS, CALL_TEXTS, MEMBERS, Joiner, calls_of, texts_of
 
 if TYPE_CHECKING:
     from gateway.protocol.chat.pieces import Field
@@ -134,7 +134,7 @@ def _message(response: Json, calls: list[Json], form: ChatForm) -> Json:
         "annotations": [],
     }
     if "reasoning_content" in texts:
-        message["reasoning_content"] = texts["reasoning_content"]
+        message |= dict.fromkeys(MEMBERS["reasoning_content"], texts["reasoning_content"])
     if calls and form.is_deprecated:
         message["function_call"] = call_body(calls[0])["function"]
     elif calls:

@@ -5,6 +5,7 @@ A stream that fails after its start ends with an `error` in the place of a chunk
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +19,12 @@ from gateway.protocol.chat.bodies import (
     text_choice,
     usage_of,
 )
-from gateway.protocol.chat.pieces import CALL_KINDS, CALL_TEXTS, FIELDS, failure_of
+from gateway.protocol.chat.pieces import CALL_KINDS, CALL_TEXTS, FIELDS, MEMBERS, failure_of
 from gateway.protocol.chat.steps import Called, Ended, Opened, Said, Steps
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gateway.protocol.chat.bodies import ChatForm
     from gateway.protocol.chat.pieces import Field
     from gateway.protocol.chat.steps import Written
@@ -52,7 +55,7 @@ class ChatChunks:
                 return []
             case Opened(response):
                 self._frame.name(response, service_tier=response["service_tier"])
-                self._texts = {one: self._frame.text(_choice({one: ""}), one) for one in FIELDS}
+                self._texts = {one: self._frame.text(_choice, *MEMBERS[one]) for one in FIELDS}
                 delta = {"role": "assistant", "content": None, "refusal": None}
                 return [self._frame.chunk(_choice(delta))]
             case Called(position, item):
@@ -100,7 +103,7 @@ class CompletionChunks:
     def __init__(self, *, include_usage: bool) -> None:
         self._steps = Steps()
         self._frame = _Frame(TEXT_CHUNK, include_usage=include_usage)
-        self._text = _TextChunk(b"", b"")
+        self._text = _TextChunk((b"", b""))
 
     def of(self, event: Event) -> list[bytes]:
         """The chunks that show the next event, encoded: none, one or several (`answers`)."""
@@ -109,7 +112,7 @@ class CompletionChunks:
                 return [self._text.of(text)]
             case Opened(response):
                 self._frame.name(response)
-                self._text = self._frame.text(text_choice("", None), "text")
+                self._text = self._frame.text(_completed, "text")
             case Ended(response):
                 return self._frame.last(text_choice("", stop_reason(response)), response)
             case _:
@@ -119,13 +122,15 @@ class CompletionChunks:
 
 @dataclass(frozen=True, slots=True)
 class _TextChunk:
-    """A chunk that was encoded once, except for its text: there is one for each token."""
+    """A chunk that was encoded once, except for its text: there is one for each token.
 
-    before: bytes
-    behind: bytes
+    `around` is what stands before the text, behind it, and between it and the same once more.
+    """
+
+    around: tuple[bytes, ...]
 
     def of(self, text: bytes) -> bytes:
-        return self.before + text + self.behind
+        return text.join(self.around)
 
 
 class _Frame:
@@ -147,10 +152,14 @@ class _Frame:
         """One with its choice."""
         return self._head + orjson.dumps(choice) + self._tail
 
-    def text(self, choice: Json, field: str) -> _TextChunk:
-        """Those with this choice and any text, which is empty in its `field`."""
-        before, name, behind = self.chunk(choice).rpartition(b'"%b":""' % field.encode())
-        return _TextChunk(before + name.removesuffix(b'""'), behind)
+    def text(self, choice: Callable[[Json], Json], *fields: str) -> _TextChunk:
+        """Those with this choice and any text, which stands in all the `fields`."""
+        before, around = self.chunk(choice(dict.fromkeys(fields, ""))), deque[bytes]()
+        for field in reversed(fields):
+            before, name, behind = before.rpartition(b'"%b":""' % field.encode())
+            before += name.removesuffix(b'""')
+            around.appendleft(behind)
+        return _TextChunk((before, *around))
 
     def last(self, choice: Json, response: Json) -> list[bytes]:
         """The end of a stream: why it ended, and perhaps the usage; or the error that ended it."""
@@ -165,3 +174,7 @@ class _Frame:
 
 def _choice(delta: Json, *, logprobs: Json | None = None, finish: str | None = None) -> Json:
     return {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _completed(text: Json) -> Json:
+    return {**text_choice("", None), **text}

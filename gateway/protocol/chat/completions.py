@@ -15,6 +15,7 @@ from gateway.protocol.chat.answers import CompletionAnswers
 from gateway.protocol.chat.parameters import CompletionRequest
 from gateway.protocol.chat.places import Places
 from gateway.protocol.chat.respelling import SHARED, Respelled, respelled, shared
+from gateway.protocol.elsewhere import IN_COMPLETIONS, check_own
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.nulls import without_nulls
 from gateway.protocol.refusals import (
@@ -44,9 +45,11 @@ def parse_completion(
     Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
     """
     document = without_nulls(parse_object(body, limits))
-    for name in ("model", "prompt"):
-        if name not in document:
-            raise missing(name)
+    if "model" not in document:
+        raise missing("model")
+    check_own(document, IN_COMPLETIONS)
+    if "prompt" not in document:
+        raise missing("prompt")
     ignored = tuple(name for name in document if name not in COMPLETION_PARAMETERS)
     if strict and ignored:
         raise unknown(ignored[0])

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from gateway.protocol.chat.messages import ChatMessage
-from gateway.protocol.items import Many
+from gateway.protocol.fields import Many
 from gateway.protocol.nulls import NullableModel
 
 

@@ -19,11 +19,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from gateway.protocol.chat.places import in_chat_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     Json = dict[str, Any]
 
 Field = Literal["content", "refusal", "reasoning_content"]
+MEMBERS: Final[Mapping[Field, tuple[str, ...]]] = {
+    "content": ("content",),
+    "refusal": ("refusal",),
+    "reasoning_content": ("reasoning_content", "reasoning"),
+}
+"""The members of a message, and of a delta, that a text of each sort stands in."""
 FIELDS: Final[tuple[Field, ...]] = get_args(Field)
 
 SEPARATOR: Final = "\n\n"

@@ -29,6 +29,7 @@ from gateway.protocol.chat.parameters import ChatRequest
 from gateway.protocol.chat.places import Places
 from gateway.protocol.chat.respelling import SHARED, Respelled, respelled, shared
 from gateway.protocol.create import LOGPROBS
+from gateway.protocol.elsewhere import IN_CHATS, check_own
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.nulls import without_nulls
 from gateway.protocol.refusals import missing, unknown, unsupported
@@ -52,9 +53,11 @@ def parse_chat(
     Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
     """
     document = without_nulls(parse_object(body, limits))
-    for name in ("model", "messages"):
-        if name not in document:
-            raise missing(name)
+    if "model" not in document:
+        raise missing("model")
+    check_own(document, IN_CHATS)
+    if "messages" not in document:
+        raise missing("messages")
     ignored = tuple(name for name in document if name not in CHAT_PARAMETERS)
     if strict:
         _check_known(ignored)

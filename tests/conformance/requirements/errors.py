@@ -62,6 +62,21 @@ _STATUSES = rules(
         "A conversation in use has a code of its own.",
     ),
     (
+        "error.unknown-urls",
+        "404 (no code)",
+        "What is not served is 404, without a key too, and tells which URL was meant.",
+    ),
+    (
+        "error.other-apis",
+        "400 unsupported_parameter",
+        "Parameters of another API that would change the answer are refused with the one to use.",
+    ),
+    (
+        "error.malformed-schemas",
+        "400 invalid_encrypted_content, invalid_json_schema, invalid_function_parameters",
+        "What is no JSON schema is refused at create wherever a schema may stand, strict or not.",
+    ),
+    (
         "error.schemas",
         "400 invalid_encrypted_content, invalid_json_schema, invalid_function_parameters",
         "Seals and schemas that cannot be used have codes of their own.",

@@ -44,6 +44,11 @@ _RULES = rules(
         "The output of a call is a text, an empty one too, or a list of parts.",
     ),
     (
+        "items.function-output-without-call",
+        "function_call_output.call_id",
+        "The output of a function may name its function in place of a call, and need not have one.",
+    ),
+    (
         "items.phase",
         "phase",
         "The phase of a message is kept and returned, and left out where it is unknown.",
@@ -133,7 +138,7 @@ _KINDS = rules(
     (
         "kinds.hosted-calls",
         "web_search_call, code_interpreter_call, mcp_list_tools, mcp_call",
-        "Calls of tools that run at a server are never made, and refused as input.",
+        "Calls of tools that run at a server are never made; as input they are kept and shown.",
     ),
     (
         "control.shells",

@@ -84,3 +84,48 @@ async def test_a_response_can_be_sent_back_as_input_unchanged(client: httpx2.Asy
     )
     assert answer.status_code == 200, answer.text
     assert texts(answer.json())
+
+
+GOAL = {
+    "type": "function_call_output",
+    "id": "fco_01a203de-8b1b-7e22-8882-69f7813bb7b9",
+    "name": "goal_objective",
+    "namespace": "agent",
+    "output": "Say hello thrice",
+}
+"""What Codex 0.169 says of itself once the model has called `create_goal`."""
+
+
+@pytest.mark.requirement("items.function-output-without-call")
+async def test_the_goal_of_codex_is_in_the_prompt_as_what_a_tool_said(
+    client: httpx2.AsyncClient, backends: Backends
+) -> None:
+    created = {**CALL, "name": "create_goal", "arguments": '{"objective":"Say hello thrice"}'}
+    answered = {"type": "function_call_output", "call_id": "call_1", "output": "{}"}
+    shown = {"type": "function_call", "call_id": "call_2", "name": "exec", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "call_2", "output": "fine"}
+    asked = [{"role": "user", "content": "go"}, created, shown, answered, GOAL, output]
+    response = await create(client, store=True, input=asked)
+    (seen, *_) = await backends.of_response(response["id"])
+    prompt = VOCABULARY.decode(seen["prompt_ids"])
+    said = "functions.agent.goal_objective to=assistantcommentarySay hello thrice"
+    assert said in prompt
+    assert prompt.index("fine") < prompt.index(said)  # each output stands behind its call
+    listed = (await client.get(f"/v1/responses/{response['id']}/input_items?order=asc")).json()
+    assert {**GOAL, "status": "completed"} in listed["data"]
+    again = await create(client, input="go on", previous_response_id=response["id"])
+    (seen, *_) = await backends.of_response(again["id"])
+    assert said in VOCABULARY.decode(seen["prompt_ids"])
+
+
+@pytest.mark.requirement("items.function-output-without-call")
+async def test_an_output_that_only_names_its_function_answers_the_call(
+    client: httpx2.AsyncClient, backends: Backends
+) -> None:
+    output = {"type": "function_call_output", "name": "f", "output": "fine-output"}
+    response = await create(client, input=[{"role": "user", "content": "go"}, CALL, output])
+    (seen, *_) = await backends.of_response(response["id"])
+    said = "functions.f to=assistantcommentaryfine-output"
+    assert said in VOCABULARY.decode(seen["prompt_ids"])
+    listed = (await client.get(f"/v1/responses/{response['id']}/input_items")).json()
+    assert listed["data"][0]["call_id"] == CALL["call_id"]

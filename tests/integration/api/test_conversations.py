@@ -187,7 +187,7 @@ async def test_a_reference_becomes_a_copy(
         ({"items": "Hello"}, "invalid_type", "items"),
         ({"items": ["Hello"]}, "invalid_type", "items[0]"),
         ({"items": [{"type": "nonsense"}]}, "invalid_value", "items[0]"),
-        ({"items": [{"type": "mcp_call"}]}, "unsupported_parameter", "items[0].type"),
+        ({"items": [{"type": "additional_tools"}]}, "unsupported_parameter", "items[0].type"),
         ({"items": [{"type": "compaction_trigger"}]}, "unsupported_parameter", "items[0].type"),
         (
             {"items": [{"type": "reasoning", "encrypted_content": "x", "summary": []}]},

@@ -94,13 +94,37 @@ async def test_every_route_but_the_public_ones_needs_a_key(
             ("GET", "/v1/responses/resp_x/input_items"),
             ("GET", "/v1/models"),
             ("GET", "/v1/models/m"),
-            ("GET", "/nothing/here"),
         ):
             answer = await anybody.request(method, path)
             assert answer.status_code == 401, path
             assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
         for path in PUBLIC_PATHS:
             assert (await anybody.get(path)).status_code == 200, path
+
+
+@pytest.mark.requirement("error.unknown-urls")
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/health", "it is not served here"),
+        ("/favicon.ico", "it is not served here"),
+        ("/v1/embeddings", "it is not served here"),
+        ("/v1/v1/responses", "It has /v1 twice"),
+        ("/openresponses/v1/v1/responses", "It has /v1 twice"),
+        ("/v1/responses/", "Leave out the slash at its end."),
+        ("/chat/completions", "It lacks /v1"),
+    ],
+)
+@pytest.mark.parametrize("has_key", [False, True])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_what_is_not_there_is_not_there_with_a_key_and_without(
+    gateway: RunningGateway, path: str, hint: str, method: str, *, has_key: bool
+) -> None:
+    headers = gateway.headers if has_key else {}
+    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers) as anybody:
+        answer = await anybody.request(method, path)
+        assert answer.status_code == 404, answer.text
+        assert hint in answer.json()["error"]["message"]
 
 
 async def test_nothing_of_one_tenant_is_there_for_another(

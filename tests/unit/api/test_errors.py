@@ -261,6 +261,7 @@ def client() -> TestClient:
         routes=[Route("/v1/models", Response(), methods=["GET"]), Route("/teapot", _refuse)],
         exception_handlers={HTTPException: routing_error_response},
     )
+    app.router.redirect_slashes = False
     return TestClient(app)
 
 
@@ -270,13 +271,34 @@ def test_an_unknown_url_is_answered_with_an_envelope(client: TestClient) -> None
     assert response.status_code == 404
     assert response.json() == {
         "error": {
-            "message": "Invalid URL (POST /v1/nothing). The routes are those of the OpenAI API "
-            "under /v1.",
+            "message": "Invalid URL (POST /v1/nothing): it is not served here. Served are "
+            "/v1/models and what is below them; GET /openapi.json describes them.",
             "type": INVALID,
             "param": None,
             "code": None,
         }
     }
+
+
+@pytest.mark.requirement("error.unknown-urls")
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/v1/embeddings", "(GET /v1/embeddings): it is not served here. Served are /v1/models"),
+        ("/v1/models/", "Leave out the slash at its end."),
+        ("/v1/v1/models", "It has /v1 twice: the client adds it to a base URL that ends in it"),
+        ("/v1/v1", "It has /v1 twice"),
+        ("/models", "It lacks /v1: the base URL that clients are given ends in it."),
+        ("/v1/v10/models", "it is not served here"),
+        ("/", "it is not served here"),
+    ],
+)
+def test_an_unknown_url_is_answered_with_what_was_meant(
+    client: TestClient, path: str, hint: str
+) -> None:
+    response = client.get(path, follow_redirects=False)
+    assert response.status_code == 404
+    assert hint in response.json()["error"]["message"]
 
 
 def test_a_wrong_method_is_answered_with_an_envelope_and_the_right_ones(

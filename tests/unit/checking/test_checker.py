@@ -144,11 +144,12 @@ def test_json_that_readers_disagree_about_is_none(text: str) -> None:
 def test_a_schema_that_is_none_is_the_callers_mistake(schema: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         strict(schema).compile()
-    assert (caught.value.param, caught.value.code) == ("text.format.schema", "invalid_value")
+    assert (caught.value.param, caught.value.code) == ("text.format.schema", "invalid_json_schema")
     tool = ToolRule("look_up", SegmentKind.FUNCTION_CALL, "look_up", schema=schema)
     with pytest.raises(InvalidRequest, match="'look_up'") as caught:
-        Checker(rules(tool)).compile()
-    assert caught.value.param == "tools"
+        Checker(rules(tool), paths={"look_up": "tools[3].tools[1]"}).compile()
+    assert caught.value.param == "tools[3].tools[1].parameters"
+    assert caught.value.code == "invalid_function_parameters"
 
 
 @pytest.mark.parametrize(

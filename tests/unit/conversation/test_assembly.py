@@ -16,6 +16,7 @@ from gateway.conversation.assembly import Context, assemble, opening, referenced
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.context import ContextItem
 from gateway.protocol.create import CreateResponse
+from gateway.protocol.hosted import McpCall, McpListTools
 from gateway.protocol.items import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
@@ -350,3 +351,18 @@ def test_messages_alone_are_assembled_as_ever(said: list[tuple[str, str]]) -> No
     messages: Any = CreateResponse.model_validate(body).input
     whole = assemble((), messages, stored={}, unsealed={}, response=RESPONSE)
     assert opening(messages, RESPONSE) == whole
+
+
+def test_items_of_hosted_tools_are_listed_as_they_came() -> None:
+    raw: dict[str, Any] = {
+        "type": "mcp_list_tools",
+        "server_label": "s",
+        "tools": [],
+        "error": None,
+    }
+    call = McpCall(server_label="s", name="t", arguments="{}")
+    listing = McpListTools.model_validate(raw)
+    own, kept = assembled(listing, call.model_copy(update={"id": "mcp_1"})).items
+    assert orjson.loads(own.json) == {**raw, "id": own.item_id}
+    assert own.item_id.startswith("mcpl_")
+    assert (kept.item_id, kept.kind, kept.is_call) == ("mcp_1", "mcp_call", False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,11 +12,11 @@ from hypothesis import strategies as st
 
 from gateway.conversation.assembly import assemble
 from gateway.conversation.compaction import compaction_item
-from gateway.conversation.pairing import without_orphans
+from gateway.conversation.pairing import told_apart, without_orphans
 from gateway.errors import InvalidRequest
 from gateway.ids import new_uuid
-from gateway.protocol.items import CustomToolCallOutput
-from tests.fakes.contexts import answer, call, context_item, output, thought, user
+from gateway.protocol.items import CustomToolCallOutput, FunctionCallOutput
+from tests.fakes.contexts import answer, call, context_item, output, thought, uncalled, user
 
 if TYPE_CHECKING:
     from gateway.protocol.context import ContextItem
@@ -101,3 +103,64 @@ def test_whatever_is_deleted_the_conversation_can_go_on(
 def test_a_call_at_the_end_has_to_be_answered() -> None:
     with pytest.raises(InvalidRequest, match="No tool output found for function call a"):
         assemble([user(), call("a")], (), stored={}, unsealed={}, response=new_uuid())
+
+
+def answers(*items: ContextItem, history: int = 0) -> list[str | None]:
+    """The `call_id` of every item that names no call, as it is found out."""
+    before, added = told_apart(items[:history], items[history:])
+    told = [*before, *added]
+    return [told[i].call_id for i, item in enumerate(items) if item.is_output and not item.call_id]
+
+
+def test_an_output_without_a_call_id_is_that_of_the_last_open_call_of_its_name() -> None:
+    calls = [call("a", "f"), call("b", "f"), call("c", "g"), call("d", "ns.f")]
+    assert answers(*calls, uncalled("f")) == ["b"]
+    assert answers(*calls, uncalled("f"), uncalled("f"), uncalled("f")) == ["b", "a", None]
+    assert answers(*calls, uncalled("f", "ns")) == ["d"]
+
+
+@pytest.mark.parametrize("history", range(4))
+def test_the_call_may_be_in_the_history(history: int) -> None:
+    assert answers(user(), call("a"), uncalled("f"), history=history) == ["a"]
+
+
+def test_an_output_without_a_name_is_that_of_the_last_open_call() -> None:
+    assert answers(call("a"), call("b", "g"), uncalled(), uncalled(), uncalled()) == [
+        *("b", "a"),
+        None,
+    ]
+
+
+def test_a_call_that_is_answered_by_its_id_is_not_taken_from_its_output() -> None:
+    assert answers(call("a"), uncalled("f"), output("a")) == [None]
+    assert answers(call("a"), uncalled(), output("a")) == [None]
+    assert answers(call("a"), call("a"), uncalled("f"), output("a")) == ["a"]
+
+
+def test_an_output_of_a_tool_that_was_not_called_answers_no_call() -> None:
+    assert answers(call("a"), uncalled("goal", "agent")) == [None]
+
+
+def test_calls_that_were_cut_off_or_are_hidden_are_not_answered() -> None:
+    assert answers(call("a", complete=False), uncalled("f")) == [None]
+    assert answers(call("a"), SUMMARY, uncalled("f")) == [None]
+
+
+def test_the_answered_call_is_told_where_the_output_is_listed() -> None:
+    _, (_, listed) = told_apart((), (call("a"), uncalled("f")))
+    assert json.loads(listed.json)["call_id"] == "a"
+    assert isinstance(listed.parsed, FunctionCallOutput)
+    assert listed.parsed.call_id == "a"
+    bare = replace(uncalled("f"), json=b"", parsed=None)
+    _, (_, unread) = told_apart((), (call("a"), bare))
+    assert (unread.call_id, unread.json, unread.parsed) == ("a", b"", None)
+
+
+def test_what_a_tool_said_unasked_stays_and_what_no_tool_said_goes() -> None:
+    assert kept(user(), uncalled("f"), uncalled(), user()) == [0, 1, 3]
+
+
+def test_an_output_that_tells_neither_call_nor_name_is_refused() -> None:
+    new = [FunctionCallOutput(output="x")]
+    with pytest.raises(InvalidRequest, match="without call_id"):
+        assemble([user()], new, stored={}, unsealed={}, response=new_uuid())

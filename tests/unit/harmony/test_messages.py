@@ -7,6 +7,7 @@ from gateway.harmony.messages import harmony_message, recipient
 from gateway.harmony.reference import library_message
 from gateway.harmony.rendering import Renderer
 from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE
+from gateway.protocol.hosted import McpCall, McpListTools
 from gateway.protocol.items import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
@@ -48,6 +49,11 @@ def message(role: str, *parts: object, phase: Phase | None = None) -> Message:
 
 
 ONE_MESSAGE = [
+    (
+        McpCall(server_label="s", name="t", arguments="{}", output="done"),
+        "<|start|>functions.mcp.s.t to=assistant<|channel|>commentary<|message|>"
+        '{"arguments":"{}","output":"done"}<|end|>',
+    ),
     (message("user", InputText(text="hi")), "<|start|>user<|message|>hi<|end|>"),
     (message("user"), "<|start|>user<|message|><|end|>"),
     (
@@ -219,3 +225,7 @@ def test_no_other_namespace_reaches_a_header(namespace: str) -> None:
     call = FunctionCall(call_id="c", name="f", namespace=namespace, arguments="{}")
     with pytest.raises(InvalidRequest):
         harmony_message(call)
+
+
+def test_a_list_of_tools_that_cannot_be_called_says_nothing() -> None:
+    assert rendered(McpListTools()) == ""

@@ -11,7 +11,7 @@ from gateway.harmony.history import (
     leading_instructions,
     without_stale_reasoning,
 )
-from tests.fakes.contexts import answer, call, output, said, thought, user
+from tests.fakes.contexts import answer, call, output, said, thought, uncalled, user
 
 if TYPE_CHECKING:
     from gateway.protocol.context import ContextItem
@@ -55,6 +55,14 @@ def test_a_message_without_a_phase_is_an_answer() -> None:
 @pytest.mark.requirement("harmony.calls-stay")
 def test_commentary_is_no_answer() -> None:
     assert kept([thought(), answer(phase="commentary"), call(), output()]) == [0, 1, 2, 3]
+
+
+def test_what_a_tool_said_unasked_stays_where_it_is() -> None:
+    items = [call("a"), uncalled("goal", "agent"), output("a"), uncalled("g")]
+    assert ordered(items) == [0, 2, 1, 3]
+    assert [placed.function for placed in in_call_order(place(items))] == [
+        *(None, "f", "agent.goal", "g")
+    ]
 
 
 def test_parallel_calls_are_shown_one_after_the_other_in_call_order() -> None:

@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from gateway.generation import SegmentKind
-from gateway.protocol.calls import Call, call_fields, call_of, output_text
+from gateway.protocol.calls import (
+    Call,
+    call_fields,
+    call_of,
+    hosted_author,
+    hosted_text,
+    output_text,
+)
+from gateway.protocol.context import HostedKind
+from gateway.protocol.documented import literal_values
+from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import CallItem, OutputItem
 from gateway.protocol.rules import ToolRule
 from tests.fakes.call_items import CALLS, OUTPUTS
-from tests.fakes.create_bodies import parse
+from tests.fakes.create_bodies import parse, refusal
+from tests.fakes.hosted_items import HOSTED
 
 if TYPE_CHECKING:
     from gateway.protocol.items import InputItem
@@ -107,3 +118,22 @@ def test_arguments_without_the_shape_of_their_kind_are_no_item(
 ) -> None:
     with pytest.raises(ValueError, match=r"command|arguments"):
         call_fields(rule, rule.name, arguments)
+
+
+@pytest.mark.parametrize(("raw", "author", "text"), HOSTED)
+def test_a_hosted_tool_is_shown_by_its_name_with_what_it_was_asked_and_returned(
+    raw: dict[str, Any], author: str, text: str
+) -> None:
+    (item,) = parse(input=[raw]).input
+    assert isinstance(item, HostedItem)
+    assert (hosted_author(item), hosted_text(item)) == (author, text)
+
+
+def test_there_is_an_item_of_every_hosted_tool() -> None:
+    assert {raw["type"] for raw, _, _ in HOSTED} == {*literal_values(HostedKind)}
+
+
+def test_what_a_hosted_tool_returned_is_bounded_like_any_text() -> None:
+    call = {"type": "mcp_call", "server_label": "s", "name": "t", "arguments": "{}"}
+    code, param, _ = refusal(input=[{**call, "output": "x" * 5_001}])
+    assert (code, param) == ("string_above_max_length", "input[0]")

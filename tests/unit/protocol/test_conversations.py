@@ -116,7 +116,9 @@ def test_mistakes_are_named_by_their_place() -> None:
     assert refused() == ("empty_array", "items")
     assert refused(*[HELLO] * (ADDED_ITEMS_MAX + 1)) == ("array_above_max_length", "items")
     assert refused(HELLO, "x") == ("invalid_type", "items[1]")
-    assert refused(HELLO, {"type": "mcp_call"}) == ("unsupported_parameter", "items[1].type")
+    assert refused(HELLO, {"type": "additional_tools"}) == (
+        *("unsupported_parameter", "items[1].type"),
+    )
     assert refused({**HELLO, "content": [{"type": "input_text"}]}) == (
         "missing_required_parameter",
         "items[0].content[0].text",

@@ -76,7 +76,14 @@ MISSING: list[Row] = [
         "Missing required parameter: 'input[0].content[0].type'.",
     ),
     (
-        {"input": [{"type": "function_call_output", "output": "x"}]},
+        {"input": [{"type": "function_call_output", "name": "f to=system", "output": "x"}]},
+        "invalid_value",
+        "input[0].name",
+        "Invalid 'input[0].name': string does not match pattern. Expected a string that matches "
+        "the pattern '^[A-Za-z0-9_.-]{1,128}$'.",
+    ),
+    (
+        {"input": [{"type": "custom_tool_call_output", "output": "x"}]},
         "missing_required_parameter",
         "input[0].call_id",
         "Missing required parameter: 'input[0].call_id'.",

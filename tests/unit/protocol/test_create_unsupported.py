@@ -37,6 +37,11 @@ def _not_found(choice: dict[str, Any], *, at: int | None = None) -> Row:
     return {"tool_choice": choice, "tools": [FUNCTION, CUSTOM, NAMESPACE]}, None, param, message
 
 
+DROPPED = (
+    "which this server does not run: hosted tools are dropped, and named in the "
+    "x-gateway-dropped-tools header. Offer a tool that your client executes, or leave "
+    "'tool_choice' out."
+)
 _F = {"type": "function", "name": "f"}
 _SCHEMA_FORMAT = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
 REFUSED: list[Row] = [
@@ -75,10 +80,10 @@ REFUSED: list[Row] = [
         "Tool choice 'required' must be specified with 'tools' parameter.",
     ),
     (
-        {"tool_choice": "required", "tools": [{"type": "web_search"}]},
-        None,
+        {"tool_choice": "required", "tools": [{"type": "web_search"}, {"type": "mcp"}]},
+        "unsupported_parameter",
         "tool_choice",
-        "Tool choice 'required' must be specified with 'tools' parameter.",
+        f"Unsupported parameter: 'tool_choice' needs 'web_search' and 'mcp', {DROPPED}",
     ),
     *(
         _not_found(choice)
@@ -97,29 +102,25 @@ REFUSED: list[Row] = [
     _not_found({"type": "allowed_tools", "tools": [_F, {"type": "custom", "name": "f"}]}, at=1),
     _not_found({"type": "allowed_tools", "tools": [{"type": "namespace", "name": "f"}]}, at=0),
     _not_found({"type": "allowed_tools", "tools": [{"type": "mcp", "server_label": "s"}]}, at=0),
-    _unsupported(
-        {"tool_choice": {"type": "file_search"}, "tools": [FUNCTION, {"type": "file_search"}]},
-        "tool_choice",
-        "Choose a tool of your own.",
-        "file_search",
-    ),
-    _unsupported(
-        {
-            "tool_choice": {"type": "allowed_tools", "tools": [{"type": "web_search"}]},
-            "tools": [FUNCTION, {"type": "web_search"}],
-        },
-        "tool_choice",
-        "Allow a tool of your own.",
-        "web_search",
-    ),
     *(
-        _unsupported(
-            {"input": [{"type": kind}]},
-            "input[0].type",
-            "Leave such items out of the input.",
-            kind,
+        (
+            {"tool_choice": choice, "tools": [FUNCTION, {"type": kind}]},
+            "unsupported_parameter",
+            "tool_choice",
+            f"Unsupported parameter: 'tool_choice' needs '{chosen}', {DROPPED}",
         )
-        for kind in ("tool_search_call", "mcp_call", "program", "program_output")
+        for choice, kind, chosen in (
+            ({"type": "file_search"}, "file_search", "file_search"),
+            ({"type": "web_search"}, "web_search", "web_search"),
+            ({"type": "web_search_preview"}, "web_search", "web_search_preview"),
+            ({"type": "web_search"}, "web_search_2025_08_26", "web_search"),
+            ({"type": "mcp", "server_label": "s"}, "mcp", "mcp"),
+            (
+                {"type": "allowed_tools", "tools": [{"type": "web_search"}] * 2},
+                "web_search",
+                "web_search",
+            ),
+        )
     ),
     _unsupported(
         {"input": [{"type": "additional_tools"}]},

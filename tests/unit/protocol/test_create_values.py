@@ -25,8 +25,11 @@ VALUES: list[Row] = [
         "Invalid value: 'bogus'. Supported values are: 'message', 'reasoning', 'function_call', "
         "'function_call_output', 'custom_tool_call', 'custom_tool_call_output', "
         "'local_shell_call', 'local_shell_call_output', 'shell_call', 'shell_call_output', "
-        "'apply_patch_call', 'apply_patch_call_output', 'compaction', 'compaction_trigger', and "
-        "'item_reference'.",
+        "'apply_patch_call', 'apply_patch_call_output', 'web_search_call', 'file_search_call', "
+        "'code_interpreter_call', 'image_generation_call', 'computer_call', "
+        "'computer_call_output', 'mcp_list_tools', 'mcp_approval_request', "
+        "'mcp_approval_response', 'mcp_call', 'tool_search_call', 'tool_search_output', "
+        "'program', 'program_output', 'compaction', 'compaction_trigger', and 'item_reference'.",
     ),
     (
         {"input": [{"role": "bogus", "content": "x"}]},
@@ -166,7 +169,8 @@ VALUES: list[Row] = [
         "Invalid value: 'bogus'. Supported values are: 'allowed_tools', 'file_search', "
         "'web_search_preview', 'computer', 'computer_use_preview', 'computer_use', "
         "'web_search_preview_2025_03_11', 'image_generation', 'code_interpreter', 'function', "
-        "'mcp', 'custom', 'programmatic_tool_calling', 'apply_patch', 'shell', and 'local_shell'.",
+        "'mcp', 'custom', 'programmatic_tool_calling', 'apply_patch', 'shell', 'local_shell', "
+        "'web_search', 'web_search_2025_08_26', and 'tool_search'.",
     ),
     (
         {"include": ["reasoning.encrypted_content", "bogus"]},

@@ -86,6 +86,18 @@ def test_a_run_of_deltas_is_the_run_of_what_is_shown_of_each(kind: str) -> None:
     assert list(run) == [open_responses.shown(said) for said in deltas]
 
 
+def test_an_output_that_no_call_asked_for_is_left_out() -> None:
+    alone = {"id": "o", "type": "function_call_output", "name": "goal", "output": "x"}
+    assert open_responses.items([alone]) == []
+    assert item({**alone, "call_id": "c"}) == {
+        "id": "o",
+        "type": "function_call_output",
+        "status": "completed",
+        "call_id": "c",
+        "output": "x",
+    }
+
+
 def test_a_run_of_deltas_that_the_dialect_does_not_have_is_left_out() -> None:
     kind = "response.custom_tool_call_input.delta"
     deltas = Deltas(DeltaPattern(kind, b"{", b"", b"}"), 7, ("a",))

@@ -38,7 +38,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"$ref": "other"}, f"'other' {NO_TARGET}"),
     ({"$ref": "#/$defs/a"}, f"'#/$defs/a' {NO_TARGET}"),
     ({"$ref": "#name"}, f"'#name' {NO_TARGET}"),
-    ({"$defs": {"a": []}, "$ref": "#/$defs/a/0"}, f"'#/$defs/a/0' {NO_TARGET}"),
+    ({"x": {"a": []}, "$ref": "#/x/a/0"}, f"'#/x/a/0' {NO_TARGET}"),
     ({"allOf": [{}], "$ref": "#/allOf/1"}, f"'#/allOf/1' {NO_TARGET}"),
     ({"allOf": [{}], "$ref": f"#/allOf/{'1' * 5_000}"}, f"'#/allOf/{'1' * 120}...' {NO_TARGET}"),
     ({"title": "t", "$ref": "#/title"}, f"'#/title' {NO_TARGET}"),
@@ -53,7 +53,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 FINE: list[dict[str, Any]] = [
     {},
     nested(32),
-    {"pattern": "x" * 1_024, "patternProperties": {"a": {"pattern": 1}}},
+    {"pattern": "x" * 1_024, "patternProperties": {"a": {"pattern": ""}}},
     {"$defs": {"a": {}}, "properties": {"b": {"$ref": "#/$defs/a"}}},
     {"$defs": {"a/b~c d": True}, "$ref": "#/$defs/a~1b~0c%20d"},
     {"prefixItems": [{"type": "string"}], "items": {"$ref": "#/prefixItems/0"}},
@@ -64,7 +64,7 @@ FINE: list[dict[str, Any]] = [
     {"properties": {"$ref": {"type": "string"}, "pattern": {"type": "string"}}},
     {"const": {"$ref": "https://example.com"}, "default": {"$ref": "#/x"}},
     {"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"if": {}}}},
-    {"properties": 1, "anyOf": {}, "$ref": 1, "$anchor": 1, "not": 1, "patternProperties": []},
+    {"x-properties": 1, "x": {"type": 1}, "default": {"type": 1}, "const": None, "enum": [1]},
 ]
 
 

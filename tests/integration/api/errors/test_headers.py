@@ -7,7 +7,7 @@ import io
 import json
 import re
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
@@ -17,7 +17,7 @@ from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.integration.api.bodies import MODEL, create
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable
 
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
@@ -119,17 +119,24 @@ async def test_a_clients_own_request_id_is_in_the_log(
     client: httpx2.AsyncClient,
 ) -> None:
     own = "!" + "a" * 511
+    asked = client.get("/v1/models", headers={"X-Client-Request-Id": own})
+    assert (await logged(client, asked))["client_request_id"] == own
+
+
+async def logged(client: httpx2.AsyncClient, asked: Awaitable[httpx2.Response]) -> dict[str, Any]:
+    """The log line of a request that is answered well."""
     log = io.StringIO()
     configure_logging("info", "json", stream=log)
-    answer = await client.get("/v1/models", headers={"X-Client-Request-Id": own})
+    answer = await asked
+    await client.get("/v1/models")  # of a request that was asked before, all is done then
     configure_logging("error", "json")
-    assert answer.status_code == 200
+    assert answer.status_code == 200, answer.text
     request_id = assert_signed(answer)
-    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    lines: list[dict[str, Any]] = [json.loads(line) for line in log.getvalue().splitlines()]
     (line,) = [
         one for one in lines if one["event"] == "request" and one["request_id"] == request_id
     ]
-    assert line["client_request_id"] == own
+    return line
 
 
 @pytest.mark.requirement("header.client-request-id")
@@ -244,6 +251,15 @@ async def test_parameters_that_mean_nothing_here_are_listed(client: httpx2.Async
     body = {**JSON, "client_metadata": {}, "reasoning_effort": "low", "image": {}}
     answer = await client.post("/v1/responses", json=body)
     assert answer.headers["x-ignored-parameters"] == "client_metadata, reasoning_effort, image"
+
+
+@pytest.mark.requirement("create.unknown-parameters")
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/input_tokens"])
+async def test_they_are_in_the_log_too(client: httpx2.AsyncClient, path: str) -> None:
+    line = await logged(
+        client, client.post(path, json={**JSON, "client_metadata": {}, "image": {}})
+    )
+    assert line["ignored_parameters"] == "client_metadata, image"
 
 
 @pytest.mark.requirement("create.metadata")

@@ -68,7 +68,7 @@ def text_of(delta: Json) -> str:
         case {"tool_calls": [{"function": {"arguments": text}}]}:
             return str(text)
         case _:
-            (text,) = delta.values()
+            (text,) = {*delta.values()}
             return str(text).removeprefix(SEPARATOR)
 
 
@@ -91,6 +91,7 @@ def test_a_body_has_every_member() -> None:
                     "refusal": None,
                     "annotations": [],
                     "reasoning_content": "a",
+                    "reasoning": "a",
                 },
                 "logprobs": None,
                 "finish_reason": "stop",
@@ -144,7 +145,7 @@ def test_a_stream_opens_with_the_role_and_ends_with_the_reason() -> None:
     shown = chunks(ANSWERED)
     assert deltas(shown) == [
         {"role": "assistant", "content": None, "refusal": None},
-        {"reasoning_content": "a"},
+        {"reasoning_content": "a", "reasoning": "a"},
         {"content": "b"},
         {"content": "\n\na"},
         {},
