@@ -170,8 +170,8 @@ def probable_callee(header: Header, target: Route, tools: frozenset[str] | None)
     words = (word for text in (*header.recipients, header.prose) for word in _WORDS.findall(text))
     named = {name for word in words if (name := _name_within(word.strip("."), tools))}
     if not named and len(tools) == 1 and not header.recipients:
-        named = tools
-    return next(iter(named)) if len(named) == 1 else ""
+        named = set(tools)
+    return named.pop() if len(named) == 1 else ""
 
 
 def with_callee(header: Header, tools: frozenset[str] | None) -> Header:

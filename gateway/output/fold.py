@@ -309,6 +309,10 @@ class Fold:
             for index, item in enumerate(self._builder.output)
         ]
 
+    def new_parser(self) -> TokenParser:
+        """One that reads a turn as those of this response are read."""
+        return self._new_parser(self._is_traced)
+
     def response(self) -> dict[str, Any]:
         """The Response object as it is now; at the end, the one inside the terminal event."""
         return self._builder.response()

@@ -85,9 +85,7 @@ def test_text_flows_up_to_the_end_of_the_first_value_and_waits_behind_it() -> No
         ("```json", False),
     ],
 )
-def test_arguments_are_broken_that_end_in_the_middle_of_a_value(
-    body: str, is_broken: bool
-) -> None:
+def test_arguments_are_broken_that_end_in_the_middle_of_a_value(body: str, is_broken: bool) -> None:
     assert _feed(body, 1)[1].is_broken is is_broken
 
 

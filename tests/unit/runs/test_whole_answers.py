@@ -126,7 +126,9 @@ async def test_an_answer_in_a_format_is_still_checked_before_junk_ends_the_turn(
     assert said(stage) == ['{"n": 1}']
 
 
-@pytest.mark.parametrize("marker", ["<|start|>", "<|channel|>", "<|end|>", "<|call|>", "<|return|>"])
+@pytest.mark.parametrize(
+    "marker", ["<|start|>", "<|channel|>", "<|end|>", "<|call|>", "<|return|>"]
+)
 async def test_a_call_that_breaks_off_is_said_on(marker: str) -> None:
     broken = says(CALL + '{"n": [1' + marker + "assistant<|channel|>final<|message|>So")
     stage = staged(ANY_TOOL, broken, says(", 2]}<|call|>"))
