@@ -7,6 +7,7 @@ is left of a pair the conversation would be refused for ever. So it is left out 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -25,6 +26,43 @@ def fits(output: str, call: str | None) -> bool:
     """Whether an output of one kind may answer a call of another; None: there is no call."""
     fitting = output == _ANY_OUTPUT or call == output.removesuffix(_OUTPUT_SUFFIX)
     return call is not None and fitting
+
+
+def without_cut_calls(
+    history: Sequence[ContextItem], added: Sequence[ContextItem]
+) -> list[ContextItem]:
+    """The history without calls that were cut off. One that has an output, in the history or among
+    the items `added` to it, is a call like any other: its client made something of it.
+    """
+    if not any(is_cut_call(item) for item in history):
+        return list(history)
+    answered = _answered(history, added)
+    return [
+        replace(item, complete=True) if index in answered else item
+        for index, item in enumerate(history)
+        if index in answered or not is_cut_call(item)
+    ]
+
+
+def is_cut_call(item: ContextItem) -> bool:
+    """Whether it is a call that was not written to its end."""
+    return item.is_call and not item.complete
+
+
+def _answered(history: Sequence[ContextItem], added: Sequence[ContextItem]) -> set[int]:
+    """Indexes of the calls of the history that have an output behind them: of several with one
+    `call_id` that wait, a whole one, or else the last.
+    """
+    waiting: dict[str | None, tuple[int, ContextItem]] = {}
+    answered: set[int] = set()
+    for index, item in enumerate((*history, *added)):
+        before = waiting.get(item.call_id)
+        if item.is_call and not (is_cut_call(item) and before and before[1].complete):
+            waiting[item.call_id] = index, item
+        elif item.is_output and before and fits(item.kind, before[1].kind):
+            answered.add(before[0])
+            del waiting[item.call_id]
+    return answered
 
 
 def without_orphans(
