@@ -275,7 +275,8 @@ def test_no_end_of_a_line_leads_out_of_a_comment_or_a_literal(end: str) -> None:
     }
     tools = tuple(FunctionTool(name=n, description=text, parameters=schema) for n in "fg")
     form = AnswerFormat("json_schema", schema, name="form", description=text)
-    shown = vocabulary().decode(renderer().render([], options(tools=tools, answer=form)).ids[:-2])
+    prompt = renderer().render([], options(tools=tools, answer=form)).ids.tolist()
+    shown = vocabulary().decode(prompt)
     assert shown.count("# Evil") >= 20
     assert not [line for line in shown.splitlines() if line.strip().startswith("# Evil")]
     assert all("//" in line for line in shown.splitlines() if line.endswith("# Evil"))
