@@ -243,13 +243,15 @@ class SegmentEnded:
     `start:end` are the ids of its whole message, header and terminator included, counted from the
     first id fed to this parser. `verbatim` is False when a recovery rule had a part in it: such a
     message is rendered anew for the next prompt instead of being repeated as it was. `complete`
-    is False for a message that was cut off.
+    is False for a message that was cut off. `broken`: the arguments of a call end in the middle of
+    their JSON, although nobody cut them off.
     """
 
     start: int
     end: int
     complete: bool = True
     verbatim: bool = True
+    broken: bool = False
 
 
 SegmentEvent = SegmentStarted | SegmentText | SegmentEnded
@@ -265,13 +267,24 @@ class Where(Enum):
 
 
 @value
+class BrokenCall:
+    """A call of the function `name` whose arguments end at position `end`, in the middle of their
+    JSON. Its end was not told yet.
+    """
+
+    name: str
+    end: int
+
+
+@value
 class Place:
     """Where a turn stands. Positions count ids from the first one fed to the parser.
 
     `start` is the first id of the open message; between messages, of the one to come. `kind` and
     `name` are those of an open body, None and empty elsewhere and while the kind is not known.
-    `doubts` are the rules that had to guess what the open message is. `waiting` counts the ids of a
-    text before it that becomes reasoning or the answer, as whatever comes next will tell.
+    `doubts` are the rules that had to guess what the open message is. `waiting` counts the ids of
+    texts that become reasoning or something else, as whatever comes next will tell. `answered`: an
+    answer was closed before it. `broken` is the call before it, if that broke off.
     """
 
     where: Where
@@ -280,6 +293,8 @@ class Place:
     name: str = ""
     doubts: tuple[str, ...] = ()
     waiting: int = 0
+    answered: bool = False
+    broken: BrokenCall | None = None
 
 
 class TokenParser(Protocol):

@@ -3,7 +3,7 @@
 Rules (responses-api §1.2): context = previous input + previous output + new input, in that order;
 only items are inherited; a tool output must have its call, one of its own kind, and a call must
 have its output, unless the call was cut off: such a call is kept for the record and shown to nobody
-else.
+else, until an output answers it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ import orjson
 
 from gateway import ids
 from gateway.conversation.compaction import compaction_item
-from gateway.conversation.pairing import fits, told_apart, without_orphans
+from gateway.conversation.pairing import (
+    fits,
+    is_cut_call,
+    told_apart,
+    without_cut_calls,
+    without_orphans,
+)
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.pacing import give_way, paced
 from gateway.protocol.calls import author_of, call_of
@@ -102,9 +108,7 @@ def assemble(
     known = taken or {item.item_id for item in history}
     give_way()
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, taken=known)
-    # An unfinished call of the last response must not be run, so it cannot be answered either.
-    whole = [item for item in history if item.complete or not item.is_call]
-    before, now = told_apart(whole, added)
+    before, now = told_apart(without_cut_calls(history, added), added)
     give_way()
     kept = without_orphans(before, now)
     give_way()
@@ -150,10 +154,6 @@ def _is_hollow(item: InputItem) -> bool:
     )
 
 
-def _is_cut_call(item: ContextItem) -> bool:
-    return item.is_call and not item.complete
-
-
 class _Intake:
     """A request's own items, one after the other, as items of its context.
 
@@ -177,7 +177,7 @@ class _Intake:
         self._unsealed = unsealed
         self._response = response
         self._taken = taken
-        self._answered = _answered_calls(new)
+        self._answered = _answered_calls(new, stored)
 
     def take(self, ordinal: int, item: InputItem) -> ContextItem | None:
         """The item at `ordinal`; None for one that adds nothing."""
@@ -185,7 +185,7 @@ class _Intake:
         if isinstance(item, Message):
             taken = self._message(ordinal, item)
         elif isinstance(item, ItemReference):
-            taken = self._look_up(item)
+            taken = self._look_up(ordinal, item)
         elif isinstance(item, Compaction):
             taken = self._summary(ordinal, item)
         elif isinstance(item, Reasoning):
@@ -196,13 +196,15 @@ class _Intake:
             self._taken.add(taken.item_id)
         return taken
 
-    def _look_up(self, item: ItemReference | Reasoning) -> ContextItem | None:
+    def _look_up(self, ordinal: int, item: ItemReference | Reasoning) -> ContextItem | None:
         """What is stored under the item's id; None where there is nothing to add or to miss."""
         if item.id is None or item.id in self._taken:
             return None
         found = self._stored.get(item.id)
+        if found is not None and is_cut_call(found):
+            return replace(found, complete=True) if ordinal in self._answered else None
         if found is not None:
-            return None if _is_cut_call(found) else found
+            return found
         raise ResourceNotFound(
             f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to "
             "false. Try again with `store` set to true, or remove this item from your input.",
@@ -211,7 +213,7 @@ class _Intake:
 
     def _thought(self, ordinal: int, item: Reasoning) -> ContextItem | None:
         if _is_hollow(item):
-            return self._look_up(item)
+            return self._look_up(ordinal, item)
         sealed = self._unsealed.get(ordinal)
         if sealed is None:
             return self._as_context(ordinal, item)
@@ -301,8 +303,10 @@ def _plain_body(item: PlainItem) -> dict[str, object]:
             return {}
 
 
-def _answered_calls(items: Iterable[InputItem]) -> set[int]:
-    """Indexes of the calls that have an output: the next one of their `call_id`."""
+def _answered_calls(items: Iterable[InputItem], stored: Mapping[str, ContextItem]) -> set[int]:
+    """Indexes of the calls that have an output: the next one of their `call_id`. References to what
+    is `stored` are among them.
+    """
     waiting: dict[str, int] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):
@@ -310,6 +314,10 @@ def _answered_calls(items: Iterable[InputItem]) -> set[int]:
             continue
         if isinstance(item, CallItem):
             waiting[item.call_id] = index
+        elif isinstance(item, ItemReference):
+            found = stored.get(item.id)
+            if found is not None and found.is_call and found.call_id:
+                waiting[found.call_id] = index
         elif isinstance(item, OutputItem) and item.call_id in waiting:
             answered.add(waiting.pop(item.call_id))
     return answered
@@ -324,7 +332,7 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
     waiting: dict[str | None, str] = {}
     for item in items:
         call_id = item.call_id
-        if item.kind == "message" or _is_cut_call(item):
+        if item.kind == "message" or is_cut_call(item):
             continue
         if item.kind == "compaction":
             # What it hides is over: an output behind it could not be shown with its call.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from gateway.protocol.context import ContextItem
 
@@ -86,18 +86,6 @@ class _OpenCalls:
         return None
 
 
-def _answered(items: Sequence[ContextItem]) -> set[int]:
-    """The indexes of the calls that are answered by their `call_id`."""
-    waiting: dict[str | None, int] = {}
-    answered: set[int] = set()
-    for index, item in enumerate(items):
-        if item.is_call:
-            waiting[item.call_id] = index
-        elif item.call_id in waiting:
-            answered.add(waiting.pop(item.call_id))
-    return answered
-
-
 def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
     """The output with the `call_id` of its call, also where it is listed."""
     body = {**orjson.loads(output.json), "call_id": call_id} if output.json else None
@@ -107,6 +95,43 @@ def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
         call_id=call_id,
         parsed=output.parsed and output.parsed.model_copy(update={"call_id": call_id}),
     )
+
+
+def without_cut_calls(
+    history: Sequence[ContextItem], added: Sequence[ContextItem]
+) -> list[ContextItem]:
+    """The history without calls that were cut off. One that has an output, in the history or among
+    the items `added` to it, is a call like any other: its client made something of it.
+    """
+    if not any(is_cut_call(item) for item in history):
+        return list(history)
+    answered = _answered((*history, *added))
+    return [
+        replace(item, complete=True) if index in answered else item
+        for index, item in enumerate(history)
+        if index in answered or not is_cut_call(item)
+    ]
+
+
+def is_cut_call(item: ContextItem) -> bool:
+    """Whether it is a call that was not written to its end."""
+    return item.is_call and not item.complete
+
+
+def _answered(items: Iterable[ContextItem]) -> set[int]:
+    """Indexes of the calls that have an output behind them: of several with one `call_id` that
+    wait, a whole one, or else the last.
+    """
+    waiting: dict[str | None, tuple[int, ContextItem]] = {}
+    answered: set[int] = set()
+    for index, item in enumerate(items):
+        before = waiting.get(item.call_id)
+        if item.is_call and not (is_cut_call(item) and before and before[1].complete):
+            waiting[item.call_id] = index, item
+        elif item.is_output and before and fits(item.kind, before[1].kind):
+            answered.add(before[0])
+            del waiting[item.call_id]
+    return answered
 
 
 def without_orphans(

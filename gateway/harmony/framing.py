@@ -27,11 +27,12 @@ _ENDINGS: Final = frozenset({*STOP_IDS, END, START})
 def thread_ids(
     prompt_ids: Sequence[int], turns: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> list[int]:
-    """What a backend is asked to continue in the last of these turns.
+    """What a model has said in these turns, one behind the other, id for id.
 
     A turn is what was put into the model's mouth and what it said after it. Each earlier one
     becomes whole messages and another is begun behind it; one that said nothing, or no more than
-    that it is over, leaves no trace. The last one stands as it is.
+    that it is over, leaves no trace. The last one stands as it is. (`retelling` has what a backend
+    is shown of earlier turns, which is the same where they are well-formed.)
     """
     ids = list(prompt_ids)
     for prefill, said in turns[:-1]:

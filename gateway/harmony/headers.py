@@ -10,11 +10,13 @@ with `<|constrain|>json`, the word `json` or nothing as the content type. What m
 is read by these rules, of which each that applies is named in the result:
 
 * The channel is a known word at the front of what follows `<|channel|>`; the first one counts.
-* Recipients are all `to=NAME`; a word without `to=` never is one. The first that names a declared
-  tool counts (with `functions.` stripped once, then a glued `json` or `code`), else the first that
-  is not `assistant`.
+* Recipients are all `to=NAME`, also with the name in quotes or brackets, and before `functions.`
+  also with a colon; a word without that never is one. The first that names a declared tool counts
+  (with `functions.` stripped once, then a glued `json` or `code`), else the first that is not
+  `assistant`.
 * The recipient decides what the message is, whatever its channel.
-* Anything else is leftover prose.
+* Anything else is leftover prose. Where it names a declared tool, or there is only one and no
+  recipient, the message is a call of it if it is JSON and `<|call|>` closes it.
 
 A *trapped* header has no `<|message|>` behind it, and ends with the body itself: there only what
 stands at the front of a part is read as header, the remainder is the body, letter for letter.
@@ -25,11 +27,12 @@ A header is a list of parts, cut at its special ids, so no marker is ever within
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.generation import SegmentKind
+from gateway.harmony.arguments import is_object
 from gateway.harmony.recovery import Rule
 from gateway.harmony.vocabulary import CHANNEL, START
 from gateway.protocol.tools import FUNCTION_NAME
@@ -55,8 +58,14 @@ _KINDS: Final = {
 }
 
 _WORD = "(?:analysis|commentary|final)"
-_RECIPIENT = r"to=(\s*)([A-Za-z0-9_.-]*)"
-_CONTENT_TYPE = r"(json|code)(?=\s*(?:\Z|to=|[{\[]))"
+_CLOSING = r"\"'`\u00b4\u2018-\u201f\u00ab\u00bb\u2039\u203a>)\]*\\"
+_QUOTING = rf"[{_CLOSING}<(\[]"
+_SIGN = rf"(?:=|\s?[=:](?=\s*{_QUOTING}*functions\.))"
+_RECIPIENT = (
+    rf"to{_SIGN}\s*(?:(?P<space>functions\.)?{_QUOTING}+\s*(?P<quoted>[A-Za-z0-9_.-]+)"
+    rf"[{_CLOSING}]*|(?P<plain>[A-Za-z0-9_.-]*))"
+)
+_CONTENT_TYPE = r"(?P<type>json|code)(?=\s*(?:\Z|to=|[{\[]))"
 _CHANNEL_FIRST = re.compile(rf"\s*({_WORD})")
 _GLUED_CHANNEL = re.compile(f"({_WORD})")
 _ROLE_AGAIN = re.compile(rf"\s*{ASSISTANT}(?=\s*(?:\Z|to=|{_WORD}))")
@@ -65,6 +74,7 @@ _RECIPIENT_ANYWHERE = re.compile(rf"(?<!\w){_RECIPIENT}")
 _CONTENT_TYPE_ANYWHERE = re.compile(rf"(?<!\S){_CONTENT_TYPE}")
 _ELEMENT_FIRST = re.compile(rf"\s*(?:{_RECIPIENT}|{_CONTENT_TYPE})")
 _CONSTRAINED = re.compile(r"\s*(?:(json|code)(?!\w)|(\w+)\s*\Z)")
+_WORDS = re.compile(r"[A-Za-z0-9_.-]+")
 _ONLY_CHANNELS = re.compile(rf"(?:[\W_]*{_WORD})+[\W_]*")
 _SPOKEN_ROLE = re.compile(rf"\s*{ASSISTANT}(?=\W|{_WORD}|\Z)")
 _SPOKEN_RECIPIENT = re.compile(rf"\s*(?:{ASSISTANT})?\s*(?=to=|\Z)")
@@ -147,6 +157,43 @@ def route(header: Header, tools: frozenset[str] | None) -> Route:
     if not header.channel:
         return Route(None, rules=(*rules, Rule.NO_CHANNEL))
     return Route(_KINDS[header.channel], rules=rules)
+
+
+def probable_callee(header: Header, target: Route, tools: frozenset[str] | None) -> str:
+    """The function that a message calls if it is JSON that `<|call|>` closes, although its
+    recipient does not tell; empty for none.
+    """
+    if not tools or target.kind in {SegmentKind.FUNCTION_CALL, SegmentKind.FINAL}:
+        return ""
+    if Rule.BUILTIN_NOT_ENABLED in target.rules:
+        return ""
+    words = (word for text in (*header.recipients, header.prose) for word in _WORDS.findall(text))
+    named = {name for word in words if (name := _name_within(word.strip("."), tools))}
+    if not named and len(tools) == 1 and not header.recipients:
+        named = set(tools)
+    return named.pop() if len(named) == 1 else ""
+
+
+def with_callee(header: Header, tools: frozenset[str] | None) -> Header:
+    """A trapped header that `<|call|>` ended, addressed to the function that its JSON is for, if
+    its recipient does not tell.
+    """
+    front, brace, body = header.prose.partition("{")
+    if not brace or not is_object(brace + body):
+        return header
+    callee = probable_callee(replace(header, prose=front), route(header, tools), tools)
+    if not callee:
+        return header
+    rules = (*header.rules, Rule.CALL_BY_TERMINATOR)
+    to = (NAMESPACE + callee,)
+    return replace(header, recipients=to, prose=brace + body, rules=rules)
+
+
+def _name_within(word: str, tools: frozenset[str]) -> str | None:
+    """The declared function that a word names, behind any namespaces."""
+    while word and (name := _declared_name(word, tools)) is None:
+        word = word.partition(".")[2]
+    return name if word else None
 
 
 def role_is_tool(role: str, tools: frozenset[str] | None) -> bool:
@@ -303,28 +350,30 @@ class _Reader:
 
     def _strip_anywhere(self, text: str) -> str:
         for found in _RECIPIENT_ANYWHERE.finditer(text):
-            self._note_recipient(found.group(1), found.group(2))
+            self._note_recipient(found)
         text = _RECIPIENT_ANYWHERE.sub("", text)
         for found in _CONTENT_TYPE_ANYWHERE.finditer(text):
-            self._note_content_type(found.group(1))
+            self._note_content_type(found["type"])
         return _CONTENT_TYPE_ANYWHERE.sub("", text)
 
     def _strip_front(self, text: str) -> str:
         at = 0
         while found := _ELEMENT_FIRST.match(text, at):
             at = found.end()
-            space, name, content_type = found.groups()
-            if content_type:
-                self._note_content_type(content_type)
+            if found["type"]:
+                self._note_content_type(found["type"])
             else:
-                self._note_recipient(space, name)
+                self._note_recipient(found)
         return text[at:]
 
-    def _note_recipient(self, space: str, name: str) -> None:
-        if name:
-            self._recipients.append(name)
-        if space or not name:
-            self._rules.append(Rule.RECIPIENT_NORMALISED if name else Rule.HEADER_LEFTOVER)
+    def _note_recipient(self, found: re.Match[str]) -> None:
+        name = found["plain"] or (found["space"] or "") + (found["quoted"] or "")
+        if not name:
+            self._rules.append(Rule.HEADER_LEFTOVER)
+            return
+        self._recipients.append(name)
+        if not found[0].endswith(f"to={name}"):
+            self._rules.append(Rule.RECIPIENT_NORMALISED)
 
     def _note_content_type(self, content_type: str) -> None:
         if content_type != "json":

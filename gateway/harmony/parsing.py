@@ -15,11 +15,13 @@ from gateway.harmony.headers import (
     Part,
     adopt_spoken,
     is_spoken_header,
+    probable_callee,
     read_header,
     role_is_tool,
     route,
+    with_callee,
 )
-from gateway.harmony.recovery import Rule, count
+from gateway.harmony.recovery import Rule, count, doubts
 from gateway.harmony.segments import Closing, Draft, SegmentWriter
 from gateway.harmony.transitions import CLASSES, TABLE, Action, State, Token
 from gateway.harmony.vocabulary import CALL, FIRST_SPECIAL, START
@@ -128,15 +130,20 @@ class Parser:
     @property
     def place(self) -> Place:
         """Where the next id falls. What has been a text between two messages begins the next."""
-        where, waiting = _WHERE[self._state], self._writer.waiting_ids
-        if where is Where.HEADER:
-            return Place(where, self._opening.start, waiting=waiting)
+        where, writer = _WHERE[self._state], self._writer
+        waiting, answered = writer.waiting_ids, writer.answered
         if where is Where.BODY:
             draft = self._draft
-            return Place(where, draft.start, draft.kind, draft.name, draft.doubts, waiting)
-        is_spoken = where is Where.BETWEEN and self._orphan.ids
-        start = self._orphan.start if is_spoken else self._position
-        return Place(where, start, waiting=waiting)
+            if draft.callee and draft.kind is SegmentKind.REASONING:
+                waiting += draft.text_ids
+            return Place(
+                where, draft.start, draft.kind, draft.name, draft.doubts, waiting, answered
+            )
+        start = self._opening.start
+        if where is not Where.HEADER:
+            is_spoken = where is Where.BETWEEN and self._orphan.ids
+            start = self._orphan.start if is_spoken else self._position
+        return Place(where, start, waiting=waiting, answered=answered, broken=writer.broken)
 
     def piece(self, token: int) -> bytes:
         """The bytes that a text id stands for; none for any other id."""
@@ -267,6 +274,8 @@ class Parser:
         if header.role != ASSISTANT:
             self._end_turn()
             return True
+        if closing.terminator == CALL and not self._writer.answered:
+            header = with_callee(header, self._tools)
         called = (
             closing.terminator == CALL and self._route(header).kind is SegmentKind.FUNCTION_CALL
         )
@@ -286,7 +295,7 @@ class Parser:
         if kind is SegmentKind.FUNCTION_CALL and not arguments:
             kind, name = SegmentKind.REASONING, ""
         draft = Draft(opening.start, kind, name)
-        self._writer.touch(draft, (*header.rules, *target.rules, Rule.NO_MESSAGE_TOKEN))
+        self._note_rules(draft, (*header.rules, *target.rules, Rule.NO_MESSAGE_TOKEN))
         self._writer.begin(draft)
         self._writer.write(draft, header.prose, self._count_ids(opening, header.prose))
         return draft
@@ -322,17 +331,24 @@ class Parser:
         if header.role == ASSISTANT:
             target = self._route(header)
             draft = Draft(opening.start, target.kind, target.name, verbatim=opening.verbatim)
-            draft.form = _form(parts, header, target)
-            self._writer.touch(draft, (*header.rules, *target.rules))
-            self._writer.begin(draft)
-            if draft.kind is SegmentKind.REASONING and header.reasoning_prose:
-                self._writer.write(draft, header.reasoning_prose)
-                draft.glue = " "
+            draft.form, draft.lead = _form(parts, header, target), header.reasoning_prose
+            self._note_rules(draft, (*header.rules, *target.rules))
+            if not self._writer.answered:
+                draft.callee = probable_callee(header, target, self._tools)
+            if not draft.waits:
+                self._writer.begin(draft)
             self._draft = draft
         elif role_is_tool(header.role, self._tools):
             self._draft = Draft(opening.start, None, tool_role=header.role)
         else:
             self._end_turn()
+
+    def _note_rules(self, draft: Draft, rules: Sequence[Rule]) -> None:
+        """By which a header was read. Behind an answer nothing is guessed any more."""
+        if self._writer.answered and doubts(rules):
+            draft.kind, draft.name, draft.dropped = None, "", True
+            rules = (*rules, Rule.AFTER_ANSWER)
+        self._writer.touch(draft, rules)
 
     def _write(self, run: Sequence[int]) -> None:
         if self._trace:
@@ -428,6 +444,8 @@ class Parser:
         count(self.recoveries, (Rule.ORPHAN_TEXT,))
         if is_spoken_header(text):
             self._release(_Opening(orphan.start, parts=[(START, orphan.ids)]), closing)
+        elif self._writer.answered:
+            count(self.recoveries, (Rule.AFTER_ANSWER,))
         elif any(map(str.isalnum, text)):
             faint = not any(map(str.isalpha, text))
             draft = Draft(orphan.start, None, verbatim=False, faint=faint)

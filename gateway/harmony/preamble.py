@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-import orjson
-
 from gateway.harmony.messages import recipient
 from gateway.harmony.schema import SchemaNormaliser
-from gateway.harmony.typescript import function_text
+from gateway.harmony.typescript import comment_lines, function_text, json_line
 from gateway.pacing import paced
 from gateway.values import value
 
@@ -133,11 +131,9 @@ def format_sections(answer: AnswerFormat) -> Iterator[str]:
         name, description = answer.kind, _ANY_OBJECT
     yield "# Response Formats"
     yield f"## {name}"
-    yield "\n".join([*_comment(description), orjson.dumps(answer.schema).decode()])
+    yield "\n".join([*_comment(description), json_line(answer.schema)])
 
 
 def _comment(text: str) -> list[str]:
-    """A comment of as many lines; they end in LF or CRLF, and a last empty one is left out."""
-    *ended, last = text.split("\n")
-    lines = [line.removesuffix("\r") for line in ended]
-    return [f"// {line}" for line in ([*lines, last] if last else lines)]
+    """A comment of as many lines."""
+    return [f"// {line}" for line in comment_lines(text)]

@@ -38,6 +38,7 @@ class Rule(StrEnum):
     DUPLICATE_RECIPIENT = "duplicate_recipient"
     RECIPIENT_NORMALISED = "recipient_normalised"  # a declared tool, misspelt in a known way
     CALL_OFF_COMMENTARY = "call_off_commentary"  # a call on another channel than commentary
+    CALL_BY_TERMINATOR = "call_by_terminator"  # no recipient, but JSON, closed by <|call|>
     ODD_CONTENT_TYPE = "odd_content_type"  # a content type other than json
 
     # Addressees.
@@ -52,12 +53,15 @@ class Rule(StrEnum):
     # Text outside of messages, and what follows the end.
     ORPHAN_TEXT = "orphan_text"
     TEXT_AFTER_CALL = "text_after_call_dropped"
+    AFTER_ANSWER = "after_answer_dropped"  # what has to be guessed, behind a whole answer
     AFTER_TURN_END = "after_turn_end"  # counted once for each ignored id
 
     # Arguments of calls.
     EMPTY_ARGUMENTS = "empty_arguments"
     PADDED_ARGUMENTS = "padded_arguments"  # whitespace around the JSON value
     REPEATED_ARGUMENTS = "repeated_arguments"  # the same JSON value more than once
+    FENCED_ARGUMENTS = "fenced_arguments"  # the JSON value is in a code fence
+    STRAY_CLOSER = "stray_closer"  # brackets and quotes behind the JSON value that close nothing
     INVALID_ARGUMENTS = "invalid_arguments"  # passed through as they are
 
     # The turn.
@@ -71,6 +75,7 @@ DOUBTS: Final = frozenset(
         Rule.UNKNOWN_RECIPIENT,
         Rule.BUILTIN_NOT_ENABLED,
         Rule.CALL_NOT_ALLOWED,
+        Rule.AFTER_ANSWER,
     }
 )
 """The rules that guess for whom a message is.

@@ -29,6 +29,7 @@ from gateway.harmony.preamble import (
 )
 from gateway.harmony.rendering import instructions_of, shown
 from gateway.harmony.schema import SchemaLimits
+from gateway.harmony.typescript import comment_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +91,9 @@ def _developer(options: RenderOptions, leading: Sequence[str]) -> list[Message]:
         text = developer_text(options, leading, SchemaLimits())
         return [Message.from_role_and_content(Role.DEVELOPER, text)] if text else []
     tools = [
-        ToolDescription.new(tool.name, tool.description or "", tool.parameters)
+        ToolDescription.new(
+            tool.name, "\n".join(comment_lines(tool.description or "")), tool.parameters
+        )
         for tool in options.tools
     ]
     told = DeveloperContent(instructions=instructions_before(options, leading) or None)

@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.generation import PREAMBLE, Prompt, Span
-from gateway.harmony.cutting import PIECE_CHARS, pieces
-from gateway.harmony.forms import headers
 from gateway.harmony.framing import OPENING
-from gateway.harmony.headers import NO_MARKER
 from gateway.harmony.history import (
     Placed,
     in_call_order,
@@ -37,17 +34,17 @@ from gateway.harmony.preamble import (
 )
 from gateway.harmony.schema import SchemaLimits
 from gateway.harmony.transcript import messages
-from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
+from gateway.harmony.vocabulary import CHANNEL, MESSAGE, START
+from gateway.harmony.writing import MessageWriter
 from gateway.ids import call_form, message_form
 from gateway.keeping import Kept
-from gateway.pacing import give_way, paced
+from gateway.pacing import give_way
 from gateway.protocol.items import CallItem, Message
 from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.harmony.messages import HarmonyMessage
     from gateway.harmony.vocabulary import Vocabulary
     from gateway.protocol.context import ContextItem
     from gateway.protocol.items import Item
@@ -94,8 +91,7 @@ class Renderer:
         `ID_BYTES` each; what they were made from counts, too.
         """
         self._vocabulary = vocabulary
-        self._encode = vocabulary.encode
-        self._encode_packed = vocabulary.encode_packed
+        self._writer = MessageWriter(vocabulary)
         self._schema_limits = schema_limits or SchemaLimits()
         self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
         self._repeated: Kept[tuple[bytes, str, bytes], Sequence[int]] = Kept(
@@ -185,9 +181,9 @@ class Renderer:
         typed = item.item()
         if isinstance(typed, Message) and (opening := self._opening(typed)):
             text = message_text(typed)
-            return self._plain_message(opening, text) if text or typed.role == "user" else []
+            return self._writer.plain_message(opening, text) if text or typed.role == "user" else []
         message = harmony_message(typed, function)
-        return [] if message is None else self.message_ids(message, form=_form(typed))
+        return [] if message is None else self._writer.message_ids(message, form=_form(typed))
 
     def _opening(self, message: Message) -> tuple[int, ...]:
         """What a message begins with; empty for one that is no plain text behind that."""
@@ -197,19 +193,8 @@ class Renderer:
             return ()
         return self._commentary if message.phase == "commentary" else self._final
 
-    def message_ids(self, message: HarmonyMessage, *, form: int = 0) -> array[int]:
-        """The ids of one message. `form` is that of the header of a call, or of a message of the
-        assistant.
-        """
-        ids = array("I", [START, *self._encode(message.author)])
-        ids.extend(self._formed_header(message, form) if form else self._header(message))
-        ids.append(MESSAGE)
-        self._write(ids, message.text)
-        ids.append(CALL if message.is_call else END)
-        return ids
-
     def _new_system_ids(self, facts: SystemFacts) -> Sequence[int]:
-        return self._plain_message(self._system, system_text(facts))
+        return self._writer.plain_message(self._system, system_text(facts))
 
     def _developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
         """The ids of the first developer message; empty without one."""
@@ -222,40 +207,7 @@ class Renderer:
 
     def _new_developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
         text = developer_text(options, leading, self._schema_limits)
-        return self._plain_message(self._developer, text) if text else ()
-
-    def _plain_message(self, opening: Sequence[int], text: str) -> array[int]:
-        ids = array("I", opening)
-        self._write(ids, text)
-        ids.append(END)
-        return ids
-
-    def _write(self, ids: array[int], text: str) -> None:
-        """Append the ids of a text, piece by piece: nothing else runs while they are made."""
-        if len(text) <= PIECE_CHARS:
-            ids.extend(self._encode(text))
-            return
-        for piece in paced(pieces(text)):
-            ids.extend(self._encode_packed(piece))
-
-    def _header(self, message: HarmonyMessage) -> list[int]:
-        """What stands behind the author, as openai-harmony writes it."""
-        ids: list[int] = []
-        if message.recipient is not None:
-            ids += self._encode(f" to={message.recipient}")
-        if message.channel is not None:
-            ids += [CHANNEL, *self._encode(message.channel)]
-        if message.is_json:
-            ids += [*self._encode(" "), CONSTRAIN, *self._encode("json")]
-        return ids
-
-    def _formed_header(self, message: HarmonyMessage, form: int) -> list[int]:
-        """The same as a model wrote it that has another way."""
-        ids: list[int] = []
-        for part in tuple(headers(message.channel or "", message.recipient))[form]:
-            marker = [] if part.marker == NO_MARKER else [part.marker]
-            ids += [*marker, *self._encode(part.text)]
-        return ids
+        return self._writer.plain_message(self._developer, text) if text else ()
 
 
 def _form(item: Item) -> int:

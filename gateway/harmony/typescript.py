@@ -8,6 +8,7 @@ index signatures exist, an array of a union is bracketed, and nothing is put beh
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import orjson
@@ -25,6 +26,10 @@ _NAMES: Final = {
     "object": "object",
     "array": "Array<any>",
 }
+_LINE_END: Final = re.compile(r"\r\n|[\n\v\f\r\x1c-\x1e\x85\u2028\u2029]")
+"""All that `str.splitlines` takes for one, and so a model may."""
+_ESCAPED: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""The ends of lines that JSON may have within a string."""
 
 
 def type_text(schema: Schema, indent: str = "") -> str:
@@ -172,8 +177,19 @@ def _json(value: object) -> str:
         return f"{{{','.join(pairs)}}}"
     if isinstance(value, list):
         return f"[{','.join(map(_json, value))}]"
-    text = orjson.dumps(value).decode()
+    text = json_line(value)
     return text.replace("e+", "e") if isinstance(value, float) else text
+
+
+def json_line(value: object) -> str:
+    """Compact JSON on one line, whatever a reader takes for the end of a line."""
+    return orjson.dumps(value).decode().translate(_ESCAPED)
+
+
+def comment_lines(text: str) -> list[str]:
+    """The lines of a text, each of which is to be a comment; a last empty one is left out."""
+    *ended, last = _LINE_END.split(text)
+    return [*ended, last] if last else ended
 
 
 def single_line(text: str) -> str:

@@ -6,7 +6,8 @@ Four rules beyond the tables of `lifecycle`:
 * All text that one call of `feed` brings for one item is one delta event.
 * A segment that was cut off keeps its item open. If more follows, the item was not where the
   response ended, and closes as `completed`; otherwise it closes with the response. So an
-  `incomplete` item is always the last one, and never part of a `completed` response.
+  `incomplete` item is always the last one, and never part of a `completed` response. But a call of
+  a function that broke off stays `incomplete`: half a JSON is never told to be whole.
 * The call of a shell or of the patcher is shown when its segment has ended. One that was cut off,
   or whose arguments have not the shape of its kind, is no item at all: a client could only run it.
 """
@@ -94,6 +95,8 @@ class Builder:
         """A call, or a message with text, came out: something beside reasoning."""
         self.is_called = False
         """A call came out."""
+        self.breaks_off = False
+        """The last item is a call whose arguments end in the middle of their JSON."""
         self.is_finished = False
         """The terminal event was emitted."""
 
@@ -249,7 +252,8 @@ class Builder:
         if self._item is None:
             return
         self.endings[self._item.output_index] = segment
-        if segment.complete:
+        self.breaks_off = segment.broken and started.kind is SegmentKind.FUNCTION_CALL
+        if segment.complete and not self.breaks_off:
             self._close_item("completed", events)
 
     def _write(
@@ -293,7 +297,8 @@ class Builder:
             events.append(self._delta(item, ""))
         if item.is_summarized:
             self._summarize(item, None, events)
-        item.close(status)
+        item.close("incomplete" if self.breaks_off else status)
+        self.breaks_off = False
         if self._seal is not None and item.envelope.item_type == "reasoning":
             item.encrypted_content = self._seal(item.text, self.endings.get(item.output_index))
         *closing, done = item.closing

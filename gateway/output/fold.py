@@ -148,7 +148,8 @@ class Fold:
         Reads the turn again, unless nothing but its end is missing.
         """
         place = self.place
-        if self._reading is None or (place.where is Where.BETWEEN and not place.waiting):
+        is_told = place.where is Where.BETWEEN and not place.waiting and place.broken is None
+        if self._reading is None or is_told:
             return self.bodies
         return tuple(self._reading.bodies_after(finish))
 
@@ -157,6 +158,11 @@ class Fold:
         """A call that may be shown came in some turn."""
         screen = self._screen
         return self._builder.is_called or (screen is not None and screen.called)
+
+    @property
+    def breaks_off(self) -> bool:
+        """The last item is a call whose arguments end in the middle of their JSON."""
+        return self._builder.breaks_off
 
     @property
     def pending(self) -> bool:
@@ -309,6 +315,10 @@ class Fold:
             RenderedItem(item, self._ids.get(index))
             for index, item in enumerate(self._builder.output)
         ]
+
+    def new_parser(self) -> TokenParser:
+        """One that reads a turn as those of this response are read."""
+        return self._new_parser(self._is_traced)
 
     def response(self) -> dict[str, Any]:
         """The Response object as it is now; at the end, the one inside the terminal event."""

@@ -13,6 +13,7 @@ with what is left:
 | an answer where a call is required           | `prose_for_call`            | the call            |
 | an answer that cannot become JSON            | `not_json`                  | the answer          |
 | a header that had to be guessed, or has no end | `header_not_understood`   | a channel           |
+| the same behind an answer                    | `after_answer_dropped`      | (nothing is needed) |
 | a call whose arguments are wrong             | `invalid_tool_call`         | nothing             |
 | an answer that is not what was asked for     | `invalid_structured_output` | the answer          |
 | the reasoning budget is used up              | `reasoning_budget`          | the answer          |
@@ -22,7 +23,10 @@ Three repairs are made without ending the turn, which goes on: `begun_anew`, `sa
 `grammar_failed`.
 
 Where a call is required and none has come, the next turn opens the call instead. Where one has
-come, no other turn is needed: the client has something to do.
+come, no other turn is needed: the client has something to do. Nor is it behind an answer, which
+would be followed by another one.
+
+A call that may be given anything is said on (`said_anew`) where it ends in the middle of its JSON.
 """
 
 from __future__ import annotations
@@ -36,18 +40,20 @@ import orjson
 from gateway.errors import GatewayError
 from gateway.generation import FinishReason, SegmentKind, Where
 from gateway.harmony.prefills import answer_header, call_header, channel_header
+from gateway.harmony.recovery import Rule
 from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
 from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.generation import Place
+    from gateway.generation import BrokenCall, Place
     from gateway.harmony.vocabulary import Vocabulary
     from gateway.output.fold import Astray, Body, Fold
     from gateway.protocol.rules import OutputRules
 
 HEADER_NOT_UNDERSTOOD: Final = "header_not_understood"
+AFTER_ANSWER: Final = Rule.AFTER_ANSWER.value
 REASONING_BUDGET: Final = "reasoning_budget"
 THINKS_ON: Final = "thinks_on"
 REPETITION: Final = "repetition"
@@ -234,11 +240,8 @@ class Course:
         """
         if self._may_stray and (astray := fold.astray) is not None:
             return self._astray(fold, astray)
-        if header is not None:
-            if (start := self._not_understood_from(fold, header)) is not None:
-                return Ending(rule=HEADER_NOT_UNDERSTOOD, start=start)
-            if self._may_stray and (ending := self._at_marker(fold)) is not None:
-                return ending
+        if header is not None and (ending := self._at_marker(fold, header)) is not None:
+            return ending
         turn = fold.open_turn
         if turn is not None and self._is_looping(turn.said):
             return Ending(FinishReason.LENGTH, REPETITION)
@@ -253,15 +256,36 @@ class Course:
             return Ending(failure=FAILURES[astray.rule])
         return Ending(rule=astray.rule, start=start)
 
-    def _not_understood_from(self, fold: Fold, place: Place) -> int | None:
+    def _at_marker(self, fold: Fold, place: Place) -> Ending | None:
+        """What is to be done where a message begins or ends."""
+        if place.broken is not None and self._may_be_anything(place.broken.name):
+            return self._broken(fold, place.broken)
+        if (ending := self._not_understood(fold, place)) is not None:
+            return ending
+        return self._at_demand(fold) if self._may_stray else None
+
+    def _broken(self, fold: Fold, call: BrokenCall) -> Ending:
+        """A call ended in the middle of its JSON: it goes on where it stood, or there is none."""
+        if self._repairs_left(fold) > 0 and fold.seen <= call.end:
+            return Ending(rule=SAID_ANEW, start=call.end)
+        return Ending(failure=INVALID_TOOL_CALL)
+
+    def _may_be_anything(self, name: str) -> bool:
+        """A function whose arguments are not checked."""
+        rule = self._rules.tools.get(name)
+        return rule is None or (rule.kind is SegmentKind.FUNCTION_CALL and not rule.is_checked)
+
+    def _not_understood(self, fold: Fold, place: Place) -> Ending | None:
         is_wrong = bool(place.doubts)
         if place.where is Where.HEADER:
             is_wrong |= _position(fold) - place.start > self._policy.header_tokens_max
-        if not is_wrong or self._repairs_left(fold) <= 0:
+        if not is_wrong or (self._repairs_left(fold) <= 0 and not place.answered):
             return None
-        return _unseen_from(fold, place.start)
+        start = _unseen_from(fold, place.start)
+        rule = AFTER_ANSWER if place.answered else HEADER_NOT_UNDERSTOOD
+        return None if start is None else Ending(rule=rule, start=start)
 
-    def _at_marker(self, fold: Fold) -> Ending | None:
+    def _at_demand(self, fold: Fold) -> Ending | None:
         """What is to be done where something is demanded, or will be checked."""
         if self._repairs_left(fold) <= 0:
             return None
@@ -322,7 +346,7 @@ class Course:
         """How a turn ends, or all of the response, whose last repair is in the log."""
         if rule == REPETITION:
             return Ending(FinishReason.LENGTH)
-        if fold.called:
+        if fold.called or fold.place.answered:
             return Ending(FinishReason.STOP)
         within_budget_turns = fold.recoveries.get(REASONING_BUDGET, 0) <= BUDGET_TURNS_MAX
         if self._repairs_left(fold) > 0 or (rule == REASONING_BUDGET and within_budget_turns):
@@ -384,6 +408,8 @@ class Course:
         """With which code a response fails that ended as it should, but lacks what was demanded."""
         if self.lacks_call(fold):
             return REQUIRED_TOOL_NOT_CALLED
+        if fold.breaks_off:
+            return INVALID_TOOL_CALL
         lacks_answer = self._rules.answer is not None and not fold.visible
         return INVALID_STRUCTURED_OUTPUT if lacks_answer else None
 

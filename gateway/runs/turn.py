@@ -31,6 +31,7 @@ from gateway.harmony.grammar import (
     languages_of,
     turn_constraint,
 )
+from gateway.harmony.retelling import Retelling
 from gateway.harmony.vocabulary import STOP_IDS
 from gateway.log import Hold, Hop, Repair, TurnEnded, TurnStarted
 from gateway.runs.failover import Failover
@@ -138,6 +139,7 @@ class Relay:
         self._first_token: Callable[[], None] | None = first_token
         self._failover = Failover(specification, engine.hops, engine.observer)
         self._inspection = Inspection(specification.checker, engine.threads)
+        self._retelling = Retelling(engine.vocabulary, self._fold.new_parser)
         self._attempts = 0
         self._is_announced = False
         self._is_resent = False
@@ -443,7 +445,7 @@ class Relay:
 
         What was taken back takes none, but the random numbers must be others than before.
         """
-        generated = self._generated(self._turns())
+        generated = max(self._generated(self._turns()), len(self._behind_prompt()))
         drawn = generated + self._fold.usage.voided_tokens
         if not drawn:
             return self._spec.sampling
@@ -457,9 +459,15 @@ class Relay:
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not turn.said:
             return self._spec.prompt_ids
-        prompt, behind = self._spec.prompt_ids, thread_ids((), self._turns())
+        prompt, behind = self._spec.prompt_ids, self._behind_prompt()
         # A long prompt stays packed: a number for each of its ids would take the loop milliseconds.
         return prompt + array("I", behind) if isinstance(prompt, array) else [*prompt, *behind]
+
+    def _behind_prompt(self) -> list[int]:
+        """What the model is shown of what it said: earlier turns told again, the last as it is."""
+        *earlier, last = self._fold.turns
+        told = self._retelling.ids(([*turn.prefill, *turn.said], turn.finish) for turn in earlier)
+        return [*told, *last.prefill, *last.said]
 
     def _turns(self) -> list[tuple[Sequence[int], Sequence[int]]]:
         return [(turn.prefill, turn.said) for turn in self._fold.turns]

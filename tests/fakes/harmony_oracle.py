@@ -14,12 +14,14 @@ from openai_harmony import (
     Message,
     RenderConversationConfig,
     Role,
+    StreamableParser,
     ToolDescription,
     load_harmony_encoding,
 )
 
 import gateway.harmony
-from gateway.harmony.vocabulary import Vocabulary
+from gateway.harmony.framing import OPENING
+from gateway.harmony.vocabulary import END_OF_TEXT, START, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,3 +65,18 @@ def spelled(ids: Sequence[int]) -> str:
     """Ids as text, markers included."""
     text: str = encoding().decode(list(ids))
     return text
+
+
+def well_formed(ids: Sequence[int]) -> int:
+    """How many messages the library finds in a prompt, up to the one that it opens; fails for any
+    that it cannot read, or reads as a part of another.
+    """
+    assert tuple(ids[-2:]) == OPENING
+    whole = list(ids[:-2])
+    parser = StreamableParser(encoding(), role=None, strict=True)
+    for token in whole:
+        parser.process(token)
+    assert parser.current_role is None, "it ends between two messages"
+    assert END_OF_TEXT not in whole
+    assert len(parser.messages) == whole.count(START)
+    return len(parser.messages)

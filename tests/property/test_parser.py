@@ -26,15 +26,26 @@ _WORDS = [
     script_ids(text)
     for text in (
         *("assistant", "user", "tool", "bash", "functions.f", "python", "analysis", "commentary"),
-        *("final", " to=functions.f", " to=f", " to=assistant", " to=python", " to=", " json"),
+        *(
+            "final",
+            " to=functions.f",
+            ' to="f"',
+            " to=f",
+            " to=assistant",
+            " to=python",
+            " to=",
+            " json",
+        ),
         *("json", " code", '{"a": 1}', "{", "}", '"', "\\", " ", "\n", "364", "?", "Let me see."),
-        *("💖", "नमस्ते", "a", " the"),
+        *("💖", "नमस्ते", "a", " the", "```json\n", "functions.f", "}}"),
+        *("<|channel|>commentary<|message|>", "<|channel|>final<|message|>x<|end|>"),
     )
 ]
 # Halves of characters as well.
 _PIECES = [*_WORDS, *([token] for token in [*_SPECIALS, *_SPECIALS, *_VOIDS, *script_ids("💖")])]
 _FINISHES = [FinishReason.STOP, FinishReason.LENGTH, FinishReason.CUT, None]
 _lawful = settings(deadline=None, derandomize=True)
+_declared = st.sampled_from([TOOLS, frozenset({"f"})])
 
 _MARKER = re.compile(r"<\|[a-z_0-9]+\|>")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -62,7 +73,8 @@ def _fuzz(sequences: int, seed: int) -> None:
     for _ in range(sequences):
         ids = [token for _ in range(dice.randrange(24)) for token in dice.choice(_PIECES)]
         finish = dice.choice(_FINISHES)
-        turn = parse_chunks([ids], finish, header_ids_max=dice.choice([2, 8, 256]))
+        tools = dice.choice([TOOLS, frozenset({"f"})])
+        turn = parse_chunks([ids], finish, header_ids_max=dice.choice([2, 8, 256]), tools=tools)
         _check_laws(ids, turn)
         assert (Rule.NO_VISIBLE_OUTPUT in turn.recoveries) == (
             finish not in {None, FinishReason.CUT} and not turn.visible
@@ -87,27 +99,33 @@ _ids = st.lists(st.sampled_from(_PIECES), max_size=24).map(
 
 
 @_lawful
-@given(_ids, st.data(), st.sampled_from(_FINISHES), st.sampled_from([3, 256]))
+@given(_ids, st.data(), st.sampled_from(_FINISHES), st.sampled_from([3, 256]), _declared)
 def test_the_result_does_not_depend_on_how_the_ids_were_cut(
-    ids: list[int], data: st.DataObject, finish: FinishReason | None, header_ids_max: int
+    ids: list[int],
+    data: st.DataObject,
+    finish: FinishReason | None,
+    header_ids_max: int,
+    tools: frozenset[str],
 ) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, len(ids)))))
     chunks = [ids[a:b] for a, b in zip([0, *cuts], [*cuts, len(ids)], strict=True)]
 
-    whole = parse_chunks([ids], finish, header_ids_max=header_ids_max)
+    def read(chunks: list[list[int]]) -> Turn:
+        return parse_chunks(chunks, finish, header_ids_max=header_ids_max, tools=tools)
 
-    assert parse_chunks(chunks, finish, header_ids_max=header_ids_max) == whole
-    singles = [[token] for token in ids]
-    assert parse_chunks(singles, finish, header_ids_max=header_ids_max) == whole
+    whole = read([ids])
+
+    assert read(chunks) == whole
+    assert read([[token] for token in ids]) == whole
 
 
 @_lawful
-@given(_ids, st.data(), st.sampled_from(_FINISHES))
+@given(_ids, st.data(), st.sampled_from(_FINISHES), _declared)
 def test_a_read_of_nothing_but_text_is_read_as_step_by_step(
-    ids: list[int], data: st.DataObject, finish: FinishReason | None
+    ids: list[int], data: st.DataObject, finish: FinishReason | None, tools: frozenset[str]
 ) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, len(ids)))))
-    quick, slow = Parser(vocabulary(), TOOLS), Parser(vocabulary(), TOOLS)
+    quick, slow = Parser(vocabulary(), tools), Parser(vocabulary(), tools)
     for begin, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
         assert quick.feed(ids[begin:end]) == slow._feed_runs(ids[begin:end])
         assert (quick.place, quick.reasoning_tokens) == (slow.place, slow.reasoning_tokens)
@@ -147,13 +165,13 @@ def test_traced_text_is_what_its_ids_spell(
 
 
 @_lawful
-@given(_ids, st.data(), st.booleans(), st.sampled_from([3, 256]))
+@given(_ids, st.data(), st.booleans(), st.sampled_from([3, 256]), _declared)
 def test_what_was_said_after_some_ids_depends_on_them_alone(
-    ids: list[int], data: st.DataObject, trace: bool, header_ids_max: int
+    ids: list[int], data: st.DataObject, trace: bool, header_ids_max: int, tools: frozenset[str]
 ) -> None:
     ids = ids[: data.draw(st.integers(0, len(ids)))]
     whole, single = (
-        Parser(vocabulary(), TOOLS, header_ids_max=header_ids_max, trace=trace) for _ in range(2)
+        Parser(vocabulary(), tools, header_ids_max=header_ids_max, trace=trace) for _ in range(2)
     )
     singles = [event for token in ids for event in single.feed([token])]
 

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from gateway.checking import Checker
 from gateway.generation import FinishReason
+from gateway.harmony.arguments import Arguments
 from gateway.log import Finished, Repair, Tokens
 from gateway.runs.failover import HopPolicy
 from gateway.runs.steering import BUDGET_TURNS_MAX, SAID_ANEW, Steering
 from tests.fakes import wayward_model
+from tests.fakes.harmony_oracle import well_formed
 from tests.fakes.staged_run import Stage, folds, specification
 from tests.fakes.wayward_model import Manner, WaywardModel, manners
 
@@ -96,6 +98,18 @@ def uphold(case: Case, stage: Stage[WaywardModel], events: list[Event]) -> None:
     assert cuts + again <= case.steering.repairs_max + BUDGET_TURNS_MAX
 
 
+def ask_well(stage: Stage[WaywardModel]) -> None:
+    """What is asked behind earlier turns is well-formed up to the message that it opens."""
+    opened: dict[str, list[int]] = {}
+    for request in stage.tokens.requests:
+        number = request.request_id.split("-")[1]
+        ids = list(request.prompt_ids)
+        prefill = stage.live.fold.turns[int(number) - 1].prefill
+        behind = opened.setdefault(number, ids[: len(ids) - len(prefill)])
+        assert ids[: len(behind)] == behind
+        well_formed(behind)
+
+
 def is_right(rules: OutputRules, item: dict[str, Any]) -> bool:
     """An item is what was asked for."""
     checker = Checker(rules)
@@ -103,8 +117,17 @@ def is_right(rules: OutputRules, item: dict[str, Any]) -> bool:
         texts = [part["text"] for part in item["content"] if part["type"] == "output_text"]
         return not texts or checker.answer_fault(texts[0]) is None
     if item["type"] == "function_call" and item["name"] in rules.tools:
+        if not is_whole(item["arguments"]):
+            return False
         return checker.call_fault(item["name"], item["arguments"]) is None
     return True
+
+
+def is_whole(arguments: str) -> bool:
+    """Arguments do not end in the middle of their JSON."""
+    said = Arguments()
+    said.feed(arguments)
+    return not said.finish().is_broken
 
 
 def is_allowed(rules: OutputRules, item: dict[str, Any]) -> bool:
@@ -130,6 +153,7 @@ def test_whatever_a_model_says_its_client_gets_what_the_request_allows(case: Cas
         stage = case.stage()
         events = await stage.play()
         uphold(case, stage, events)
+        ask_well(stage)
         log = stage.journal.entries
         assert stage.live.fold.usage.output_tokens == recounted(log)
         again = folds(stage.spec.head, case.rules)()

@@ -9,6 +9,7 @@ from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
 from gateway.harmony.vocabulary import END
+from tests.fakes.harmony_oracle import spelled, well_formed
 from tests.fakes.stream import texts
 from tests.integration.api.bodies import MODEL, WEATHER, create
 
@@ -163,3 +164,32 @@ async def test_a_turn_that_was_cut_off_is_accepted_again(
     replayed = [QUESTION, *first["output"], {"role": "user", "content": "Go on"}]
     second = await create(client, input=replayed, tools=[WEATHER], store=False)
     assert second["status"] == "completed"
+
+
+async def test_a_call_that_the_length_cut_off_can_be_answered_like_any_other(
+    client: httpx2.AsyncClient, backends: Backends
+) -> None:
+    cut: dict[str, Any] = {}
+    for size in range(30, 200, 5):
+        cut = await create(client, input=[QUESTION], tools=[WEATHER], max_output_tokens=size)
+        if cut["output"][-1]["type"] == "function_call":
+            break
+    call = cut["output"][-1]
+    assert (call["status"], cut["status"]) == ("incomplete", "incomplete")
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "Cut off."}
+
+    continued = await create(
+        client, previous_response_id=cut["id"], input=[output], tools=[WEATHER]
+    )
+    replayed = await create(client, input=[QUESTION, *cut["output"], output], tools=[WEATHER])
+    went_on = await create(
+        client, previous_response_id=continued["id"], input="And now?", tools=[WEATHER]
+    )
+
+    (one,), (two,) = [await backends.of_response(r["id"]) for r in (continued, replayed)]
+    assert one["prompt_ids"] == two["prompt_ids"]
+    assert well_formed(one["prompt_ids"]) == 6
+    (three,) = await backends.of_response(went_on["id"])
+    assert call["arguments"] in spelled(three["prompt_ids"])
+    assert "Cut off." in spelled(three["prompt_ids"])
+    well_formed(three["prompt_ids"])

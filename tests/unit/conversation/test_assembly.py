@@ -161,6 +161,49 @@ def test_a_reference_to_a_cut_off_call_adds_nothing() -> None:
     assert context.items == ()
 
 
+CUT = ContextItem("function_call", "fc_1", b"{}", call_id="c1", name="f", complete=False)
+
+
+def test_a_cut_off_call_of_the_history_may_be_answered_too() -> None:
+    context = assembled(output("c1"), history=(CUT,))
+    assert [(item.kind, item.complete) for item in context.items] == [
+        ("function_call", True),
+        ("function_call_output", True),
+    ]
+    assert context.inherited == 1
+
+
+def test_it_stays_answered_when_the_conversation_goes_on() -> None:
+    asked, *_ = assembled(user("go")).items
+    _, answered = assembled(cut_call("c1"), output("c1")).items
+    history = (asked, CUT, answered)
+    context = assembled(user("go on"), history=history)
+    assert [item.kind for item in context.items] == [
+        *("message", "function_call", "function_call_output", "message")
+    ]
+    assert all(item.complete for item in context.items)
+
+
+def test_an_output_is_that_of_a_whole_call_first() -> None:
+    (whole,) = assembled(call("c1"), output("c1")).items[:1]
+    for history in [(CUT, whole), (whole, CUT)]:
+        context = assembled(output("c1"), history=history)
+        assert context.items[:-1] == (whole,)
+
+
+def test_an_output_of_another_kind_answers_no_cut_off_call() -> None:
+    with pytest.raises(InvalidRequest, match="No tool call found for custom tool call output"):
+        assembled(CustomToolCallOutput(call_id="c1", output="x"), history=(CUT,))
+
+
+def test_a_cut_off_call_may_be_named_and_answered() -> None:
+    context = assembled(ItemReference(id="fc_1"), output("c1"), stored={"fc_1": CUT})
+    assert [(item.kind, item.complete) for item in context.items] == [
+        ("function_call", True),
+        ("function_call_output", True),
+    ]
+
+
 def test_ids_are_unique_within_a_context() -> None:
     history = assembled(user("one", "msg_1")).items
     context = assembled(user("two", "msg_1"), user("three", "msg_1"), history=history)

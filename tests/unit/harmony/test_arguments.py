@@ -35,6 +35,20 @@ def _feed(text: str, size: int) -> tuple[str, Conclusion]:
         ('{"loc', '{"loc', False, (Rule.INVALID_ARGUMENTS,)),
         ("{a: b} {a: b}", "{a: b} {a: b}", False, (Rule.INVALID_ARGUMENTS,)),
         ("{]  ", "{]  ", False, (Rule.INVALID_ARGUMENTS,)),
+        ('{"a": 1}}', '{"a": 1}', True, (Rule.STRAY_CLOSER,)),
+        ('{"a": [1]} ]}\n"`', '{"a": [1]}', True, (Rule.STRAY_CLOSER,)),
+        ('{"a": 1} and', '{"a": 1} and', False, (Rule.INVALID_ARGUMENTS,)),
+        ('```json\n{"a": 1}\n```', '{"a": 1}', True, (Rule.FENCED_ARGUMENTS,)),
+        (' ```\n{"a": 1}\n``` \n', '{"a": 1}', True, (Rule.FENCED_ARGUMENTS,)),
+        ("`[1]`", "[1]", True, (Rule.FENCED_ARGUMENTS,)),
+        ('```{"a": 1}', '{"a": 1}', True, (Rule.FENCED_ARGUMENTS,)),
+        ("```json\n{}}\n```", "{}", True, (Rule.FENCED_ARGUMENTS, Rule.STRAY_CLOSER)),
+        ("```json\n{} {}", "{}", True, (Rule.FENCED_ARGUMENTS, Rule.REPEATED_ARGUMENTS)),
+        ("```\n{}\n``` so", "{}\n``` so", False, (Rule.INVALID_ARGUMENTS,)),
+        ("```sh\nls\n```", "```sh\nls\n```", False, (Rule.INVALID_ARGUMENTS,)),
+        ("```json\n", "```json\n", False, (Rule.INVALID_ARGUMENTS,)),
+        ("`````{}", "`````{}", False, (Rule.INVALID_ARGUMENTS,)),
+        ("```" + " " * 62 + "{}", "```" + " " * 62 + "{}", False, (Rule.INVALID_ARGUMENTS,)),
     ],
 )
 def test_one_json_value_is_made_of_what_the_model_wrote(
@@ -54,6 +68,25 @@ def test_text_flows_up_to_the_end_of_the_first_value_and_waits_behind_it() -> No
     assert arguments.feed(": 1}{") == ": 1}"
     assert arguments.feed('"b"}') == ""
     assert arguments.finish().text == '{"b"}'
+
+
+@pytest.mark.parametrize(
+    ("body", "is_broken"),
+    [
+        ('{"a": "b', True),
+        ("[1", True),
+        ("```json\n{", True),
+        ("{}", False),
+        ("{}}", False),
+        ("{} and", False),
+        ("ls", False),
+        ("{a: b}", False),
+        ("", False),
+        ("```json", False),
+    ],
+)
+def test_arguments_are_broken_that_end_in_the_middle_of_a_value(body: str, is_broken: bool) -> None:
+    assert _feed(body, 1)[1].is_broken is is_broken
 
 
 def test_nesting_beyond_the_bound_is_passed_through_as_it_is() -> None:

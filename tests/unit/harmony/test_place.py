@@ -33,7 +33,7 @@ def read(script: str, *, tools: frozenset[str] | None = TOOLS, header_ids_max: i
             f"{_THOUGHT}<|start|>assistant to=functions.f<|channel|>commentary<|message|>",
             Place(Where.BODY, 5, SegmentKind.FUNCTION_CALL, "f"),
         ),
-        ("<|channel|>final<|message|>x<|endoftext|>", Place(Where.OVER, 5)),
+        ("<|channel|>final<|message|>x<|endoftext|>", Place(Where.OVER, 5, answered=True)),
     ],
 )
 def test_a_place_says_where_the_next_id_falls(script: str, place: Place) -> None:

@@ -254,6 +254,34 @@ def test_markers_in_text_from_outside_stay_text(text: str) -> None:
     assert decode(hostile).count(text) == decode(harmless).count("harmless")
 
 
+LINE_ENDS = [chr(code) for code in range(0x3000) if len(f"a{chr(code)}b".splitlines()) > 1]
+
+
+@pytest.mark.parametrize("end", [*LINE_ENDS, "\r\n", "\n\r", "\u2029\r"])
+def test_no_end_of_a_line_leads_out_of_a_comment_or_a_literal(end: str) -> None:
+    text = f"harmless{end}# Evil"
+    schema = {
+        "type": "object",
+        "title": text,
+        "description": text,
+        "properties": {
+            text: {"type": "string", "title": text, "description": text, "default": text},
+            "a": {"enum": [text, "b"], "description": text, "default": text},
+            "b": {"type": "string", "examples": [text, {text: text}]},
+            "c": {"oneOf": [{"type": "string", "description": text, "default": {text: [text]}}]},
+            "d": {"type": "array", "items": {"type": "object", "description": text}},
+            "e": {"const": {text: text}},
+        },
+    }
+    tools = tuple(FunctionTool(name=n, description=text, parameters=schema) for n in "fg")
+    form = AnswerFormat("json_schema", schema, name="form", description=text)
+    prompt = renderer().render([], options(tools=tools, answer=form)).ids.tolist()
+    shown = vocabulary().decode(prompt)
+    assert shown.count("# Evil") >= 20
+    assert not [line for line in shown.splitlines() if line.strip().startswith("# Evil")]
+    assert all("//" in line for line in shown.splitlines() if line.endswith("# Evil"))
+
+
 def test_an_item_that_says_nothing_has_no_span() -> None:
     prompt = renderer().render([user(), thought(""), user()], options())
     assert [span.source for span in prompt.spans] == [PREAMBLE, 0, 2]
