@@ -16,11 +16,11 @@ from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
-from gateway.harmony.vocabulary import STOP_IDS, Vocabulary
+from gateway.harmony.vocabulary import STOP_IDS, VOCABULARY_SIZE, Vocabulary
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.tenancy import TenantId
-from gateway.upstreams.backend import Backend, Timeouts
+from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.connection import ConnectionLimits
 from gateway.upstreams.engines import Engine, capabilities
@@ -167,14 +167,21 @@ class _Count:
     def flow(self) -> None:
         """It hears too little for that."""
 
-    async def room(self) -> None:
+    async def room(self) -> bool:
         """There always is."""
+        return True
 
 
 async def _one_token(backend: Backend, model: str, client: Client, prompt_ids: list[int]) -> None:
     """Raises `UpstreamError` when no id comes back."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
-    upstream = InferenceServer(backend, client, stop_ids=STOP_IDS, timeouts=timeouts)
+    upstream = InferenceServer(
+        backend,
+        client,
+        stop_ids=STOP_IDS,
+        timeouts=timeouts,
+        limits=StreamLimits(id_end=VOCABULARY_SIZE),
+    )
     request = TokenRequest(
         request_id=ids.new_request_id(),
         model=model,

@@ -165,6 +165,10 @@ class Fold:
         """
         return self._reading.seen if self._reading else 0
 
+    def is_seen_behind(self, position: int) -> bool:
+        """Whether `seen` is above this; mostly found out without reading the turn again."""
+        return self._reading is not None and self._reading.is_seen_behind(position)
+
     @property
     def stopped(self) -> bool:
         """The answer came to a stop string; what follows is not shown."""

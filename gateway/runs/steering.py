@@ -79,6 +79,8 @@ PERIOD_IDS_MAX: Final = 8
 """How many ids may repeat each other over and over to be taken for a loop."""
 LOOK_IDS: Final = 64
 """Loops are looked for after so many ids."""
+STRETCH_IDS_MAX: Final = 4096
+"""So many ids are written at once, at most: to read them takes a millisecond or two."""
 MESSAGES_MAX: Final = 12
 """So many messages are enough of a turn that lacks what is demanded: a model that may not answer
 yet may think and think instead.
@@ -167,6 +169,8 @@ class Course:
         """
         if not self._is_free or max(ids) >= FIRST_SPECIAL:
             return False
+        if len(ids) > STRETCH_IDS_MAX:
+            return False
         # Loops are looked for at multiples of `LOOK_IDS`, once there is enough for one.
         return said < self._loop_ids_min or said % LOOK_IDS >= len(ids)
 
@@ -180,9 +184,9 @@ class Course:
             return self._loop_ids_min - 1 - said
         return LOOK_IDS - 1 - said % LOOK_IDS
 
-    def stretch(self, fold: Fold, ids: Sequence[int]) -> int:
-        """How many of the next ids may be written before the turn is looked at; 0: no more may be
-        thought.
+    def stretch(self, fold: Fold, ids: Sequence[int], at: int = 0) -> int:
+        """How many of the next ids, those from `at` on, may be written before the turn is looked
+        at; 0: no more may be thought.
 
         A marker stands alone, so that what is decided does not depend on the cut into chunks. Where
         nothing is demanded that goes for the first header of a turn as a whole.
@@ -190,14 +194,14 @@ class Course:
         if len(ids) == 1 and self._reasoning_budget is None:
             return 1
         said = _said(fold)
-        count = len(ids)
-        if max(ids) >= FIRST_SPECIAL:
+        count = _text_at(ids, at)
+        if not count:
             is_first = self._joins_header and not _position(fold)
-            count = _text_at_front(ids) or (is_first and _header_at_front(ids)) or 1
+            count = (is_first and _header_at(ids, at)) or 1
         if 0 < self._policy.repeated_tokens_max <= len(said) + count:
             count = min(count, LOOK_IDS - len(said) % LOOK_IDS)
         if self._reasoning_budget is not None:
-            count = min(count, self._thinkable(fold, ids[0]))
+            count = min(count, self._thinkable(fold, ids[at]))
         return count
 
     def _thinkable(self, fold: Fold, token: int) -> int:
@@ -274,13 +278,13 @@ class Course:
         and what comes behind it would not fit what was before.
         """
         place, turn = fold.place, fold.open_turn
-        if turn is None or place.where is not Where.BODY or not self._checks(place):
-            return None
-        message = [*turn.prefill, *turn.said][place.start :]
-        if MESSAGE not in message[:-1] or message[-1] < FIRST_SPECIAL:
+        if turn is None or not turn.said or turn.said[-1] < FIRST_SPECIAL:
             return None
         marker = _position(fold) - 1
-        return Ending(rule=SAID_ANEW, start=marker) if turn.said and fold.seen <= marker else None
+        if place.where is not Where.BODY or not self._checks(place) or fold.is_seen_behind(marker):
+            return None
+        is_behind_header = MESSAGE in [*turn.prefill, *turn.said][place.start : -1]
+        return Ending(rule=SAID_ANEW, start=marker) if is_behind_header else None
 
     def _thinks_on(self, fold: Fold) -> bool:
         """There was message after message, and nothing of what was demanded."""
@@ -421,20 +425,22 @@ def _breaks_off(body: Body) -> bool:
     return False
 
 
-def _text_at_front(ids: Sequence[int]) -> int:
-    """How many ids stand before the first marker; there is one."""
-    at = 0
-    while ids[at] < FIRST_SPECIAL:
-        at += 1
-    return at
+def _text_at(ids: Sequence[int], at: int) -> int:
+    """How many ids from `at` on stand before the next marker, `STRETCH_IDS_MAX` at most."""
+    end, last = at, min(len(ids), at + STRETCH_IDS_MAX)
+    for size in (LOOK_IDS, 1):
+        while end < last and max(ids[end : min(end + size, last)]) < FIRST_SPECIAL:
+            end = min(end + size, last)
+    return end - at
 
 
-def _header_at_front(ids: Sequence[int]) -> int:
-    """How many ids are a header that begins with a channel; 0 if none is at the front."""
-    if ids[0] != CHANNEL or MESSAGE not in ids[:HEADER_IDS]:
+def _header_at(ids: Sequence[int], at: int) -> int:
+    """How many ids are a header that begins with a channel; 0 if none is there."""
+    header = ids[at : at + HEADER_IDS]
+    if header[0] != CHANNEL or MESSAGE not in header:
         return 0
-    end = ids.index(MESSAGE)
-    return end + 1 if max(ids[1:end], default=0) < FIRST_SPECIAL else 0
+    end = header.index(MESSAGE)
+    return end + 1 if max(header[1:end], default=0) < FIRST_SPECIAL else 0
 
 
 def _said(fold: Fold) -> Sequence[int]:
@@ -452,8 +458,7 @@ def _unseen_from(fold: Fold, start: int) -> int | None:
     """From where on a message that starts at position `start` can be taken back; None: somebody has
     seen some of it. Its first id may have to stay, because it showed the end of the one before.
     """
-    seen = fold.seen
-    return max(start, seen) if seen <= start + 1 else None
+    return None if fold.is_seen_behind(start + 1) else max(start, fold.seen)
 
 
 def _unseen_rest(fold: Fold) -> int | None:

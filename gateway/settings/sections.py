@@ -161,6 +161,11 @@ class Upstream(Section):
     hop_wait_s: float = Field(
         10.0, ge=0, description="Seconds a response that has begun waits for another backend."
     )
+    event_bytes_max: PositiveInt = Field(
+        MIB,
+        description="Bytes of one event of a backend's stream. The prompt that the first one "
+        "repeats does not count, and where logprobs are asked for, it is as many times more.",
+    )
     connections_max: PositiveInt = Field(2048, description="Open connections to one backend.")
     keepalive_expiry_s: PositiveFloat = Field(
         4.0, description="Seconds an idle connection is kept; below the backends' 5."
