@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _PROMPT_ID_BYTES: Final = 8
 """Six digits, a comma and a space."""
 
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """One vLLM or SGLang server (or what speaks like one).

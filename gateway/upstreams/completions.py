@@ -53,8 +53,8 @@ class CompletionReader:
 
     __slots__ = (
         "_alternatives", "_block", "_block_at", "_cached", "_constrained", "_frame_bytes_max",
-        "_id_end", "_ids", "_lessons", "_logprobs", "_said_all", "_shape", "_splitter", "_stop_ids",
-        "_upstream", "fault", "finish", "finished", "ids_left", "last_id", "overran", "started",
+        "_id_end", "_ids", "_lessons", "_logprobs", "_said_all", "_shape", "_silent_bytes",
+        "_silent_from", "_splitter", "_stop_ids", "_upstream", "fault", "finish", "finished", "ids_left", "last_id", "overran", "started",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +86,8 @@ class CompletionReader:
         self._id_end = id_end
         self._block = b""
         self._block_at = 0
+        self._silent_bytes = 0
+        self._silent_from = sampling.max_tokens
         self._shape: FrameShape | None = None
         self._lessons = _LESSONS_MAX
         self._ids: list[int] = []
@@ -100,11 +102,7 @@ class CompletionReader:
             # Nearly every read is one more event like those before.
             is_over = self.ids_left <= 0 or self.finish is not None or self.fault is not None
             token = None if is_over else shape.only_id(data)
-            if (
-                token is not None
-                and token < self._id_end
-                and len(data) <= self._frame_bytes_max
-            ):
+            if token is not None and token < self._id_end and len(data) <= self._frame_bytes_max:
                 self.ids_left -= 1
                 self.last_id = token
                 return TokenChunk([token], None, None, None, self._constrained, self._upstream)
@@ -140,6 +138,9 @@ class CompletionReader:
         return self._chunk()
 
     def _feed_any(self, data: bytes) -> TokenChunk | None:
+        if self.ids_left != self._silent_from:
+            self._silent_from, self._silent_bytes = self.ids_left, 0
+        self._silent_bytes += len(data)
         self._block = self._splitter.feed(data)
         self._block_at = 0
         self._take_slice()
@@ -157,8 +158,18 @@ class CompletionReader:
         if end < len(block):
             return
         self._block = b""
-        if self._splitter.is_too_long and self.fault is None and not self._said_all:
+        if self.fault is not None or self._said_all:
+            return
+        if self._splitter.is_too_long:
             self._break(str(FrameTooLarge(self._frame_bytes_max)))
+        elif self._says_nothing:
+            self._break(f"{self._silent_bytes} bytes without an id")
+
+    @property
+    def _says_nothing(self) -> bool:
+        """It sends more than its longest event, and no id."""
+        is_silent = self.ids_left == self._silent_from
+        return is_silent and self._silent_bytes > 2 * self._frame_bytes_max
 
     def end(self, why: str) -> TokenChunk | None:
         """Nothing more will come: the body ended, the connection broke, or patience did."""

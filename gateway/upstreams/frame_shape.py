@@ -22,12 +22,13 @@ _FRAME_BYTES_MAX: Final = 2048
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
 
-JSON_STRING: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+){0,64}+'
+JSON_STRING: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+){0,16}+'
 r"""The inside of a JSON string, its UTF-8 unchecked. `\u` is for a parser: some are invalid.
 
 So are texts of many escapes, for an expression that looks for a string may begin at any quote, and
-would read on from each to the end.
+would read on from each to the end (`is_plain`).
 """
+_ESCAPE_BYTES_MIN: Final = 32
 _TEMPLATE: Final = re.compile(
     rb'(data: [^\n]*?"text": ?")' + JSON_STRING + rb'("[^\n]*"token_ids": ?\[)[0-9,]+(\][^\n]*)'
 )
@@ -88,6 +89,8 @@ class FrameShape:
         The expression only guesses where text and ids are, because it skips what it need not see.
         What makes it certain is that the parts, put together again, are the block.
         """
+        if not is_plain(block):
+            return [block]
         parts = self._cutter.split(block)
         others, ids = parts[0::3], parts[2::3]
         if not ids or not self._makes(parts, block) or not (block.isascii() or is_utf8(block)):
@@ -166,6 +169,11 @@ def numbers(lists: list[bytes]) -> list[int] | None:
     except orjson.JSONDecodeError:
         return None
     return ids if max(ids) < ID_END else None
+
+
+def is_plain(block: bytes) -> bool:
+    """Whether it has so few escapes that it is worth looking for texts in it."""
+    return block.count(b"\\") * _ESCAPE_BYTES_MIN <= len(block)
 
 
 def is_utf8(block: bytes) -> bool:

@@ -171,9 +171,7 @@ def test_a_run_read_elsewhere_is_cut_off_at_what_was_asked_for() -> None:
 
 
 def test_a_stop_id_that_came_last_is_the_end_though_more_follows() -> None:
-    assert reader_of(2).feed(event([1, 200002, 9])) == TokenChunk(
-        [1, 200002], FinishReason.STOP
-    )
+    assert reader_of(2).feed(event([1, 200002, 9])) == TokenChunk([1, 200002], FinishReason.STOP)
 
 
 def test_logprobs_are_cut_off_with_their_ids() -> None:
@@ -216,6 +214,32 @@ def test_a_run_with_an_unknown_id_ends_before_it() -> None:
     assert shape is not None
     assert reader.take_run(shape, [3, 100, 5]) == TokenChunk([3])
     assert isinstance(reader.fault, UpstreamFailed)
+
+
+@pytest.mark.parametrize("nothing", [b": ping\n\n", b"\n", event([])])
+def test_a_backend_that_sends_bytes_and_no_ids_has_failed(nothing: bytes) -> None:
+    reader = reader_of()
+    reader.feed(event([1]) + event([2]))
+    read = nothing * (10**5 // len(nothing))
+    reads = 0
+    while reader.fault is None:
+        reader.feed(read)
+        while reader.has_more:
+            reader.go_on()
+        reads += 1
+    assert "without an id" in str(reader.fault)
+    assert 19 <= reads <= 22
+
+
+def test_comments_between_ids_are_no_silence() -> None:
+    reader = reader_of(10**6)
+    pings = b": ping\n\n" * (10**6 // 8)
+    for token in range(4):
+        reader.feed(pings)
+        while reader.has_more:
+            reader.go_on()
+        reader.feed(event([token]))
+    assert reader.fault is None
 
 
 @pytest.mark.parametrize("one", [event([7]), b": ping\n\n", event([8, 9])])
