@@ -91,6 +91,8 @@ def steering(settings: Settings) -> Steering:
         repairs_max=generation.repairs_max,
         header_tokens_max=generation.header_tokens_max,
         repeated_tokens_max=generation.repeated_tokens_max,
+        messages_max=generation.messages_max,
+        preamble_tokens_max=generation.preamble_tokens_max,
         refusals=generation.refusals,
     )
 

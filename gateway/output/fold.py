@@ -146,6 +146,11 @@ class Fold:
         return tuple(self._reading.bodies_after(finish))
 
     @property
+    def item_count(self) -> int:
+        """How many items are done."""
+        return len(self._builder.output)
+
+    @property
     def called(self) -> bool:
         """A call that may be shown came in some turn."""
         screen = self._screen

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.generation import Where
 from gateway.harmony.vocabulary import FIRST_SPECIAL
 from gateway.log import Tokens
-from gateway.runs.steering import STRETCH_IDS_MAX
+from gateway.runs.stretches import STRETCH_IDS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -379,6 +379,15 @@ class Generation(Section):
         description="Tokens that may be repetitions of the 1 to 8 before them, 64 or more; then "
         "the response ends as incomplete. 0: any number.",
     )
+    messages_max: PositiveInt = Field(
+        1000, description="Messages of one response, after which it ends as incomplete."
+    )
+    preamble_tokens_max: int = Field(
+        1024,
+        ge=0,
+        description="Tokens said to the user before a call that tool_choice requires, after which "
+        "the call is opened; 0: any number. Reasoning is bounded by reasoning_budget_tokens.",
+    )
     refusals: bool = Field(
         default=True,
         description="Let grammars allow a refusal in words instead of an answer in JSON.",

@@ -54,7 +54,8 @@ class CompletionReader:
     __slots__ = (
         "_alternatives", "_block", "_block_at", "_cached", "_constrained", "_frame_bytes_max",
         "_id_end", "_ids", "_lessons", "_logprobs", "_said_all", "_shape", "_silent_bytes",
-        "_silent_from", "_splitter", "_stop_ids", "_upstream", "fault", "finish", "finished", "ids_left", "last_id", "overran", "started",
+        "_silent_from", "_splitter", "_stop_ids", "_upstream", "fault", "finish", "finished",
+        "ids_left", "last_id", "overran", "started",
     )  # fmt: skip
 
     def __init__(

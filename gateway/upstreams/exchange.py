@@ -40,8 +40,8 @@ class Exchange:
 
     __slots__ = (
         "_body", "_changed", "_error", "_heard_at", "_insider", "_is_held", "_is_over",
-        "_leaves_rest", "_listener", "_long", "_loop", "_reader", "_run", "_shortcut", "_timeouts", "connection",
-        "has_begun",
+        "_leaves_rest", "_listener", "_long", "_loop", "_reader", "_run", "_shortcut", "_timeouts",
+        "connection", "has_begun",
     )  # fmt: skip
 
     def __init__(self, listener: Listener, reader: CompletionReader, timeouts: Timeouts) -> None:
