@@ -64,7 +64,7 @@ async def asking(exposed: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
 
 async def until_closed(client: httpx2.AsyncClient, url: str) -> None:
     """Until the backend serves nobody any more."""
-    while (await client.get(f"{url}/open")).text != "0":
+    while (await client.get(f"{url}/open")).text != "0":  # noqa: ASYNC110 - it is behind HTTP
         await asyncio.sleep(0.01)
 
 
