@@ -6,13 +6,14 @@ and half a character is not text.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 import orjson
 
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk
-from gateway.upstreams.frame_shape import EVENT_BYTES_MAX, ID_END, FrameShape
+from gateway.upstreams.frame_shape import EVENT_BYTES_MAX, ID_END, FrameShape, is_plain
 from gateway.upstreams.logprobs import Misaligned, aligned_logprobs
 from gateway.upstreams.problems import BackendTooOld, breakage, code_of, message_of, refusal
 from gateway.upstreams.sse import FrameTooLarge, SseSplitter
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 SLICE_BYTES: Final = 32 * 1024
 """So much of a read is looked at in one turn of the event loop, and one event more at most."""
+_DENSE_BYTES_MAX: Final = 8192
+"""So much may be nothing but escapes, and is looked through for texts in a millisecond or two."""
 _LESSONS_MAX: Final = 4
 """How often it is found out what a stream's events have in common: it costs as much as four."""
 
@@ -53,9 +56,9 @@ class CompletionReader:
 
     __slots__ = (
         "_alternatives", "_block", "_block_at", "_cached", "_constrained", "_frame_bytes_max",
-        "_id_end", "_ids", "_lessons", "_logprobs", "_said_all", "_shape", "_silent_bytes",
-        "_silent_from", "_splitter", "_stop_ids", "_upstream", "fault", "finish", "finished",
-        "ids_left", "last_id", "overran", "started",
+        "_ids", "_ids_left_before", "_lessons", "_logprobs", "_read_bytes",
+        "_read_bytes_max", "_said_all", "_shape", "_splitter", "_stop_ids", "_upstream", "fault",
+        "finish", "finished", "id_end", "ids_left", "last_id", "overran", "started",
     )  # fmt: skip
 
     def __init__(
@@ -84,11 +87,14 @@ class CompletionReader:
         """The last that has come."""
         self._splitter = SseSplitter(frame_bytes_max)
         self._frame_bytes_max = frame_bytes_max
-        self._id_end = id_end
+        self.id_end = id_end
+        """No number from here on is an id of the model."""
         self._block = b""
         self._block_at = 0
-        self._silent_bytes = 0
-        self._silent_from = sampling.max_tokens
+        # Since it was last found that ids came, and how many were to come then.
+        self._read_bytes = 0
+        self._read_bytes_max = 2 * frame_bytes_max
+        self._ids_left_before = sampling.max_tokens
         self._shape: FrameShape | None = None
         self._lessons = _LESSONS_MAX
         self._ids: list[int] = []
@@ -103,7 +109,7 @@ class CompletionReader:
             # Nearly every read is one more event like those before.
             is_over = self.ids_left <= 0 or self.finish is not None or self.fault is not None
             token = None if is_over else shape.only_id(data)
-            if token is not None and token < self._id_end and len(data) <= self._frame_bytes_max:
+            if token is not None and token < self.id_end and len(data) <= self._frame_bytes_max:
                 self.ids_left -= 1
                 self.last_id = token
                 return TokenChunk([token], None, None, None, self._constrained, self._upstream)
@@ -139,12 +145,17 @@ class CompletionReader:
         return self._chunk()
 
     def _feed_any(self, data: bytes) -> TokenChunk | None:
-        if self.ids_left != self._silent_from:
-            self._silent_from, self._silent_bytes = self.ids_left, 0
-        self._silent_bytes += len(data)
-        self._block = self._splitter.feed(data)
-        self._block_at = 0
-        self._take_slice()
+        block = self._splitter.feed(data)
+        size = len(block)
+        self._read_bytes += size
+        if size > SLICE_BYTES:
+            self._block, self._block_at = block, 0
+            self._take_slice()
+        else:
+            if block:
+                self._take_in(block)
+            if self._splitter.is_too_long or self._read_bytes > self._read_bytes_max:
+                self._check_bounds()
         return self._chunk()
 
     def _take_slice(self) -> None:
@@ -153,24 +164,22 @@ class CompletionReader:
         end = len(block)
         if end - begin > SLICE_BYTES:
             end = block.find(b"\n\n", begin + SLICE_BYTES - 2) + 2
-        if begin < end:
-            self._take_in(block[begin:end])
+        self._take_in(block[begin:end])
         self._block_at = end
-        if end < len(block):
-            return
-        self._block = b""
+        if end == len(block):
+            self._block = b""
+            self._check_bounds()
+
+    def _check_bounds(self) -> None:
+        """It may send no event without an end, nor more than its longest event without any id."""
         if self.fault is not None or self._said_all:
             return
         if self._splitter.is_too_long:
             self._break(str(FrameTooLarge(self._frame_bytes_max)))
-        elif self._says_nothing:
-            self._break(f"{self._silent_bytes} bytes without an id")
-
-    @property
-    def _says_nothing(self) -> bool:
-        """It sends more than its longest event, and no id."""
-        is_silent = self.ids_left == self._silent_from
-        return is_silent and self._silent_bytes > 2 * self._frame_bytes_max
+        elif self._read_bytes > self._read_bytes_max:
+            if self.ids_left == self._ids_left_before:
+                self._break(f"{self._read_bytes} bytes without an id")
+            self._read_bytes, self._ids_left_before = 0, self.ids_left
 
     def end(self, why: str) -> TokenChunk | None:
         """Nothing more will come: the body ended, the connection broke, or patience did."""
@@ -201,7 +210,9 @@ class CompletionReader:
                 break
             self._parse(block[:end])
             block = block[end:]
-        if self._shape is None or self.finish is not None or len(block) > self._frame_bytes_max:
+        size = len(block)
+        is_odd = size > self._frame_bytes_max or (size > _DENSE_BYTES_MAX and not is_plain(block))
+        if self._shape is None or self.finish is not None or is_odd:
             self._parse(block)
             return
         for run in self._shape.runs(block):
@@ -310,18 +321,23 @@ class CompletionReader:
     def _have(self, ids: list[int]) -> None:
         if self.finish is not None or self.fault is not None:
             return  # they come too late to be wanted
-        wanted = ids if len(ids) <= self.ids_left else ids[: max(0, self.ids_left)]
-        known = wanted
-        if wanted and max(wanted) >= self._id_end:
-            known = wanted[: next(at for at, i in enumerate(wanted) if i >= self._id_end)]
+        if len(ids) > self.ids_left or max(ids) >= self.id_end:
+            self._have_some(ids)
+            return
+        self.started = True
+        self._ids += ids
+        self.ids_left -= len(ids)
+        self.last_id = ids[-1]
+
+    def _have_some(self, ids: list[int]) -> None:
+        """Of these there are too many, or some are none."""
+        wanted = ids[: max(0, self.ids_left)]
+        known = list(takewhile(self.id_end.__gt__, wanted))
         if known:
-            self.started = True
-            self._ids += known
-            self.ids_left -= len(known)
-            self.last_id = known[-1]
+            self._have(known)
         if len(known) < len(wanted):
             self._break(f"id {wanted[len(known)]} is not in the vocabulary")
-        elif len(wanted) < len(ids):
+        else:
             self._overrun()
 
     def _overrun(self) -> None:

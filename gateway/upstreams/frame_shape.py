@@ -89,8 +89,6 @@ class FrameShape:
         The expression only guesses where text and ids are, because it skips what it need not see.
         What makes it certain is that the parts, put together again, are the block.
         """
-        if not is_plain(block):
-            return [block]
         parts = self._cutter.split(block)
         others, ids = parts[0::3], parts[2::3]
         if not ids or not self._makes(parts, block) or not (block.isascii() or is_utf8(block)):

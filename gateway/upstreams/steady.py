@@ -130,7 +130,7 @@ class SteadyReads:
         if not (read.isascii() or is_utf8(read)):
             return False
         token, now = int(digits), self._clock()
-        if not self.hear(token, now):
+        if token >= reader.id_end or not self.hear(token, now):
             return False
         reader.ids_left -= 1
         reader.last_id = token
