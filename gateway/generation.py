@@ -141,8 +141,10 @@ class Listener(Protocol):
 
     `hear` is called in the read that brought the ids, so it must not block; one that says False has
     heard enough, and the generation is broken off. After it the listener may be full: then nothing
-    is read until there is `room`. What any of these raises ends the generation, too, and comes out
-    of whoever generates; an `UpstreamError` it must not be, which would be the backend's.
+    is read until there is `room`, which may tell as well that it has heard enough (False): it may
+    keep some of what it heard for then, so that hearing it does not take long. What any of these
+    raises ends the generation, too, and comes out of whoever generates; an `UpstreamError` it must
+    not be, which would be the backend's.
     """
 
     @property
@@ -157,7 +159,7 @@ class Listener(Protocol):
         """
         ...
 
-    async def room(self) -> None: ...
+    async def room(self) -> bool: ...
 
 
 class Upstream(Protocol):

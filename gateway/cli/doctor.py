@@ -17,12 +17,12 @@ from gateway.cli.provision import connected, provisioned
 from gateway.composition import bounds
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
-from gateway.harmony.vocabulary import STOP_IDS, Vocabulary
+from gateway.harmony.vocabulary import STOP_IDS, VOCABULARY_SIZE, Vocabulary
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.store.verification import missing, told
 from gateway.tenancy import TenantId
-from gateway.upstreams.backend import Timeouts
+from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.connection import ConnectionLimits
 from gateway.upstreams.engines import Engine, capabilities, unusable
@@ -245,14 +245,21 @@ class _Count:
     def flow(self) -> None:
         """It hears too little for that."""
 
-    async def room(self) -> None:
+    async def room(self) -> bool:
         """There always is."""
+        return True
 
 
 async def _one_token(look: _Look, model: str, client: Client, prompt_ids: list[int]) -> None:
     """Raises `UpstreamError` when no id comes back."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
-    upstream = InferenceServer(look.backend, client, stop_ids=STOP_IDS, timeouts=timeouts)
+    upstream = InferenceServer(
+        look.backend,
+        client,
+        stop_ids=STOP_IDS,
+        timeouts=timeouts,
+        limits=StreamLimits(id_end=VOCABULARY_SIZE),
+    )
     upstream.runs(look.engine)
     upstream.serves(look.served)
     request = TokenRequest(

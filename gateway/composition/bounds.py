@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.harmony.rendering import SchemaLimits
+from gateway.harmony.vocabulary import VOCABULARY_SIZE
 from gateway.runs.failover import HopPolicy
 from gateway.runs.feed import FeedLimits
 from gateway.runs.keeper import Rhythm
@@ -15,7 +16,7 @@ from gateway.services.compactor import CompactionLimits
 from gateway.services.specifying import SystemMessage
 from gateway.store.claims import Terms
 from gateway.store.retention import Keep
-from gateway.upstreams.backend import Backend, Timeouts
+from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.pool import PoolPolicy, ProbeSchedule
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def pool_policy(settings: Settings) -> PoolPolicy:
             describe_interval_s=upstream.probe_interval_s,
             describe_timeout_s=upstream.probe_timeout_s,
         ),
+        limits=StreamLimits(event_bytes_max=upstream.event_bytes_max, id_end=VOCABULARY_SIZE),
         attempts_max=upstream.attempts_max,
         losses_max=upstream.losses_max,
     )
@@ -90,6 +92,8 @@ def steering(settings: Settings) -> Steering:
         repairs_max=generation.repairs_max,
         header_tokens_max=generation.header_tokens_max,
         repeated_tokens_max=generation.repeated_tokens_max,
+        messages_max=generation.messages_max,
+        preamble_tokens_max=generation.preamble_tokens_max,
         refusals=generation.refusals,
     )
 

@@ -154,6 +154,11 @@ class Fold:
         return tuple(self._reading.bodies_after(finish))
 
     @property
+    def item_count(self) -> int:
+        """How many items are done."""
+        return len(self._builder.output)
+
+    @property
     def called(self) -> bool:
         """A call that may be shown came in some turn."""
         screen = self._screen
@@ -177,6 +182,10 @@ class Fold:
         What was shown depends on them, and not on those behind them. Reads the turn again.
         """
         return self._reading.seen if self._reading else 0
+
+    def is_seen_behind(self, position: int) -> bool:
+        """Whether `seen` is above this; mostly found out without reading the turn again."""
+        return self._reading is not None and self._reading.is_seen_behind(position)
 
     @property
     def stopped(self) -> bool:

@@ -157,6 +157,16 @@ class Reading:
         shown = [at for at in range(begin, end) if reader.feed(self.turn.said[at : at + 1])]
         return len(self.turn.prefill) + shown[-1] + 1
 
+    def is_seen_behind(self, position: int) -> bool:
+        """Whether `seen` is above this. Reads the turn again only where those ids that showed
+        something last stand on both sides of it.
+        """
+        begin, end = self._shown_from, self._shown_to
+        size = len(self.turn.prefill)
+        if not end or size + end <= position:
+            return False
+        return size + begin >= position or self.seen > position
+
     def hear(self, ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]) -> list[SegmentEvent]:
         """What more ids show."""
         turn = self.turn

@@ -12,7 +12,8 @@ from gateway import ids
 from gateway.errors import StoreUnavailable
 from gateway.generation import TokenUsage
 from gateway.log import FOLD_VERSION
-from gateway.runs import outcome, records
+from gateway.runs import deposits, outcome, records
+from gateway.runs.deposits import Deposits
 from gateway.runs.lane import Lane
 from gateway.runs.meter import Meter
 from gateway.store import endings, events, responses, usage
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 RETRY_PAUSE_S: Final = 0.2
+_FIRST_EPOCH: Final = 1
 BEGIN_INTERVAL_S: Final = 0.005
 """Of responses whose first token waits for it."""
 COMMIT_INTERVAL_S: Final = 0.01
@@ -87,6 +89,7 @@ class Archive:
         self._queues = Lane(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
         self._ends = Lane(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
         self._meter = Meter(partial(usage.record_all, database), metrics=metrics)
+        self._deposits = Deposits(partial(deposits.deposit, database), metrics=metrics)
         self._endings = records.Endings(renderer, new_fold_for)
         self._ours = ownership
         self._announce = announce
@@ -95,12 +98,13 @@ class Archive:
     async def run(self) -> None:
         """Commit together what comes together, until cancelled. Without it each goes alone."""
         async with asyncio.TaskGroup() as group:
-            for helper in (self._begins, self._queues, self._ends, self._meter):
+            for helper in (self._begins, self._queues, self._ends, self._meter, self._deposits):
                 group.create_task(helper.run())
 
     async def flush(self) -> None:
         """Write what `run` has left behind; nothing may be booked any more."""
         await self._meter.flush(wait_s=self._ours.commit_wait_s)
+        await self._deposits.flush(wait_s=self._ours.commit_wait_s)
 
     async def begin(self, specification: RunSpecification) -> Claim:
         """Record that a foreground response is under way here, before a token is spent.
@@ -110,7 +114,7 @@ class Archive:
         ours, tenant_id = self._ours, specification.principal.tenant_id
         new = records.begun(specification, owner=ours.owner, lease_s=ours.lease_s)
         await self._insert(tenant_id, new)
-        return Claim(tenant_id, new.uuid, 1)
+        return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
 
     async def accept(
         self, specification: RunSpecification, key: IdempotencyKey | None, *, owned: bool
@@ -126,7 +130,7 @@ class Archive:
         new = records.accepted(specification, key, owner=owner, lease_s=ours.lease_s)
         await self._insert(tenant_id, new)
         if owned:
-            return Claim(tenant_id, new.uuid, 1)
+            return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
         self._announce(Notice("work"))
         return None
 
@@ -144,7 +148,7 @@ class Archive:
         if begins is None:
             return await self.accept(specification, None, owned=False)
         if begins:
-            return Claim(tenant_id, new.uuid, 1)
+            return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
         self._announce(Notice("work"))
         return None
 
@@ -171,6 +175,34 @@ class Archive:
         )
         if is_durable:
             self._announce(Notice("log", (claim.uuid,)))
+
+    async def deposit(
+        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim
+    ) -> None:
+        """Keep what this process has of a foreground response that was ended without it.
+
+        Waits for the database as `finish` does; after that it is kept for when the database is
+        back. Raises nothing that a database may raise.
+        """
+        end = self._endings.finished(specification, finished, fold, epoch=claim.epoch, rest=None)
+        try:
+            await self._insist(
+                lambda: deposits.deposit(self._database, claim.tenant_id, end),
+                wait_s=self._ours.commit_wait_s,
+            )
+        except StoreUnavailable:
+            self._deposits.put(claim.tenant_id, end)
+
+    def deposit_later(
+        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim | None
+    ) -> None:
+        """The same for one that could not be finished while the database was away, or of which
+        nobody knows whether it was begun (no claim): its client is told now how it ended, and its
+        row, if there is one, will say the same.
+        """
+        epoch = _FIRST_EPOCH if claim is None else claim.epoch
+        end = self._endings.finished(specification, finished, fold, epoch=epoch, rest=None)
+        self._deposits.put(specification.principal.tenant_id, end)
 
     async def meter(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
         """Book what an unstored response used; nothing else of it is written anywhere.

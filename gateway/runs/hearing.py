@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import Where
 from gateway.harmony.vocabulary import FIRST_SPECIAL
 from gateway.log import Tokens
+from gateway.runs.stretches import STRETCH_IDS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from gateway.runs.journal import Pen
     from gateway.runs.steering import Course, Ending
 
+PIECES_MAX: Final = 32
+"""So many pieces of what was heard are written in one turn of the event loop: each marker is one,
+and each run of text, and takes up to a tenth of a millisecond."""
 FLOW_IDS_MAX: Final = 256
 """So many ids are folded together at most, in about a tenth of a millisecond."""
 
@@ -55,15 +60,24 @@ class Hearing:
         self._heard_none = True
         self._in_body = False
         self._flows = False
+        self._chunk: TokenChunk | None = None
+        self._written = 0
 
     @property
     def is_full(self) -> bool:
-        """The log is too far ahead of the database."""
-        return self._journal.is_full
+        """Something heard is not written, or the log is too far ahead of the database."""
+        return self._chunk is not None or self._journal.is_full
 
-    async def room(self) -> None:
-        """Wait until the database has caught up. Raises `ClaimLost`."""
-        await self._journal.room()
+    async def room(self) -> bool:
+        """Wait until all heard is written, and the database has caught up. False: the gateway ends
+        the turn. Raises `ClaimLost`.
+        """
+        while (chunk := self._chunk) is not None:
+            await asyncio.sleep(0)
+            self._write(chunk)
+        if self._journal.is_full:
+            await self._journal.room()
+        return self.ending is None
 
     def hear(self, chunk: TokenChunk) -> bool:
         """Write what a chunk brings; False once the gateway ends the turn."""
@@ -97,14 +111,8 @@ class Hearing:
         ids = chunk.ids
         if not ids:
             return True
-        if len(ids) == 1:
-            self.ending = self._write(chunk)
-        else:
-            self._live.gather()
-            try:
-                self.ending = self._write(chunk)
-            finally:
-                self._live.tell_gathered()
+        self._written = 0
+        self._write(chunk)
         return self.ending is None
 
     def _begin(self, chunk: TokenChunk) -> None:
@@ -118,20 +126,38 @@ class Hearing:
             self._heard_none = False
             self._first_token()
 
-    def _write(self, chunk: TokenChunk) -> Ending | None:
-        """Piece by piece, with a look at the turn after each; returns how it ends, if it does."""
+    def _write(self, chunk: TokenChunk) -> None:
+        """Write the next pieces of a chunk. What is left then is kept, until there is room."""
+        self._chunk = None
+        if len(chunk.ids) == 1:
+            self._write_pieces(chunk)
+            return
+        self._live.gather()
+        try:
+            self._write_pieces(chunk)
+        finally:
+            self._live.tell_gathered()
+        if self.ending is None and self._written < len(chunk.ids):
+            self._chunk = chunk
+
+    def _write_pieces(self, chunk: TokenChunk) -> None:
+        """Piece by piece, with a look at the turn after each, which may end it."""
         ids, fold, course = chunk.ids, self._fold, self._course
-        at = 0
-        while at < len(ids):
-            count = course.stretch(fold, ids[at:] if at else ids)
+        begin = self._written
+        for _ in range(PIECES_MAX):
+            at = self._written
+            if at == len(ids) or at - begin >= STRETCH_IDS_MAX:
+                return
+            count = course.stretch(fold, ids, at)
             if not count:
-                return course.out_of_budget(fold)
+                self.ending = course.out_of_budget(fold)
+                return
             logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
             self._pen.append(Tokens(tuple(ids[at : at + count]), logprobs))
+            self._written = at + count
             if (ending := self._look(ids[at])) is not None:
-                return ending
-            at += count
-        return None
+                self.ending = ending
+                return
 
     def _look(self, token: int) -> Ending | None:
         """After a marker, or text that begins with `token`: what is to be done, if anything."""

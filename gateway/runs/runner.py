@@ -41,6 +41,14 @@ class Recorder(Protocol):
 
     async def begin(self, specification: RunSpecification) -> Claim: ...
 
+    async def deposit(
+        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim
+    ) -> None: ...
+
+    def deposit_later(
+        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim | None
+    ) -> None: ...
+
     async def meter(
         self, specification: RunSpecification, finished: Finished, fold: Fold
     ) -> None: ...
@@ -141,17 +149,23 @@ class Run:
                     finished = await self._generate()
                 await self._finish(finished)
         except ClaimLost as error:
-            self._let_go(error)
+            await self._let_go(error)
 
-    def _let_go(self, error: ClaimLost) -> None:
-        """Nothing more can be written. A durable response goes on, or has ended, elsewhere."""
+    async def _let_go(self, error: ClaimLost) -> None:
+        """Nothing more can be generated. A durable response goes on, or has ended, elsewhere."""
         self._engine.observer.let_go(self.specification, self._epoch)
         if self.specification.durable:
             self._live.hand_over()
         else:
             # Whoever took this process for dead has ended it, and knows nothing of what it said.
             self._live.failure = error
-            self._close(outcome.interrupted(_now()))
+            finished = outcome.interrupted(_now())
+            events = self._live.fold.apply(finished)
+            if self.claim is not None:
+                await self._engine.archive.deposit(
+                    self.specification, finished, self._live.fold, self.claim
+                )
+            self._live.close(finished, events)
 
     @property
     def _epoch(self) -> int:
@@ -186,6 +200,7 @@ class Run:
         if compacted is not None:
             self._pen.append(compacted)
         self._close(finished)
+        self._deposit_later(finished)
         self.begun.set()
         if compacted is not None:
             self._engine.observer.finished(self.specification, finished, self._live.fold)
@@ -259,9 +274,17 @@ class Run:
             self._fail(error)
             finished = outcome.not_stored(_now())
             self._close(finished)
+            self._deposit_later(finished)
         self._engine.observer.finished(self.specification, finished, self._live.fold)
         if not self.specification.store:
             await self._meter(finished, self._live.fold)
+
+    def _deposit_later(self, finished: Finished) -> None:
+        """The end that was shown is kept, if there is a row to keep it in."""
+        if self.specification.store:
+            self._engine.archive.deposit_later(
+                self.specification, finished, self._live.fold, self.claim
+            )
 
     def _close(self, finished: Finished) -> None:
         """Show an end that nobody could record."""

@@ -18,9 +18,10 @@ with what is left:
 | an answer that is not what was asked for     | `invalid_structured_output` | the answer          |
 | the reasoning budget is used up              | `reasoning_budget`          | the answer          |
 | one thought after another                    | `thinks_on`                 | the answer          |
+| a preamble too long, where a call is required | `preamble_too_long`        | the call            |
 
 Three repairs are made without ending the turn, which goes on: `begun_anew`, `said_anew` and
-`grammar_failed`.
+`grammar_failed`. Two end the response: `repetition` and `too_many_messages`.
 
 Where a call is required and none has come, the next turn opens the call instead. Where one has
 come, no other turn is needed: the client has something to do. Nor is it behind an answer, which
@@ -42,6 +43,7 @@ from gateway.generation import FinishReason, SegmentKind, Where
 from gateway.harmony.prefills import answer_header, call_header, channel_header
 from gateway.harmony.recovery import Rule
 from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
+from gateway.runs.stretches import HEADER_IDS, LOOK_IDS, STRETCH_IDS_MAX, header_at, text_at
 from gateway.values import value
 
 if TYPE_CHECKING:
@@ -56,7 +58,11 @@ HEADER_NOT_UNDERSTOOD: Final = "header_not_understood"
 AFTER_ANSWER: Final = Rule.AFTER_ANSWER.value
 REASONING_BUDGET: Final = "reasoning_budget"
 THINKS_ON: Final = "thinks_on"
+PREAMBLE_TOO_LONG: Final = "preamble_too_long"
 REPETITION: Final = "repetition"
+TOO_MANY_MESSAGES: Final = "too_many_messages"
+CUT_OFF: Final = frozenset({REPETITION, TOO_MANY_MESSAGES})
+"""After these the response ends, as if it had come to its limit."""
 BEGUN_ANEW: Final = "begun_anew"
 """Another backend goes on, from the beginning of a message that nobody has seen."""
 SAID_ANEW: Final = "said_anew"
@@ -73,18 +79,15 @@ FAILURES: Final = {
     "call_not_allowed": INVALID_TOOL_CALL,
     "second_call": INVALID_TOOL_CALL,
     "prose_for_call": REQUIRED_TOOL_NOT_CALLED,
+    PREAMBLE_TOO_LONG: REQUIRED_TOOL_NOT_CALLED,
     "not_json": INVALID_STRUCTURED_OUTPUT,
     INVALID_TOOL_CALL: INVALID_TOOL_CALL,
     INVALID_STRUCTURED_OUTPUT: INVALID_STRUCTURED_OUTPUT,
 }
 """With which code a response fails that is repaired in vain, by the rule of the last repair."""
 
-HEADER_IDS: Final = 5
-"""So many ids are a header of a channel, at most, that names nobody."""
 PERIOD_IDS_MAX: Final = 8
 """How many ids may repeat each other over and over to be taken for a loop."""
-LOOK_IDS: Final = 64
-"""Loops are looked for after so many ids."""
 MESSAGES_MAX: Final = 12
 """So many messages are enough of a turn that lacks what is demanded: a model that may not answer
 yet may think and think instead.
@@ -92,6 +95,9 @@ yet may think and think instead.
 BUDGET_TURNS_MAX: Final = 2
 """Turns that may end because of the budget: one after which the model may call a tool or answer,
 and, if it thinks on, one after which its answer is opened."""
+
+_FREE_TURNS: Final = {REASONING_BUDGET: BUDGET_TURNS_MAX, PREAMBLE_TOO_LONG: 1}
+"""How many turns may end by these rules, beside those that are repaired."""
 
 _MAY_BE_REASONING: Final = (None, SegmentKind.REASONING)
 _IN_HEADERS: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
@@ -114,12 +120,16 @@ class Steering:
 
     `repairs_max` turns of a response may be ended because of what they say. A header of more than
     `header_tokens_max` ids is none. After `repeated_tokens_max` ids that repeat those before them
-    a response ends (0: never). With `refusals` the model may refuse to answer in a format.
+    a response ends (0: never), and once it has more than `messages_max` messages. Where a call is
+    required, it is opened behind a preamble of `preamble_tokens_max` (0: never). With `refusals`
+    the model may refuse to answer in a format.
     """
 
     repairs_max: int = 3
     header_tokens_max: int = 64
     repeated_tokens_max: int = 1024
+    messages_max: int = 1000
+    preamble_tokens_max: int = 1024
     refusals: bool = True
 
 
@@ -153,6 +163,7 @@ class Course:
         self._policy = policy
         self._vocabulary = vocabulary
         self._reasoning_budget = reasoning_budget
+        self._preamble_ids_max = policy.preamble_tokens_max if rules.calls == "required" else 0
         is_narrowed = not rules.open_calls or rules.allowed != rules.tools.keys()
         self.has_checks = rules.answer is not None or rules.checks_calls
         """Some bodies are checked before they are done."""
@@ -173,6 +184,8 @@ class Course:
         """
         if not self._is_free or max(ids) >= FIRST_SPECIAL:
             return False
+        if len(ids) > STRETCH_IDS_MAX:
+            return False
         # Loops are looked for at multiples of `LOOK_IDS`, once there is enough for one.
         return said < self._loop_ids_min or said % LOOK_IDS >= len(ids)
 
@@ -186,25 +199,36 @@ class Course:
             return self._loop_ids_min - 1 - said
         return LOOK_IDS - 1 - said % LOOK_IDS
 
-    def stretch(self, fold: Fold, ids: Sequence[int]) -> int:
-        """How many of the next ids may be written before the turn is looked at; 0: no more may be
-        thought.
+    def stretch(self, fold: Fold, ids: Sequence[int], at: int = 0) -> int:
+        """How many of the next ids, those from `at` on, may be written before the turn is looked
+        at; 0: no more may be thought, or said before a call.
 
         A marker stands alone, so that what is decided does not depend on the cut into chunks. Where
         nothing is demanded that goes for the first header of a turn as a whole.
         """
-        if len(ids) == 1 and self._reasoning_budget is None:
+        is_bounded = self._reasoning_budget is not None or self._preamble_ids_max > 0
+        if len(ids) == 1 and not is_bounded:
             return 1
         said = _said(fold)
-        count = len(ids)
-        if max(ids) >= FIRST_SPECIAL:
+        count = text_at(ids, at)
+        if not count:
             is_first = self._joins_header and not _position(fold)
-            count = _text_at_front(ids) or (is_first and _header_at_front(ids)) or 1
+            count = (is_first and header_at(ids, at)) or 1
         if 0 < self._policy.repeated_tokens_max <= len(said) + count:
             count = min(count, LOOK_IDS - len(said) % LOOK_IDS)
         if self._reasoning_budget is not None:
-            count = min(count, self._thinkable(fold, ids[0]))
+            count = min(count, self._thinkable(fold, ids[at]))
+        if self._preamble_ids_max and ids[at] < FIRST_SPECIAL and self._is_owing_preamble(fold):
+            # All that was said and is no thought was said before the call.
+            said_before_ids = fold.output_tokens - fold.reasoning_tokens
+            count = min(count, max(0, self._preamble_ids_max - said_before_ids))
         return count
+
+    def _is_owing_preamble(self, fold: Fold) -> bool:
+        """What is open is a preamble to the call that is required."""
+        place = fold.place
+        is_preamble = place.where is Where.BODY and place.kind is SegmentKind.COMMENTARY
+        return is_preamble and self.lacks_call(fold)
 
     def _thinkable(self, fold: Fold, token: int) -> int:
         """How many ids of the kind of `token` can follow without exceeding the budget."""
@@ -230,8 +254,9 @@ class Course:
         return self._reasoning_budget is not None and self._budget_left(fold) < 0
 
     def out_of_budget(self, fold: Fold) -> Ending:
-        """The next id would be reasoning beyond the budget."""
-        return Ending(rule=REASONING_BUDGET, start=_unseen_from(fold, fold.place.start))
+        """The next id would be reasoning beyond the budget, or more preamble than there may be."""
+        rule = PREAMBLE_TOO_LONG if self._is_owing_preamble(fold) else REASONING_BUDGET
+        return Ending(rule=rule, start=_unseen_from(fold, fold.place.start))
 
     def look(self, fold: Fold, header: Place | None) -> Ending | None:
         """What is to be done about the open turn; None when it goes on.
@@ -240,13 +265,20 @@ class Course:
         """
         if self._may_stray and (astray := fold.astray) is not None:
             return self._astray(fold, astray)
-        if header is not None and (ending := self._at_marker(fold, header)) is not None:
+        if header is not None and (ending := self._look_at_header(fold, header)) is not None:
             return ending
         turn = fold.open_turn
         if turn is not None and self._is_looping(turn.said):
             return Ending(FinishReason.LENGTH, REPETITION)
         if self._rules.stop and fold.stopped:
             return Ending(FinishReason.STOP)
+        return None
+
+    def _look_at_header(self, fold: Fold, header: Place) -> Ending | None:
+        if (ending := self._at_marker(fold, header)) is not None:
+            return ending
+        if fold.item_count > self._policy.messages_max:
+            return Ending(FinishReason.LENGTH, TOO_MANY_MESSAGES)
         return None
 
     def _astray(self, fold: Fold, astray: Astray) -> Ending:
@@ -266,7 +298,7 @@ class Course:
 
     def _broken(self, fold: Fold, call: BrokenCall) -> Ending:
         """A call ended in the middle of its JSON: it goes on where it stood, or there is none."""
-        if self._repairs_left(fold) > 0 and fold.seen <= call.end:
+        if self._repairs_left(fold) > 0 and not fold.is_seen_behind(call.end):
             return Ending(rule=SAID_ANEW, start=call.end)
         return Ending(failure=INVALID_TOOL_CALL)
 
@@ -298,13 +330,13 @@ class Course:
         and what comes behind it would not fit what was before.
         """
         place, turn = fold.place, fold.open_turn
-        if turn is None or place.where is not Where.BODY or not self._checks(place):
-            return None
-        message = [*turn.prefill, *turn.said][place.start :]
-        if MESSAGE not in message[:-1] or message[-1] < FIRST_SPECIAL:
+        if turn is None or not turn.said or turn.said[-1] < FIRST_SPECIAL:
             return None
         marker = _position(fold) - 1
-        return Ending(rule=SAID_ANEW, start=marker) if turn.said and fold.seen <= marker else None
+        if place.where is not Where.BODY or not self._checks(place) or fold.is_seen_behind(marker):
+            return None
+        is_behind_header = MESSAGE in [*turn.prefill, *turn.said][place.start : -1]
+        return Ending(rule=SAID_ANEW, start=marker) if is_behind_header else None
 
     def _thinks_on(self, fold: Fold) -> bool:
         """There was message after message, and nothing of what was demanded."""
@@ -344,12 +376,11 @@ class Course:
 
     def after_repair(self, fold: Fold, rule: str) -> Ending:
         """How a turn ends, or all of the response, whose last repair is in the log."""
-        if rule == REPETITION:
+        if rule in CUT_OFF:
             return Ending(FinishReason.LENGTH)
         if fold.called or fold.place.answered:
             return Ending(FinishReason.STOP)
-        within_budget_turns = fold.recoveries.get(REASONING_BUDGET, 0) <= BUDGET_TURNS_MAX
-        if self._repairs_left(fold) > 0 or (rule == REASONING_BUDGET and within_budget_turns):
+        if self._repairs_left(fold) > 0 or fold.recoveries.get(rule, 0) <= _FREE_TURNS.get(rule, 0):
             return Ending(FinishReason.CUT)
         failure = FAILURES.get(rule)
         return Ending(FinishReason.LENGTH) if failure is None else Ending(failure=failure)
@@ -433,9 +464,10 @@ class Course:
     def _repairs_left(self, fold: Fold) -> int:
         """How often more something may be said again because of what it says."""
         cut = sum(turn.finish is FinishReason.CUT for turn in fold.turns)
-        thought = min(fold.recoveries.get(REASONING_BUDGET, 0), BUDGET_TURNS_MAX)
-        said_anew = fold.recoveries.get(SAID_ANEW, 0)
-        return self._policy.repairs_max - max(0, cut - thought) - said_anew
+        recoveries = fold.recoveries
+        free = sum(min(recoveries.get(rule, 0), turns) for rule, turns in _FREE_TURNS.items())
+        said_anew = recoveries.get(SAID_ANEW, 0)
+        return self._policy.repairs_max - max(0, cut - free) - said_anew
 
 
 def _breaks_off(body: Body) -> bool:
@@ -445,22 +477,6 @@ def _breaks_off(body: Body) -> bool:
     except orjson.JSONDecodeError:
         return True
     return False
-
-
-def _text_at_front(ids: Sequence[int]) -> int:
-    """How many ids stand before the first marker; there is one."""
-    at = 0
-    while ids[at] < FIRST_SPECIAL:
-        at += 1
-    return at
-
-
-def _header_at_front(ids: Sequence[int]) -> int:
-    """How many ids are a header that begins with a channel; 0 if none is at the front."""
-    if ids[0] != CHANNEL or MESSAGE not in ids[:HEADER_IDS]:
-        return 0
-    end = ids.index(MESSAGE)
-    return end + 1 if max(ids[1:end], default=0) < FIRST_SPECIAL else 0
 
 
 def _said(fold: Fold) -> Sequence[int]:
@@ -478,8 +494,7 @@ def _unseen_from(fold: Fold, start: int) -> int | None:
     """From where on a message that starts at position `start` can be taken back; None: somebody has
     seen some of it. Its first id may have to stay, because it showed the end of the one before.
     """
-    seen = fold.seen
-    return max(start, seen) if seen <= start + 1 else None
+    return None if fold.is_seen_behind(start + 1) else max(start, fold.seen)
 
 
 def _unseen_rest(fold: Fold) -> int | None:

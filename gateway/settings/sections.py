@@ -185,6 +185,11 @@ class Upstream(Section):
     hop_wait_s: float = Field(
         10.0, ge=0, description="Seconds a response that has begun waits for another backend."
     )
+    event_bytes_max: PositiveInt = Field(
+        MIB,
+        description="Bytes of one event of a backend's stream. The prompt that the first one "
+        "repeats does not count, and where logprobs are asked for, it is as many times more.",
+    )
     connections_max: PositiveInt = Field(2048, description="Open connections to one backend.")
     keepalive_expiry_s: PositiveFloat = Field(
         4.0, description="Seconds an idle connection is kept; below the backends' 5."
@@ -400,6 +405,15 @@ class Generation(Section):
         ge=0,
         description="Tokens that may be repetitions of the 1 to 8 before them, 64 or more; then "
         "the response ends as incomplete. 0: any number.",
+    )
+    messages_max: PositiveInt = Field(
+        1000, description="Messages of one response, after which it ends as incomplete."
+    )
+    preamble_tokens_max: int = Field(
+        1024,
+        ge=0,
+        description="Tokens said to the user before a call that tool_choice requires, after which "
+        "the call is opened; 0: any number. Reasoning is bounded by reasoning_budget_tokens.",
     )
     refusals: bool = Field(
         default=True,

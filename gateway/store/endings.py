@@ -2,7 +2,8 @@
 
 Whether a response is cancelled, completed or failed is decided here alone: one UPDATE with a
 condition, so of several that try exactly one wins, on whatever replica. Its owner finishes it with
-its claim; anybody may conclude it, which takes the claim away.
+its claim; anybody may conclude it, which takes the claim away. An owner of a foreground response
+that comes back after that may still deposit what it alone knows of it.
 """
 
 from __future__ import annotations
@@ -70,6 +71,14 @@ SET status = :status, completed_at = :completed_at, body = :body, recoveries = :
 WHERE tenant_id = :tenant AND id = :id AND status IN ('queued', 'in_progress')
   AND epoch = :held_epoch AND next_entry = coalesce(:first_entry, next_entry)
 RETURNING key_id, model, created_at, conversation_id
+""")
+# What its owner has of one that was ended without it. Once: the epoch moves on.
+_DEPOSIT: Final = Statement("""
+UPDATE responses
+SET body = :body, recoveries = :recoveries, epoch = :epoch + 2
+WHERE tenant_id = :tenant AND id = :id AND NOT durable AND status = :status AND status = 'failed'
+  AND epoch = :epoch + 1
+RETURNING key_id, model
 """)
 _COUNTS: Final = ", ".join(COUNTS)
 _ENDS: Final = Rows("sent", {**ENDED, **LOGGED, **COUNTS})
@@ -184,6 +193,31 @@ async def finish(database: Database, tenant_id: TenantId, finished: FinishedResp
         raise ClaimLost
 
 
+async def deposit(database: Database, tenant_id: TenantId, finished: FinishedResponse) -> bool:
+    """Keep what its owner has of a foreground response that was ended as abandoned without it.
+
+    The response stays failed, as it was from then on; what was said of it, its items and its usage
+    were not known to who ended it. False, with nothing written, for one that runs, was deleted, or
+    did not end so. Safe to repeat when the outcome of a commit was lost.
+    """
+    async with database.transaction(tenant_id) as connection:
+        parameters = {
+            "tenant": tenant_id,
+            "id": finished.uuid,
+            "status": finished.status,
+            "epoch": finished.epoch,
+            "body": finished.body,
+            "recoveries": finished.recoveries,
+        }
+        kept = (await connection.execute(_DEPOSIT, parameters)).one_or_none()
+        if kept is None:
+            stored = await responses.find(connection, tenant_id, finished.uuid)
+            return stored is not None and stored.epoch == finished.epoch + 2
+        await messages.add(connection, tenant_id, finished.uuid, finished.items)
+        await _meter(connection, tenant_id, finished, kept.key_id, kept.model)
+        return True
+
+
 async def conclude(
     database: Database,
     tenant_id: TenantId,
@@ -254,15 +288,25 @@ async def _end(
     await messages.add(connection, claim.tenant_id, claim.uuid, finished.items)
     if ended.conversation_id is not None and finished.status in ANSWERED:
         await turns.append(connection, claim.tenant_id, ended.conversation_id, claim.uuid)
-    if finished.tokens is not None:
-        line = usage.UsageLine(
-            response=claim.uuid,
-            key_id=ended.key_id,
-            model=ended.model,
-            at=finished.completed_at,
-            tokens=finished.tokens,
-        )
-        await usage.add(connection, claim.tenant_id, line)
+    await _meter(connection, claim.tenant_id, finished, ended.key_id, ended.model)
     if finished.free_key:
         await idempotency.free(connection, claim.tenant_id, claim.uuid)
     return True
+
+
+async def _meter(
+    connection: Connection,
+    tenant_id: TenantId,
+    finished: FinishedResponse,
+    key_id: UUID,
+    model: str,
+) -> None:
+    if finished.tokens is not None:
+        line = usage.UsageLine(
+            response=finished.uuid,
+            key_id=key_id,
+            model=model,
+            at=finished.completed_at,
+            tokens=finished.tokens,
+        )
+        await usage.add(connection, tenant_id, line)

@@ -6,13 +6,14 @@ and half a character is not text.
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 import orjson
 
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk
-from gateway.upstreams.frame_shape import EVENT_BYTES_MAX, FrameShape
+from gateway.upstreams.frame_shape import EVENT_BYTES_MAX, ID_END, FrameShape, is_plain
 from gateway.upstreams.logprobs import Misaligned, aligned_logprobs
 from gateway.upstreams.problems import NoTokenIds, breakage, code_of, message_of, refusal
 from gateway.upstreams.sse import FrameTooLarge, SseSplitter
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
     from gateway.generation import Sampling, TokenLogprob
 
-_ID_END: Final = 1 << 31
+SLICE_BYTES: Final = 32 * 1024
+"""So much of a read is looked at in one turn of the event loop, and one event more at most."""
+_DENSE_BYTES_MAX: Final = 8192
+"""So much may be nothing but escapes, and is looked through for texts in a millisecond or two."""
 _LESSONS_MAX: Final = 4
 """How often it is found out what a stream's events have in common: it costs as much as four."""
 
@@ -42,12 +46,19 @@ class CompletionReader:
     Feed what the network brings to `feed`, and say with `end` that no more will come. Each returns
     the chunk to hand on, if any. Then `fault` is the error to raise, or `finished` is True and the
     chunk returned last carried the finish. Ids of the read in which a stream broke come first.
+
+    Where `has_more`, not all of a read was looked at: `go_on` returns the next chunk, and has to be
+    called before anything else is.
+
+    No more ids are taken than were asked for, and none that is `id_end` or above. A backend that
+    goes on behind its limit, or its finish, `overran`: what else it says is of no interest.
     """
 
     __slots__ = (
-        "_alternatives", "_cached", "_constrained", "_frame_bytes_max", "_ids", "_lessons",
-        "_logprobs", "_said_all", "_shape", "_splitter", "_stop_ids", "_upstream", "fault",
-        "finish", "finished", "ids_left", "last_id", "started",
+        "_alternatives", "_block", "_block_at", "_cached", "_constrained", "_frame_bytes_max",
+        "_ids", "_ids_left_before", "_lessons", "_logprobs", "_read_bytes",
+        "_read_bytes_max", "_said_all", "_shape", "_splitter", "_stop_ids", "_upstream", "fault",
+        "finish", "finished", "id_end", "ids_left", "last_id", "overran", "started",
     )  # fmt: skip
 
     def __init__(
@@ -57,10 +68,12 @@ class CompletionReader:
         *,
         stop_ids: Collection[int],
         frame_bytes_max: int,
+        id_end: int = ID_END,
         constrained: bool = False,
     ) -> None:
         self.started = False
         self.finished = False
+        self.overran = False
         self.fault: UpstreamError | None = None
         self.finish: FinishReason | None = None
         """Once it is known; only token counts may follow."""
@@ -74,6 +87,14 @@ class CompletionReader:
         """The last that has come."""
         self._splitter = SseSplitter(frame_bytes_max)
         self._frame_bytes_max = frame_bytes_max
+        self.id_end = id_end
+        """No number from here on is an id of the model."""
+        self._block = b""
+        self._block_at = 0
+        # Since it was last found that ids came, and how many were to come then.
+        self._read_bytes = 0
+        self._read_bytes_max = 2 * frame_bytes_max
+        self._ids_left_before = sampling.max_tokens
         self._shape: FrameShape | None = None
         self._lessons = _LESSONS_MAX
         self._ids: list[int] = []
@@ -82,14 +103,13 @@ class CompletionReader:
         self._said_all = False
 
     def feed(self, data: bytes) -> TokenChunk | None:
-        """Take in one read. All its ids come in one chunk."""
+        """Take in one read."""
         shape, splitter = self._shape, self._splitter
         if shape is not None and not splitter.rest and not splitter.ends_in_cr:
             # Nearly every read is one more event like those before.
-            token = (
-                None if self.finish is not None or self.fault is not None else shape.only_id(data)
-            )
-            if token is not None and len(data) <= self._frame_bytes_max:
+            is_over = self.ids_left <= 0 or self.finish is not None or self.fault is not None
+            token = None if is_over else shape.only_id(data)
+            if token is not None and token < self.id_end and len(data) <= self._frame_bytes_max:
                 self.ids_left -= 1
                 self.last_id = token
                 return TokenChunk([token], None, None, None, self._constrained, self._upstream)
@@ -108,19 +128,58 @@ class CompletionReader:
 
         None, and nothing was done, where such events are not what comes next.
         """
-        is_between = not self._splitter.rest and not self._splitter.ends_in_cr
+        is_between = not (self._block or self._splitter.rest or self._splitter.ends_in_cr)
         if self.steady_shape is not shape or not is_between:
             return None
         self._have(ids)
         return self._chunk()
 
+    @property
+    def has_more(self) -> bool:
+        """Not all that was fed was looked at."""
+        return bool(self._block) and self.fault is None and not self._said_all
+
+    def go_on(self) -> TokenChunk | None:
+        """Look at more of it; as `feed`."""
+        self._take_slice()
+        return self._chunk()
+
     def _feed_any(self, data: bytes) -> TokenChunk | None:
         block = self._splitter.feed(data)
-        if block:
-            self._take_in(block)
-        if self._splitter.is_too_long and self.fault is None and not self._said_all:
-            self._break(str(FrameTooLarge(self._frame_bytes_max)))
+        size = len(block)
+        self._read_bytes += size
+        if size > SLICE_BYTES:
+            self._block, self._block_at = block, 0
+            self._take_slice()
+        else:
+            if block:
+                self._take_in(block)
+            if self._splitter.is_too_long or self._read_bytes > self._read_bytes_max:
+                self._check_bounds()
         return self._chunk()
+
+    def _take_slice(self) -> None:
+        """Whole events, as many as are looked at in one turn of the event loop."""
+        block, begin = self._block, self._block_at
+        end = len(block)
+        if end - begin > SLICE_BYTES:
+            end = block.find(b"\n\n", begin + SLICE_BYTES - 2) + 2
+        self._take_in(block[begin:end])
+        self._block_at = end
+        if end == len(block):
+            self._block = b""
+            self._check_bounds()
+
+    def _check_bounds(self) -> None:
+        """It may send no event without an end, nor more than its longest event without any id."""
+        if self.fault is not None or self._said_all:
+            return
+        if self._splitter.is_too_long:
+            self._break(str(FrameTooLarge(self._frame_bytes_max)))
+        elif self._read_bytes > self._read_bytes_max:
+            if self.ids_left == self._ids_left_before:
+                self._break(f"{self._read_bytes} bytes without an id")
+            self._read_bytes, self._ids_left_before = 0, self.ids_left
 
     def end(self, why: str) -> TokenChunk | None:
         """Nothing more will come: the body ended, the connection broke, or patience did."""
@@ -151,7 +210,9 @@ class CompletionReader:
                 break
             self._parse(block[:end])
             block = block[end:]
-        if self._shape is None or self.finish is not None or len(block) > self._frame_bytes_max:
+        size = len(block)
+        is_odd = size > self._frame_bytes_max or (size > _DENSE_BYTES_MAX and not is_plain(block))
+        if self._shape is None or self.finish is not None or is_odd:
             self._parse(block)
             return
         for run in self._shape.runs(block):
@@ -221,6 +282,8 @@ class CompletionReader:
             self._said_all = self.finish is not None  # the token counts, which come last
         elif self.finish is None:
             self._choice(choices[0])
+        elif isinstance(choices[0], dict) and choices[0].get("token_ids"):
+            self._overrun()
 
     def _choice(self, choice: object) -> None:
         ids = choice.get("token_ids") if isinstance(choice, dict) else None
@@ -243,22 +306,45 @@ class CompletionReader:
 
     def _take(self, ids: list[int], logprobs: object) -> bool:
         """Whether the ids, and what is told of them, are there."""
+        told: list[TokenLogprob] = []
         if self._alternatives is not None:
             try:
-                self._logprobs += aligned_logprobs(logprobs, ids, self._alternatives)
+                told = aligned_logprobs(logprobs, ids, self._alternatives)
             except Misaligned as error:
                 self._break(str(error))
                 return False
+        before = len(self._ids)
         self._have(ids)
-        return True
+        self._logprobs += told[: len(self._ids) - before]
+        return self.finish is None and self.fault is None
 
     def _have(self, ids: list[int]) -> None:
         if self.finish is not None or self.fault is not None:
             return  # they come too late to be wanted
+        if len(ids) > self.ids_left or max(ids) >= self.id_end:
+            self._have_some(ids)
+            return
         self.started = True
         self._ids += ids
         self.ids_left -= len(ids)
         self.last_id = ids[-1]
+
+    def _have_some(self, ids: list[int]) -> None:
+        """Of these there are too many, or some are none."""
+        wanted = ids[: max(0, self.ids_left)]
+        known = list(takewhile(self.id_end.__gt__, wanted))
+        if known:
+            self._have(known)
+        if len(known) < len(wanted):
+            self._break(f"id {wanted[len(known)]} is not in the vocabulary")
+        else:
+            self._overrun()
+
+    def _overrun(self) -> None:
+        """There is more than was asked for, or behind the end: nothing of that is wanted."""
+        self.overran = True
+        self.finish = self.finish or self._unsaid_finish()
+        self._said_all = True
 
     def _break(self, why: str, fault: UpstreamError | None = None) -> None:
         """The stream is over in a way it should not be: it may still be a complete turn.
@@ -282,4 +368,6 @@ class CompletionReader:
 
 
 def _are_ids(ids: object) -> TypeGuard[list[int]]:
-    return isinstance(ids, list) and all(type(i) is int and 0 <= i < _ID_END for i in ids)
+    if not isinstance(ids, list) or not ids:
+        return isinstance(ids, list)
+    return set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < ID_END

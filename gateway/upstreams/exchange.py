@@ -40,8 +40,8 @@ class Exchange:
 
     __slots__ = (
         "_body", "_changed", "_error", "_heard_at", "_insider", "_is_held", "_is_over",
-        "_listener", "_long", "_loop", "_reader", "_run", "_shortcut", "_timeouts", "connection",
-        "has_begun",
+        "_leaves_rest", "_listener", "_long", "_loop", "_reader", "_run", "_shortcut", "_timeouts",
+        "connection", "has_begun",
     )  # fmt: skip
 
     def __init__(self, listener: Listener, reader: CompletionReader, timeouts: Timeouts) -> None:
@@ -59,6 +59,7 @@ class Exchange:
         self._error: Exception | None = None
         self._is_held = False
         self._is_over = False
+        self._leaves_rest = False
         self._long: LongReads | None = None
         self._shortcut = Shortcut(reader, timeouts.stall_s)
 
@@ -89,17 +90,33 @@ class Exchange:
                 connection.pour(self)
             while not self._is_over:
                 if self._is_held:
-                    await self._listener.room()
-                    self._is_held = False
-                    self._wait()
-                    connection.go_on()
+                    await self._go_on(connection)
                 else:
                     self._changed = self._loop.create_future()
                     await self._changed
         finally:
             body.close()
+        if self._leaves_rest and not await self._listener.room():
+            return
         if self._error is not None:
             raise self._error
+
+    async def _go_on(self, connection: Connection) -> None:
+        """Hear more, once there is room for it, and all else that goes on here had its turn."""
+        if self._listener.is_full and not await self._listener.room():
+            self._break_off()
+            return
+        reader = self._reader
+        if reader.has_more:
+            await asyncio.sleep(0)
+        self._is_held = False
+        if reader.has_more:
+            self._pass_on(reader.go_on())
+        if not (self._is_held or self._is_over):
+            if self._heard_at == math.inf:
+                self._heard_at = self._loop.time()
+            connection.wait_until(self.heard_at + self._patience_s)
+            connection.go_on()
 
     def take(self, data: bytes) -> None:
         """A read of the body."""
@@ -143,6 +160,8 @@ class Exchange:
         if chunk is None:
             if reader.fault is not None:
                 self._fail(reader.fault)
+            elif reader.has_more:
+                self._hold()
             return
         is_between = self.has_begun and chunk.finish is None
         self.has_begun = True
@@ -153,35 +172,50 @@ class Exchange:
         except Exception as error:  # noqa: BLE001  it comes out of `hear_out`
             self._fail(error)
             return
-        if goes_on and not is_full and chunk.finish is None and reader.fault is None:
-            self._wait()
-        else:
-            self._stop(goes_on=goes_on)
+        if not goes_on or is_full or chunk.finish is not None or reader.fault is not None:
+            self._stop(goes_on=goes_on, is_full=is_full)
+            return
+        self._wait()
+        if reader.has_more:
+            self._hold()
 
-    def _stop(self, *, goes_on: bool) -> None:
+    def _stop(self, *, goes_on: bool, is_full: bool) -> None:
         """Hear no more: for good, or until there is room."""
         body, reader = self._body, self._reader
-        if reader.finished and body is not None:
+        self._leaves_rest = goes_on and is_full
+        if reader.finished and not reader.overran and body is not None:
             body.drain(self._timeouts.tail_s)
             self._is_over = True
             self._wake()
-        elif not goes_on:
+        elif not goes_on or reader.finished:
             self._break_off()
         elif reader.fault is not None:
             self._fail(reader.fault)
-        elif body is not None:
-            self._is_held = True
+        else:
             self._heard_at = math.inf
-            body.connection.hold()
+            self._hold()
+
+    def _hold(self) -> None:
+        """Have the task hear what comes next, and nothing else come meanwhile."""
+        if self.connection is not None:
+            self._is_held = True
+            self.connection.hold()
             self._wake()
+
+    @property
+    def _patience_s(self) -> float:
+        """How long the backend may say nothing now."""
+        timeouts, reader = self._timeouts, self._reader
+        if not self.has_begun:
+            return timeouts.first_token_s
+        may_say_more = reader.finish is None and reader.ids_left > 0
+        return timeouts.stall_s if may_say_more else timeouts.tail_s
 
     def _wait(self) -> None:
         """Patience begins anew: ids were heard, bytes alone do not count."""
         if self.connection is not None:
-            timeouts = self._timeouts
-            patience_s = timeouts.stall_s if self._reader.finish is None else timeouts.tail_s
             self._heard_at = now = self._loop.time()
-            self.connection.wait_until(now + patience_s)
+            self.connection.wait_until(now + self._patience_s)
 
     def _fail(self, error: Exception) -> None:
         self._error = error
@@ -219,7 +253,7 @@ class Overheard:
         self.listener = listener
         self._first: Callable[[], None] | None = first
         self._finish = finish
-        self.room: Callable[[], Coroutine[object, object, None]] = listener.room
+        self.room: Callable[[], Coroutine[object, object, bool]] = listener.room
 
     @property
     def is_full(self) -> bool:

@@ -19,10 +19,16 @@ if TYPE_CHECKING:
 EVENT_BYTES_MAX: Final = 0xFFF
 """No event has more that is a read of its own, and is read as that (`steady`)."""
 _FRAME_BYTES_MAX: Final = 2048
-_ID_END: Final = 1 << 31
+ID_END: Final = 1 << 31
+"""No number from here on is an id, whatever the vocabulary."""
 
-JSON_STRING: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+)*+'
-r"""The inside of a JSON string, its UTF-8 unchecked. `\u` is for a parser: some are invalid."""
+JSON_STRING: Final = rb'[^"\\\x00-\x1f]*+(?:\\["\\/bfnrt][^"\\\x00-\x1f]*+){0,16}+'
+r"""The inside of a JSON string, its UTF-8 unchecked. `\u` is for a parser: some are invalid.
+
+So are texts of many escapes, for an expression that looks for a string may begin at any quote, and
+would read on from each to the end (`is_plain`).
+"""
+_ESCAPE_BYTES_MIN: Final = 32
 _TEMPLATE: Final = re.compile(
     rb'(data: [^\n]*?"text": ?")' + JSON_STRING + rb'("[^\n]*"token_ids": ?\[)[0-9,]+(\][^\n]*)'
 )
@@ -74,7 +80,7 @@ class FrameShape:
         if made != event or not (event.isascii() or is_utf8(event)):
             return None
         token = int(digits)
-        return token if token < _ID_END else None
+        return token if token < ID_END else None
 
     def runs(self, block: bytes) -> list[bytes | list[int]]:
         """Cut whole events, each with its blank line, into the ids of those that have this shape
@@ -160,7 +166,12 @@ def numbers(lists: list[bytes]) -> list[int] | None:
         ids: list[int] = orjson.loads(b"[%b]" % b",".join(lists))
     except orjson.JSONDecodeError:
         return None
-    return ids if max(ids) < _ID_END else None
+    return ids if max(ids) < ID_END else None
+
+
+def is_plain(block: bytes) -> bool:
+    """Whether it has so few escapes that it is worth looking for texts in it."""
+    return block.count(b"\\") * _ESCAPE_BYTES_MIN <= len(block)
 
 
 def is_utf8(block: bytes) -> bool:

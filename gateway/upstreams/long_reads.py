@@ -14,7 +14,7 @@ from functools import lru_cache
 from operator import add
 from typing import TYPE_CHECKING, Final
 
-from gateway.upstreams.frame_shape import EVENT_BYTES_MAX, JSON_STRING, is_utf8, numbers
+from gateway.upstreams.frame_shape import EVENT_BYTES_MAX, JSON_STRING, is_plain, is_utf8, numbers
 
 if TYPE_CHECKING:
     from gateway.upstreams.frame_shape import FrameShape
@@ -59,7 +59,7 @@ class LongReads:
         Without ids there is none. Behind the run `owed` is as if what follows it was parsed.
         """
         begin, self.owed = self.owed, None
-        if begin is None or len(read) - begin < LONG_READ_BYTES:
+        if begin is None or len(read) - begin < LONG_READ_BYTES or not is_plain(read):
             return 0, [], 0
         ids, end = self._run(read, begin)
         if not ids:

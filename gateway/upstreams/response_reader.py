@@ -22,7 +22,7 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_head_bytes", "_head_bytes_max", "_interim", "_parser", "_piece_count",
+        "_bare_bytes", "_head_bytes", "_head_bytes_max", "_interim", "_parser", "_piece_count",
         "_pieces", "complete", "headers", "on_body", "reusable", "status", "touched",
     )  # fmt: skip
 
@@ -35,6 +35,7 @@ class ResponseReader:
         self._pieces: list[bytes] = []
         self._piece_count = 0
         self.on_body = self._pieces.append
+        self._bare_bytes = 0  # since the last of the body
         self._head_bytes = 0
         self._head_bytes_max = head_bytes_max
         self._interim = False
@@ -54,15 +55,23 @@ class ResponseReader:
             self.reusable = False
             if not self.complete:
                 raise httpx2.RemoteProtocolError(f"backend sent no valid HTTP: {error}") from error
-        if not self.status:
-            self._head_bytes += len(data)
-        if self._head_bytes > self._head_bytes_max:
-            raise httpx2.RemoteProtocolError(
-                f"backend sent more than {self._head_bytes_max} bytes of headers"
-            )
+        self._count(len(data))
         if self.complete:
             del self._pieces[self._piece_count :]  # the body of an answer nobody asked for
             self.close()
+
+    def _count(self, size: int) -> None:
+        """Bound what is no body: a head, interim ones, trailers, and what stands before a chunk."""
+        if not self.status:
+            self._head_bytes += size
+        elif self._pieces:
+            self._bare_bytes = 0
+        else:
+            self._bare_bytes += size
+        if max(self._head_bytes, self._bare_bytes) > self._head_bytes_max:
+            raise httpx2.RemoteProtocolError(
+                f"backend sent more than {self._head_bytes_max} bytes of headers"
+            )
 
     @property
     def has_head(self) -> bool:

@@ -174,12 +174,15 @@ class InferenceServer:
     async def _hear_out(
         self, request: TokenRequest, listener: Listener, grammar: Grammar | None = None
     ) -> None:
-        exchange = Exchange(listener, self._reader(request, grammar), self._timeouts)
+        reader = self._reader(request, grammar)
+        exchange = Exchange(listener, reader, self._timeouts)
         self._exchanges.add(exchange)
         try:
             await exchange.hear_out(await self._open(request, grammar, exchange))
         finally:
             self._exchanges.discard(exchange)
+            if reader.overran:
+                _log.warning("backend does not stop where it should", upstream=self.name)
 
     def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
         """Break off the generations that said nothing for `silent_s`; how many those are.
@@ -203,7 +206,10 @@ class InferenceServer:
             self.name,
             request.sampling,
             stop_ids=self._stop_ids,
-            frame_bytes_max=self._limits.frame_bytes_max,
+            frame_bytes_max=self._limits.frame_bytes_max(
+                len(request.prompt_ids), request.sampling.logprobs
+            ),
+            id_end=self._limits.id_end,
             constrained=grammar is not None and grammar.holds,
         )
 

@@ -70,7 +70,7 @@ class SseSplitter:
                 raise FrameTooLarge(self._frame_bytes_max)
             if len(frame) > 6 and frame.startswith(b"data: ") and b"\n" not in frame:
                 yield frame[6:]
-            elif payload := _joined_data(frame):
+            elif b"data" in frame and (payload := _joined_data(frame)):
                 yield payload
 
     def _with_plain_newlines(self, data: bytes) -> bytes:

@@ -120,7 +120,8 @@ class SteadyReads:
         makes up the read again, as in `FrameShape.runs`.
         """
         match = self._match(read)
-        if match is None:
+        reader = self._reader
+        if match is None or reader.ids_left <= 0:
             return False
         size, text, digits = match.groups()
         made = b"".join((size, self._before, text, self._between, digits, self._behind))
@@ -129,9 +130,8 @@ class SteadyReads:
         if not (read.isascii() or is_utf8(read)):
             return False
         token, now = int(digits), self._clock()
-        if not self.hear(token, now):
+        if token >= reader.id_end or not self.hear(token, now):
             return False
-        reader = self._reader
         reader.ids_left -= 1
         reader.last_id = token
         self.heard_at = now

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import httpx2
 from typing_extensions import override
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from gateway.upstreams.connection import BodyListener, HttpTimeouts
 
+_DRAINED_BYTES_MAX: Final = 64 * 1024
+"""Behind the last id come the counts of tokens and little else."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORBIDDEN_IN_HEADERS = frozenset(b"\r\n\0")
 
@@ -297,14 +299,18 @@ class ResponseBody(httpx2.AsyncByteStream):
 
 
 class _Drain:
-    """Hears out a body that nobody listens to."""
+    """Hears out a body that nobody listens to, unless there is no end of it."""
 
     def __init__(self, connection: Connection, release: Callable[[Connection], None]) -> None:
         self._connection = connection
         self._release = release
+        self._left_bytes = _DRAINED_BYTES_MAX
 
     def take(self, data: bytes) -> None:
         """It has been said before all that matters."""
+        self._left_bytes -= len(data)
+        if self._left_bytes < 0:
+            self._connection.abort()
 
     def end(self, _error: httpx2.TransportError | None) -> None:
         """Whether the connection is of further use, it knows itself."""

@@ -29,7 +29,7 @@ class Heard:
     def flow(self) -> None:
         """It wants to hear everything."""
 
-    async def room(self) -> None:
+    async def room(self) -> bool:
         raise AssertionError("it never is full")
 
     @property
@@ -62,10 +62,11 @@ class Led(Heard):
         return self.stop_after is None or len(self.chunks) < self.stop_after
 
     @override
-    async def room(self) -> None:
+    async def room(self) -> bool:
         self.held.set()
         await self._room.wait()
         self._room.clear()
+        return True
 
     def make_room(self) -> None:
         self._since_room = 0

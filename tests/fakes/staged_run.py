@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID, uuid4
 
 from gateway.checking import Checker
@@ -102,6 +102,7 @@ class MemoryArchive:
     begun: int = 0
     finished: list[Finished] = field(default_factory=list)
     metered: list[Finished] = field(default_factory=list)
+    deposited: list[tuple[Finished, dict[str, Any]]] = field(default_factory=list)
 
     async def begin(self, spec: RunSpecification) -> Claim:
         await asyncio.sleep(0)
@@ -115,6 +116,17 @@ class MemoryArchive:
         if self.failure is not None:
             raise self.failure
         self.finished.append(finished)
+
+    async def deposit(
+        self, spec: RunSpecification, finished: Finished, fold: Fold, claim: Claim
+    ) -> None:
+        await asyncio.sleep(0)
+        self.deposited.append((finished, fold.response()))
+
+    def deposit_later(
+        self, spec: RunSpecification, finished: Finished, fold: Fold, claim: Claim | None
+    ) -> None:
+        self.deposited.append((finished, fold.response()))
 
     async def meter(self, spec: RunSpecification, finished: Finished, fold: Fold) -> None:
         await asyncio.sleep(0)

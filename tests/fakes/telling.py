@@ -17,5 +17,5 @@ async def tell(listener: Listener, chunks: AsyncGenerator[TokenChunk, None]) -> 
         async for chunk in chunks:
             if not listener.hear(chunk):
                 return
-            if listener.is_full:
-                await listener.room()
+            if listener.is_full and not await listener.room():
+                return

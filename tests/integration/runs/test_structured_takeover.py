@@ -112,6 +112,8 @@ class Completing:
     ) -> None:
         await asyncio.sleep(0)
         listener.hear(TokenChunk(self._rest(list(request.prompt_ids)), STOP))
+        if listener.is_full:
+            await listener.room()
 
     @staticmethod
     def _rest(prompt: list[int]) -> list[int]:

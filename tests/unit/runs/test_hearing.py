@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,16 +13,19 @@ from typing_extensions import override
 
 from gateway.errors import ClaimLost
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
+from gateway.harmony.vocabulary import END, MESSAGE, START
 from gateway.log import TurnStarted
-from gateway.runs.hearing import Hearing
+from gateway.runs.hearing import PIECES_MAX, Hearing
 from gateway.runs.journal import MemoryJournal, Pen
 from gateway.runs.live import LiveLog
-from gateway.runs.steering import Course, Steering
+from gateway.runs.steering import REPETITION, Course, Steering
 from tests.fakes.harmony_script import script_ids, vocabulary
 from tests.fakes.response_heads import response_head
+from tests.fakes.rounds import counted_rounds
 from tests.fakes.staged_run import folds, specification
 
 if TYPE_CHECKING:
+    from gateway.log import Entry
     from gateway.protocol.events import Event
     from gateway.runs.steering import Ending
 
@@ -65,7 +69,7 @@ async def heard(kind: type[Hearing], chunks: list[TokenChunk]) -> Outcome:
     await asyncio.sleep(0)
     answers = []
     for chunk in chunks:
-        answers.append(hearing.hear(chunk))
+        answers.append(hearing.hear(chunk) and (not hearing.is_full or await hearing.room()))
         if not answers[-1]:
             break
     pen.live.hand_over()
@@ -120,6 +124,8 @@ def heard_in(
             size = sizes[min(at, len(sizes) - 1)]
             if not hearing.hear(TokenChunk(rest[:size])):
                 break
+            if hearing.is_full and not await hearing.room():
+                break
             rest, at = rest[size:], at + 1
         fold = live.fold
         said = tuple(fold.turns[0].said)
@@ -151,3 +157,52 @@ async def test_nothing_is_written_once_the_pen_is_down(before: list[TokenChunk])
     assert pen.is_down
     with pytest.raises(ClaimLost):
         hearing.hear(TokenChunk(script_ids(" on")))
+
+
+MARKERS = script_ids("<|end|><|start|>assistant<|channel|>commentary<|message|>")
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [*FINAL, *(token for at in range(400) for token in (*MARKERS, 1000 + at))],
+        [*FINAL, *range(1000, 20_000)],
+        [*FINAL, *(token for at in range(2000) for token in (MESSAGE, 1000 + at))],
+        [*FINAL, *(token for at in range(400) for token in (END, 1000 + at, START))],
+    ],
+)
+async def test_of_what_comes_at_once_a_bounded_part_is_written_in_one_turn_of_the_loop(
+    ids: list[int],
+) -> None:
+    hearing, pen = begun()
+    written = Counter[int]()
+    append = pen.append
+    async with counted_rounds() as rounds:
+
+        def noting(entry: Entry) -> None:
+            written[rounds.count] += 1
+            append(entry)
+
+        pen.append = noting
+        assert hearing.hear(TokenChunk(ids, FinishReason.LENGTH))
+        assert hearing.is_full
+        assert await hearing.room()
+    assert max(written.values()) <= PIECES_MAX
+    assert len(written) > 2
+    assert list(pen.live.fold.turns[0].said) == ids
+
+
+async def test_what_is_left_of_a_chunk_is_not_written_once_the_claim_is_lost() -> None:
+    hearing, pen = begun()
+    assert hearing.hear(TokenChunk([*FINAL, *MARKERS * 100]))
+    pen.put_down()
+    with pytest.raises(ClaimLost):
+        await hearing.room()
+
+
+async def test_the_gateway_may_end_a_turn_in_what_was_left_of_a_chunk() -> None:
+    hearing, _ = begun()
+    assert hearing.hear(TokenChunk([*FINAL, *MARKERS * 20, *script_ids("no " * 200)]))
+    assert not await hearing.room()
+    assert hearing.ending is not None
+    assert hearing.ending.rule == REPETITION

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 from typing_extensions import override
 
@@ -368,6 +369,9 @@ async def test_a_foreground_response_that_was_given_up_by_others_has_failed() ->
         assert isinstance(stage.live.failure, ClaimLost)
         assert not stage.live.handed_over
         assert stage.keeper.dropped == [stage.run.claim]
+        ((end, body),) = stage.archive.deposited
+        assert end.status == "failed"
+        assert body == orjson.loads(events[-1].data)["response"]
 
 
 async def test_a_durable_end_that_cannot_be_committed_is_left_to_the_next_owner() -> None:

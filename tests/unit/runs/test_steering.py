@@ -200,6 +200,71 @@ async def test_reasoning_that_ends_by_itself_is_not_cut() -> None:
     assert repairs(stage) == []
 
 
+PREAMBLE = "<|channel|>commentary<|message|>"
+BRIEF = Steering(preamble_tokens_max=20)
+
+
+@pytest.mark.parametrize("size", [1, 5, 100])
+async def test_a_call_that_is_required_is_opened_behind_a_preamble_of_some_length(
+    size: int,
+) -> None:
+    turns = vouched(PREAMBLE + "so " * 60, size), says('{"n": 1}<|call|>')
+    stage = staged(REQUIRED, *turns, steering=BRIEF)
+    assert await ended(stage) == ("completed", None)
+    assert kinds(stage) == ["message", "function_call"]
+    assert prefills(stage) == [(), call_header(REQUIRED, vocabulary())]
+    assert repairs(stage) == ["preamble_too_long"]
+    assert len(stage.live.fold.turns[0].said) == BRIEF.preamble_tokens_max
+    assert stage.live.fold.usage.voided_tokens == 0
+
+
+async def test_all_preambles_before_a_required_call_count_together_and_thoughts_do_not() -> None:
+    shown = THOUGHT + NEXT + PREAMBLE + "so so<|end|>" + NEXT + PREAMBLE + "so " * 60
+    stage = staged(REQUIRED, says(shown), says('{"n": 1}<|call|>'), steering=BRIEF)
+    assert await ended(stage) == ("completed", None)
+    assert kinds(stage) == ["reasoning", "message", "message", "function_call"]
+    usage = stage.live.fold.usage
+    said = len(stage.live.fold.turns[0].said) - usage.reasoning_tokens
+    assert said == BRIEF.preamble_tokens_max
+
+
+async def test_a_required_call_is_opened_though_nothing_else_may_be_repaired() -> None:
+    brief = Steering(repairs_max=0, preamble_tokens_max=20)
+    turns = says(PREAMBLE + "so " * 60), says('{"n": 1}<|call|>')
+    assert await ended(staged(REQUIRED, *turns, steering=brief)) == ("completed", None)
+
+
+async def test_a_model_that_says_preambles_instead_of_its_call_fails_its_response() -> None:
+    again = says('{"n":' + "<|end|>" + NEXT + PREAMBLE + "so " * 60)
+    turns = says(PREAMBLE + "so " * 60), again, again, again, again
+    stage = staged(REQUIRED, *turns, steering=BRIEF)
+    status, _ = await ended(stage)
+    assert status in {"failed", "completed"}
+    assert len(stage.tokens.requests) <= 5
+
+
+@pytest.mark.parametrize(
+    ("rules", "steering"), [(ANY_TOOL, BRIEF), (REQUIRED, Steering(preamble_tokens_max=0))]
+)
+async def test_a_preamble_is_of_any_length_where_no_call_is_required_or_no_bound_set(
+    rules: OutputRules, steering: Steering
+) -> None:
+    call = "<|end|>" + NEXT + FREE + "<|call|>"
+    stage = staged(rules, says(PREAMBLE + "so " * 60 + call), steering=steering)
+    assert await ended(stage) == ("completed", None)
+    assert repairs(stage) == []
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_a_response_of_too_many_messages_ends(size: int) -> None:
+    words = ["one", "two", "three", "four", "five", "six"]
+    endless = "".join(f"<|channel|>commentary<|message|>{word}<|end|>{NEXT}" for word in words * 6)
+    stage = staged(NO_RULES, vouched(endless, size), steering=Steering(messages_max=4))
+    assert await ended(stage) == ("incomplete", None)
+    assert len(kinds(stage)) == 5
+    assert repairs(stage) == ["too_many_messages"]
+
+
 @pytest.mark.parametrize("size", [1, 7, 100])
 async def test_a_model_that_repeats_itself_is_stopped(size: int) -> None:
     turn = vouched("<|channel|>final<|message|>" + "no " * 400, size)

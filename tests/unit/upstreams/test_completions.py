@@ -21,7 +21,7 @@ from gateway.generation import (
     TokenChunk,
     TokenLogprob,
 )
-from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
 from gateway.upstreams.problems import BrokeDown, ModelGone, NoTokenIds
 from gateway.upstreams.response_reader import ResponseReader
 from tests.fakes.backend_captures import capture, names
@@ -127,9 +127,133 @@ def test_counts_in_every_event_do_not_end_the_turn() -> None:
     assert reader.feed(DONE) == TokenChunk([], FinishReason.STOP, 5)
 
 
-def test_ids_after_the_finish_are_not_part_of_the_turn() -> None:
+@pytest.mark.parametrize("more", [event([2]), event([2], "length"), event([200002], "stop")])
+def test_ids_after_the_finish_are_not_part_of_the_turn_and_end_it(more: bytes) -> None:
     reader = reader_of()
-    assert reader.feed(event([1], "stop") + event([2])) == TokenChunk([1])
+    assert reader.feed(event([1], "stop") + more + usage(5)) == TokenChunk([1], FinishReason.STOP)
+    assert (reader.finished, reader.overran) == (True, True)
+
+
+def test_a_second_finish_reason_is_none() -> None:
+    reader = reader_of()
+    read = event([1], "stop") + event([], "length") + usage(5)
+    assert reader.feed(read) == TokenChunk([1], FinishReason.STOP, 5)
+    assert not reader.overran
+
+
+@pytest.mark.parametrize(
+    ("reads", "kept"),
+    [
+        ([event([1, 2, 3, 4])], [1, 2, 3]),
+        ([event([1, 2]), event([3, 4], "stop")], [1, 2, 3]),
+        ([event([1]), event([2]), event([3]), event([4])], [1, 2, 3]),
+        ([event([1]) + event([2]) + event([3]) + event([4]) + event([5])], [1, 2, 3]),
+        ([event([1, 2, 3]), event([]), event([4])], [1, 2, 3]),
+    ],
+)
+def test_ids_beyond_those_asked_for_are_cut_off_and_end_the_turn(
+    reads: list[bytes], kept: list[int]
+) -> None:
+    reader = reader_of(3)
+    chunks = [chunk for read in reads if (chunk := reader.feed(read)) is not None]
+    assert [i for chunk in chunks for i in chunk.ids] == kept
+    assert chunks[-1].finish is FinishReason.LENGTH
+    assert (reader.finished, reader.overran, reader.ids_left) == (True, True, 0)
+
+
+def test_a_run_read_elsewhere_is_cut_off_at_what_was_asked_for() -> None:
+    reader = reader_of(4)
+    reader.feed(event([1]) + event([2]))
+    shape = reader.steady_shape
+    assert shape is not None
+    assert reader.take_run(shape, [3, 4, 5]) == TokenChunk([3, 4], FinishReason.LENGTH)
+    assert reader.overran
+
+
+def test_a_stop_id_that_came_last_is_the_end_though_more_follows() -> None:
+    assert reader_of(2).feed(event([1, 200002, 9])) == TokenChunk([1, 200002], FinishReason.STOP)
+
+
+def test_logprobs_are_cut_off_with_their_ids() -> None:
+    chunk = reader_of(2, logprobs=0).feed(told_event([1, 2, 3]))
+    assert chunk is not None
+    assert chunk.logprobs is not None
+    assert (chunk.ids, len(chunk.logprobs)) == ([1, 2], 2)
+
+
+def knowing_reader() -> CompletionReader:
+    return CompletionReader(
+        "gpu-1", Sampling(max_tokens=9), stop_ids=STOP_IDS, frame_bytes_max=10**6, id_end=100
+    )
+
+
+@pytest.mark.parametrize("unknown", [[100], [2**31 - 1], [3, 100, 4], [3, 2**20]])
+def test_an_id_that_no_vocabulary_has_is_a_failure_after_those_before_it(
+    unknown: list[int],
+) -> None:
+    for reads in ([event([1]), event([2]), event(unknown)], [event([1]) + event([2, *unknown])]):
+        reader = knowing_reader()
+        chunks = [chunk for read in reads if (chunk := reader.feed(read)) is not None]
+        known = [1, 2, *(i for i in unknown[:1] if i < 100)]
+        assert [i for chunk in chunks for i in chunk.ids] == known
+        assert isinstance(reader.fault, UpstreamFailed)
+        assert "not in the vocabulary" in str(reader.fault)
+
+
+@pytest.mark.parametrize("unknown", [[100], [-1], [2**40], ["7"], [True], [1.0]])
+def test_a_backend_whose_first_id_is_none_was_not_there(unknown: list[object]) -> None:
+    reader = knowing_reader()
+    assert reader.feed(event(unknown)) is None
+    assert isinstance(reader.fault, UpstreamUnavailable)
+
+
+def test_a_run_with_an_unknown_id_ends_before_it() -> None:
+    reader = knowing_reader()
+    reader.feed(event([1]) + event([2]))
+    shape = reader.steady_shape
+    assert shape is not None
+    assert reader.take_run(shape, [3, 100, 5]) == TokenChunk([3])
+    assert isinstance(reader.fault, UpstreamFailed)
+
+
+@pytest.mark.parametrize("nothing", [b": ping\n\n", b"\n", event([])])
+def test_a_backend_that_sends_bytes_and_no_ids_has_failed(nothing: bytes) -> None:
+    reader = reader_of()
+    reader.feed(event([1]) + event([2]))
+    read = nothing * (10**5 // len(nothing))
+    reads = 0
+    while reader.fault is None:
+        reader.feed(read)
+        while reader.has_more:
+            reader.go_on()
+        reads += 1
+    assert "without an id" in str(reader.fault)
+    assert 19 <= reads <= 42
+
+
+def test_comments_between_ids_are_no_silence() -> None:
+    reader = reader_of(10**6)
+    pings = b": ping\n\n" * (10**6 // 8)
+    for token in range(4):
+        reader.feed(pings)
+        while reader.has_more:
+            reader.go_on()
+        reader.feed(event([token]))
+    assert reader.fault is None
+
+
+@pytest.mark.parametrize("one", [event([7]), b": ping\n\n", event([8, 9])])
+def test_a_long_read_is_looked_at_slice_by_slice(one: bytes) -> None:
+    reader, whole = reader_of(10**6), reader_of(10**6)
+    read = one * (5 * SLICE_BYTES // len(one))
+    slices = [reader.feed(read)]
+    while reader.has_more:
+        slices.append(reader.go_on())
+    ids = [len(chunk.ids) if chunk else 0 for chunk in slices]
+    assert len(slices) >= 5
+    assert max(ids) <= SLICE_BYTES // 8
+    expected = [whole.feed(one * count) for count in (1,) * (len(read) // len(one))]
+    assert sum(ids) == sum(len(chunk.ids) for chunk in expected if chunk)
 
 
 def test_repetition_found_by_the_engine_cuts_the_turn_short() -> None:

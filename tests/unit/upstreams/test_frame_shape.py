@@ -159,7 +159,7 @@ def ids_in(piece: bytes) -> list[int]:
 
 
 def test_events_of_one_shape_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = CompletionReader("g", Sampling(max_tokens=50), stop_ids=(), frame_bytes_max=10**5)
+    reader = CompletionReader("g", Sampling(max_tokens=500), stop_ids=(), frame_bytes_max=10**5)
     reader.feed(frame(b"", b"1") + frame(b"", b"2"))
     parsed: list[bytes] = []
     monkeypatch.setattr(reader.__class__, "_event", lambda _, payload: parsed.append(payload))

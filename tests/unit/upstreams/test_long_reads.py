@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from gateway.generation import Sampling
 from gateway.upstreams.backend import Timeouts
-from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
 from gateway.upstreams.connection import Connection, ConnectionLimits
 from gateway.upstreams.exchange import Exchange
 from gateway.upstreams.long_reads import LONG_READ_BYTES, LongReads, owed
@@ -134,7 +134,8 @@ async def _told(listener: Heard, reads: list[bytes]) -> Told:
         if socket.is_aborted:
             break
         connection.data_received(read)
-        await asyncio.sleep(0)
+        for _ in range(1 + len(read) // SLICE_BYTES):  # a long one is heard slice by slice
+            await asyncio.sleep(0)
     before_loss = len(listener.chunks)
     connection.connection_lost(None)
     (fault,) = await asyncio.gather(generation, return_exceptions=True)
@@ -216,8 +217,9 @@ def test_a_listener_that_is_full_gets_the_rest_once_it_has_room() -> None:
         """Full after each chunk."""
 
         @override
-        async def room(self) -> None:
+        async def room(self) -> bool:
             await asyncio.sleep(0)
+            return True
 
     assert told([MANY] * 6, Full(is_full=True)).ids == told([MANY] * 6).ids
 

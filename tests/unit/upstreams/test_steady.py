@@ -138,7 +138,8 @@ async def heard(listener: Heard, reads: list[bytes]) -> Told:
             break
         began, count = asyncio.get_running_loop().time(), len(listener.chunks)
         connection.data_received(read)
-        if len(listener.chunks) > count and reader.finish is None and reader.fault is None:
+        is_over = reader.finish is not None or reader.fault is not None or reader.ids_left <= 0
+        if len(listener.chunks) > count and not is_over:
             assert exchange.heard_at >= began
             assert connection.deadline.at == exchange.heard_at + TIMEOUTS.stall_s
         await asyncio.sleep(0)
