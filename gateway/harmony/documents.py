@@ -44,7 +44,7 @@ Schema = dict[str, Any]
 
 DEPTH_MAX: Final = 200
 """Of schemas within schemas, those included that are merged into others."""
-REPEATED_MAX: Final = 1_000
+REPEATED_MAX: Final = 10_000
 """More often than so no bound is told to the engines, whose work grows with it."""
 
 _SPACE: Final = Space()
@@ -59,6 +59,7 @@ _ANY: Final = Named("any")
 _CHARACTER: Final = Named("character")
 _STRING: Final = Chain((_QUOTE, Times(_CHARACTER, 0, None), _QUOTE))
 
+_LITERALS: Final = {"boolean": either(text("true"), text("false")), "null": text("null")}
 _TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
 _KEYWORDS: Final = {
     "object": {"properties", "required", "additionalProperties", "patternProperties"},
@@ -191,21 +192,14 @@ class Documents:
     # Values of one type -----------------------------------------------------------------------
 
     def _typed(self, name: str, schema: Schema) -> Language:
-        match name:
-            case "object":
-                return self._object(schema)
-            case "array":
-                return self._array(schema)
-            case "string":
-                return self._string(schema)
-            case "number":
-                return self._number(schema)
-            case "integer":
-                return between(*_bounds(schema))
-            case "boolean":
-                return either(text("true"), text("false"))
-            case _:
-                return text("null")
+        made = {
+            "object": self._object,
+            "array": self._array,
+            "string": self._string,
+            "number": self._number,
+            "integer": _integer,
+        }
+        return made[name](schema) if name in made else _LITERALS[name]
 
     def _string(self, schema: Schema) -> Language:
         least, most = _count(schema, "minLength") or 0, _count(schema, "maxLength")
@@ -224,7 +218,9 @@ class Documents:
     def _array(self, schema: Schema) -> Language:
         least, most = _count(schema, "minItems") or 0, _count(schema, "maxItems")
         first = [self._value(one) for one in schema.get("prefixItems", ())]
-        other = self._value(schema.get("items", True)) if most is None or most > len(first) else NEVER
+        other = (
+            self._value(schema.get("items", True)) if most is None or most > len(first) else NEVER
+        )
         rest = self._times(
             chain(_COMMA, other),
             max(0, least - max(len(first), 1)),
@@ -235,7 +231,11 @@ class Documents:
         items: Language = rest
         for at in reversed(range(len(first))):
             is_over = most is not None and at >= most
-            item = NEVER if is_over else chain(first[at] if not at else chain(_COMMA, first[at]), items)
+            item = (
+                NEVER
+                if is_over
+                else chain(first[at] if not at else chain(_COMMA, first[at]), items)
+            )
             items = item if at < least else maybe(item)
         return chain(text("["), _SPACE, items, _SPACE, text("]"))
 
@@ -254,7 +254,9 @@ class Documents:
         other = schema.get("additionalProperties", True)
         # What is required and not described is like all that is not described.
         properties |= {name: other for name in required if name not in properties}
-        members = [(_member(name, self._value(one)), name in required) for name, one in properties.items()]
+        members = [
+            (_member(name, self._value(one)), name in required) for name, one in properties.items()
+        ]
         others = self._others(schema, list(properties), other)
         return chain(text("{"), _SPACE, self._members(members, others), _SPACE, text("}"))
 
@@ -262,7 +264,7 @@ class Documents:
         """The members, and any number of others. From each of them on there are two rules: for what
         begins with it, and for what follows another.
         """
-        following = Times(chain(_COMMA, other), 0, None) if other != NEVER else Chain(())
+        following: Language = Times(chain(_COMMA, other), 0, None) if other != NEVER else Chain(())
         beginning = maybe(chain(other, following))
         for member, is_required in reversed(members):
             behind = self._rule(following)
@@ -273,7 +275,7 @@ class Documents:
 
     def _rule(self, language: Language) -> Language:
         """By a name, where it would be written down more than once."""
-        if language in (NEVER, Chain(())):  # noqa: PLR6201 - a hash looks into all of a language
+        if language == NEVER or language == Chain(()):
             return language
         name = f"members-{len(self.rules)}"
         self.rules[name] = language
@@ -316,7 +318,7 @@ def _member(name: str, value: Language) -> Language:
 
 
 def _exactly(value: object) -> Language:
-    """This value alone."""
+    """One value alone."""
     match value:
         case str():
             return chain(_QUOTE, quoted(text(value)), _QUOTE)
@@ -381,10 +383,9 @@ def _count(schema: Schema, key: str) -> int | None:
     return int(schema[key]) if key in schema else None
 
 
-def _bounds(schema: Schema) -> tuple[int | None, int | None]:
-    """The least and the largest integer."""
+def _integer(schema: Schema) -> Language:
     low = [math.ceil(schema["minimum"])] if "minimum" in schema else []
     low += [math.floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
     high = [math.floor(schema["maximum"])] if "maximum" in schema else []
     high += [math.ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
-    return max(low, default=None), min(high, default=None)
+    return between(max(low, default=None), min(high, default=None))

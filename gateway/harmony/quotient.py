@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from gateway.harmony.gbnf import Language, Range
 
+    _Single = Chars | Quoted | Space
+
 OPENED_MAX: Final = 5_000
 """Languages that are looked into for one character: one that begins with itself has no end."""
 WAYS_MAX: Final = 200
@@ -90,8 +92,8 @@ class Quotient:
         """The ways behind one character more."""
         point = ord(character)
         found: dict[_Way | None, None] = {}
-        for way in self._opened(ways):
-            match way.head:
+        for head, way in self._opened(ways):
+            match head:
                 case Space():
                     if character in WHITE:
                         found[way] = None
@@ -105,8 +107,8 @@ class Quotient:
                         found[way.tail] = None
         return tuple(found)
 
-    def _opened(self, ways: _Ways) -> Iterator[_Way]:
-        """The same ways, each with one character in front."""
+    def _opened(self, ways: _Ways) -> Iterator[tuple[_Single, _Way]]:
+        """The same ways, each with what a single character may be in front."""
         seen: set[_Way] = set()
         todo = [way for way in reversed(ways) if way is not None]
         while todo:
@@ -117,7 +119,7 @@ class Quotient:
             if len(seen) > OPENED_MAX:
                 raise UntranslatableGrammar("it begins with itself, or is too ambiguous")
             if isinstance(way.head, Chars | Quoted | Space):
-                yield way
+                yield way.head, way
             todo += filter(None, self._within(way.head, way.tail))
 
     def _within(self, head: Language, tail: _Way | None) -> Iterator[_Way | None]:
@@ -172,7 +174,9 @@ def escapes(ranges: tuple[Range, ...]) -> Language:
     """What may follow a backslash in a JSON string to stand for one of these characters."""
     short = (text(letter) for point, letter in _ESCAPES.items() if _holds(ranges, point))
     code = _codes(common(ranges, _CODES), 0, 4)
-    pair = chain(_codes(_SURROGATES[:1], 0, 4), text(_BACKSLASH + "u"), _codes(_SURROGATES[1:], 0, 4))
+    pair = chain(
+        _codes(_SURROGATES[:1], 0, 4), text(_BACKSLASH + "u"), _codes(_SURROGATES[1:], 0, 4)
+    )
     beyond = (pair,) if _BEYOND in common(ranges, (_BEYOND,)) else ()
     return either(*short, chain(text("u"), either(code, *beyond)))
 

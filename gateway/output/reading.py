@@ -24,7 +24,8 @@ class Turn:
     `said` are the ids of the model, without the prefill and without those that were taken back;
     `logprobs` has as many, None for an id that came without, or is empty when all did. `finish` is
     None while the turn is open, and for good where it was broken off. `hops` counts who went on
-    with it, backends and replicas.
+    with it, backends and replicas; the last of them from position `hopped_at` on, counted in
+    prefill and said.
     """
 
     input_tokens: int
@@ -33,6 +34,7 @@ class Turn:
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
     finish: FinishReason | None = None
     hops: int = 0
+    hopped_at: int = 0
 
 
 class _Reader:

@@ -125,8 +125,9 @@ class Dialect:
         if len(encoded) > TAG_BYTES_MAX:
             return None
         if self.engine.kind == "sglang":
-            return Grammar({"response_format": tag}, holds=True)
-        return Grammar({"structured_outputs": {"structural_tag": encoded.decode()}}, holds=True)
+            return Grammar({"response_format": tag}, holds=constraint.exact)
+        words = {"structural_tag": encoded.decode()}
+        return Grammar({"structured_outputs": words}, holds=constraint.exact)
 
 
 def _repeats_an_answer(ids: Sequence[int]) -> bool:

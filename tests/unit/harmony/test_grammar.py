@@ -23,6 +23,7 @@ from gateway.harmony.grammar import (
 from gateway.harmony.vocabulary import CHANNEL, MESSAGE, NAMED_SPECIALS
 from gateway.output.refusals import Beginning, Verdict
 from gateway.protocol.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from tests.fakes.harmony_script import vocabulary
 from tests.fakes.turn_matching import allows
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def constraint(
     message: tuple[int, ...] = (),
     options: GrammarOptions = THINKING,
 ) -> Constraint | None:
-    return turn_constraint(demands, place, message, options)
+    return turn_constraint(demands, place, message, options, vocabulary())
 
 
 def allowed(found: Constraint | None, turns: list[str]) -> list[str]:

@@ -14,6 +14,7 @@ from gateway.harmony.vocabulary import CALL, END, RETURN
 from gateway.protocol.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.simulator.antics import REFUSAL
 from gateway.upstreams.structural_tags import tag_of
+from tests.fakes.harmony_script import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,
     WEATHER,
@@ -50,7 +51,7 @@ def _rules(*tools: ToolRule, allowed: Sequence[str] | None = None, **others: Any
 
 
 def _say(rules: OutputRules, prompt: list[int], **options: Any) -> Obeyed:
-    constraint = turn_constraint(rules, OPENED, (), GrammarOptions(**options))
+    constraint = turn_constraint(rules, OPENED, (), GrammarOptions(**options), vocabulary())
     assert constraint is not None
     said = obeyed(prompt, tag_of(constraint.turn, max_whitespace=True))
     assert said.is_valid
@@ -119,7 +120,9 @@ def test_endless_reasoning_is_let_through() -> None:
 def test_a_body_is_held_where_the_grammar_begins_in_it() -> None:
     prompt = [*prompt_of(formatted(CITY), user("Say")), *FINAL_HEADER]
     place = Place(Where.BODY, 0, SegmentKind.FINAL)
-    constraint = turn_constraint(_rules(answer=ANSWER), place, FINAL_HEADER, GrammarOptions())
+    constraint = turn_constraint(
+        _rules(answer=ANSWER), place, FINAL_HEADER, GrammarOptions(), vocabulary()
+    )
     if constraint is None:
         pytest.skip("no grammar begins in a body")
     said = obeyed(prompt, tag_of(constraint.turn, max_whitespace=True))
