@@ -90,12 +90,13 @@ class Constraint:
     `answer` is the schema of the final message alone, for engines whose grammars begin only there;
     None where there is none, or where more than the answer is bound. `calls` is how many different
     calls it tells of: with hundreds of them it takes long to put into an engine's words. `exact`:
-    what it lets through is what was demanded.
+    what it lets through is what was demanded. `bare`: no marker is to come before the end.
     """
 
     turn: Node
     answer: dict[str, Any] | None = field(default=None, hash=False)
     calls: int = 0
     exact: bool = True
+    bare: bool = False
     told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """What it is in the words of engines, for the next request that is bound by it."""

@@ -36,7 +36,7 @@ from gateway.harmony.quotient import escapes
 from gateway.pacing import give_way
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from gateway.harmony.gbnf import Language, Rules
 

@@ -24,7 +24,7 @@ _SHORT: Final = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"
 _ESCAPED: Final = (*range(0x20), 0x22, 0x5C)
 PLAIN: Final = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, LAST))
 """What may stand for itself inside of a JSON string."""
-_SPACES_MAX: Final = 24
+_SPACES_MAX: Final = 12
 """White space between two marks; a model that indents deeply needs so much, one that is lost in it
 would never end."""
 

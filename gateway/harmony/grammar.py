@@ -154,7 +154,7 @@ def _constraint(
         return None
     more_than_answer = _binds_messages(rules) or not options.reasoning
     answer = rules.answer.demand if rules.answer and not more_than_answer else None
-    return Constraint(rest, answer, calls=len(rules.tools), exact=turn.exact)
+    return Constraint(rest, answer, calls=len(rules.tools), exact=turn.exact, bare=turn.bare)
 
 
 def binds(rules: OutputRules) -> bool:
@@ -216,6 +216,8 @@ class _Turn:
         self._vocabulary = vocabulary
         self.exact = True
         """What the rest lets through is what was demanded."""
+        self.bare = False
+        """No marker comes in it."""
 
     def rest(self, place: Place, message: tuple[int, ...]) -> Node | None:
         """What comes behind `message`; None where that cannot be said."""
@@ -268,7 +270,7 @@ class _Turn:
         rest = remainder_of(self._body(tool), said, self._vocabulary)
         if rest is None:
             return None
-        self.exact = rest.exact
+        self.exact, self.bare = rest.exact, True
         return rest.node
 
     def _body(self, tool: ToolRule | None) -> Body:

@@ -45,7 +45,8 @@ _SHORT: Final = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"
 _ESCAPES: Final = _SHORT | {ord(_BACKSLASH): _BACKSLASH}
 _HEX: Final = ((0x30, 0x39), (0x41, 0x46), (0x61, 0x66))
 _BEYOND: Final = (0x10000, LAST)
-_SURROGATES: Final = ((0xD800, 0xDBFF), (0xDC00, 0xDFFF))
+_SURROGATES: Final = (0xD800, 0xDC00)
+"""The first of each half of a pair."""
 _CODES: Final = ((0, 0xD7FF), (0xE000, 0xFFFF))
 """What one escape with a code can stand for."""
 
@@ -174,11 +175,21 @@ def escapes(ranges: tuple[Range, ...]) -> Language:
     """What may follow a backslash in a JSON string to stand for one of these characters."""
     short = (text(letter) for point, letter in _ESCAPES.items() if _holds(ranges, point))
     code = _codes(common(ranges, _CODES), 0, 4)
-    pair = chain(
-        _codes(_SURROGATES[:1], 0, 4), text(_BACKSLASH + "u"), _codes(_SURROGATES[1:], 0, 4)
-    )
-    beyond = (pair,) if _BEYOND in common(ranges, (_BEYOND,)) else ()
-    return either(*short, chain(text("u"), either(code, *beyond)))
+    beyond = common(ranges, (_BEYOND,))
+    pairs = [_pair(*map(_halves, one)) for one in beyond if one == _BEYOND or one[0] == one[1]]
+    return either(*short, chain(text("u"), either(code, *pairs)))
+
+
+def _halves(point: int) -> tuple[int, int]:
+    """The surrogates of a character."""
+    high, low = divmod(point - _BEYOND[0], 0x400)
+    return _SURROGATES[0] + high, _SURROGATES[1] + low
+
+
+def _pair(first: tuple[int, int], last: tuple[int, int]) -> Language:
+    """The codes of two surrogates, each between these."""
+    high, low = (_codes((ends,), 0, 4) for ends in zip(first, last, strict=True))
+    return chain(high, text(_BACKSLASH + "u"), low)
 
 
 def _codes(ranges: tuple[Range, ...], low: int, digits: int) -> Language:

@@ -104,7 +104,7 @@ async def test_what_follows_a_wrong_body_goes_with_it() -> None:
 async def test_it_is_said_only_so_often(repairs_max: int) -> None:
     wrong = [WRONG] * (repairs_max + 1)
     stage = staged(IN_JSON, BEGUN, *wrong, steering=Steering(repairs_max))
-    assert await ended(stage) == ("failed", "invalid_structured_output")
+    assert await ended(stage) == ("failed", "server_error")
     assert repairs(stage) == ["said_anew"] * repairs_max
     assert kinds(stage) == ["message"]
     assert stage.live.fold.response()["output"][0]["status"] == "incomplete"
@@ -112,7 +112,7 @@ async def test_it_is_said_only_so_often(repairs_max: int) -> None:
 
 async def test_an_end_without_anything_to_take_back_is_the_end() -> None:
     stage = staged(IN_JSON, BEGUN, [TokenChunk([], STOP)])
-    assert await ended(stage) == ("failed", "invalid_structured_output")
+    assert await ended(stage) == ("failed", "server_error")
     assert repairs(stage) == []
 
 
@@ -146,7 +146,7 @@ async def test_another_replica_says_it_again(written: tuple[Entry, ...]) -> None
 
 async def test_another_replica_does_not_begin_to_count_anew() -> None:
     stage = staged(IN_JSON, WRONG, said=[*SEEN, ANEW], steering=Steering(repairs_max=1))
-    assert await ended(stage) == ("failed", "invalid_structured_output")
+    assert await ended(stage) == ("failed", "server_error")
 
 
 async def test_who_goes_on_for_a_grammar_that_failed_gets_none() -> None:
