@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 Schema = dict[str, Any]
 
-DEPTH_MAX: Final = 200
+DEPTH_MAX: Final = 100
 """Of schemas within schemas, those included that are merged into others."""
 REPEATED_MAX: Final = 10_000
 """More often than so no bound is told to the engines, whose work grows with it."""
@@ -179,9 +179,7 @@ class Documents:
                     shared = mine.keys() & other.keys()
                     both = {name: {"allOf": [mine[name], other[name]]} for name in shared}
                     merged[key] = {**other, **mine, **both}
-                case "required":
-                    merged[key] = [*mine, *other]
-                case "allOf":
+                case "required" | "allOf":
                     merged[key] = [*mine, *other]
                 case "type":
                     merged[key] = [one for one in _types(first) if one in _types(second)]

@@ -206,9 +206,9 @@ class _Writer:
                 return f"({' | '.join(map(self.written, options))})"
             case Times(part, least, most):
                 return self._times(part, least, most)
-            case Named(name):
-                self.wanted[name] = None
-                return _rule_name(name)
+            case _:
+                self.wanted[language.name] = None
+                return _rule_name(language.name)
 
     def _times(self, part: Language, least: int, most: int | None) -> str:
         """What is repeated and is itself a repetition becomes a rule, for readers of GBNF that
@@ -271,7 +271,8 @@ def _set(chars: Chars | Quoted | Space) -> str:
             return f"[ \\n\\t]{{0,{_SPACES_MAX}}}"
         case Chars(ranges):
             options = [_spans(ranges)]
-        case Quoted(Chars(ranges)):
+        case _:
+            ranges = chars.chars.ranges
             escaped = [at for at in _ESCAPED if any(low <= at <= high for low, high in ranges)]
             options = [_spans(common(ranges, PLAIN)), *(f'"{_quoted(at)}"' for at in escaped)]
     options = [option for option in options if option]

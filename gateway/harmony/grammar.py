@@ -333,10 +333,8 @@ class _Turn:
         ]
 
     def _answer(self) -> Node:
-        """The body of the answer."""
-        if self._rules.answer is None:
-            return _TEXT
-        answer = Json(self._rules.answer.demand)
+        """The body of an answer in a format."""
+        answer = Json(self._schema(None))
         return OneOf((answer, _REFUSAL)) if self._refusals else answer
 
     def _callables(self) -> list[_Callable]:

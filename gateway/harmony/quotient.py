@@ -103,8 +103,8 @@ class Quotient:
                         found[self._way(escapes(chars.ranges), way.tail)] = None
                     elif _holds(chars.ranges, point) and _holds(PLAIN, point):
                         found[way.tail] = None
-                case Chars(ranges):
-                    if _holds(ranges, point):
+                case _:
+                    if _holds(head.ranges, point):
                         found[way.tail] = None
         return tuple(found)
 

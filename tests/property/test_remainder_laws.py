@@ -102,7 +102,7 @@ def test_behind_any_beginning_the_true_rest_is_allowed_and_whatever_is_allowed_i
     assume(validator.is_valid(document))
     indent = data.draw(st.sampled_from([None, 1, 3]))
     text = json.dumps(document, ensure_ascii=False, indent=indent, separators=(",", ": "))
-    assume("Infinity" not in text)
+    assume("Infinity" not in text and " " * 12 not in text)
     cut = data.draw(st.integers(0, len(text)))
     walker = rest(schema, text[:cut])
     if walker is None:
