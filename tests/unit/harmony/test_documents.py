@@ -149,6 +149,10 @@ for _ in range(DEPTH_MAX):
     DEEP = {"items": DEEP}
     DEEP_MERGED = {"allOf": [DEEP_MERGED]}
 
+CHAINED: dict[str, Any] = {"$ref": "#/$defs/0", "$defs": {}}
+for at in range(DEPTH_MAX):
+    CHAINED["$defs"][str(at)] = {"$ref": f"#/$defs/{at + 1}"}
+
 
 @pytest.mark.parametrize(
     "schema",
@@ -163,6 +167,7 @@ for _ in range(DEPTH_MAX):
         {"type": "array", "items": {"$ref": "#/none"}},
         DEEP,
         DEEP_MERGED,
+        CHAINED,
     ],
 )
 def test_what_cannot_be_said_is_refused(schema: dict[str, Any]) -> None:

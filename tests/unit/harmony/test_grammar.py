@@ -373,6 +373,8 @@ def test_a_body_can_be_bound_in_the_middle(
     assert found is not None
     assert found.exact
     assert found.bare is not said.startswith("I")
+    again = constraint(demands, Place(Where.BODY, 0, kind, name), body(said))
+    assert again == found
 
 
 def test_the_input_of_a_custom_tool_can_be_bound_in_the_middle() -> None:

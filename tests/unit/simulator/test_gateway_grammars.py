@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from jsonschema_rs import validator_for
 
 from gateway.generation import Place, SegmentKind, Where
 from gateway.harmony.framing import FINAL_HEADER
@@ -36,6 +37,7 @@ CITY = {
     "required": ["location"],
     "additionalProperties": False,
 }
+CITY_VALIDATOR = validator_for(CITY)
 GET_WEATHER = ToolRule("get_weather", SegmentKind.FUNCTION_CALL, "get_weather", schema=CITY)
 NOW = ToolRule("now", SegmentKind.FUNCTION_CALL, "now")
 RUN = ToolRule(
@@ -123,7 +125,23 @@ def test_a_body_is_held_where_the_grammar_begins_in_it() -> None:
     constraint = turn_constraint(
         _rules(answer=ANSWER), place, FINAL_HEADER, GrammarOptions(), vocabulary()
     )
-    if constraint is None:
-        pytest.skip("no grammar begins in a body")
+    assert constraint is not None
     said = obeyed(prompt, tag_of(constraint.turn, max_whitespace=True))
     assert said.is_valid
+
+
+@pytest.mark.parametrize("drift", ["prose", "types", "truncated", "extra"])
+@pytest.mark.parametrize("begun", ["{", '{"loca', '{"location": ', '{"location": "O'])
+def test_a_model_that_heeds_no_schema_is_held_to_the_rest_of_a_body(drift: str, begun: str) -> None:
+    message = (*FINAL_HEADER, *vocabulary().encode(begun))
+    asked = prompt_of(formatted(CITY), user(f"Say [[sim drift={drift}]]"))
+    free = vocabulary().decode(continuation([*asked, *message])[:-1])
+    with pytest.raises(ValueError, match=r"\w"):
+        CITY_VALIDATOR.validate(json.loads(begun + free))
+    place = Place(Where.BODY, 0, SegmentKind.FINAL)
+    rest = turn_constraint(_rules(answer=ANSWER), place, message, GrammarOptions(), vocabulary())
+    assert rest is not None
+    said = obeyed([*asked, *message], tag_of(rest.turn, max_whitespace=True))
+    assert said.is_valid
+    text = begun + said.text.removesuffix("<|return|>")
+    assert json.loads(text)["location"] in {"Rome", "Oslo"}
