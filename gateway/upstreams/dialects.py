@@ -126,9 +126,9 @@ class Dialect:
             return None
         if len(encoded) > TAG_BYTES_MAX:
             return None
-        fields: dict[str, object] = {"response_format": tag}
-        if self.engine.kind == "vllm":
-            fields = {"structured_outputs": {"structural_tag": encoded.decode()}}
+        fields: dict[str, object] = {"structured_outputs": {"structural_tag": encoded.decode()}}
+        if self.engine.kind == "sglang":
+            fields = {"response_format": tag}
         if constraint.bare:
             fields["logit_bias"] = _NO_MARKERS
         return Grammar(fields, holds=constraint.exact)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.constraint import Ebnf
 from gateway.errors import UpstreamFailed, UpstreamLost
 from gateway.generation import TokenChunk
 from gateway.log import Entry, Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
@@ -67,6 +68,41 @@ async def test_the_rest_of_an_answer_that_turned_out_wrong_is_said_again() -> No
     labels = {"upstream": ""}
     voided = stage.metrics.registry.get_sample_value("gateway_voided_tokens_total", labels)
     assert voided == usage.voided_tokens
+
+
+async def test_the_rest_of_an_answer_is_bound_and_not_held() -> None:
+    stage = staged(IN_JSON, BEGUN, vouched(": 2}<|return|>"))
+    assert await ended(stage) == ("completed", None)
+    assert Hold() not in stage.journal.entries
+    constraint = stage.tokens.requests[1].constraint
+    assert constraint is not None
+    assert isinstance(constraint.turn, Ebnf)
+    assert constraint.exact
+    assert constraint.bare
+
+
+@pytest.mark.parametrize(
+    ("rules", "script"),
+    [(IN_JSON, JSON_ANSWER), (ANY_TOOL, STRICT + '{"n": 2}<|call|>')],
+    ids=["answer", "call"],
+)
+async def test_what_only_lacks_its_end_is_asked_of_nobody_else(
+    rules: OutputRules, script: str
+) -> None:
+    ids = script_ids(script)
+    stage = staged(rules, [*vouched(script)[: len(ids) - 1], DIED])
+    assert await ended(stage) == ("completed", None)
+    assert len(stage.tokens.requests) == 1
+    (item,) = stage.live.fold.response()["output"]
+    assert item["status"] == "completed"
+    assert stage.live.fold.usage.output_tokens == len(ids) - 1
+
+
+async def test_a_backend_that_was_lost_before_an_answer_is_not_to_blame_for_it() -> None:
+    thought = [*vouched("<|channel|>analysis<|message|>Hm")[:-1], DIED]
+    wrong = vouched(" so<|end|>" + NEXT + BEGINNING + ': "one"}<|return|>')
+    stage = staged(IN_JSON, thought, wrong, steering=Steering(repairs_max=0))
+    assert await ended(stage) == ("failed", "invalid_structured_output")
 
 
 async def test_it_is_no_hop_to_say_something_again() -> None:
