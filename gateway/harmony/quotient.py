@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 OPENED_MAX: Final = 5_000
 """Languages that are looked into for one character: one that begins with itself has no end."""
+OPENED_IN_ALL_MAX: Final = 1_000_000
+"""About two seconds' work."""
 WAYS_MAX: Final = 200
 """To read one text."""
 WHITE: Final = " \n\r\t"
@@ -70,6 +72,7 @@ class Quotient:
     rules: Mapping[str, Language]
     _known: dict[tuple[int, _Way | None], _Way] = field(default_factory=dict)
     _fewer: dict[tuple[int, int, int | None], Times] = field(default_factory=dict)
+    _opened_in_all: int = 0
     _steps: dict[tuple[_Ways, str], _Ways] = field(default_factory=dict)
 
     def behind(self, beginning: str) -> Language:
@@ -117,7 +120,8 @@ class Quotient:
             if way in seen:
                 continue
             seen.add(way)
-            if len(seen) > OPENED_MAX:
+            self._opened_in_all += 1
+            if len(seen) > OPENED_MAX or self._opened_in_all > OPENED_IN_ALL_MAX:
                 raise UntranslatableGrammar("it begins with itself, or is too ambiguous")
             if isinstance(way.head, Chars | Quoted | Space):
                 yield way.head, way

@@ -46,6 +46,14 @@ def test_the_input_of_a_tool_may_be_cut_anywhere(whole: str) -> None:
         assert allows_text(grammar_of(left, rules), written[cut:])
 
 
+def test_a_text_that_takes_too_much_work_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = language_of("a{0,1000}")
+    Quotient(counted, {}).behind("a" * 500)
+    monkeypatch.setattr("gateway.harmony.quotient.OPENED_IN_ALL_MAX", 500)
+    with pytest.raises(UntranslatableGrammar):
+        Quotient(counted, {}).behind("a" * 500)
+
+
 def test_a_long_text_is_read_in_pieces() -> None:
     left = Quotient(language_of("a*b"), {}).behind("a" * 1000)
     assert Walker.of_ebnf(grammar_of(left, {})).allows("aab")
