@@ -160,7 +160,8 @@ def grammar_of(root: Language, rules: Mapping[str, Language]) -> str:
                 lines[written] = ""
                 todo.append((written, rules[wanted]))
         writer.wanted.clear()
-    return "\n".join([*lines.values(), *writer.extra, ""])
+    ordered = [lines[name] for name in ("root", *map(_rule_name, rules)) if name in lines]
+    return "\n".join([*ordered, *writer.extra, ""])
 
 
 def _weight(language: Language) -> int:
