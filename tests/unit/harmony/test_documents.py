@@ -37,6 +37,7 @@ def allowed(schema: Any, texts: list[str]) -> list[str]:
         ({"enum": [1.5]}, ["1.5"], ["1"]),
         ({"type": "integer", "minimum": -3, "maximum": -3}, ["-3"], ["3", "-4"]),
         ({"type": "integer", "minimum": 4, "maximum": 3}, [], []),
+        ({"type": "integer", "minimum": 19, "maximum": 20}, ["19", "20"], ["18", "21", "9"]),
         (
             {"allOf": [{"anyOf": [{"const": 1}], "allOf": [{}]}], "anyOf": [{"const": 1}]},
             ["1"],
