@@ -7,7 +7,7 @@ token ids, everything else is text, however it is cut into ids.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -78,6 +78,9 @@ class Repeated:
 
 Node = Token | Literal | AnyText | Json | Ebnf | InOrder | OneOf | Maybe | Repeated
 
+NOTHING: Final = InOrder(())
+"""All is said: what comes next can only be the end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
@@ -86,11 +89,14 @@ class Constraint:
     `turn` describes every id to come, up to the one that ends the turn, which is not part of it.
     `answer` is the schema of the final message alone, for engines whose grammars begin only there;
     None where there is none, or where more than the answer is bound. `calls` is how many different
-    calls it tells of: with hundreds of them it takes long to put into an engine's words.
+    calls it tells of: with hundreds of them it takes long to put into an engine's words. `exact`:
+    what it lets through is what was demanded. `bare`: no marker is to come before the end.
     """
 
     turn: Node
     answer: dict[str, Any] | None = field(default=None, hash=False)
     calls: int = 0
+    exact: bool = True
+    bare: bool = False
     told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """What it is in the words of engines, for the next request that is bound by it."""

@@ -1,13 +1,18 @@
-"""A language of text, written down in GBNF as it looks inside of a JSON string.
+"""A language of text, written down in GBNF.
 
-There a quotation mark is two characters, and so is a line break. A set of characters therefore
-falls into those that stand for themselves and those that are escaped, each in one way.
+Inside of a JSON string a quotation mark is two characters, and so is a line break. There a set of
+characters falls into those that stand for themselves and those that are escaped, each in one way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from gateway.pacing import give_way
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SIZE_MAX: Final = 256 * 1024
 """Characters of a grammar."""
@@ -17,7 +22,11 @@ LAST: Final = 0x10FFFF
 _SURROGATES: Final = (0xD800, 0xDFFF)
 _SHORT: Final = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
 _ESCAPED: Final = (*range(0x20), 0x22, 0x5C)
-_PLAIN_GAPS: Final = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, LAST))
+PLAIN: Final = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, LAST))
+"""What may stand for itself inside of a JSON string."""
+_SPACES_MAX: Final = 12
+"""White space between two marks; a model that indents deeply needs so much, one that is lost in it
+would never end."""
 
 Range = tuple[int, int]
 
@@ -31,6 +40,18 @@ class Chars:
     """One character out of these ranges of code points, ends included."""
 
     ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """The same inside of a JSON string."""
+
+    chars: Chars
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """White space between the marks of JSON, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +84,47 @@ class Named:
     name: str
 
 
-Language = Chars | Chain | Choice | Times | Named
+Language = Chars | Quoted | Space | Chain | Choice | Times | Named
+Rules = dict[str, "Language"]
+
+NEVER: Final = Choice(())
+"""No text at all, not even the empty one."""
 
 
 def text(characters: str) -> Chain:
     """Exactly these characters."""
     return Chain(tuple(Chars(((ord(one), ord(one)),)) for one in characters))
+
+
+def chain(*parts: Language) -> Language:
+    """One after the other; never, if one of them is."""
+    return NEVER if NEVER in parts else Chain(parts)
+
+
+def either(*options: Language) -> Language:
+    """Any one of these, without those that are never."""
+    some = tuple(option for option in options if option != NEVER)
+    return some[0] if len(some) == 1 else Choice(some)
+
+
+def maybe(part: Language) -> Language:
+    """The part or nothing."""
+    return Chain(()) if part == NEVER else Times(part, 0, 1)
+
+
+def quoted(language: Language) -> Language:
+    """The language as it looks inside of a JSON string."""
+    match language:
+        case Chars():
+            return Quoted(language)
+        case Chain(parts):
+            return Chain(tuple(map(quoted, parts)))
+        case Choice(options):
+            return Choice(tuple(map(quoted, options)))
+        case Times(part, least, most):
+            return Times(quoted(part), least, most)
+        case _:
+            return language
 
 
 def inverted(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
@@ -81,23 +137,31 @@ def inverted(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
     return (*gaps, (start, LAST)) if start <= LAST else tuple(gaps)
 
 
-def wrapped(root: Language, rules: dict[str, Language]) -> str:
-    """The grammar of the JSON object `{"input": "…"}` with such a text in it.
+def grammar_of(root: Language, rules: Mapping[str, Language]) -> str:
+    """The grammar whose first rule is `root`, with those of the rules that it needs.
 
     Raises `UntranslatableGrammar` when it gets too long, or repeats too much.
     """
-    if sum(map(_weight, (root, *rules.values()))) > WEIGHT_MAX:
-        raise UntranslatableGrammar("it repeats too much")
     writer = _Writer()
-    lines = [
-        'root ::= "{" space "\\"input\\"" space ":" space "\\"" input "\\"" space "}"',
-        "space ::= [ \\n]{0,4}",
-        f"input ::= {writer.written(root)}",
-    ]
-    for name, rule in rules.items():
-        lines.append(f"{_rule_name(name)} ::= {writer.written(rule)}")
-        writer.add_size(len(lines[-1]))
-    return "\n".join([*lines, *writer.extra, ""])
+    lines: dict[str, str] = {}
+    weight = 0
+    todo = [("root", root)]
+    while todo:
+        give_way()
+        name, rule = todo.pop()
+        weight += _weight(rule)
+        if weight > WEIGHT_MAX:
+            raise UntranslatableGrammar("it repeats too much")
+        lines[name] = f"{name} ::= {writer.written(rule)}"
+        writer.add_size(len(lines[name]))
+        for wanted in writer.wanted:
+            written = _rule_name(wanted)
+            if written not in lines:
+                lines[written] = ""
+                todo.append((written, rules[wanted]))
+        writer.wanted.clear()
+    ordered = [lines[name] for name in ("root", *map(_rule_name, rules)) if name in lines]
+    return "\n".join([*ordered, *writer.extra, ""])
 
 
 def _weight(language: Language) -> int:
@@ -116,10 +180,13 @@ def _rule_name(name: str) -> str:
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes languages. Sets of characters become rules of their own, in `extra`."""
+    """Writes languages. Sets of characters become rules of their own, in `extra`; `wanted` are the
+    rules that what was written refers to.
+    """
 
     extra: list[str] = field(default_factory=list)
-    _names: dict[Chars, str] = field(default_factory=dict)
+    wanted: dict[str, None] = field(default_factory=dict)
+    _names: dict[Chars | Quoted | Space, str] = field(default_factory=dict)
     _size: int = 0
 
     def add_size(self, size: int) -> None:
@@ -130,15 +197,18 @@ class _Writer:
     def written(self, language: Language) -> str:
         self.add_size(1)
         match language:
-            case Chars():
+            case Chars() | Quoted() | Space():
                 return self._chars(language)
             case Chain(parts):
                 return self._chain(parts)
             case Choice(options):
+                if not options:
+                    raise UntranslatableGrammar("nothing can be said")
                 return f"({' | '.join(map(self.written, options))})"
             case Times(part, least, most):
                 return self._times(part, least, most)
             case _:
+                self.wanted[language.name] = None
                 return _rule_name(language.name)
 
     def _times(self, part: Language, least: int, most: int | None) -> str:
@@ -162,8 +232,8 @@ class _Writer:
         literal = ""
         for part in parts:
             character = _only(part)
-            if character is not None:
-                literal += _quoted(character)
+            if character:
+                literal += character
                 continue
             if literal:
                 written.append(f'"{literal}"')
@@ -175,10 +245,9 @@ class _Writer:
         self.add_size(len(line))
         return f"({line})" if len(written) > 1 else line
 
-    def _chars(self, chars: Chars) -> str:
-        only = _only(chars)
-        if only is not None:
-            return f'"{_quoted(only)}"'
+    def _chars(self, chars: Chars | Quoted | Space) -> str:
+        if only := _only(chars):
+            return f'"{only}"'
         if chars not in self._names:
             self._names[chars] = f"set-{len(self._names)}"
             self.extra.append(f"{self._names[chars]} ::= {_set(chars)}")
@@ -186,29 +255,53 @@ class _Writer:
         return self._names[chars]
 
 
-def _only(language: Language) -> int | None:
-    """The character, where there is but one."""
-    if isinstance(language, Chars) and len(language.ranges) == 1:
-        [(low, high)] = language.ranges
-        return low if low == high else None
-    return None
+def _only(language: Language) -> str:
+    """A piece of a GBNF literal, where there is but one character; else nothing."""
+    match language:
+        case Chars(((low, high),)) if low == high:
+            return _literal(low)
+        case Quoted(Chars(((low, high),))) if low == high:
+            return _quoted(low)
+        case _:
+            return ""
 
 
-def _set(chars: Chars) -> str:
-    plain = [
-        (max(low, first), min(high, last))
-        for low, high in chars.ranges
-        for first, last in _PLAIN_GAPS
-        if max(low, first) <= min(high, last)
-    ]
-    escaped = [at for at in _ESCAPED if any(low <= at <= high for low, high in chars.ranges)]
-    options = [f'"{_quoted(at)}"' for at in escaped]
-    if plain:
-        spans = "".join(f"{_in_set(low)}-{_in_set(high)}" for low, high in plain)
-        options.insert(0, f"[{spans}]")
+def _set(chars: Chars | Quoted | Space) -> str:
+    match chars:
+        case Space():
+            return f"[ \\n\\t]{{0,{_SPACES_MAX}}}"
+        case Chars(ranges):
+            options = [_spans(ranges)]
+        case _:
+            ranges = chars.chars.ranges
+            escaped = [at for at in _ESCAPED if any(low <= at <= high for low, high in ranges)]
+            options = [_spans(common(ranges, PLAIN)), *(f'"{_quoted(at)}"' for at in escaped)]
+    options = [option for option in options if option]
     if not options:
         raise UntranslatableGrammar("a set of characters is empty")
     return " | ".join(options)
+
+
+def _spans(ranges: tuple[Range, ...]) -> str:
+    spans = "".join(f"{_in_set(low)}-{_in_set(high)}" for low, high in ranges)
+    return f"[{spans}]" if spans else ""
+
+
+def common(ranges: tuple[Range, ...], others: tuple[Range, ...]) -> tuple[Range, ...]:
+    """What is in both."""
+    return tuple(
+        (max(low, first), min(high, last))
+        for low, high in ranges
+        for first, last in others
+        if max(low, first) <= min(high, last)
+    )
+
+
+def _literal(point: int) -> str:
+    """A character, as a piece of a GBNF literal."""
+    if chr(point) in '"\\':
+        return "\\" + chr(point)
+    return chr(point) if 0x20 <= point != 0x7F else _code(point)
 
 
 def _quoted(point: int) -> str:
@@ -220,7 +313,7 @@ def _quoted(point: int) -> str:
         return f"\\\\u{point:04x}"
     if _SURROGATES[0] <= point <= _SURROGATES[1]:
         raise UntranslatableGrammar("half of a surrogate pair is no character")
-    return chr(point) if point != 0x7F else _code(point)
+    return _literal(point)
 
 
 def _in_set(point: int) -> str:

@@ -5,14 +5,15 @@ of another message, and then one call or the answer, whose end is not part of th
 engines let any id come that ends a turn. Headers are held to the forms that were trained, which are
 two for a call, and three for the type of a body that is JSON.
 
-A grammar can only begin where the ids so far decide what comes next. That is so before a message
-and within a text, but not in the middle of JSON.
+A grammar can only begin where the ids so far decide what comes next. That is so before a message,
+within a text, and in the middle of JSON, where it is made of what the beginning leaves over
+(`remainder`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.constraint import (
     AnyText,
@@ -28,8 +29,17 @@ from gateway.constraint import (
 )
 from gateway.generation import CALL_KINDS, SegmentKind, Where
 from gateway.harmony.framing import CALL_PREFIX, OPENING
-from gateway.harmony.lark import UntranslatableGrammar, ebnf_of
-from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, MESSAGE, NAMED_SPECIALS, START
+from gateway.harmony.lark import UntranslatableGrammar, ebnf_of, input_of
+from gateway.harmony.remainder import Body, body_of, remainder_of
+from gateway.harmony.vocabulary import (
+    CHANNEL,
+    CONSTRAIN,
+    END,
+    FIRST_SPECIAL,
+    MESSAGE,
+    NAMED_SPECIALS,
+    START,
+)
 from gateway.pacing import paced
 
 if TYPE_CHECKING:
@@ -37,6 +47,7 @@ if TYPE_CHECKING:
 
     from gateway.constraint import Node
     from gateway.generation import Place
+    from gateway.harmony.vocabulary import Vocabulary
     from gateway.protocol.rules import OutputRules, TextGrammar, ToolRule
 
 _REFUSALS: Final = (
@@ -106,9 +117,14 @@ def are_translated(rules: OutputRules) -> bool:
 
 
 def turn_constraint(
-    rules: OutputRules, place: Place, message: Sequence[int], options: GrammarOptions
+    rules: OutputRules,
+    place: Place,
+    message: Sequence[int],
+    options: GrammarOptions,
+    vocabulary: Vocabulary,
 ) -> Constraint | None:
     """What the ids from `place` on must look like; None when nothing is bound, or nothing can be.
+    CPU work, for a thread where much of a body is there already.
 
     `message` are the ids of the open message that are there already: those of prefill and said
     together from `place.start` on.
@@ -116,24 +132,29 @@ def turn_constraint(
     if options.reasoning and not binds(rules):
         return None
     if message or place.where is Where.BODY:
-        return _constraint(rules, place, message, options)
+        return _constraint(rules, place, message, options, vocabulary)
     # How a turn goes that has not begun depends on nothing else.
     key, derived = (place.where, options.refusals, options.reasoning), rules.derived
     if key not in derived:
-        derived[key] = _constraint(rules, place, message, options)
+        derived[key] = _constraint(rules, place, message, options, vocabulary)
     found: Constraint | None = derived[key]
     return found
 
 
 def _constraint(
-    rules: OutputRules, place: Place, message: Sequence[int], options: GrammarOptions
+    rules: OutputRules,
+    place: Place,
+    message: Sequence[int],
+    options: GrammarOptions,
+    vocabulary: Vocabulary,
 ) -> Constraint | None:
-    rest = _Turn(rules, options).rest(place, tuple(message))
+    turn = _Turn(rules, options, vocabulary)
+    rest = turn.rest(place, tuple(message))
     if rest is None:
         return None
     more_than_answer = _binds_messages(rules) or not options.reasoning
     answer = rules.answer.demand if rules.answer and not more_than_answer else None
-    return Constraint(rest, answer, calls=len(rules.tools))
+    return Constraint(rest, answer, calls=len(rules.tools), exact=turn.exact, bare=turn.bare)
 
 
 def binds(rules: OutputRules) -> bool:
@@ -186,12 +207,17 @@ class _Callable:
 class _Turn:
     """The grammars of one request: of a whole turn, and of what is left of one."""
 
-    def __init__(self, rules: OutputRules, options: GrammarOptions) -> None:
+    def __init__(self, rules: OutputRules, options: GrammarOptions, vocabulary: Vocabulary) -> None:
         allowed = () if rules.calls == "none" else sorted(rules.allowed)
         self._rules = rules
         self._tools = {name: rules.tools[name] for name in allowed}
         self._thoughts = options.reasoning
         self._refusals = options.refusals
+        self._vocabulary = vocabulary
+        self.exact = True
+        """What the rest lets through is what was demanded."""
+        self.bare = False
+        """No marker comes in it."""
 
     def rest(self, place: Place, message: tuple[int, ...]) -> Node | None:
         """What comes behind `message`; None where that cannot be said."""
@@ -200,7 +226,7 @@ class _Turn:
         if place.where is Where.HEADER:
             return self._rest_of_header(message)
         if place.where is Where.BODY:
-            return self._rest_of_body(place, at_start=message[-1:] == (MESSAGE,))
+            return self._rest_of_message(place, message)
         if place.where is Where.BETWEEN and not message:
             return InOrder((_NEXT, self._whole()))
         return None
@@ -215,14 +241,53 @@ class _Turn:
             return _one_of([tools.call(tools.addressed) for tools in self._callables()])
         return None
 
-    def _rest_of_body(self, place: Place, *, at_start: bool) -> Node | None:
+    def _rest_of_message(self, place: Place, message: tuple[int, ...]) -> Node | None:
         if place.kind in {SegmentKind.REASONING, SegmentKind.COMMENTARY}:
             return InOrder((_CLOSED_BODY, self._whole()))
-        if place.kind is SegmentKind.FINAL and self._rules.calls != "required":
-            return _rest_of(self._answer(), at_start=at_start)
-        if place.kind in CALL_KINDS and (tool := self._tools.get(place.name)):
-            return _rest_of(self._arguments(tool), at_start=at_start)
-        return None
+        is_answer = place.kind is SegmentKind.FINAL and self._rules.calls != "required"
+        tool = self._tools.get(place.name) if place.kind in CALL_KINDS else None
+        if not is_answer and tool is None:
+            return None
+        if is_answer and self._rules.answer is None:
+            return _TEXT
+        if message[-1:] == (MESSAGE,):
+            return self._answer() if tool is None else self._arguments(tool)
+        said = self._body_in(message)
+        return None if said is None else self._rest_of_body(said, tool)
+
+    def _body_in(self, message: tuple[int, ...]) -> bytes | None:
+        """What is there of the body; None where that is not only text."""
+        if MESSAGE not in message:
+            return None
+        ids = message[message.index(MESSAGE) + 1 :]
+        if max(ids) >= FIRST_SPECIAL:
+            return None
+        return b"".join(map(self._vocabulary.piece, ids))
+
+    def _rest_of_body(self, said: bytes, tool: ToolRule | None) -> Node | None:
+        if tool is None and self._refusals and (refusal := _rest_of_refusal(said)) is not None:
+            return refusal
+        rest = remainder_of(self._body(tool), said, self._vocabulary)
+        if rest is None:
+            return None
+        self.exact, self.bare = rest.exact, True
+        return rest.node
+
+    def _body(self, tool: ToolRule | None) -> Body:
+        """The texts of an answer, or of the arguments of a tool."""
+        key, derived = ("body", tool and tool.name), self._rules.derived
+        if key not in derived:
+            derived[key] = self._new_body(tool)
+        body: Body = derived[key]
+        return body
+
+    def _new_body(self, tool: ToolRule | None) -> Body:
+        if tool is not None and tool.grammar is not None:
+            try:
+                return Body(*input_of(tool.grammar), exact=True)
+            except UntranslatableGrammar:
+                return replace(body_of(_INPUT_OBJECT), exact=False)
+        return body_of(self._schema(tool))
 
     def _whole(self) -> Node:
         """Everything from the first id of a header on."""
@@ -268,10 +333,8 @@ class _Turn:
         ]
 
     def _answer(self) -> Node:
-        """The body of the answer."""
-        if self._rules.answer is None:
-            return _TEXT
-        answer = Json(self._rules.answer.demand)
+        """The body of an answer in a format."""
+        answer = Json(self._schema(None))
         return OneOf((answer, _REFUSAL)) if self._refusals else answer
 
     def _callables(self) -> list[_Callable]:
@@ -286,16 +349,30 @@ class _Turn:
 
     def _arguments(self, tool: ToolRule) -> Node:
         """The body of a call."""
-        if tool.schema is not None:
-            return Json(tool.schema)
         if tool.grammar is not None:
             return languages_of(self._rules)[tool.grammar]
-        return Json(_ANY_OBJECT if _is_free(tool) else _INPUT_OBJECT)
+        return Json(self._schema(tool))
+
+    def _schema(self, tool: ToolRule | None) -> dict[str, Any]:
+        """That of the answer, or of what a tool without a grammar is called with."""
+        if tool is None:
+            assert self._rules.answer is not None, "else any text would be an answer"
+            return self._rules.answer.demand
+        if tool.schema is not None:
+            return tool.schema
+        return _ANY_OBJECT if _is_free(tool) else _INPUT_OBJECT
 
 
-def _rest_of(body: Node, *, at_start: bool) -> Node | None:
-    """What is left of a body: of any text, any text; of JSON, all of it or nothing sayable."""
-    return body if at_start or body is _TEXT else None
+def _rest_of_refusal(said: bytes) -> Node | None:
+    """What may follow the beginning of a refusal in words; None for what is none."""
+    try:
+        text = said.decode()
+    except UnicodeDecodeError:  # it ends within a character
+        return None
+    if text.startswith(REFUSALS):
+        return _TEXT
+    begun = [words[len(text) :] for words in REFUSALS if words.startswith(text)]
+    return InOrder((_one_of([Literal(rest) for rest in begun]), _TEXT)) if begun else None
 
 
 def _in_channel(messages: Sequence[Node]) -> list[Node]:

@@ -18,17 +18,20 @@ from gateway.harmony.gbnf import (
     Choice,
     Language,
     Named,
+    Rules,
+    Space,
     Times,
     UntranslatableGrammar,
+    grammar_of,
+    quoted,
     text,
-    wrapped,
 )
 from gateway.harmony.patterns import DEPTH_MAX, cased, language_of, unescaped
 
 if TYPE_CHECKING:
     from gateway.protocol.rules import TextGrammar
 
-__all__ = ["UntranslatableGrammar", "ebnf_of"]
+__all__ = ["UntranslatableGrammar", "ebnf_of", "input_of"]
 
 _COMMON: Final = {
     "CR": r"/\r/",
@@ -83,10 +86,21 @@ def ebnf_of(grammar: TextGrammar) -> str:
 
     Raises `UntranslatableGrammar` for what is no such grammar, or cannot be said.
     """
+    return grammar_of(*input_of(grammar))
+
+
+def input_of(grammar: TextGrammar) -> tuple[Language, Rules]:
+    """The same as a language, and the rules that it names."""
     if grammar.syntax == "regex":
-        return wrapped(language_of(grammar.definition), {})
+        return _wrapped(language_of(grammar.definition)), {}
     rules = _Reader(grammar.definition).read()
-    return wrapped(_start(rules), rules)
+    return _wrapped(_start(rules)), {name: quoted(rule) for name, rule in rules.items()}
+
+
+def _wrapped(language: Language) -> Language:
+    """The JSON object with such a text in it."""
+    opened = (text("{"), Space(), text('"input"'), Space(), text(":"), Space(), text('"'))
+    return Chain((*opened, quoted(language), text('"'), Space(), text("}")))
 
 
 def _start(rules: dict[str, Language]) -> Language:

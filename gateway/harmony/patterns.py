@@ -66,6 +66,27 @@ def language_of(pattern: str, flags: str = "") -> Language:
     return _Reader(pattern, ignores_case="i" in flags, dot_is_all="s" in flags).read()
 
 
+def found_by(pattern: str) -> Language:
+    """The texts in which a pattern is found somewhere, as a JSON Schema means it.
+
+    Raises `UntranslatableGrammar`.
+    """
+    anything = Times(Chars(((0, LAST),)), 0, None)
+    starts, ends = pattern.startswith("^"), unanchored("^" + pattern) != pattern
+    if (starts or ends) and _has_options(pattern):
+        raise UntranslatableGrammar("an anchor stands in one of several options")
+    inner = language_of(pattern)
+    return Chain((*(() if starts else (anything,)), inner, *(() if ends else (anything,))))
+
+
+def _has_options(pattern: str) -> bool:
+    """A `|` stands outside of all groups and sets."""
+    bare = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "", pattern, flags=re.DOTALL)
+    while (shorter := re.sub(r"\([^()]*\)", "", bare)) != bare:
+        bare = shorter
+    return "|" in bare
+
+
 def unanchored(pattern: str) -> str:
     """The pattern without the anchors at its two ends."""
     pattern = pattern.removeprefix("^")

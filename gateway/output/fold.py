@@ -425,6 +425,7 @@ class Fold:
         turn = self._open_reading().turn if entry.reason == "backend" else self.open_turn
         if turn is not None:
             turn.hops += 1
+            turn.hopped_at = len(turn.prefill) + len(turn.said)
         if entry.reason == "backend":
             self.hops += 1
         else:

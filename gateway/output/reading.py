@@ -24,8 +24,9 @@ class Turn:
     `said` are the ids of the model, without the prefill and without those that were taken back;
     `logprobs` has as many, None for an id that came without, or is empty when all did. `finish` is
     None while the turn is open, and for good where it was broken off. `hops` counts who went on
-    with it, backends and replicas. `taken_back` are a rule and the ids that it took back, for each
-    time, where the response shows them.
+    with it, backends and replicas; the last of them from position `hopped_at` on, counted in
+    prefill and said. `taken_back` are a rule and the ids that it took back, for each time, where
+    the response shows them.
     """
 
     input_tokens: int
@@ -34,6 +35,7 @@ class Turn:
     logprobs: list[TokenLogprob | None] = field(default_factory=list)
     finish: FinishReason | None = None
     hops: int = 0
+    hopped_at: int = 0
     taken_back: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
 
 

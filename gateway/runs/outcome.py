@@ -15,6 +15,7 @@ from gateway.errors import (
 from gateway.generation import FinishReason
 from gateway.log import Finished
 from gateway.runs.steering import (
+    BACKEND_LOST,
     INVALID_STRUCTURED_OUTPUT,
     INVALID_TOOL_CALL,
     REQUIRED_TOOL_NOT_CALLED,
@@ -28,8 +29,12 @@ UNRULY: Final = {
     "arguments that do not fit the tool's schema. Try again, or simplify the schema.",
     INVALID_STRUCTURED_OUTPUT: "The model's answer does not fit text.format. Try again, with a "
     "simpler schema, or with a larger max_output_tokens.",
+    BACKEND_LOST: "The model server was lost in the middle of an output that has to be in a "
+    "format, and no other could complete what it had begun. Please try again.",
 }
 """What to do about a model that does not obey, by the code of the failure."""
+_OUR_FAULT: Final = {BACKEND_LOST}
+"""Codes that are OpenAI's `server_error` to clients: they try again by themselves."""
 
 
 def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
@@ -49,7 +54,8 @@ def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
 
 def unruly(code: str, at: int) -> Finished:
     """The model did not do what the request demands, however often it was asked."""
-    return Finished("failed", at, code=code, message=UNRULY[code])
+    shown = SERVER_ERROR if code in _OUR_FAULT else code
+    return Finished("failed", at, code=shown, message=UNRULY[code])
 
 
 def broken(error: Exception, at: int) -> Finished:

@@ -75,6 +75,8 @@ WITHIN_TURN: Final = frozenset({BEGUN_ANEW, SAID_ANEW, GRAMMAR_FAILED})
 REQUIRED_TOOL_NOT_CALLED: Final = "required_tool_not_called"
 INVALID_TOOL_CALL: Final = "invalid_tool_call"
 INVALID_STRUCTURED_OUTPUT: Final = "invalid_structured_output"
+BACKEND_LOST: Final = "backend_lost"
+"""A backend broke off in the middle of what its grammar bound, and nobody could complete it."""
 FAILURES: Final = {
     "call_not_allowed": INVALID_TOOL_CALL,
     "second_call": INVALID_TOOL_CALL,
@@ -285,7 +287,7 @@ class Course:
         is_mendable = self._repairs_left(fold) > 0 or fold.called
         start = _unseen_from(fold, astray.start) if is_mendable else None
         if start is None:
-            return Ending(failure=FAILURES[astray.rule])
+            return Ending(failure=_cause(fold, astray.start, FAILURES[astray.rule]))
         return Ending(rule=astray.rule, start=start)
 
     def _at_marker(self, fold: Fold, place: Place) -> Ending | None:
@@ -372,7 +374,9 @@ class Course:
             start = _unseen_from(fold, body.start)
         elif self._repairs_left(fold) > 0 and (fold.is_held or _breaks_off(body)):
             rule, start = SAID_ANEW, _unseen_rest(fold)
-        return Ending(failure=code) if start is None else Ending(rule=rule, start=start)
+        if start is None:
+            return Ending(failure=_cause(fold, body.start, code))
+        return Ending(rule=rule, start=start)
 
     def after_repair(self, fold: Fold, rule: str) -> Ending:
         """How a turn ends, or all of the response, whose last repair is in the log."""
@@ -468,6 +472,15 @@ class Course:
         free = sum(min(recoveries.get(rule, 0), turns) for rule, turns in _FREE_TURNS.items())
         said_anew = recoveries.get(SAID_ANEW, 0)
         return self._policy.repairs_max - max(0, cut - free) - said_anew
+
+
+def _cause(fold: Fold, start: int, code: str) -> str:
+    """With which code a response fails for the message that starts there: where somebody had seen
+    some of it when its backend was lost, that is what is to blame.
+    """
+    turn = fold.open_turn
+    is_cut = turn is not None and turn.hops > 0 and turn.hopped_at > start + 1
+    return BACKEND_LOST if is_cut and fold.seen > start + 1 else code
 
 
 def _breaks_off(body: Body) -> bool:

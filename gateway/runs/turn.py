@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from gateway.constraint import NOTHING
 from gateway.errors import (
     ClaimLost,
     ModelNotFound,
@@ -22,7 +23,7 @@ from gateway.errors import (
     UpstreamFailed,
     UpstreamLost,
 )
-from gateway.generation import FinishReason, TokenRequest
+from gateway.generation import FinishReason, TokenRequest, Where
 from gateway.harmony.framing import thread_ids
 from gateway.harmony.grammar import (
     GrammarOptions,
@@ -327,6 +328,8 @@ class Relay:
         self._attempts += 1
         if self._start is None:
             request = await self._request(self._turn)
+            if request.constraint is not None and request.constraint.turn == NOTHING:
+                return Ending(FinishReason.STOP)
         else:
             # In the next round of the loop the backend was asked.
             asyncio.get_running_loop().call_soon(self._try_to_write_start)
@@ -422,7 +425,7 @@ class Relay:
         )
 
     async def _constraint(self, turn: Turn) -> Constraint | None:
-        """What binds the rest of a turn; with many tools that is put together in a thread."""
+        """What binds the rest of a turn; where that is much work it is done in a thread."""
         if self._is_unbound:
             return None
         place = self._fold.place
@@ -431,9 +434,11 @@ class Relay:
             reasoning=self._course.may_think(self._fold),
         )
         message = [*turn.prefill, *turn.said][place.start :]
-        if len(self._spec.rules.tools) <= INLINE_TOOLS:
-            return turn_constraint(self._spec.rules, place, message, options)
-        work = partial(turn_constraint, self._spec.rules, place, message, options)
+        work = partial(
+            turn_constraint, self._spec.rules, place, message, options, self._engine.vocabulary
+        )
+        if place.where is not Where.BODY and len(self._spec.rules.tools) <= INLINE_TOOLS:
+            return work()
         return await self._engine.threads.run_accepted(work)
 
     @property

@@ -33,7 +33,8 @@ ids of it; `endless` thinks and never ends; `loop:P` and `think_loop:P` repeat t
 8) in the answer or the reasoning for ever; `silent` only thinks; `mute` thinks, and leaves answers
 and calls empty.
 
-Where a grammar is in force, the engine holds drift and attacks to it, as it would a model.
+Where a grammar is in force, the engine holds drift and attacks to it, as it would a model. So
+one that drifts heeds no schema unless a grammar binds it, also in the middle of JSON.
 
 A plan of an instance says what goes wrong with every request that does not say so itself; in it
 `health=503` makes `GET /health` answer that as well.

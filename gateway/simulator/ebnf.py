@@ -10,7 +10,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from gateway.errors import GatewayError
 
-_UNICODE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
+_UNICODE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|\\)")
 _EMPTY_RULE: Final = re.compile(r"::=\s*(?:\Z|[\w-]+\s*::=)")
 _OPTIONS: Final = "%llguidance {}"
 _ASCII_END: Final = 0x80
@@ -41,5 +41,7 @@ def lark_of_ebnf(ebnf: str) -> str:
 
 
 def _character(escape: re.Match[str]) -> str:
+    if escape[0] == r"\\":
+        return escape[0]
     code = int(escape[1] or escape[2], 16)
     return f"\\x{code:02x}" if code < _ASCII_END else chr(code)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from gateway.upstreams.engines import Capabilities, Engine
-from gateway.upstreams.structural_tags import Unsayable, tag_of
+from gateway.upstreams.structural_tags import FRAMING, Unsayable, tag_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,8 @@ TOP_P_MIN: Final = 1e-6
 _ANSWER_OPENING: Final = array("I", (200005, 17196))
 """`<|channel|>final`. vLLM 0.11 to 0.26 look for it in prompt and output, and bind from there on:
 a prompt that repeats an earlier answer would have them bind at once, header and all."""
+_NO_MARKERS: Final = {str(marker): -100 for marker in FRAMING}
+"""To a grammar of text the engines take markers for the text that spells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,12 @@ class Dialect:
             return None
         if len(encoded) > TAG_BYTES_MAX:
             return None
+        fields: dict[str, object] = {"structured_outputs": {"structural_tag": encoded.decode()}}
         if self.engine.kind == "sglang":
-            return Grammar({"response_format": tag}, holds=True)
-        return Grammar({"structured_outputs": {"structural_tag": encoded.decode()}}, holds=True)
+            fields = {"response_format": tag}
+        if constraint.bare:
+            fields["logit_bias"] = _NO_MARKERS
+        return Grammar(fields, holds=constraint.exact)
 
 
 def _repeats_an_answer(ids: Sequence[int]) -> bool:

@@ -30,7 +30,7 @@ Format = dict[str, Any]
 NESTING_MAX: Final = 32
 """Of nodes. vLLM refuses tags whose JSON is nested deeper than 80 levels, 64 of them a schema's."""
 NODES_MAX: Final = 100_000
-_SHAPES: Final = (200006, 200005, 200003, 200008, 200007)
+FRAMING: Final = (200006, 200005, 200003, 200008, 200007)
 """The ids that Harmony's messages are framed with: start, channel, constrain, message, end."""
 
 
@@ -106,7 +106,7 @@ def _token(id_: int) -> Format:
     has the same shape, and the shape does not tell which id it is about: of two markers in the same
     place one would be allowed for the other. Ids that frame no message share a shape.
     """
-    copies = _SHAPES.index(id_) + 1 if id_ in _SHAPES else len(_SHAPES) + 1
+    copies = FRAMING.index(id_) + 1 if id_ in FRAMING else len(FRAMING) + 1
     token = {"type": "token", "token": id_}
     return token if copies == 1 else {"type": "or", "elements": [token] * copies}
 

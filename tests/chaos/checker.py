@@ -293,7 +293,8 @@ def _question(transcript: Transcript) -> Question:
     return transcript.question
 
 
-Rules = Mapping[str, Callable[[Evidence], Iterator[str]]]
+Rule = Callable[[Evidence], Iterator[str]]
+Rules = Mapping[str, Rule]
 
 COMMON: Final[Rules] = {
     "numbered": _numbered,

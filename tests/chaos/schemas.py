@@ -39,17 +39,22 @@ WARM_UPS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Fill in this schema: as the answer, or (`by_call`) as the arguments of a strict function."""
+    """Fill in this schema: as the answer, or (`by_call`) as the arguments of a strict function.
+
+    With a `drift` the model heeds no schema of itself: only a grammar holds it to one.
+    """
 
     schema: dict[str, Any]
     by_call: bool
     tokens_per_s: int
+    drift: str = ""
 
     @property
     def text(self) -> str:
         """The user's message."""
         pace = f" tokens_per_s={self.tokens_per_s}" if self.tokens_per_s else ""
-        return f"[[sim think=4{pace}]]"
+        drift = f" drift={self.drift}" if self.drift else ""
+        return f"[[sim think=4{pace}{drift}]]"
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -122,7 +127,7 @@ async def run(form: Form, seed: int) -> Report:
             transcripts = await read_all(size.load, clients, tasks, seed)
         report.numbers |= {"kills": dealt.kill, "freezes": dealt.freeze}
         report.anomalies += unended(transcripts)
-        await judge(report, running, transcripts, rules={**COMMON, "valid": _valid})
+        await judge(report, running, transcripts, rules={**COMMON, "valid": valid})
     report.numbers |= endings(transcripts)
     return report
 
@@ -147,10 +152,11 @@ def endings(transcripts: Sequence[Transcript]) -> dict[str, int]:
     return counts
 
 
-def _valid(evidence: Evidence) -> Iterator[str]:
+def valid(evidence: Evidence) -> Iterator[str]:
+    """What is completed is what was asked for."""
     for transcript in evidence.transcripts:
         task = transcript.question
-        assert isinstance(task, Task)
+        assert isinstance(task, Task), "only these are bound"
         for body in bodies(evidence):
             if body["status"] == "completed":
                 yield from _faults(task, body["output"])

@@ -144,6 +144,12 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
     "responses.delete": (responses.delete, False),
     "endings.finish": (write_over, None),
     "endings.conclude": (conclude, None),
+    "endings.deposit": (
+        lambda db, who, uuid: endings.deposit(
+            db, who, finished(uuid, [item("x")], body=b"planted")
+        ),
+        False,
+    ),
     "events.read": (
         lambda db, who, uuid: events.read(db, who, uuid, CREATED.date(), bytes_max=99),
         [],

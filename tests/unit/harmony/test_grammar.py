@@ -23,6 +23,7 @@ from gateway.harmony.grammar import (
 from gateway.harmony.vocabulary import CHANNEL, MESSAGE, NAMED_SPECIALS
 from gateway.output.refusals import Beginning, Verdict
 from gateway.protocol.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from tests.fakes.harmony_script import vocabulary
 from tests.fakes.turn_matching import allows
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def constraint(
     message: tuple[int, ...] = (),
     options: GrammarOptions = THINKING,
 ) -> Constraint | None:
-    return turn_constraint(demands, place, message, options)
+    return turn_constraint(demands, place, message, options, vocabulary())
 
 
 def allowed(found: Constraint | None, turns: list[str]) -> list[str]:
@@ -347,7 +348,55 @@ def test_a_body_that_is_json_can_be_bound_from_its_start(
     demands = rules(STRICT, FREE, answer=ANSWER)
     place = Place(Where.BODY, 0, kind, name)
     assert allowed(constraint(demands, place, (CHANNEL, 5, MESSAGE)), right + wrong) == right
-    assert constraint(demands, place, (CHANNEL, 5, MESSAGE, 90)) is None
+
+
+def body(script: str) -> tuple[int, ...]:
+    return (CHANNEL, 5, MESSAGE, *vocabulary().encode(script))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said", "right", "wrong"),
+    [
+        (SegmentKind.FINAL, "", JSON[:5], [JSON[5:]], [JSON, "}", JSON[5:] + "x"]),
+        (SegmentKind.FINAL, "", "I\u2019m", [" sorry, no."], ["{}", " happy."]),
+        (SegmentKind.FINAL, "", "I'm sorry", [", no.", ""], []),
+        (FUNCTION, "weather", JSON[:5], [JSON[5:]], [JSON, "}"]),
+        (FUNCTION, "ping", '{"a', ['":1}'], ['": 1', "}"]),
+    ],
+)
+def test_a_body_can_be_bound_in_the_middle(
+    kind: SegmentKind, name: str, said: str, right: list[str], wrong: list[str]
+) -> None:
+    demands = rules(STRICT, FREE, answer=ANSWER)
+    found = constraint(demands, Place(Where.BODY, 0, kind, name), body(said))
+    assert allowed(found, right + wrong) == right
+    assert found is not None
+    assert found.exact
+    assert found.bare is not said.startswith("I")
+    again = constraint(demands, Place(Where.BODY, 0, kind, name), body(said))
+    assert again == found
+
+
+def test_the_input_of_a_custom_tool_can_be_bound_in_the_middle() -> None:
+    for definition, is_exact in (('start: "ab" "cd"*', True), ("start: %json {}", False)):
+        grammar = TextGrammar("lark", definition)
+        tool = ToolRule("t", SegmentKind.CUSTOM_CALL, "t", grammar=grammar)
+        place = Place(Where.BODY, 0, FUNCTION, "t")
+        found = constraint(rules(tool), place, body('{"input": "abc'))
+        assert found is not None
+        assert found.exact is is_exact
+        right = ['d"}', 'x"}'] if not is_exact else ['d"}']
+        assert allowed(found, ['d"}', 'x"}', "}"]) == right
+
+
+@pytest.mark.parametrize(
+    "message",
+    [(CHANNEL, 5, 90), (CHANNEL, 5, MESSAGE, 90, CHANNEL), body("Well"), (*body("I"), 447, 247)],
+    ids=["no body", "a marker in it", "prose", "a piece of a character"],
+)
+def test_a_body_that_is_none_cannot_be_bound(message: tuple[int, ...]) -> None:
+    place = Place(Where.BODY, 0, SegmentKind.FINAL)
+    assert constraint(rules(answer=ANSWER), place, message) is None
 
 
 def test_an_answer_in_words_goes_on_as_it_likes() -> None:

@@ -15,6 +15,7 @@ from gateway.errors import (
 )
 from gateway.generation import FinishReason
 from gateway.runs.outcome import UNRULY, broken, ended, unruly
+from gateway.runs.steering import BACKEND_LOST
 
 
 @pytest.mark.parametrize(
@@ -40,13 +41,20 @@ def test_each_failure_has_its_words(error: Exception, code: str, words: str) -> 
     assert words in (finished.message or "")
 
 
-@pytest.mark.parametrize("code", UNRULY)
+@pytest.mark.parametrize("code", UNRULY.keys() - {BACKEND_LOST})
 def test_a_model_that_does_not_obey_fails_its_response_with_words_for_each_demand(
     code: str,
 ) -> None:
     finished = unruly(code, 7)
     assert (finished.status, finished.code) == ("failed", code)
     assert "Try again" in (finished.message or "")
+
+
+def test_a_lost_backend_is_a_fault_of_the_server_and_not_of_the_schema() -> None:
+    finished = unruly(BACKEND_LOST, 7)
+    assert (finished.status, finished.code) == ("failed", "server_error")
+    assert "server was lost" in (finished.message or "")
+    assert "schema" not in (finished.message or "")
 
 
 def test_a_turn_that_was_cut_and_is_not_followed_by_another_had_no_room_for_it() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.constraint import Ebnf
 from gateway.errors import UpstreamFailed, UpstreamLost
 from gateway.generation import TokenChunk
 from gateway.log import Entry, Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
@@ -69,6 +70,41 @@ async def test_the_rest_of_an_answer_that_turned_out_wrong_is_said_again() -> No
     assert voided == usage.voided_tokens
 
 
+async def test_the_rest_of_an_answer_is_bound_and_not_held() -> None:
+    stage = staged(IN_JSON, BEGUN, vouched(": 2}<|return|>"))
+    assert await ended(stage) == ("completed", None)
+    assert Hold() not in stage.journal.entries
+    constraint = stage.tokens.requests[1].constraint
+    assert constraint is not None
+    assert isinstance(constraint.turn, Ebnf)
+    assert constraint.exact
+    assert constraint.bare
+
+
+@pytest.mark.parametrize(
+    ("rules", "script"),
+    [(IN_JSON, JSON_ANSWER), (ANY_TOOL, STRICT + '{"n": 2}<|call|>')],
+    ids=["answer", "call"],
+)
+async def test_what_only_lacks_its_end_is_asked_of_nobody_else(
+    rules: OutputRules, script: str
+) -> None:
+    ids = script_ids(script)
+    stage = staged(rules, [*vouched(script)[: len(ids) - 1], DIED])
+    assert await ended(stage) == ("completed", None)
+    assert len(stage.tokens.requests) == 1
+    (item,) = stage.live.fold.response()["output"]
+    assert item["status"] == "completed"
+    assert stage.live.fold.usage.output_tokens == len(ids) - 1
+
+
+async def test_a_backend_that_was_lost_before_an_answer_is_not_to_blame_for_it() -> None:
+    thought = [*vouched("<|channel|>analysis<|message|>Hm")[:-1], DIED]
+    wrong = vouched(" so<|end|>" + NEXT + BEGINNING + ': "one"}<|return|>')
+    stage = staged(IN_JSON, thought, wrong, steering=Steering(repairs_max=0))
+    assert await ended(stage) == ("failed", "invalid_structured_output")
+
+
 async def test_it_is_no_hop_to_say_something_again() -> None:
     stage = staged(IN_JSON, BEGUN, WRONG, RIGHT)
     assert await ended(stage) == ("completed", None)
@@ -104,7 +140,7 @@ async def test_what_follows_a_wrong_body_goes_with_it() -> None:
 async def test_it_is_said_only_so_often(repairs_max: int) -> None:
     wrong = [WRONG] * (repairs_max + 1)
     stage = staged(IN_JSON, BEGUN, *wrong, steering=Steering(repairs_max))
-    assert await ended(stage) == ("failed", "invalid_structured_output")
+    assert await ended(stage) == ("failed", "server_error")
     assert repairs(stage) == ["said_anew"] * repairs_max
     assert kinds(stage) == ["message"]
     assert stage.live.fold.response()["output"][0]["status"] == "incomplete"
@@ -112,7 +148,7 @@ async def test_it_is_said_only_so_often(repairs_max: int) -> None:
 
 async def test_an_end_without_anything_to_take_back_is_the_end() -> None:
     stage = staged(IN_JSON, BEGUN, [TokenChunk([], STOP)])
-    assert await ended(stage) == ("failed", "invalid_structured_output")
+    assert await ended(stage) == ("failed", "server_error")
     assert repairs(stage) == []
 
 
@@ -146,7 +182,7 @@ async def test_another_replica_says_it_again(written: tuple[Entry, ...]) -> None
 
 async def test_another_replica_does_not_begin_to_count_anew() -> None:
     stage = staged(IN_JSON, WRONG, said=[*SEEN, ANEW], steering=Steering(repairs_max=1))
-    assert await ended(stage) == ("failed", "invalid_structured_output")
+    assert await ended(stage) == ("failed", "server_error")
 
 
 async def test_who_goes_on_for_a_grammar_that_failed_gets_none() -> None:

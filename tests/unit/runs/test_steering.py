@@ -162,7 +162,7 @@ async def test_the_calls_of_many_tools_are_bound_as_those_of_a_few() -> None:
     stage = staged(rules, vouched(ANSWER))
     await stage.play()
     (request,) = stage.tokens.requests
-    here = turn_constraint(rules, Place(Where.HEADER, 0), OPENING, GrammarOptions())
+    here = turn_constraint(rules, Place(Where.HEADER, 0), OPENING, GrammarOptions(), vocabulary())
     assert request.constraint == here
     assert request.constraint is not None
     assert request.constraint.calls == len(names)

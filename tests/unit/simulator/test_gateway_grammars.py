@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from jsonschema_rs import validator_for
 
 from gateway.generation import Place, SegmentKind, Where
 from gateway.harmony.framing import FINAL_HEADER
@@ -14,6 +15,7 @@ from gateway.harmony.vocabulary import CALL, END, RETURN
 from gateway.protocol.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.simulator.antics import REFUSAL
 from gateway.upstreams.structural_tags import tag_of
+from tests.fakes.harmony_script import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,
     WEATHER,
@@ -35,6 +37,7 @@ CITY = {
     "required": ["location"],
     "additionalProperties": False,
 }
+CITY_VALIDATOR = validator_for(CITY)
 GET_WEATHER = ToolRule("get_weather", SegmentKind.FUNCTION_CALL, "get_weather", schema=CITY)
 NOW = ToolRule("now", SegmentKind.FUNCTION_CALL, "now")
 RUN = ToolRule(
@@ -50,7 +53,7 @@ def _rules(*tools: ToolRule, allowed: Sequence[str] | None = None, **others: Any
 
 
 def _say(rules: OutputRules, prompt: list[int], **options: Any) -> Obeyed:
-    constraint = turn_constraint(rules, OPENED, (), GrammarOptions(**options))
+    constraint = turn_constraint(rules, OPENED, (), GrammarOptions(**options), vocabulary())
     assert constraint is not None
     said = obeyed(prompt, tag_of(constraint.turn, max_whitespace=True))
     assert said.is_valid
@@ -119,8 +122,26 @@ def test_endless_reasoning_is_let_through() -> None:
 def test_a_body_is_held_where_the_grammar_begins_in_it() -> None:
     prompt = [*prompt_of(formatted(CITY), user("Say")), *FINAL_HEADER]
     place = Place(Where.BODY, 0, SegmentKind.FINAL)
-    constraint = turn_constraint(_rules(answer=ANSWER), place, FINAL_HEADER, GrammarOptions())
-    if constraint is None:
-        pytest.skip("no grammar begins in a body")
+    constraint = turn_constraint(
+        _rules(answer=ANSWER), place, FINAL_HEADER, GrammarOptions(), vocabulary()
+    )
+    assert constraint is not None
     said = obeyed(prompt, tag_of(constraint.turn, max_whitespace=True))
     assert said.is_valid
+
+
+@pytest.mark.parametrize("drift", ["prose", "types", "truncated", "extra"])
+@pytest.mark.parametrize("begun", ["{", '{"loca', '{"location": ', '{"location": "O'])
+def test_a_model_that_heeds_no_schema_is_held_to_the_rest_of_a_body(drift: str, begun: str) -> None:
+    message = (*FINAL_HEADER, *vocabulary().encode(begun))
+    asked = prompt_of(formatted(CITY), user(f"Say [[sim drift={drift}]]"))
+    free = vocabulary().decode(continuation([*asked, *message])[:-1])
+    with pytest.raises(ValueError, match=r"\w"):
+        CITY_VALIDATOR.validate(json.loads(begun + free))
+    place = Place(Where.BODY, 0, SegmentKind.FINAL)
+    rest = turn_constraint(_rules(answer=ANSWER), place, message, GrammarOptions(), vocabulary())
+    assert rest is not None
+    said = obeyed([*asked, *message], tag_of(rest.turn, max_whitespace=True))
+    assert said.is_valid
+    text = begun + said.text.removesuffix("<|return|>")
+    assert json.loads(text)["location"] in {"Rome", "Oslo"}

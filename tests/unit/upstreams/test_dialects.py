@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.constraint import Constraint, InOrder, Json, Node, Token
+from gateway.constraint import Constraint, Ebnf, InOrder, Json, Node, Token
 from gateway.generation import Sampling, TokenRequest
 from gateway.upstreams.dialects import TAG_BYTES_MAX, TOP_P_MIN, Dialect
 from gateway.upstreams.engines import Engine, capabilities
@@ -178,6 +178,25 @@ def test_only_a_tag_is_a_promise() -> None:
     answer = VLLM_20.grammar(BOUND)
     assert answer is not None
     assert not answer.holds
+
+
+@pytest.mark.parametrize("dialect", [VLLM, SGLANG])
+def test_what_a_constraint_leaves_open_is_no_promise(dialect: Dialect) -> None:
+    loose = replace(REQUEST, constraint=Constraint(Token(200006), exact=False))
+    grammar = dialect.grammar(loose)
+    assert grammar is not None
+    assert not grammar.holds
+    assert "logit_bias" not in grammar.fields
+
+
+@pytest.mark.parametrize("dialect", [VLLM, SGLANG])
+def test_markers_are_ruled_out_where_none_is_to_come(dialect: Dialect) -> None:
+    bare = replace(REQUEST, constraint=Constraint(Ebnf('root ::= "a"'), bare=True))
+    grammar = dialect.grammar(bare)
+    assert grammar is not None
+    assert grammar.fields["logit_bias"] == dict.fromkeys(
+        ("200003", "200005", "200006", "200007", "200008"), -100
+    )
 
 
 def test_an_older_vllm_is_given_the_schema_of_the_answer() -> None:

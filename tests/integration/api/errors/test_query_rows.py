@@ -116,4 +116,4 @@ async def test_an_unknown_include_is_named_by_its_place(
     answer = await client.get(f"/v1/responses/{response['id']}?{query}")
     error = answer.json()["error"]
     assert (error["code"], error["param"]) == ("invalid_value", "include[1]")
-    assert error["message"].endswith("and 'message.output_text.logprobs'.")
+    assert error["message"].endswith("and 'output_messages.token_ids'.")
