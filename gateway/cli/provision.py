@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gateway.composition.foundation import access, connect
 from gateway.errors import StartupError
 from gateway.store.embedded import EmbeddedPostgres
+from gateway.store.schema import OLDER_REVISIONS, REVISION
 from gateway.store.verification import missing, told
 
 if TYPE_CHECKING:
@@ -40,18 +41,34 @@ async def provisioned(settings: Settings) -> AsyncIterator[Settings]:
         return
     _ = settings.pepper
     async with connected(settings) as database:
-        if not await database.revision_is_current():
-            raise StartupError(
-                "the database's schema is not the one of this release",
-                remedy="Run: harmony-gateway db upgrade",
-            )
-        lacking = [fact for fact in await missing(database) if fact.stops]
-        if lacking:
-            raise StartupError(
-                f"the database's schema has the right revision, but lacks: {told(lacking)}",
-                remedy="Run: harmony-gateway db upgrade",
-            )
+        await require_schema(database)
     yield settings
+
+
+async def require_schema(database: Database) -> None:
+    """Raises `StartupError` for a schema that this release cannot serve from.
+
+    It can from that of a newer release, which expands before it contracts, as long as all is there
+    that this one needs: so a replica may be started again in the middle of an upgrade.
+    """
+    revision = await database.revision()
+    if revision is None or revision in OLDER_REVISIONS:
+        raise StartupError(
+            "the database's schema is not the one of this release",
+            remedy="Run: harmony-gateway db upgrade",
+        )
+    lacking = [fact for fact in await missing(database) if fact.stops]
+    if not lacking:
+        return
+    if revision == REVISION:
+        raise StartupError(
+            f"the database's schema has the right revision, but lacks: {told(lacking)}",
+            remedy="Run: harmony-gateway db upgrade",
+        )
+    raise StartupError(
+        f"the database's schema is that of a newer release, and lacks: {told(lacking)}",
+        remedy="Start the release that the database was upgraded with, or a newer one.",
+    )
 
 
 @contextmanager

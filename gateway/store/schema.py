@@ -15,6 +15,11 @@ TERMINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 
 REVISION: Final = "b7e4d19a3c60"
 """The newest revision of the schema (`migrations`)."""
+OLDER_REVISIONS: Final = (
+    *("5d1e0c7a9b42", "8c2f6a1be073", "c41d7b0e95fa", "f27a90c3d5b8", "a6e19b04c7d2"),
+    *("d3b7c05e61f8", "b8e40d29f6a3"),
+)
+"""Those before it, the first one first. A revision that is neither is of a newer release."""
 
 ACCEPTED: Final = {
     "id": "uuid",

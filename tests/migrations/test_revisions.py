@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from gateway.errors import StartupError
 from gateway.store import migrate as store_migrate
 from gateway.store.migrate import alembic_config, migrations_folder, run_locked
-from gateway.store.schema import REVISION
+from gateway.store.schema import OLDER_REVISIONS, REVISION
 from gateway.store.tables import metadata
 
 if TYPE_CHECKING:
@@ -60,6 +60,10 @@ async def downgrade_to(url: str, revision: str) -> None:
 
 async def schema(postgres: PostgresServer, url: str) -> list[tuple[object, ...]]:
     return [tuple(row) for row in await postgres.fetch(TABLES, url=url)]
+
+
+def test_every_revision_is_known_as_older_or_as_the_newest() -> None:
+    assert [*OLDER_REVISIONS, REVISION] == revisions()
 
 
 def test_file_names_say_when_what_and_whether_the_last_release_can_stay() -> None:

@@ -10,11 +10,12 @@ from alembic import command
 from alembic.script import ScriptDirectory
 
 from gateway import ids
+from gateway.cli.provision import require_schema
 from gateway.errors import StartupError, StoreUnavailable
 from gateway.store import claims, responses, tenants
 from gateway.store.engine import Database
 from gateway.store.migrate import alembic_config, run_locked, upgrade
-from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.store.schema import APP_ROLE, OLDER_REVISIONS, REVISION, RUNS_ROLE
 from gateway.store.statements import Statement
 from gateway.tenancy import TenantId
 from tests.conftest import opened
@@ -253,6 +254,29 @@ async def test_a_database_of_a_newer_release_is_left_alone(
         await upgrade(database_url)
     assert "newer release" in caught.value.remedy
     assert not await database.revision_is_current()
+
+
+async def test_a_replica_starts_on_a_newer_schema_that_has_all_it_needs(
+    postgres: PostgresServer, database_url: str, database: Database
+) -> None:
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute("UPDATE alembic_version SET version_num = 'f00'", database=name)
+    await postgres.execute("ALTER TABLE responses ADD COLUMN later text", database=name)
+    await require_schema(database)
+    await postgres.execute("ALTER TABLE responses DROP COLUMN recoveries", database=name)
+    with pytest.raises(StartupError, match=r"newer release, and lacks: column responses\.recov"):
+        await require_schema(database)
+
+
+@pytest.mark.parametrize("revision", OLDER_REVISIONS)
+async def test_a_replica_does_not_start_on_an_older_schema(
+    postgres: PostgresServer, database_url: str, database: Database, revision: str
+) -> None:
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute(f"UPDATE alembic_version SET version_num = '{revision}'", database=name)
+    with pytest.raises(StartupError, match="not the one of this release") as caught:
+        await require_schema(database)
+    assert "db upgrade" in caught.value.remedy
 
 
 async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
