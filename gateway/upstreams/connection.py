@@ -217,6 +217,7 @@ class Connection(asyncio.Protocol):
         if reader.complete and reader.reusable and not reader.buffered and not self._writing_paused:
             self._reader = None
             if self.usable:
+                self._resume_reading()  # it may have been held until the last was heard
                 return True
         self.abort()
         return False

@@ -77,6 +77,18 @@ async def led(upstream: InferenceServer, **listener: int) -> AsyncIterator[Led]:
         yield heard
 
 
+async def test_a_long_answer_that_comes_at_once_is_followed_by_another_on_its_connection(
+    client: Client,
+) -> None:
+    events = [STREAM_HEAD, *(said([i], text='"' * 50) for i in range(400)), *turn([200002])[1:]]
+    async with serving((b"".join(events),)) as server:
+        upstream = upstream_of(server, client, Timeouts(first_token_s=5))
+        for _ in range(3):
+            chunks = await collect(upstream)
+            assert [i for chunk in chunks for i in chunk.ids] == [*range(400), 200002]
+        assert (server.connections, len(server.requests)) == (1, 3)
+
+
 async def test_the_request_that_a_backend_sees(client: Client) -> None:
     async with serving(turn([1, 200002])) as server:
         await collect(upstream_of(server, client))

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from gateway.generation import FinishReason, Sampling, TokenChunk
 from gateway.upstreams.backend import Timeouts
-from gateway.upstreams.completions import CompletionReader
+from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
 from gateway.upstreams.connection import Connection, ConnectionLimits
 from gateway.upstreams.exchange import Exchange, Overheard
 from gateway.upstreams.response_reader import ResponseReader
@@ -218,7 +218,7 @@ def test_however_it_is_cut_held_up_and_broken_off_the_same_is_heard(
     assert played.told == plainly(answer, error)
     assert all(chunk.finish is None for chunk in played.chunks[:-1])
     assert len(played.released) == 1
-    assert played.wire.is_closed or played.released[0].usable
+    assert played.wire.is_closed or (played.released[0].usable and not played.wire.is_paused)
 
 
 @pytest.mark.parametrize("enough", [1, 2])
@@ -246,6 +246,17 @@ def test_the_end_of_the_body_is_not_waited_for_but_the_connection_is_used_again(
         assert (len(played.released), connection.usable) == (1, True)
 
     asyncio.run(finish_first())
+
+
+def test_a_whole_answer_that_is_looked_at_in_slices_leaves_a_connection_that_is_read_from() -> None:
+    head, *others = turn([2])
+    silence = COMMENT * (2 * SLICE_BYTES // len(b": keep-alive\n\n"))
+    read = b"".join([said([1]), silence, *others])
+    played = asyncio.run(play([head, read], Heard(), stays=True, waits=True))
+    assert [chunk.ids for chunk in played.chunks][:2] == [[1], [2]]
+    assert played.chunks[-1].finish is FinishReason.STOP
+    assert played.released[0].usable
+    assert not played.wire.is_paused
 
 
 def test_a_listener_hears_in_the_context_of_who_asked() -> None:
