@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         ServiceTierMax,
     )
 
-_FIND_PRINCIPAL: Final = Statement("SELECT * FROM find_principal(:key_hash)")
 DEFAULT_POLICY: Final = TenantPolicy()
 DEFAULT_DIALECT: Final[Dialect] = "openai"
 """Of a key that was made before there were others."""
@@ -69,6 +68,11 @@ class PolicyChanges(TypedDict, total=False):
 _TENANT: Final = "id, name, created_at, disabled_at"
 _POLICY: Final = ", ".join(field.name for field in fields(OwnPolicy))
 _KEY: Final = "id, tenant_id, name, hint, created_at, disabled_at, dialect"
+# Not `*`: what is prepared on a connection would end with the revision that adds a column.
+_FIND_PRINCIPAL: Final = Statement(f"""
+SELECT tenant_id, tenant_name, key_id, is_enabled, {_POLICY}, dialect
+FROM find_principal(:key_hash)
+""")  # noqa: S608 - constants only
 
 _INSERT_TENANT: Final = Statement(f"""
 INSERT INTO tenants (id, name, created_at) VALUES (:id, :name, now()) RETURNING {_TENANT}

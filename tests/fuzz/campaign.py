@@ -109,7 +109,8 @@ class Campaign:
                 asked.method, asked.path, content=asked.body, headers=asked.headers
             )
         except httpx2.TimeoutException:
-            self._note(f"no end within {ANSWER_WAIT_S:g} s: {asked.method} {asked.path[:120]}")
+            what = f"{asked.method} {asked.path[:120]} {asked.headers}"
+            self._note(f"no end within {ANSWER_WAIT_S:g} s: {what}", asked.body)
         except httpx2.TransportError as error:
             what = f"{asked.method} {asked.path[:80]} {asked.headers} {len(asked.body)} bytes"
             self._note(f"{type(error).__name__}: {error}: {what}")

@@ -18,7 +18,7 @@ from gateway.store.migrate import alembic_config, run_locked, upgrade
 from gateway.store.schema import APP_ROLE, OLDER_REVISIONS, REVISION, RUNS_ROLE
 from gateway.store.statements import Statement
 from gateway.tenancy import TenantId
-from tests.conftest import opened
+from tests.conftest import new_tenant, opened
 from tests.fakes.stored import TERMS, durable_response, store_turn
 
 if TYPE_CHECKING:
@@ -33,6 +33,17 @@ UPGRADE = """
 import asyncio, sys
 from gateway.store.migrate import upgrade
 asyncio.run(upgrade(sys.argv[1]))
+"""
+
+ADD_TO_POLICY = """
+DO $$ DECLARE made text := pg_get_functiondef('find_principal(bytea)'::regprocedure);
+BEGIN
+    made := replace(made, ', dialect text)', ', later text, dialect text)');
+    made := replace(made, 'k.dialect', $later$'later', k.dialect$later$);
+    DROP FUNCTION find_principal(bytea);
+    EXECUTE made;
+    GRANT EXECUTE ON FUNCTION find_principal(bytea) TO harmony_gateway_app;
+END $$
 """
 
 
@@ -218,6 +229,22 @@ async def test_who_finds_principals_by_the_names_of_columns_goes_on_across_revis
     new = ("reasoning_summary", "reasoning_budget_tokens", "service_tier_max", "response_messages")
     assert after == before | dict.fromkeys(new) | {"dialect": "openai"}
     assert (before["tenant_name"], before["on_disconnect"]) == ("acme", "continue")
+
+
+async def test_a_revision_that_adds_to_a_policy_breaks_no_connection_that_asked_for_one(
+    database_url: str, postgres: PostgresServer
+) -> None:
+    database = Database.connect(
+        database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
+    )
+    tenant = await new_tenant(database)
+    key = tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash")
+    await tenants.insert_key(database, key)
+    before = await tenants.find_principal(database, b"hash")
+    name = database_url.partition("?")[0].rpartition("/")[2]
+    await postgres.execute(ADD_TO_POLICY, database=name)
+    assert await tenants.find_principal(database, b"hash") == before is not None
+    await database.close()
 
 
 async def test_upgrading_twice_changes_nothing(database_url: str, database: Database) -> None:
