@@ -217,6 +217,8 @@ class Connection(asyncio.Protocol):
         if reader.complete and reader.reusable and not reader.buffered and not self._writing_paused:
             self._reader = None
             if self.usable:
+                # Its last read may have been held. The next answer has to be read, and a close.
+                self._resume_reading()
                 return True
         self.abort()
         return False
