@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tests.fakes.harmony_oracle import vocabulary
 from tests.vllm.asking import WEATHER_ASKED, calls_of, result_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ Json = dict[str, Any]
 CALLS_MAX = 8
 HEADER_IDS = 2
 """A prompt ends with `<|start|>assistant`; where a turn was cut, nothing may be left behind it."""
+SHOWN_IDS = 40
+"""On both sides of the place where a prompt goes wrong."""
 PADDING = "Listen well, as there is a lot to say about this and none of it is short. " * 3
 """So that every turn adds to a prompt, however little the model says."""
 
@@ -98,15 +101,26 @@ def check_prompts(turns: Sequence[Turn]) -> int:
     loops = 0
     is_settled = True
     for turn in turns:
-        assert turn.prompt[: len(behind)] == behind
+        assert turn.prompt[: len(behind)] == behind, _parting(behind, turn.prompt)
         if is_settled:
             behind = turn.prompt[:-HEADER_IDS]
         is_settled = turn.is_completed
         for (*_, said), (asked, *_) in zip(turn.exchanges, turn.exchanges[1:], strict=False):
             known = said.prompt + said.output
-            assert asked.prompt[: len(known)] == known
+            assert asked.prompt[: len(known)] == known, _parting(known, asked.prompt)
             loops += 1
     return loops
+
+
+def _parting(known: list[int], prompt: list[int]) -> str:
+    """Where a prompt parts from what it should go on behind, spelled."""
+    at = next(
+        (i for i, pair in enumerate(zip(known, prompt, strict=False)) if len({*pair}) > 1),
+        len(prompt),
+    )
+    begin = max(0, at - SHOWN_IDS)
+    spelled = [vocabulary().decode(ids[begin : at + SHOWN_IDS]) for ids in (known, prompt)]
+    return f"at {at} of {len(known)}: {spelled[0]!r} is known, {spelled[1]!r} was sent"
 
 
 async def check_cache(turns: Sequence[Turn], vllm: Vllm) -> None:
