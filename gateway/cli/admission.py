@@ -6,6 +6,9 @@ clients nothing, so they never shut out the others: they have what those with a 
 without a complete request for longest. Whoever asks for `/healthz`, or comes with a key, needs a
 connection for a moment only until it is answered or known, and so gets through while keyless
 connections are being opened as fast as may be.
+
+Nor may one key shut out another: where all connections have one, that which has been idle for
+longest makes room for the next that shows one. Without a key nobody has such a one closed.
 """
 
 from __future__ import annotations
@@ -50,9 +53,10 @@ class Admission:
         self._clock = clock
         self._keyless: dict[Connection, None] = {}
         self._trusted = set[Connection]()
+        self._idle: dict[Connection, None] = {}
         self._by_peer: Counter[str] = Counter()
-        self._closed = 0
-        self._logged_at = float("-inf")
+        self._closed: Counter[str] = Counter()
+        self._logged_at: dict[str, float] = {}
 
     def enter(self, connection: Connection, peer: str | None) -> bool:
         """Count it; another may have to go. Whether its address may have it. It `leave`s once."""
@@ -69,6 +73,7 @@ class Admission:
         """It is closed."""
         self._keyless.pop(connection, None)
         self._trusted.discard(connection)
+        self._idle.pop(connection, None)
         if peer is not None:
             self._by_peer[peer] -= 1
             if not self._by_peer[peer]:
@@ -76,14 +81,22 @@ class Admission:
 
     def refresh(self, connection: Connection) -> None:
         """It has sent a complete head: those that have not go first."""
+        self._idle.pop(connection, None)
         if connection in self._keyless:
             del self._keyless[connection]
             self._keyless[connection] = None
 
+    def rest(self, connection: Connection) -> None:
+        """All that it asked is answered."""
+        if connection in self._trusted:
+            self._idle[connection] = None
+
     def trust(self, connection: Connection) -> None:
-        """It has shown a valid key: it stays until it is closed for another reason."""
+        """It has shown a valid key: while it is asked something, it stays."""
         if connection in self._keyless:
             del self._keyless[connection]
+            if self._idle and len(self._trusted) >= self._room.connections_max:
+                self._close(self._idle, "closed idle connections to make room for others")
             self._trusted.add(connection)
 
     def is_keyless(self, connection: Connection) -> bool:
@@ -92,18 +105,23 @@ class Admission:
 
     def has_room_for(self, connection: Connection) -> bool:
         """Whether a request on it may be more than a probe."""
-        return connection not in self._keyless or (len(self._trusted) < self._room.connections_max)
+        is_full = len(self._trusted) >= self._room.connections_max
+        return connection not in self._keyless or not is_full or bool(self._idle)
 
     @property
     def _keyless_max(self) -> int:
         return max(self._room.connections_max - len(self._trusted), self._room.reserved)
 
     def _make_room(self) -> None:
-        oldest = next(iter(self._keyless))
-        del self._keyless[oldest]
+        self._close(self._keyless, "closed connections without a key to make room")
+
+    def _close(self, some: dict[Connection, None], why: str) -> None:
+        """The first of them."""
+        oldest = next(iter(some))
+        del some[oldest]
+        self._trusted.discard(oldest)
         oldest.abort()
-        self._closed += 1
-        if self._clock() - self._logged_at >= LOG_INTERVAL_S:
-            self._logged_at = self._clock()
-            _log.warning("closed connections without a key to make room", count=self._closed)
-            self._closed = 0
+        self._closed[why] += 1
+        if self._clock() - self._logged_at.get(why, float("-inf")) >= LOG_INTERVAL_S:
+            self._logged_at[why] = self._clock()
+            _log.warning(why, count=self._closed.pop(why))

@@ -317,6 +317,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._is_half_closed:
             self._close()
         else:
+            self.admission.rest(self)
             self._set_timer(self.timeout_keep_alive, self._close)
 
     @override

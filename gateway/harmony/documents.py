@@ -44,6 +44,9 @@ Schema = dict[str, Any]
 
 DEPTH_MAX: Final = 100
 """Of schemas within schemas, those included that are merged into others."""
+SCHEMAS_MAX: Final = 20_000
+"""Schemas that are looked into. A reference beside other keywords is merged into them wherever it
+stands, so a few that lead to each other twice are any number."""
 REPEATED_MAX: Final = 10_000
 """More often than so no bound is told to the engines, whose work grows with it."""
 
@@ -94,6 +97,7 @@ class Documents:
     def __init__(self, schema: object) -> None:
         self._schema = schema
         self._depth = 0
+        self._count = 0
         self._references: dict[str, str] = {}
         self.exact = True
         self.rules: Rules = {
@@ -103,13 +107,17 @@ class Documents:
         self.root = self._value(schema)
 
     def _value(self, schema: object) -> Language:
-        give_way()
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise UntranslatableGrammar("its schema is nested too deeply")
+        self._go_deeper("its schema is nested too deeply")
         found = self._described(schema) if isinstance(schema, dict) else _unbound(schema)
         self._depth -= 1
         return found
+
+    def _go_deeper(self, fault: str) -> None:
+        give_way()
+        self._depth += 1
+        self._count += 1
+        if self._depth > DEPTH_MAX or self._count > SCHEMAS_MAX:
+            raise UntranslatableGrammar(fault if self._depth > DEPTH_MAX else "it is too large")
 
     def _described(self, schema: Schema) -> Language:
         if "$ref" in schema and schema.keys().isdisjoint((_BINDING | {"allOf"}) - {"$ref"}):
@@ -153,9 +161,7 @@ class Documents:
 
     def _flat(self, schema: Schema) -> Schema:
         """The same without `$ref` and `allOf`: merged into what stands beside them."""
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise UntranslatableGrammar("its schema refers to itself without an end")
+        self._go_deeper("its schema refers to itself without an end")
         parts = list(schema.get("allOf", ()))
         if "$ref" in schema:
             parts.append(self._target(str(schema["$ref"])))

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 OPENED_MAX: Final = 5_000
 """Languages that are looked into for one character: one that begins with itself has no end."""
-OPENED_IN_ALL_MAX: Final = 1_000_000
-"""About two seconds' work."""
+OPENED_IN_ALL_MAX: Final = 300_000
+"""About two seconds' work, of which a text in an ordinary format takes little: what follows in the
+same place is known. Only what is nested ever deeper, or counted, is new with each character."""
 WAYS_MAX: Final = 200
 """To read one text."""
 WHITE: Final = " \n\r\t"

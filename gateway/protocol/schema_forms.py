@@ -1,8 +1,9 @@
 """Whether every keyword of a JSON Schema has the form that it must have (JSON Schema 2020-12).
 
-A schema that is merely shown has to be one, too: what it says is read when the answer begins, and
-OpenAI refuses it as well. Of drafts 4 to 7 this admits what clients still send: a list of `items`,
-`additionalItems`, `dependencies`, and booleans for `exclusiveMinimum` and `exclusiveMaximum`.
+That of an answer which is not strict has to be one, too: what it says is read when the answer
+begins, and OpenAI refuses it as well. Of drafts 4 to 7 this admits what clients still send: a list
+of `items`, `additionalItems`, `dependencies`, and booleans for `exclusiveMinimum` and
+`exclusiveMaximum`.
 
 Keywords that nobody knows may hold anything.
 """
@@ -104,14 +105,11 @@ _MAPS: Final = frozenset(keyword for keyword, form in _FORMS.items() if form is 
 }
 
 
-def form_fault(schema: Schema, *, with_nulls: bool = False) -> str | None:
-    """The first keyword of another form, None if there is none.
-
-    `with_nulls`: a null is as if the keyword was not there, as some clients spell what they lack.
-    """
+def form_fault(schema: Schema) -> str | None:
+    """The first keyword of another form, None if there is none."""
     for place, part in paced(_schemas(schema)):
         for keyword, value in part.items():
-            form = None if with_nulls and value is None else _FORMS.get(keyword)
+            form = _FORMS.get(keyword)
             if form is not None and not form[1](value):
                 return f"'{_short(f'{place}/{keyword}')}' is not {form[0]}."
     return None

@@ -33,7 +33,7 @@ class Storage:
         self._writabilities = [one.writability for one in (database, *others)]
         self._clock = clock
         self._lacks = ""
-        self._schema_at = self._write_at = float("-inf")
+        self._schema_due = self._write_at = float("-inf")
 
     async def reasons(self) -> list[str]:
         """Why requests cannot be served; empty when they can."""
@@ -46,16 +46,22 @@ class Storage:
         return [reason for reason in (self._lacks, self._cannot_write()) if reason]
 
     async def _look_at_schema(self) -> None:
-        interval_s = MENDING_INTERVAL_S if self._lacks else SCHEMA_INTERVAL_S
-        if self._clock() - self._schema_at < interval_s:
+        if self._clock() < self._schema_due:
             return
-        lacking = [fact for fact in await missing(self._database) if fact.stops]
+        try:
+            found = await missing(self._database, is_patient=False)
+        except StoreError:
+            # It answers, and something keeps it from telling, such as a table that is being
+            # altered: all replicas would be taken away at once for what few requests need.
+            self._schema_due = self._clock() + MENDING_INTERVAL_S
+            return
+        lacking = [fact for fact in found if fact.stops]
         self._lacks = (
             f"the database lacks what `harmony-gateway db upgrade` sees to: {told(lacking)}"
             if lacking
             else ""
         )
-        self._schema_at = self._clock()
+        self._schema_due = self._clock() + (MENDING_INTERVAL_S if lacking else SCHEMA_INTERVAL_S)
 
     async def _look_at_writes(self) -> None:
         """Once, and again whenever writes have failed."""

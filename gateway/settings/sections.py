@@ -46,7 +46,7 @@ class Server(Section):
     connections_max: PositiveInt = Field(
         4096,
         description="Open connections. For one more the oldest that has shown no valid API key is "
-        "closed; where all have, a request on it is answered 503.",
+        "closed; where all have, one that is idle; where none is, a request is answered 503.",
     )
     connections_reserved_max: PositiveInt = Field(
         64,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.engines import Capabilities, Engine, Unusable
     from gateway.upstreams.health import Health
-    from gateway.upstreams.naming import Listed
+    from gateway.upstreams.naming import Listed, Served
     from gateway.upstreams.probe import Checkup, Description
     from gateway.upstreams.server import InferenceServer
 
@@ -55,6 +55,7 @@ class Member:
         self.unusable: Unusable | None = None
         """Why nothing is ever sent to it."""
         self._server = server
+        self._served: Mapping[str, Served] = {}
         self._metrics = metrics
         self._clock = clock
         self._in_flight = 0
@@ -178,10 +179,18 @@ class Member:
             return
         served = offers(self.backend.models, self.listed, known)
         self._server.serves(served)
+        self._served = served
         self.models = {
             model: self.backend.context_lengths.get(model) or one.context_length
             for model, one in served.items()
         }
+
+    def _lose(self, model: str) -> None:
+        """It does not serve it, whatever it said before; until it says so again."""
+        self.models = {name: self.models[name] for name in self.models if name != model}
+        if self.listed is not None and model in self._served:
+            gone = self._served[model].name
+            self.listed = {name: row for name, row in self.listed.items() if name != gone}
 
     def _hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> None:
         count = self._server.hang_up_on_silent(silent_s, begun_only=begun_only)
@@ -205,7 +214,7 @@ class Member:
             return "failed"  # this generation, but the backend is well
         if isinstance(error, ModelGone):
             self.health.answered()
-            self.models = {name: self.models[name] for name in self.models if name != model}
+            self._lose(model)
             _log.warning("backend has lost a model", upstream=self.name, model=model, error=error)
             return "unavailable"
         was_healthy = self.health.healthy

@@ -74,7 +74,8 @@ _STATUSES = rules(
     (
         "error.malformed-schemas",
         "400 invalid_encrypted_content, invalid_json_schema, invalid_function_parameters",
-        "What is no JSON schema is refused at create wherever a schema may stand, strict or not.",
+        "What is no JSON schema is refused at create wherever a schema may stand, except in a "
+        "function that is not strict, which is only shown.",
     ),
     (
         "error.schemas",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -54,6 +55,9 @@ def watch() -> Watch:
     return Watch()
 
 
+WAIT_S = 20.0
+
+
 @pytest.fixture
 def storage(database: Database, watch: Watch) -> Storage:
     return Storage(database, clock=watch)
@@ -82,6 +86,21 @@ async def test_what_roles_may_no_more_is_a_reason_until_an_upgrade_has_mended_it
     await upgrade(database_url)
     watch.seconds += MENDING_INTERVAL_S
     assert await storage.reasons() == []
+
+
+async def test_a_table_that_somebody_alters_is_none(
+    storage: Storage, watch: Watch, database_url: str
+) -> None:
+    connection = await asyncpg.connect(database_url)
+    async with asyncio.timeout(WAIT_S), connection.transaction():
+        await connection.execute("LOCK TABLE traces IN ACCESS EXCLUSIVE MODE")
+        for _ in range(3):
+            assert await storage.reasons() == []
+            watch.seconds += MENDING_INTERVAL_S
+        await connection.execute("ALTER TABLE usage DROP CONSTRAINT pk_usage")
+    await connection.close()
+    (reason,) = await storage.reasons()
+    assert "index pk_usage" in reason
 
 
 async def test_a_missing_index_is_none(storage: Storage, database_url: str) -> None:

@@ -101,6 +101,19 @@ async def test_a_model_that_is_gone_is_asked_of_another_backend(refusal: bytes) 
         assert [state.healthy for state in known.pool.snapshot()] == [True, True]
 
 
+async def test_a_model_that_is_gone_stays_so_when_another_backend_is_described() -> None:
+    gone = backend_server((response(b"{}", status=404),))
+    late = backend_server(turn([7]), models=[BUSY, listing("m")], health=[(response(b""),)])
+    async with fleet(gone, backend_server(turn([7])), late) as known:
+        await known.ids()
+        await known.ids()
+        assert known.served() == [1, 2, 0]
+        await known.pool.poll()
+        for _ in range(6):
+            await known.ids()
+        assert known.served() == [1, 5, 3]
+
+
 @pytest.mark.parametrize(
     ("wanted", "listed"),
     [("gpt-oss-120b", "openai/gpt-oss-120b"), ("openai/gpt-oss-120b", "gpt-oss-120b")],

@@ -64,6 +64,30 @@ def test_where_all_have_keys_there_is_room_for_probes_alone() -> None:
     assert gate.has_room_for(probe)
 
 
+def test_idle_ones_with_a_key_make_room_for_others_with_a_key() -> None:
+    gate = admission(Room(connections_max=2, reserved=2))
+    busy, idle, probe, other = One(), One(), One(), One()
+    for one in (busy, idle):
+        gate.enter(one, PEER)
+        gate.trust(one)
+        gate.rest(one)
+    gate.refresh(busy)
+    for one in (probe, other):
+        gate.enter(one, PEER)
+        assert gate.has_room_for(one)
+    gate.rest(probe)
+    assert not idle.is_closed
+    gate.trust(other)
+    assert (busy.is_closed, idle.is_closed, probe.is_closed) == (False, True, False)
+    gate.leave(idle, PEER)
+    assert not gate.has_room_for(probe)
+    gate.rest(other)
+    gate.leave(other, PEER)
+    assert gate.has_room_for(probe)
+    gate.trust(probe)
+    assert not probe.is_closed
+
+
 def test_an_address_may_have_so_many() -> None:
     gate = admission(Room(connections_max=9, reserved=1, per_peer_max=1))
     first = One()
@@ -87,7 +111,9 @@ def test_it_is_logged_now_and_then_how_many_had_to_go() -> None:
     assert [event["count"] for event in events] == [1, 4]
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(["enter", "trust", "leave"]), st.integers(0, 30)))
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["enter", "trust", "rest", "refresh", "leave"]), st.integers(0, 30))
+)
 
 
 @given(STEPS, st.integers(1, 5), st.integers(1, 3))
@@ -107,5 +133,7 @@ def test_there_are_never_more_than_there_is_room_for(
             gate.leave(one, PEER)
         elif step == "trust" and one not in gone and gate.has_room_for(one):
             gate.trust(one)
+        elif step in {"rest", "refresh"} and one not in gone:
+            getattr(gate, step)(one)
         here = [one for one in ever if one not in gone and not one.is_closed]
         assert len(here) <= connections_max + reserved

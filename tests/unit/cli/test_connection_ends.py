@@ -259,7 +259,7 @@ async def test_connections_without_a_key_do_not_shut_out_others() -> None:
                 assert answer.startswith(OK)
 
 
-async def test_where_all_connections_have_keys_probes_get_through() -> None:
+async def test_where_all_connections_have_keys_the_idle_make_room_and_probes_get_through() -> None:
     async with (
         serving(connections_max=2) as server,
         connected(server) as one,
@@ -271,12 +271,21 @@ async def test_where_all_connections_have_keys_probes_get_through() -> None:
         async with connected(server) as client:
             assert (await client.ask(get(b"/healthz", b"connection: close\r\n"))).startswith(OK)
         async with connected(server) as client:
+            assert (await client.ask(get(b"/", KEY + b"connection: close\r\n"))).startswith(OK)
+        assert await one.reader.read() == b""
+        two.writer.write(get(b"/", KEY + b"connection: close\r\n"))
+        assert (await two.reader.read()).startswith(OK)
+
+
+async def test_where_all_connections_with_keys_are_busy_one_more_is_told_so() -> None:
+    async with serving(connections_max=1) as server, connected(server) as one:
+        one.writer.write(unfinished(KEY + b"expect: 100-continue\r\n" + ENDLESS[0], b"/body"))
+        await one.reader.readuntil(b"HTTP/1.1 100 Continue\r\n\r\n")
+        async with connected(server) as client:
             answer = await client.ask(get(b"/", KEY))
             assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
             assert b"\r\nretry-after: 1\r\n" in answer
             assert b"server_is_overloaded" in answer
-        one.writer.write(get(b"/", KEY + b"connection: close\r\n"))
-        assert (await one.reader.read()).startswith(OK)
 
 
 async def test_an_address_has_so_many_connections() -> None:

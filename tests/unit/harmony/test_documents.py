@@ -174,3 +174,14 @@ for at in range(DEPTH_MAX):
 def test_what_cannot_be_said_is_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(UntranslatableGrammar):
         Documents(schema)
+
+
+@pytest.mark.parametrize("beside", [{"type": "object"}, {"allOf": []}])
+def test_references_that_double_with_each_step_are_given_up_soon(beside: Any) -> None:
+    def step(number: int) -> Any:
+        return {"$ref": f"#/$defs/{number}", **beside}
+
+    defs = {f"{n}": {"properties": {"a": step(n + 1), "b": step(n + 1)}} for n in range(40)}
+    schema = {"$defs": {**defs, "40": {"type": "object"}}, **step(0)}
+    with pytest.raises(UntranslatableGrammar, match="too large"):
+        Documents(schema)

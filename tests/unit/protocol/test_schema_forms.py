@@ -1,4 +1,4 @@
-"""Schemas that are none are refused wherever a schema may stand, before anything reads them."""
+"""Schemas that are none are refused wherever a schema is relied on, before anything reads them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 
 from gateway.checking import Checker
 from gateway.errors import InvalidRequest
+from gateway.harmony.schema import SchemaLimits, SchemaNormaliser
+from gateway.harmony.typescript import function_text
 from gateway.output.refusals import Beginning
 from gateway.protocol.callables import named
 from gateway.protocol.chat.request import parse_chat
 from gateway.protocol.echo import echo
 from gateway.protocol.rules import rules_of
 from gateway.protocol.schema_forms import form_fault
+from gateway.protocol.tools import FunctionTool
 from tests.fakes.any_schemas import SCHEMAS
 from tests.fakes.create_bodies import LIMITS, parse, refusal
 
@@ -77,8 +80,10 @@ MALFORMED: list[tuple[Json, str]] = [
 
 
 @pytest.mark.requirement("error.malformed-schemas")
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "strict"),
+    [*((place, True) for place in PLACES), ("text.format.schema", False)],
+)
 @pytest.mark.parametrize(("schema", "pointer"), MALFORMED)
 def test_a_schema_that_is_none_is_refused_wherever_it_stands(
     schema: Json, pointer: str, place: str, *, strict: bool
@@ -90,11 +95,35 @@ def test_a_schema_that_is_none_is_refused_wherever_it_stands(
     assert f"'#{pointer}' is not " in message
 
 
-def test_in_a_function_that_is_only_shown_a_null_is_no_keyword() -> None:
-    inner = {"enum": None, "properties": None, "items": None}
-    schema = {"type": "object", "required": None, "properties": {"a": inner}}
-    parse(**function(schema))
-    assert "'#/required' is not" in refusal(**function(schema, strict=True))[2]
+SEEN_IN_TOOLS: list[tuple[Json, str]] = [
+    ({"type": "string", "required": True}, "string"),
+    ({"type": "string", "enum": None, "format": None}, "string"),
+    ({"type": "string", "enum": []}, "string"),
+    ({"type": "string", "examples": "one", "deprecated": "use b"}, "string"),
+    ({"type": "string", "title": 1, "description": ["one", "two"]}, "string"),
+    ({"type": "number", "minimum": "0"}, "number"),
+    ({"type": "any"}, "any"),
+    ({"type": "float"}, "any"),
+    ({"type": "object", "properties": []}, "{\n    }"),
+    ({"type": "array", "items": {"type": "string", "uniqueItems": "true"}}, "string[]"),
+    ({"anyOf": []}, "any"),
+]
+"""Parameters of tools as MCP servers and older frameworks write them, and what the model reads."""
+
+
+@pytest.mark.parametrize("place", ["tools[0].parameters", "tools[0].tools[0].parameters"])
+@pytest.mark.parametrize(("inner", "shown"), SEEN_IN_TOOLS)
+def test_a_function_that_is_only_shown_is_shown_as_far_as_it_can_be_read(
+    inner: Json, shown: str, place: str
+) -> None:
+    schema = {"type": "object", "properties": {"a": inner}, "required": {}}
+    request = parse(**PLACES[place](schema))
+    (tool,) = named(request.tools)
+    assert isinstance(tool.tool, FunctionTool)
+    assert tool.tool.parameters == schema
+    text = function_text("f", SchemaNormaliser(SchemaLimits()).normalise(schema, param="x"))
+    assert f"a?: {shown}," in text
+    assert refusal(**PLACES[place](schema, strict=True))[1] == place
 
 
 def test_forms_of_older_drafts_are_admitted() -> None:
@@ -141,6 +170,9 @@ def test_any_schema_is_compiled_or_refused(schema: Json, place: str, strict: boo
     }
 
 
+BROKEN: Json = {"name": "f", "parameters": {"type": 1}, "strict": True}
+
+
 def refusal_of(fields: Json) -> tuple[str | None, str | None] | None:
     """Code and param of the refusal of a schema, None for one that all is well with."""
     try:
@@ -160,10 +192,10 @@ def refusal_of(fields: Json) -> tuple[str | None, str | None] | None:
     ("fields", "param"),
     [
         (
-            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": 1}}}]},
+            {"tools": [{"type": "function", "function": BROKEN}]},
             "tools[0].function.parameters",
         ),
-        ({"functions": [{"name": "f", "parameters": {"type": 1}}]}, "functions[0].parameters"),
+        ({"functions": [BROKEN]}, "functions[0].parameters"),
         (
             {
                 "response_format": {
