@@ -46,10 +46,15 @@ SEARCH: dict[str, Any] = {
     },
 }
 _MANY = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 5000}
-_ALL = {"type": "object", "properties": {"all": _MANY}, "required": ["all"]}
+_ALL = {
+    "type": "object",
+    "properties": {"all": _MANY},
+    "required": ["all"],
+    "additionalProperties": False,
+}
 ENDLESS: dict[str, Any] = {
     "input": "Hello",
-    "text": {"format": {"type": "json_schema", "name": "all", "schema": _ALL}},
+    "text": {"format": {"type": "json_schema", "name": "all", "strict": True, "schema": _ALL}},
 }
 """Takes long to answer, where it may not be refused."""
 _MARK = "<|"

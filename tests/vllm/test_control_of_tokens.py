@@ -198,8 +198,13 @@ async def test_a_client_that_hangs_up_frees_the_server_of_its_grammar(
 ) -> None:
     await vllm.until_idle()
     endless = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 5000}
-    schema = {"type": "object", "properties": {"all": endless}, "required": ["all"]}
-    asked = {"type": "json_schema", "name": "all", "schema": schema}
+    schema = {
+        "type": "object",
+        "properties": {"all": endless},
+        "required": ["all"],
+        "additionalProperties": False,
+    }
+    asked = {"type": "json_schema", "name": "all", "strict": True, "schema": schema}
     body = {"model": vllm.model, "input": "Hello", "text": {"format": asked}, "stream": stream}
     asking = asyncio.create_task(client.post("/v1/responses", json=body))
     await vllm.until_busy()
