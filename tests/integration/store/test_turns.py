@@ -282,13 +282,14 @@ async def test_a_deletion_and_a_writer_exclude_each_other(
 
 @contextmanager
 def statements() -> Iterator[list[str]]:
-    """What is sent to the database meanwhile."""
+    """What this task sends to the database meanwhile; other gateways of the process do, too."""
     sent: list[str] = []
-
+    task = asyncio.current_task()
     prepare = Connection._prepare
 
     async def noted(connection: Connection, sql: str) -> Any:
-        sent.append(sql)
+        if asyncio.current_task() is task:
+            sent.append(sql)
         return await prepare(connection, sql)
 
     with pytest.MonkeyPatch.context() as patch:
