@@ -48,7 +48,7 @@ class Admission:
     """The connections of one server."""
 
     def __init__(self, room: Room, clock: Callable[[], float]) -> None:
-        """`clock` says seconds."""
+        """`clock` gives seconds of a clock that never goes back, such as `time.monotonic`."""
         self._room = room
         self._clock = clock
         self._keyless: dict[Connection, None] = {}
@@ -70,7 +70,7 @@ class Admission:
         return limit is None or self._by_peer[peer] <= limit
 
     def leave(self, connection: Connection, peer: str | None) -> None:
-        """It is closed."""
+        """Forget a connection that is closed, and count it off its `peer` (None: not known)."""
         self._keyless.pop(connection, None)
         self._trusted.discard(connection)
         self._idle.pop(connection, None)

@@ -246,7 +246,7 @@ class _Count:
         """It hears too little for that."""
 
     async def room(self) -> bool:
-        """There always is."""
+        """Whether to go on: always, a probe generates one token."""
         return True
 
 

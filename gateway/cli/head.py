@@ -115,11 +115,11 @@ class RequestHead:
             raise unreadable() from error
 
     def on_url(self, url: bytes) -> None:
-        """A part of it."""
+        """httptools: more of the request target, which may come in several parts."""
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One more."""
+        """httptools: a whole header field. Names are kept in lower case, as ASGI has them."""
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expects_continue = True

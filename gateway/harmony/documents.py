@@ -322,7 +322,7 @@ def _member(name: str, value: Language) -> Language:
 
 
 def _exactly(value: object) -> Language:
-    """One value alone."""
+    """The JSON texts of one value (`const`, a member of `enum`), any white space between marks."""
     match value:
         case str():
             return chain(_QUOTE, quoted(text(value)), _QUOTE)

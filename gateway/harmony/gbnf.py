@@ -92,7 +92,7 @@ NEVER: Final = Choice(())
 
 
 def text(characters: str) -> Chain:
-    """Exactly these characters."""
+    """The language of one text: these characters, raw, one after the other."""
     return Chain(tuple(Chars(((ord(one), ord(one)),)) for one in characters))
 
 
