@@ -17,7 +17,7 @@ from gateway.errors import StoreError
 from gateway.runs.moment import Moment
 from gateway.runs.notifier import FOLLOWED_S
 from gateway.store.flushes import joined
-from gateway.store.followed import UNKNOWN, Watched
+from gateway.store.remote_logs import UNKNOWN, Watched
 from gateway.store.schema import TERMINAL
 from gateway.telemetry import EventLog
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gateway.store.claims import Head
     from gateway.store.events import LogRow
-    from gateway.store.followed import Look, Part, Seen
+    from gateway.store.remote_logs import Look, Part, Seen
     from gateway.tenancy import TenantId
 
 LOOK_PAUSE_S: Final = 0.005
@@ -45,7 +45,7 @@ _log = EventLog("gateway.runs")
 
 
 class LookAt(Protocol):
-    """`store.followed.look` of a database."""
+    """`store.remote_logs.look` of a database."""
 
     async def __call__(
         self, asked: Sequence[Watched], seen: Seen, wanted: Collection[bytes], /

@@ -36,7 +36,7 @@ from gateway.tenancy import ApiKey, Principal, Tenant, TenantId, TenantPolicy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.tenants import OwnPolicy, PolicyChanges
     from gateway.tenancy import Dialect
 

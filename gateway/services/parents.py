@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.context import ContextItem, ConversationPlace
     from gateway.protocol.requests import CreateResponse
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 _RUNNING = frozenset({"queued", "in_progress"})

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import ClaimLost
 from gateway.store import events, flushes, idempotency, messages, responses, turns, usage
-from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.claims import Claim
-from gateway.store.engine import turn_to
+from gateway.store.postgres.batches import Batch, Rows, by_tenant
+from gateway.store.postgres.database import turn_to
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import COUNTS, ENDED, LOGGED, TERMINAL
-from gateway.store.statements import Statement
 from gateway.values import value
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenUsage
     from gateway.protocol.context import StoredItem
-    from gateway.store.engine import Database
     from gateway.store.events import LogRow
-    from gateway.store.execution import Connection
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 

@@ -11,8 +11,8 @@ from datetime import UTC
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Protocol
 
+from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import LOGGED
-from gateway.store.statements import Statement, insert_into
 from gateway.values import value
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from uuid import UUID
 
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 ROW_BYTES: Final = 20

@@ -18,12 +18,12 @@ from typing_extensions import override
 
 from gateway.pacing import give_way
 from gateway.protocol.context import Columns, ContextItem, Label
-from gateway.store.types import unpack_ids, unpack_text
+from gateway.store.encoding import unpack_ids, unpack_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gateway.store.execution import Row
+    from gateway.store.postgres.connection import Row
 
     T = TypeVar("T", bytes, str, array[int])
 

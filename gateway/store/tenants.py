@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, TypedDict
 
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
-from gateway.store.statements import Statement
 from gateway.tenancy import ApiKey, Principal, Tenant, TenantId, TenantPolicy
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.store.engine import Database
-    from gateway.store.execution import Row
+    from gateway.store.postgres.connection import Row
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import (
         Dialect,
         OnDisconnect,

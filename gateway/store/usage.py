@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.store.batches import Batch, Rows, by_tenant
-from gateway.store.engine import turn_to
+from gateway.store.postgres.batches import Batch, Rows, by_tenant
+from gateway.store.postgres.database import turn_to
+from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import COUNTS
-from gateway.store.statements import Statement, insert_into
 from gateway.values import value
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.generation import TokenUsage
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 _LINE: Final = {

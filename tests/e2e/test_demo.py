@@ -163,11 +163,11 @@ def test_the_demo_listens_where_the_environment_says(
 
 ONCE_AND_LOOK = """
 from gateway.__main__ import main
-from gateway.simulator import guidance
+from gateway.simulator.constrained import matcher
 try:
     main()
 finally:
-    print("grammars are prepared:", guidance._built.cache_info().currsize > 0)
+    print("grammars are prepared:", matcher._built.cache_info().currsize > 0)
 """
 
 

@@ -10,12 +10,12 @@ import pytest
 from gateway import ids
 from gateway.errors import StoreConflict
 from gateway.store import tenants
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from gateway.store.tenants import NewKey, OwnPolicy, PolicyChanges
 from gateway.tenancy import TenantId, TenantPolicy
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
 
 CHANGES: PolicyChanges = {
     "on_disconnect": "continue",
