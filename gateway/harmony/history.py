@@ -8,7 +8,6 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
-from gateway.pacing import give_way
 from gateway.values import value
 
 if TYPE_CHECKING:
@@ -99,7 +98,6 @@ def repeated_ids(history: Columns, *, is_answered: bool) -> array[int] | None:
         while answer >= 0 and not (is_answered or is_answer(labels[names[answer]])):
             answer -= 1
         stale = [at for at in range(answer + 1) if labels[names[at]].kind == "reasoning"]
-    give_way()
     if not (leading or stale):
         return history.ids
     starts = history.starts()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from gateway.harmony.messages import recipient
 from gateway.harmony.schema import SchemaNormaliser
 from gateway.harmony.typescript import comment_lines, function_text, json_line
-from gateway.pacing import paced
 from gateway.values import value
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def _function_lines(options: RenderOptions, limits: SchemaLimits) -> Iterator[st
     paths = options.tool_paths or tuple(f"tools[{index}]" for index in range(len(options.tools)))
     yield "## functions\n"
     yield "namespace functions {\n"
-    for tool, path in paced(zip(options.tools, paths, strict=True)):
+    for tool, path in zip(options.tools, paths, strict=True):
         recipient(tool.name, param=f"{path}.name")
         yield from _comment(tool.description or "")
         schema = tool.parameters

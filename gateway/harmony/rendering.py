@@ -38,7 +38,6 @@ from gateway.harmony.vocabulary import CHANNEL, MESSAGE, START
 from gateway.harmony.writing import MessageWriter
 from gateway.ids import call_form, message_form
 from gateway.keeping import Kept
-from gateway.pacing import give_way
 from gateway.protocol.items import CallItem, Message
 from gateway.values import value
 
@@ -57,8 +56,6 @@ ENTRY_IDS: Final = 120
 """What it takes to keep ids, beside them and what they were made from: as much as so many ids."""
 _DECLARED: Final = " "
 """Stands where an item has the name of a function, which is another."""
-REPEATED_AT_ONCE: Final = 256
-"""Repeating the ids of so many items takes a fraction of a millisecond."""
 
 __all__ = ["RenderOptions", "Renderer", "Repeated", "SchemaLimits"]
 
@@ -135,8 +132,6 @@ class Renderer:
         for placed in shown(items, leading):
             item, source = placed.item, placed.source
             own = item.ids
-            if own is None or source % REPEATED_AT_ONCE == 0:
-                give_way()
             if own is not None:
                 ids.extend(own)
             elif source < last:
