@@ -9,7 +9,7 @@ else, until an output answers it.
 from __future__ import annotations
 
 from array import array
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -39,7 +39,6 @@ from gateway.protocol.items import (
     Reasoning,
     ReasoningText,
 )
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -66,7 +65,7 @@ _ID_PREFIXES: Final = {
 }
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Context:
     """`items` in prompt order; the first `inherited` of them came from the previous response."""
 

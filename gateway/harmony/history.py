@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict, deque
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ _IN_ANY_CONTEXT: Final = frozenset({"message", "reasoning"})
 """Kinds of items that need no other ones, and hide none."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Placed:
     """An item to be rendered: its index in the context, and for an output the name of the function
     that was called, as the model knows it.

@@ -11,6 +11,7 @@ repeated in that form (`forms`), so that the prompt is the one it went on from.
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,7 +40,6 @@ from gateway.harmony.writing import MessageWriter
 from gateway.ids import call_form, message_form
 from gateway.keeping import Kept
 from gateway.protocol.items import CallItem, Message
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,7 +60,7 @@ _DECLARED: Final = " "
 __all__ = ["RenderOptions", "Renderer", "Repeated", "SchemaLimits"]
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Repeated:
     """What a prompt repeats of a history: its leading instructions, as text, and `ids` behind."""
 

@@ -9,7 +9,7 @@ that comes back after that may still deposit what it alone knows of it.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import ClaimLost
@@ -19,7 +19,6 @@ from gateway.store.postgres.batches import Batch, Rows, by_tenant
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import COUNTS, ENDED, LOGGED, TERMINAL
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -39,7 +38,7 @@ ANSWERED: Final = frozenset({"completed", "incomplete"})
 """What is added to the conversation that it continues. Anything else leaves that as it was."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class FinishedResponse:
     """A response that ends. `body` is the final `Response` object, byte for byte as it is shown.
 

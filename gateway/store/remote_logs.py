@@ -15,7 +15,6 @@ from gateway.store import flushes
 from gateway.store.claims import Head
 from gateway.store.events import LogRow
 from gateway.store.postgres.statements import Statement
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -37,7 +36,7 @@ UNKNOWN: Final = 2**31 - 1
 """Of a log of which so many entries are known no rows are brought."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Watched:
     """A log of which `entries` are known. `owner` is who wrote it when its head was seen last.
 

@@ -20,7 +20,6 @@ from gateway.store.postgres.batches import Batch, Rows, by_tenant
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import ACCEPTED, TERMINAL
-from gateway.values import value
 
 if TYPE_CHECKING:
     from array import array
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class NewResponse:
     """A response that is accepted. `request` is JSON: the echo that it is shown with.
 

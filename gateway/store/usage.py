@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.store.postgres.batches import Batch, Rows, by_tenant
 from gateway.store.postgres.database import turn_to
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import COUNTS
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ ON CONFLICT DO NOTHING
 )
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class UsageLine:
     """What one response cost, and whom. Tokens are those of `TokenUsage`."""
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from gateway.runs.moment import Moment, Signal
+from gateway.concurrency import Event, OnceEvent
 
 
 async def test_all_who_wait_go_on_when_it_comes() -> None:
-    moment = Moment()
+    moment = OnceEvent()
     async with asyncio.TaskGroup() as group:
         waiting = [group.create_task(moment.wait()) for _ in range(3)]
         await asyncio.sleep(0)
@@ -21,14 +21,14 @@ async def test_all_who_wait_go_on_when_it_comes() -> None:
 
 
 async def test_nobody_waits_for_what_has_come() -> None:
-    moment = Moment()
+    moment = OnceEvent()
     moment.set()
     moment.set()
     await moment.wait()
 
 
 async def test_who_no_longer_waits_keeps_nobody_else_waiting() -> None:
-    moment = Moment()
+    moment = OnceEvent()
     async with asyncio.TaskGroup() as group:
         impatient, patient = (group.create_task(moment.wait()) for _ in range(2))
         await asyncio.sleep(0)
@@ -44,7 +44,7 @@ async def test_who_no_longer_waits_keeps_nobody_else_waiting() -> None:
 
 
 async def test_who_waits_for_a_while_is_told_whether_it_came() -> None:
-    moment = Moment()
+    moment = OnceEvent()
     assert not await moment.within(0.0)
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(moment.within(60.0))
@@ -55,7 +55,7 @@ async def test_who_waits_for_a_while_is_told_whether_it_came() -> None:
 
 
 async def test_who_waits_for_a_while_may_be_cancelled() -> None:
-    moment = Moment()
+    moment = OnceEvent()
     async with asyncio.TaskGroup() as group:
         impatient = group.create_task(moment.within(60.0))
         await asyncio.sleep(0)
@@ -66,7 +66,7 @@ async def test_who_waits_for_a_while_may_be_cancelled() -> None:
 
 
 async def test_a_signal_may_come_again() -> None:
-    signal = Signal()
+    signal = Event()
     signal.set()
     await signal.wait()
     signal.clear()
