@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from gateway.values import value
-
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Sequence
@@ -33,7 +31,7 @@ class FinishReason(Enum):
     CUT = "cut"  # the gateway broke it off, and goes on with another turn of its own
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Span:
     """`ids[start:end]` of a prompt were rendered from the context item at index `source`."""
 
@@ -42,7 +40,7 @@ class Span:
     end: int
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """What a backend is asked to continue: token ids, ending with `<|start|>assistant`.
 
@@ -53,7 +51,7 @@ class Prompt:
     spans: tuple[Span, ...]
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """Explicit sampling parameters; none is ever left to a backend's default."""
 
@@ -83,7 +81,7 @@ class Sampling:
         return replace(self, max_tokens=self.max_tokens - generated, seed=seed)
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class TokenRequest:
     """One raw completion: `model` is the public name, `cache_salt` isolates a tenant's prefixes.
 
@@ -100,7 +98,7 @@ class TokenRequest:
     priority: int = 0
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """How likely an id was, as a natural logarithm, and the likeliest ids in its place, best first.
 
@@ -111,7 +109,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class TokenChunk:
     """What one read from a backend brought: any number of ids, and at the end why it ended.
 
@@ -213,7 +211,7 @@ CALL_KINDS = frozenset(
 """The kinds that a client executes."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class SegmentStarted:
     """A segment opens. `name` is the function's name for a call, otherwise empty.
 
@@ -226,7 +224,7 @@ class SegmentStarted:
     form: int = 0
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class SegmentText:
     """More text of the open segment; never empty, never half a character, never a marker.
 
@@ -238,7 +236,7 @@ class SegmentText:
     tokens: tuple[int, ...] = ()
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class SegmentEnded:
     """The open segment closes.
 
@@ -268,7 +266,7 @@ class Where(Enum):
     OVER = "over"  # nothing counts any more
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class BrokenCall:
     """A call of the function `name` whose arguments end at position `end`, in the middle of their
     JSON. Its end was not told yet.
@@ -278,7 +276,7 @@ class BrokenCall:
     end: int
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a turn stands. Positions count ids from the first one fed to the parser.
 

@@ -34,7 +34,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from gateway.generation import FinishReason, TokenLogprob
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -49,7 +48,7 @@ Status = Literal["completed", "incomplete", "failed", "cancelled"]
 _T = TypeVar("_T")
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class TurnStarted:
     """A model call begins. `prefill` ids were put into the prompt after `<|start|>assistant`.
 
@@ -61,7 +60,7 @@ class TurnStarted:
     prefill: tuple[int, ...] = ()
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """Ids as the model said them, in order; `logprobs`, if asked for, has one for each.
 
@@ -135,7 +134,7 @@ class Compacted:
     reasoning_tokens: int = 0
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class TurnEnded:
     """The model call ended well."""
 
@@ -143,7 +142,7 @@ class TurnEnded:
     cached_tokens: int = 0
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The response is over, at `at` (unix seconds). Always the last entry, always exactly one.
 
@@ -169,7 +168,7 @@ Entry = (
 )
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Singles:
     """As many `Tokens` as there are ids, each with one of them and nothing else.
 

@@ -21,12 +21,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypedDict, Unpack
 
 import orjson
-from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from typing_extensions import override
 
 from gateway.errors import StartupError, StoreError, UpstreamError
-from gateway.tallies import Counter, Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -322,9 +321,7 @@ class Metrics:
         self._connections_open = self._gauge("connections_open", "Open WebSocket connections.")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        counter = Counter(f"gateway_{name}_total", text, labels)
-        self.registry.register(counter)
-        return counter
+        return Counter(f"gateway_{name}", text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"gateway_{name}", text, labels, registry=self.registry)
@@ -335,9 +332,7 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         """`name` is whole: some are OpenTelemetry's."""
-        histogram = Histogram(name, text, labels, buckets)
-        self.registry.register(histogram)
-        return histogram
+        return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format, of type `EXPOSITION_TYPE`."""
@@ -350,13 +345,13 @@ class Metrics:
     def request_finished(self, *, status: int, model: str = "", seconds: float) -> None:
         """It was answered. `model` is one this gateway serves, or empty: never free text."""
         self._requests_now -= 1
-        self._requests[str(status), model].value += 1
+        self._requests.labels(str(status), model).inc()
         if model:
-            self._request_seconds[(model,)].observe(seconds)
+            self._request_seconds.labels(model).observe(seconds)
 
     def connection_opened(self) -> None:
         """A client may send requests over a WebSocket."""
-        self._connections[()].value += 1
+        self._connections.inc()
         self._connections_open.inc()
 
     def connection_closed(self) -> None:
@@ -365,11 +360,11 @@ class Metrics:
 
     def first_token(self, *, model: str, seconds: float) -> None:
         """A response's first token, `seconds` after its request."""
-        self._first_token_seconds[(model,)].observe(seconds)
+        self._first_token_seconds.labels(model).observe(seconds)
 
     def response_finished(self, *, status: str, model: str) -> None:
         """A response reached a terminal status."""
-        self._responses[status, model].value += 1
+        self._responses.labels(status, model).inc()
 
     def tokens(
         self, *, model: str, input_tokens: int, cached: int, output: int, reasoning: int
@@ -377,32 +372,32 @@ class Metrics:
         """Token counts of one response; `cached` are part of input, `reasoning` of output."""
         counts = {"input": input_tokens, "cached": cached, "output": output, "reasoning": reasoning}
         for kind, count in counts.items():
-            self._tokens[model, kind].value += count  # which is there from now on, if at 0
+            self._tokens.labels(model, kind).inc(count)  # which is there from now on, if at 0
 
     def client_disconnected(self) -> None:
         """A client left before its response was complete."""
-        self._disconnects[()].value += 1
+        self._disconnects.inc()
 
     def recovered(self, rules: Mapping[str, int]) -> None:
         """How often each recovery rule of the parser fired in one response."""
         for rule, count in rules.items():
-            self._recoveries[(rule,)].value += count
+            self._recoveries.labels(rule).inc(count)
 
     def repaired(self, *, rule: str, upstream: str, voided: int) -> None:
         """The gateway intervened, as `rule` says, in what a backend generates.
 
         It took back `voided` tokens.
         """
-        self._repairs[rule, upstream].value += 1
-        self._voided_tokens[(upstream,)].value += voided
+        self._repairs.labels(rule, upstream).inc()
+        self._voided_tokens.labels(upstream).inc(voided)
 
     def bound_turn(self, upstream: str, kind: Literal["constrained", "held"]) -> None:
         """A turn that has rules goes to a backend that upholds them, or is checked first."""
-        self._bound_turns[upstream, kind].value += 1
+        self._bound_turns.labels(upstream, kind).inc()
 
     def empty_output(self) -> None:
         """A turn ended well and the client saw nothing of it."""
-        self._empty[()].value += 1
+        self._empty.inc()
 
     def upstream_started(self, upstream: str) -> None:
         """A prompt goes to a backend."""
@@ -413,12 +408,12 @@ class Metrics:
 
     def upstream_first_token(self, upstream: str, seconds: float) -> None:
         """Its first token came."""
-        self._upstream_wait[(upstream,)].observe(seconds)
+        self._upstream_wait.labels(upstream).observe(seconds)
 
     def upstream_finished(self, upstream: str, outcome: str) -> None:
         """That attempt is over: `ok`, `unavailable`, `rejected`, `failed` or `cancelled`."""
         self._generations_now[upstream] -= 1
-        self._upstream_requests[upstream, outcome].value += 1
+        self._upstream_requests.labels(upstream, outcome).inc()
 
     def upstream_is_up(self, upstream: str, up: int) -> None:
         """1: the backend takes requests; 0: it does not."""
@@ -426,24 +421,24 @@ class Metrics:
 
     def store_failed(self, kind: str) -> None:
         """Database work failed; `kind` is the class of the error."""
-        self._store_errors[(kind,)].value += 1
+        self._store_errors.labels(kind).inc()
 
     def hopped(self, reason: Literal["backend", "replica"]) -> None:
         """A generation went on elsewhere, because its `backend` or its `replica` had gone."""
-        self._hops[(reason,)].value += 1
+        self._hops.labels(reason).inc()
 
     def recomputed(self, count: int) -> None:
         """So many ids had to be read again, which nobody pays for."""
-        self._recomputed[()].value += count
+        self._recomputed.inc(count)
 
     def claimed(self, count: int, taken_over: int = 0) -> None:
         """`count` runs were claimed here, `taken_over` of them from another replica."""
-        self._claims[("begun",)].value += count - taken_over
-        self._claims[("taken_over",)].value += taken_over
+        self._claims.labels("begun").inc(count - taken_over)
+        self._claims.labels("taken_over").inc(taken_over)
 
     def claim_lost(self) -> None:
         """Another replica took what this one was working on, or ended it."""
-        self._claims_lost[()].value += 1
+        self._claims_lost.inc()
 
     def claims_held(self, count: int) -> None:
         """So many claims are held now."""
@@ -451,9 +446,9 @@ class Metrics:
 
     def log_flushed(self, rows: int, size_bytes: int, seconds: float) -> None:
         """A part of the durable log was committed."""
-        self._log_rows[()].value += rows
-        self._log_bytes[()].value += size_bytes
-        self._log_flush_seconds[()].observe(seconds)
+        self._log_rows.inc(rows)
+        self._log_bytes.inc(size_bytes)
+        self._log_flush_seconds.observe(seconds)
 
     def log_pending(self, size_bytes: int) -> None:
         """So many bytes of the durable log wait for their commit."""
@@ -465,4 +460,4 @@ class Metrics:
 
     def notice_heard(self, kind: Literal["log", "work", "ended", "follow"]) -> None:
         """Another replica said that there is something to look at."""
-        self._notices[(kind,)].value += 1
+        self._notices.labels(kind).inc()

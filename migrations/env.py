@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from alembic import context
 
-from gateway.store.migrate import run_locked
-from gateway.store.tables import metadata
+from gateway.store.migration.migrate import run_locked
+from gateway.store.migration.tables import metadata
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

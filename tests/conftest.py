@@ -16,7 +16,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 
@@ -43,7 +43,7 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture(scope="session")
 async def template(postgres: PostgresServer) -> str:
     """The name of a migrated database that nobody is connected to."""
-    from gateway.store.migrate import upgrade
+    from gateway.store.migration.migrate import upgrade
 
     name = await postgres.create()
     await upgrade(postgres.database_url(name))
@@ -96,7 +96,7 @@ async def other_tenant(database: Database) -> TenantId:
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Database]:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
 
     one = Database.connect(url, pool_size_max=5, command_timeout_s=30, connect_timeout_s=30)
     try:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol, Self
 
-from typing_extensions import override
-
 from gateway.api.body import ClientDisconnected
 from gateway.api.connection import Absence
-from gateway.ticking import Waiting, ticker_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
-class Comments(Waiting):
+class Comments:
     """While entered, has a stream commented after each `interval_s` of silence.
 
     It has no task, and what is written does not move its time: when that comes, it waits again for
@@ -23,18 +20,18 @@ class Comments(Waiting):
     gone: what is done in here is cancelled then, and `ClientDisconnected` raised instead.
     """
 
-    __slots__ = ("_absence", "_interval_s", "_patience_s", "_stream", "_ticker")
+    __slots__ = ("_absence", "_interval_s", "_loop", "_patience_s", "_stream", "_timer")
 
     def __init__(self, stream: Commented, *, interval_s: float, patience_s: float) -> None:
-        super().__init__()
         self._stream = stream
         self._interval_s = interval_s
         self._patience_s = patience_s
-        self._ticker = ticker_of(asyncio.get_running_loop())
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
         self._absence = Absence()
 
     def __enter__(self) -> Self:
-        self._ticker.put_in(self, self._interval_s)
+        self._timer = self._loop.call_later(self._interval_s, self._look)
         return self
 
     def __exit__(
@@ -43,19 +40,20 @@ class Comments(Waiting):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._ticker.take(self)
+        if self._timer is not None:
+            self._timer.cancel()
         if self._absence.settle():
             raise ClientDisconnected from None
 
-    @override
-    def wake(self) -> None:
+    def _look(self) -> None:
+        """The interval is over: comment, unless something was written meanwhile."""
         left_s = self._interval_s - self._stream.silent_s
         if left_s <= 0:
             is_taken = self._stream.comment()
             gone_in_s = self._interval_s if is_taken else left_s + self._patience_s
             left_s = min(self._interval_s, gone_in_s)
         if left_s > 0:
-            self._ticker.put_in(self, left_s)
+            self._timer = self._loop.call_later(left_s, self._look)
         else:
             self._absence.notice()
 

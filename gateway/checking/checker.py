@@ -10,7 +10,6 @@ from gateway.checking.cost import patterns_in
 from gateway.checking.unusable import UnusableGrammar, UnusableSchema
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
-from gateway.pacing import paced
 from gateway.protocol.calls import call_fields
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class Checker:
         self._find_kept()
         self._bound_patterns()
         self._answer_document()
-        for name, tool in paced(self._rules.tools.items()):
+        for name, tool in self._rules.tools.items():
             if tool.is_checked:
                 self._call_check(name, tool)
         self.is_compiled = True
@@ -91,7 +90,7 @@ class Checker:
             return
         if self._rules.answer is not None:
             self._answer = self._kept.get(self._scope, self._rules.answer.demand)
-        for name, tool in paced(self._rules.tools.items()):
+        for name, tool in self._rules.tools.items():
             if tool.schema is not None and (found := self._kept.get(self._scope, tool.schema)):
                 self._calls[name] = found
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from gateway.pacing import give_way
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -153,7 +151,6 @@ def _objects(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
         node = waiting.pop()
         if isinstance(node, dict):
             yield node
-            give_way()
             waiting += node.values()
         elif isinstance(node, list):
             waiting += node

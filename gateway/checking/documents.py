@@ -13,7 +13,6 @@ from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 from gateway.checking.cost import Cost, ForeignReference, TooMuchWork, count_references, patterns_in
 from gateway.checking.parts import parts_of
 from gateway.checking.unusable import UnusableSchema
-from gateway.pacing import paced
 
 PATTERNS_MAX: Final = 256
 """In one schema. The library compiles them without letting other threads run."""
@@ -43,7 +42,7 @@ class Document:
             patterns = len(patterns_in(schema))
             self.has_patterns = patterns > 0
             options = _regex_options(patterns)
-            self._validators = [_compiled(part, options) for part in paced(parts_of(schema))]
+            self._validators = [_compiled(part, options) for part in parts_of(schema)]
             self._cost.of(None)
             if count_references(schema) > REFERENCES_MAX:
                 raise UnusableSchema(f"it has more than {REFERENCES_MAX} references")
@@ -66,7 +65,7 @@ class Document:
             if _names_twice(text):
                 return "it gives a member of an object twice"
             work = self._cost.of(value)
-            broken = (each for each in paced(self._validators) if not each.is_valid(value))
+            broken = (each for each in self._validators if not each.is_valid(value))
             first = next(broken, None)
         except (TooMuchWork, RecursionError, ValueError):
             return _TOO_MUCH

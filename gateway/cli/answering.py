@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from gateway.runs.moment import Signal
+from gateway.concurrency import Event
 
 if TYPE_CHECKING:
     import asyncio
@@ -88,7 +88,7 @@ class Answer:
         self.transport = transport
         self.flow = flow
         self.logger = logger
-        self.message_event = Signal()
+        self.message_event = Event()
         self.body = bytearray()
         self.more_body = True
         self.disconnected = False

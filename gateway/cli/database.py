@@ -19,7 +19,7 @@ from gateway.store.schema import REVISION
 if TYPE_CHECKING:
     from gateway.runs.housekeeping import Report
     from gateway.settings import Settings
-    from gateway.store.repair import Repaired
+    from gateway.store.migration.repair import Repaired
 
 commands = typer.Typer(
     help="Migrate the database, show where it is, remove what has expired.", no_args_is_help=True
@@ -44,7 +44,7 @@ def upgrade_schema(config: Config = None) -> None:
 
 
 async def _upgrade(settings: Settings) -> Repaired:
-    from gateway.store.migrate import upgrade
+    from gateway.store.migration.migrate import upgrade
 
     if settings.database.url is None:
         with embedded_database(settings.data_dir) as url:

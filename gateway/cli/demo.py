@@ -28,7 +28,6 @@ from gateway.composition.foundation import access
 from gateway.errors import AuthenticationError, StartupError
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
-from gateway.simulator.options import SimulatorOptions
 from gateway.store.schema import REVISION
 from gateway.telemetry import configure_logging
 
@@ -73,8 +72,9 @@ def demo(
 
 async def _demo(port: int | None, *, once: bool) -> None:
     from gateway.harmony.vocabulary import Vocabulary
-    from gateway.simulator import guidance
     from gateway.simulator.app import create_simulator
+    from gateway.simulator.constrained import matcher
+    from gateway.simulator.options import SimulatorOptions
 
     started = time.perf_counter()
     terminal.show(f"Harmony Gateway {__version__}: the Responses API for gpt-oss\n")
@@ -88,7 +88,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
         async with AsyncExitStack() as stack:
             with ThreadPoolExecutor(max_workers=1) as beside:
                 # Its first grammar would hold up the gateway, which is in the same process.
-                loading = beside.submit(guidance.load, Vocabulary.load())
+                loading = beside.submit(matcher.load, Vocabulary.load())
                 settings = await _database(stack, settings)
             loading.result()
             key = await _key(settings)
@@ -144,7 +144,7 @@ def _settings(backend_url: str, models: tuple[str, ...], port: int | None) -> Se
 
 async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
     """Start and migrate the embedded PostgreSQL; it is stopped with `stack`."""
-    from gateway.store.migrate import upgrade
+    from gateway.store.migration.migrate import upgrade
 
     started = time.perf_counter()
     url = stack.enter_context(embedded_database(settings.data_dir))

@@ -19,8 +19,8 @@ from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
 from gateway.harmony.vocabulary import STOP_IDS, VOCABULARY_SIZE, Vocabulary
 from gateway.settings import load_settings
+from gateway.store.migration.verification import missing, told
 from gateway.store.schema import REVISION
-from gateway.store.verification import missing, told
 from gateway.tenancy import TenantId
 from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenChunk
     from gateway.settings import Settings
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines import Unusable
@@ -139,7 +139,7 @@ async def _slowness(database: Database, findings: list[Finding]) -> None:
     """What it lacks that it can do without, though not for long."""
     lacking = [fact for fact in await missing(database) if not fact.stops]
     if lacking:
-        remedy = "Make it again, as gateway/store/tables.py has it: CREATE INDEX CONCURRENTLY."
+        remedy = "Make it again with CREATE INDEX CONCURRENTLY: gateway/store/migration/tables.py."
         detail = f"it lacks: {told(lacking)}"
         findings.append(Finding("indexes", ok=False, detail=detail, remedy=remedy))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from gateway.runs.moment import Signal
+from gateway.concurrency import Event
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +26,7 @@ class Flow(FlowControl):
         self.read_paused = False
         self.write_paused = False
         self._is_full = False
-        self._takes = Signal()
+        self._takes = Event()
         self._takes.set()
 
     def hold(self, *, is_full: bool) -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from gateway.composition.foundation import access, connect
 from gateway.errors import StartupError
-from gateway.store.embedded import EmbeddedPostgres
+from gateway.store.migration.verification import missing, told
 from gateway.store.schema import OLDER_REVISIONS, REVISION
-from gateway.store.verification import missing, told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from gateway.services.access import Access
     from gateway.settings import Settings
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
 
 PEPPER_BYTES = 32
 
@@ -32,7 +31,7 @@ async def provisioned(settings: Settings) -> AsyncIterator[Settings]:
     Raises `StartupError` and `StoreUnavailable`.
     """
     if settings.database.url is None:
-        from gateway.store.migrate import upgrade
+        from gateway.store.migration.migrate import upgrade
 
         with embedded_database(settings.data_dir) as url:
             await upgrade(url)
@@ -74,6 +73,8 @@ async def require_schema(database: Database) -> None:
 @contextmanager
 def embedded_database(data_dir: Path) -> Iterator[str]:
     """The URL of the embedded PostgreSQL, which is stopped at the end if this started it."""
+    from gateway.devdb.embedded import EmbeddedPostgres
+
     make_folder(data_dir)
     with EmbeddedPostgres(data_dir / "postgres") as server:
         yield server.url

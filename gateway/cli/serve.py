@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,7 +14,6 @@ from gateway.cli.serving import Server, listen, stopped_by_signals, until_stoppe
 from gateway.cli.websocket import FrameBounds
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
-from gateway.simulator.options import Engine, SimulatorOptions
 from gateway.telemetry import EventLog, configure_logging
 
 if TYPE_CHECKING:
@@ -72,7 +71,9 @@ def simulate(  # noqa: PLR0913 - each is an option
     ] = None,
     first_token_delay_s: Annotated[float, typer.Option(help="Seconds before the first token.")] = 0,
     faults: Annotated[str, typer.Option(help='Fault plan, such as "status=503 times=2".')] = "",
-    engine: Annotated[Engine, typer.Option(help="Whose token API it speaks.")] = "vllm",
+    engine: Annotated[
+        Literal["vllm", "sglang"], typer.Option(help="Whose token API it speaks.")
+    ] = "vllm",
     engine_version: Annotated[
         str | None, typer.Option(help="The engine's version it claims to be.")
     ] = None,
@@ -83,6 +84,7 @@ def simulate(  # noqa: PLR0913 - each is an option
     for tests and for load.
     """
     from gateway.simulator.app import create_simulator
+    from gateway.simulator.options import SimulatorOptions
 
     configure_logging("info", "auto")
     chosen: dict[str, Any] = {"models": tuple(model)} if model else {}

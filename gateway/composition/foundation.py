@@ -19,7 +19,7 @@ from gateway.runs.housekeeping import Housekeeping
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.access import Access
 from gateway.services.threads import Threads
-from gateway.store.engine import Database
+from gateway.store.postgres.database import Database
 from gateway.telemetry import Metrics
 from gateway.upstreams.client import build_client
 from gateway.upstreams.connection import ConnectionLimits

@@ -23,7 +23,7 @@ from gateway.runs.supervisor import Supervisor
 from gateway.runs.sweep import Sweep
 from gateway.runs.tails import Tails
 from gateway.runs.writer import LogWriter
-from gateway.store import claims, flushes, followed, notifications
+from gateway.store import claims, flushes, notifications, remote_logs
 from gateway.store.notifications import Listener, Notice
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _tails(base: Foundation, notifier: Notifier | None) -> Tails:
             notifier.announce(Notice("follow", tuple(responses)))
 
     return Tails(
-        partial(followed.look, base.notices),
+        partial(remote_logs.look, base.notices),
         interval_s=base.settings.journal.tail_poll_s,
         follow=follow,
     )

@@ -9,7 +9,7 @@ else, until an output answers it.
 from __future__ import annotations
 
 from array import array
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -24,7 +24,6 @@ from gateway.conversation.pairing import (
     without_orphans,
 )
 from gateway.errors import InvalidRequest, ResourceNotFound
-from gateway.pacing import give_way, paced
 from gateway.protocol.calls import author_of, call_of
 from gateway.protocol.context import ContextItem
 from gateway.protocol.hosted import HostedItem
@@ -40,7 +39,6 @@ from gateway.protocol.items import (
     Reasoning,
     ReasoningText,
 )
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -67,7 +65,7 @@ _ID_PREFIXES: Final = {
 }
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Context:
     """`items` in prompt order; the first `inherited` of them came from the previous response."""
 
@@ -106,14 +104,10 @@ def assemble(
     or an output without call.
     """
     known = taken or {item.item_id for item in history}
-    give_way()
     added = take_in(new, stored=stored, unsealed=unsealed, source=response, taken=known)
     before, now = told_apart(without_cut_calls(history, added), added)
-    give_way()
     kept = without_orphans(before, now)
-    give_way()
     _check_pairs([*kept, *now])
-    give_way()
     return Context((*kept, *now), inherited=len(kept))
 
 
@@ -143,7 +137,7 @@ def take_in(
     intake = _Intake(
         new, stored=stored, unsealed=unsealed, response=source, taken=set(taken), param=param
     )
-    taken_in = (intake.take(*each) for each in paced(enumerate(new)))
+    taken_in = (intake.take(*each) for each in enumerate(new))
     return [item for item in taken_in if item is not None]
 
 

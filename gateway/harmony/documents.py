@@ -33,7 +33,6 @@ from gateway.harmony.gbnf import (
 from gateway.harmony.integers import between
 from gateway.harmony.patterns import found_by, language_of
 from gateway.harmony.quotient import escapes
-from gateway.pacing import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +112,6 @@ class Documents:
         return found
 
     def _go_deeper(self, fault: str) -> None:
-        give_way()
         self._depth += 1
         self._count += 1
         if self._depth > DEPTH_MAX or self._count > SCHEMAS_MAX:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from gateway.pacing import give_way
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -147,7 +145,6 @@ def grammar_of(root: Language, rules: Mapping[str, Language]) -> str:
     weight = 0
     todo = [("root", root)]
     while todo:
-        give_way()
         name, rule = todo.pop()
         weight += _weight(rule)
         if weight > WEIGHT_MAX:

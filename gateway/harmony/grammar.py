@@ -40,7 +40,6 @@ from gateway.harmony.vocabulary import (
     NAMED_SPECIALS,
     START,
 )
-from gateway.pacing import paced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -291,7 +290,7 @@ class _Turn:
 
     def _whole(self) -> Node:
         """Everything from the first id of a header on."""
-        calls = [tools.call(tools.either) for tools in paced(self._callables())]
+        calls = [tools.call(tools.either) for tools in self._callables()]
         last = _one_of([*calls, *_in_channel(self._final())])
         earlier = _in_channel(self._closed())
         return InOrder((self._repeated(_one_of(earlier)), last)) if earlier else last
@@ -342,7 +341,7 @@ class _Turn:
         free = [Literal(name) for name, tool in self._tools.items() if _is_free(tool)]
         checked = [
             _Callable(Literal(name), self._arguments(tool))
-            for name, tool in paced(self._tools.items())
+            for name, tool in self._tools.items()
             if not _is_free(tool)
         ]
         return [*checked, *([_Callable(_one_of(free), Json(_ANY_OBJECT))] if free else [])]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict, deque
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
-from gateway.pacing import give_way
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,7 +21,7 @@ _IN_ANY_CONTEXT: Final = frozenset({"message", "reasoning"})
 """Kinds of items that need no other ones, and hide none."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Placed:
     """An item to be rendered: its index in the context, and for an output the name of the function
     that was called, as the model knows it.
@@ -99,7 +98,6 @@ def repeated_ids(history: Columns, *, is_answered: bool) -> array[int] | None:
         while answer >= 0 and not (is_answered or is_answer(labels[names[answer]])):
             answer -= 1
         stale = [at for at in range(answer + 1) if labels[names[at]].kind == "reasoning"]
-    give_way()
     if not (leading or stale):
         return history.ids
     starts = history.starts()

@@ -20,6 +20,7 @@ of the assistant by nothing, as they were one text when the model said them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
@@ -44,7 +45,6 @@ from gateway.protocol.items import (
     Refusal,
 )
 from gateway.protocol.tools import FUNCTION_NAME
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +58,7 @@ INSTRUCTIONS: Final = "# Instructions\n\n"
 """What instructions of a developer message begin with, as openai-harmony 0.0.8 writes them."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class HarmonyMessage:
     """A message of a prompt; `text` is all that stands between its header and its end.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from gateway.harmony.messages import recipient
 from gateway.harmony.schema import SchemaNormaliser
 from gateway.harmony.typescript import comment_lines, function_text, json_line
-from gateway.pacing import paced
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 _ANY_OBJECT: Final = "The answer is exactly one JSON object, with nothing before or behind it."
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class RenderOptions:
     """What a prompt depends on besides its items; nothing of it is carried over between requests.
 
@@ -111,7 +110,7 @@ def _function_lines(options: RenderOptions, limits: SchemaLimits) -> Iterator[st
     paths = options.tool_paths or tuple(f"tools[{index}]" for index in range(len(options.tools)))
     yield "## functions\n"
     yield "namespace functions {\n"
-    for tool, path in paced(zip(options.tools, paths, strict=True)):
+    for tool, path in zip(options.tools, paths, strict=True):
         recipient(tool.name, param=f"{path}.name")
         yield from _comment(tool.description or "")
         schema = tool.parameters

@@ -26,7 +26,6 @@ from gateway.harmony.gbnf import (
     either,
     text,
 )
-from gateway.pacing import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -83,8 +82,6 @@ class Quotient:
         """
         ways: _Ways = (self._way(self.root, None),)
         for number, character in enumerate(beginning):
-            if not number % 64:
-                give_way()
             step = (ways, character)
             if step not in self._steps:
                 self._steps[step] = self._read(ways, character)

@@ -11,6 +11,7 @@ repeated in that form (`forms`), so that the prompt is the one it went on from.
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,9 +39,7 @@ from gateway.harmony.vocabulary import CHANNEL, MESSAGE, START
 from gateway.harmony.writing import MessageWriter
 from gateway.ids import call_form, message_form
 from gateway.keeping import Kept
-from gateway.pacing import give_way
 from gateway.protocol.items import CallItem, Message
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,13 +56,11 @@ ENTRY_IDS: Final = 120
 """What it takes to keep ids, beside them and what they were made from: as much as so many ids."""
 _DECLARED: Final = " "
 """Stands where an item has the name of a function, which is another."""
-REPEATED_AT_ONCE: Final = 256
-"""Repeating the ids of so many items takes a fraction of a millisecond."""
 
 __all__ = ["RenderOptions", "Renderer", "Repeated", "SchemaLimits"]
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Repeated:
     """What a prompt repeats of a history: its leading instructions, as text, and `ids` behind."""
 
@@ -135,8 +132,6 @@ class Renderer:
         for placed in shown(items, leading):
             item, source = placed.item, placed.source
             own = item.ids
-            if own is None or source % REPEATED_AT_ONCE == 0:
-                give_way()
             if own is not None:
                 ids.extend(own)
             elif source < last:

@@ -18,7 +18,6 @@ import orjson
 
 from gateway.errors import InvalidRequest
 from gateway.harmony.typescript import Schema, single_line
-from gateway.pacing import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -97,7 +96,6 @@ class SchemaNormaliser:
             self._nodes, self._characters = spent
 
     def _schema(self, schema: object, refs: Refs, depth: int) -> Schema:
-        give_way()
         flat, refs = self._flatten(schema, refs, depth)
         return self._shape(flat, refs, depth)
 

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.pacing import paced
-
 Schema = dict[str, Any]
 
 _NAMES: Final = {
@@ -110,7 +108,7 @@ def _object(schema: Schema, indent: str) -> str:
     lines = [f"{indent}// {schema['description']}\n"] if "description" in schema else []
     lines.append("{\n")
     required = frozenset(schema.get("required", ()))
-    for key, value in paced(schema.get("properties", {}).items()):
+    for key, value in schema.get("properties", {}).items():
         label = _key(key) if key in required else f"{_key(key)}?"
         lines.extend(_property(label, value, indent))
     if "additionalProperties" in schema:

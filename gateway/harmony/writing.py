@@ -9,7 +9,6 @@ from gateway.harmony.cutting import PIECE_CHARS, pieces
 from gateway.harmony.forms import headers
 from gateway.harmony.headers import NO_MARKER
 from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, START
-from gateway.pacing import paced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,11 +43,11 @@ class MessageWriter:
         return ids
 
     def _write(self, ids: array[int], text: str) -> None:
-        """Append the ids of a text, piece by piece: nothing else runs while they are made."""
+        """Append the ids of a text, piece by piece: other threads run in between."""
         if len(text) <= PIECE_CHARS:
             ids.extend(self._encode(text))
             return
-        for piece in paced(pieces(text)):
+        for piece in pieces(text):
             ids.extend(self._encode_packed(piece))
 
     def _header(self, message: HarmonyMessage) -> list[int]:

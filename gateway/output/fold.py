@@ -30,7 +30,6 @@ from gateway.output.reading import Reading, Turn
 from gateway.output.screen import Astray, Body, Screen, demands
 from gateway.protocol.responses import Outcome
 from gateway.sealing import Unsealed
-from gateway.values import value
 
 if TYPE_CHECKING:
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
@@ -60,7 +59,7 @@ class Framing:
     message_end: int
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Flowing:
     """What is open shows each id that spells whole characters in one delta, of this `pattern`.
 

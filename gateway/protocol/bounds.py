@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.pacing import paced
 from gateway.protocol.calls import author_of, call_of, hosted_text, output_text
 from gateway.protocol.demands import check_format, check_name, check_tools
 from gateway.protocol.hosted import HostedItem
@@ -59,7 +58,7 @@ def check_metadata(document: dict[str, Any]) -> None:
 
 def check_items(items: Iterable[InputItem], limits: InputLimits, *, param: str = "input") -> None:
     """Texts and names of items. Raises `InvalidRequest` for the first beyond a bound."""
-    for index, item in enumerate(paced(items)):
+    for index, item in enumerate(items):
         path = f"{param}[{index}]"
         _check_texts(_texts(item, path), limits)
         if isinstance(item, FunctionCall | CustomToolCall):

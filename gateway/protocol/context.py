@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, get_arg
 from pydantic import Field, TypeAdapter
 
 from gateway.protocol.items import Item, Phase, Role
-from gateway.values import value
 
 if TYPE_CHECKING:
     from array import array
@@ -51,7 +50,7 @@ _OUTLIVING: Final = frozenset({"user", "system", "developer"})
 _ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Annotated[Item, Field(discriminator="type")])
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class ContextItem:
     """An item with what the stages need to know of it without parsing it.
 
@@ -124,7 +123,7 @@ class Label(NamedTuple):
     complete: bool
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Columns:
     """Items that all have their ids, without an object for each: there may be thousands.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.errors import InvalidRequest
-from gateway.pacing import paced
 from gateway.protocol.callables import named
 from gateway.protocol.formats import JsonSchemaFormat
 from gateway.protocol.refusals import (
@@ -45,7 +44,7 @@ def check_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
         raise array_too_long("tools", len(callables), limits.tools_max)
     taken: set[str] = set()
     grammars_bytes = 0
-    for each in paced(callables):
+    for each in callables:
         path = f"tools{each.path}"
         check_name(each.name, f"{path}.name")
         if each.name in taken:

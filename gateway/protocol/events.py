@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
-
-from gateway.values import value
 
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Event:
     """`data` is the whole JSON object on one line, `type` and `sequence_number` in it.
 

@@ -13,8 +13,6 @@ from pydantic import (
     WrapValidator,
 )
 
-from gateway.pacing import ITEMS_AT_ONCE, in_pieces
-
 T = TypeVar("T")
 
 ITEM_ID_CHARS_MAX: Final = 512
@@ -34,12 +32,17 @@ Many = Annotated[tuple[T, ...], Field(strict=False, fail_fast=True)]
 """A JSON array. Not strict, because JSON knows no tuples; the first mistake in it is enough."""
 
 
+ITEMS_AT_ONCE: Final = 50
+"""So many items are validated in one call, in which no other thread runs."""
+
+
 def _piece_by_piece(value: object, whole: ValidatorFunctionWrapHandler) -> object:
-    """What `whole` makes of an array: no other thread runs while it looks at one piece."""
+    """What `whole` makes of an array: other threads run between two pieces of it."""
     if not isinstance(value, list) or len(value) <= ITEMS_AT_ONCE:
         return whole(value)
     members: list[object] = []
-    for piece in in_pieces(value, ITEMS_AT_ONCE):
+    for start in range(0, len(value), ITEMS_AT_ONCE):
+        piece = value[start : start + ITEMS_AT_ONCE]
         try:
             members += whole(piece)
         except ValidationError:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.errors import InvalidRequest
-from gateway.pacing import in_pieces, paced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +23,6 @@ DEPTH_MAX: Final = 200
 """Whatever the settings say: what is read must be written again, and orjson writes 254 levels."""
 
 PIECE_BYTES: Final = 64 * 1024
-CONTAINERS_AT_ONCE: Final = 1_000
-"""Looked at in one go."""
 
 
 def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
@@ -76,7 +73,7 @@ def _brackets(piece: bytes) -> int:
 def _containers(body: bytes) -> int:
     """How many objects and arrays it opens, if it is JSON."""
     count, in_string, rest = 0, False, b""
-    for piece in paced(_pieces(body)):
+    for piece in _pieces(body):
         unread = rest + piece
         content = unread.rstrip(b"\\")
         rest = b"\\" * ((len(unread) - len(content)) % 2)  # of what is escaped behind it
@@ -113,17 +110,9 @@ def check_shape(document: dict[str, Any], limits: InputLimits) -> None:
                 "The JSON body of your request is nested too deeply. Expected at most "
                 f"{depth_max} levels."
             )
-        if len(level) <= CONTAINERS_AT_ONCE:
-            level = _inside(level)
-        else:
-            pieces = in_pieces(level, CONTAINERS_AT_ONCE)
-            level = [child for piece in pieces for child in _inside(piece)]
-
-
-def _inside(containers: list[Container]) -> list[Container]:
-    return [
-        child
-        for container in containers
-        for child in (container.values() if isinstance(container, dict) else container)
-        if isinstance(child, dict | list)
-    ]
+        level = [
+            child
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
+            if isinstance(child, dict | list)
+        ]

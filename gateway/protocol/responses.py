@@ -6,14 +6,13 @@ which requires nearly every key, null where there is nothing to say.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
 from gateway import ids
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -52,7 +51,7 @@ ECHO_FIELDS: Final = (
 _echoed: Final = itemgetter(*ECHO_FIELDS)
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class HarmonyMessages:
     """What the terminal Response object shows of the prompt, where the request asked for it.
 
@@ -64,7 +63,7 @@ class HarmonyMessages:
     with_output_ids: bool = False
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class ResponseHead:
     """What a response is known by before a token was generated; the fold's only other input.
 
@@ -83,7 +82,7 @@ class ResponseHead:
     messages: HarmonyMessages | None = field(default=None, hash=False)
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a response ended, or (status `queued`, `in_progress`) that it did not yet.
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import TypeAdapter
 
 from gateway.generation import SegmentKind
-from gateway.pacing import paced
 from gateway.protocol.callables import NO_ARGUMENTS, PARAMETERS, named
 from gateway.protocol.choices import allowed_names
 from gateway.protocol.fields import VeryMany
@@ -159,7 +158,7 @@ def rules_of(echo: Mapping[str, Any]) -> OutputRules:
     tools = tuple(named(_TOOLS.validate_python(offered))) if offered else ()
     answer = _answer(echo["text"]["format"])
     return OutputRules(
-        tools={tool.name: _tool_rule(tool) for tool in paced(tools)},
+        tools={tool.name: _tool_rule(tool) for tool in tools},
         allowed=allowed_names(choice, tools),
         calls=calls,
         open_calls=choice == "auto" and (bool(tools) or answer is None),

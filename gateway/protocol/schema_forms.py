@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.pacing import paced
 from gateway.protocol.refusals import shown
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ _MAPS: Final = frozenset(keyword for keyword, form in _FORMS.items() if form is 
 
 def form_fault(schema: Schema) -> str | None:
     """The first keyword of another form, None if there is none."""
-    for place, part in paced(_schemas(schema)):
+    for place, part in _schemas(schema):
         for keyword, value in part.items():
             form = _FORMS.get(keyword)
             if form is not None and not form[1](value):

@@ -12,7 +12,6 @@ from urllib.parse import unquote
 
 import orjson
 
-from gateway.pacing import paced
 from gateway.protocol.refusals import shown
 
 if TYPE_CHECKING:
@@ -72,14 +71,14 @@ def shape_fault(schema: Schema, limits: InputLimits) -> str | None:
             f"it is nested too deeply. Expected at most {limits.schema_depth_max} levels of "
             "objects and arrays."
         )
-    schemas = list(paced(_schemas(schema)))
+    schemas = list(_schemas(schema))
     targets = {
         f"#{part[key]}": part
         for part in schemas
         for key in _ANCHORS
         if isinstance(part.get(key), str)
     }
-    for part in paced(schemas):
+    for part in schemas:
         fault = _pattern_fault(part, limits) or _reference_fault(schema, part, targets)
         if fault is not None:
             return fault
@@ -185,7 +184,7 @@ def _circle_fault(root: Schema, schemas: list[Schema], targets: dict[str, Schema
 
     Schemas are taken away as long as there is one that leans on none that is left.
     """
-    leans = {id(part): set(_beside(root, part, targets)) for part in paced(schemas)}
+    leans = {id(part): set(_beside(root, part, targets)) for part in schemas}
     leant_on: dict[int, list[int]] = {}
     for part, others in leans.items():
         for other in others:

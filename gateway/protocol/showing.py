@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from gateway.protocol.events import Event
-from gateway.values import value
 
 Show = Callable[[Sequence[Event]], Awaitable[None] | None]
 """Shows a reader some events without waiting; none at all where it has the terminal one already.
@@ -26,7 +26,7 @@ Play = Callable[[Show], Awaitable[None]]
 """Shows a reader all events of a stream as they come; returns when there are no more."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class DeltaPattern:
     """What the delta events of one open part have in common.
 

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from gateway.runs.records import LogReading, NewFoldFor
     from gateway.runs.specification import RunSpecification
     from gateway.store.endings import FinishedResponse
-    from gateway.store.engine import Database
     from gateway.store.events import LogRow
     from gateway.store.idempotency import IdempotencyKey
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import NewResponse, StoredResponse
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gateway.store.endings import FinishedResponse
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.claims import Head
-    from gateway.store.engine import Database
     from gateway.store.events import Right
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 SETTLE_INTERVAL_S: Final = 1.0

@@ -23,7 +23,7 @@ from gateway.telemetry import EventLog
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.retention import Keep
 
 DAYS_AHEAD: Final = 3

@@ -10,10 +10,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Self
 
-from typing_extensions import override
-
 from gateway.log import Alive
-from gateway.ticking import Waiting, ticker_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,13 +18,13 @@ if TYPE_CHECKING:
     from gateway.runs.journal import Pen
 
 
-class KeepAlive(Waiting):
+class KeepAlive:
     """While entered, appends `Alive` whenever readers saw nothing for `interval_s`.
 
     It calls `too_long` once that is `time_max_s` ago, because it waits anyway.
     """
 
-    __slots__ = ("_ends_at", "_interval_s", "_loop", "_pen", "_ticker", "_too_long")
+    __slots__ = ("_ends_at", "_interval_s", "_loop", "_pen", "_timer", "_too_long")
 
     def __init__(
         self,
@@ -37,12 +34,11 @@ class KeepAlive(Waiting):
         time_max_s: float = math.inf,
         too_long: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__()
         self._pen = pen
         self._interval_s = interval_s
         self._too_long = too_long
         self._loop = asyncio.get_running_loop()
-        self._ticker = ticker_of(self._loop)
+        self._timer: asyncio.TimerHandle | None = None
         self._ends_at = self._loop.time() + time_max_s
 
     def __enter__(self) -> Self:
@@ -50,13 +46,15 @@ class KeepAlive(Waiting):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ticker.take(self)
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _schedule(self, delay_s: float) -> None:
-        self._ticker.put(self, min(self._loop.time() + delay_s, self._ends_at))
+        at = min(self._loop.time() + delay_s, self._ends_at)
+        self._timer = self._loop.call_at(at, self._look)
 
-    @override
-    def wake(self) -> None:
+    def _look(self) -> None:
+        """The interval is over: say something, unless something was said meanwhile."""
         if self._pen.is_down:
             return
         if self._too_long is not None and self._loop.time() >= self._ends_at:

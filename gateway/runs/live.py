@@ -17,11 +17,11 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
+from gateway.concurrency import OnceEvent
 from gateway.log import Repair, Singles, Tokens, TurnStarted
 from gateway.protocol.showing import play_batches
 from gateway.runs.flow import Flow, HeldFlow
 from gateway.runs.kept import KeptEntries
-from gateway.runs.moment import Moment
 from gateway.runs.readers import Reader, Withheld
 from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
 
@@ -87,8 +87,8 @@ class LiveLog:
         self.failure: Exception | None = None
         self.handed_over = False
         """Nothing follows here, but the response goes on or has ended elsewhere."""
-        self.produced = Moment()
-        self.closed = Moment()
+        self.produced = OnceEvent()
+        self.closed = OnceEvent()
         self._shown_at = self._clock()
 
     @classmethod

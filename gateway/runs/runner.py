@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from gateway.concurrency import OnceEvent
 from gateway.errors import ClaimLost, GatewayError
 from gateway.generation import FinishReason
 from gateway.log import Finished
@@ -19,7 +20,6 @@ from gateway.runs import outcome
 from gateway.runs.failover import HopPolicy
 from gateway.runs.journal import Pen
 from gateway.runs.keepalive import KeepAlive
-from gateway.runs.moment import Moment
 from gateway.runs.steering import Steering, Unruly
 from gateway.runs.turn import Relay
 
@@ -98,7 +98,7 @@ class Run:
         self.specification = specification
         self.claim = claim
         """The right to write for the response; None until it is recorded."""
-        self.begun = Moment()
+        self.begun = OnceEvent()
         """What `store: true` promises is recorded, or the log says why it is not."""
         self.first_token_s: float | None = None
         """Seconds from the request to the first id; None for one that another replica heard."""

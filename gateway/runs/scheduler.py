@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gateway.runs.durable import DurableRuns
     from gateway.runs.keeper import Keeper
     from gateway.store.claims import ClaimedRun, Terms
-    from gateway.store.engine import Database
     from gateway.store.events import LogRow
+    from gateway.store.postgres.database import Database
     from gateway.telemetry import Metrics
 
 CLAIMED_AT_ONCE_MAX: Final = 32

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class RunSpecification:
     """One response to generate.
 

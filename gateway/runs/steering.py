@@ -44,7 +44,6 @@ from gateway.harmony.prefills import answer_header, call_header, channel_header
 from gateway.harmony.recovery import Rule
 from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
 from gateway.runs.stretches import HEADER_IDS, LOOK_IDS, STRETCH_IDS_MAX, header_at, text_at
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,7 +134,7 @@ class Steering:
     refusals: bool = True
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How the open turn ends: by itself, with a repair (`rule`), or with all of the response.
 

@@ -11,7 +11,6 @@ from gateway.errors import ClaimLost, RateLimited, StoreError
 from gateway.runs import eager, outcome
 from gateway.store.notifications import Notice
 from gateway.telemetry import EventLog
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -44,7 +43,7 @@ class Durable:
     is_claimed: bool
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class _Running:
     run: Run
     durable: Durable | None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gateway.runs.archive import Archive
     from gateway.runs.keeper import Keeper
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 SWEPT_AT_ONCE_MAX: Final = 100

@@ -13,11 +13,11 @@ from collections import defaultdict, deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
+from gateway.concurrency import OnceEvent
 from gateway.errors import StoreError
-from gateway.runs.moment import Moment
 from gateway.runs.notifier import FOLLOWED_S
 from gateway.store.flushes import joined
-from gateway.store.followed import UNKNOWN, Watched
+from gateway.store.remote_logs import UNKNOWN, Watched
 from gateway.store.schema import TERMINAL
 from gateway.telemetry import EventLog
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gateway.store.claims import Head
     from gateway.store.events import LogRow
-    from gateway.store.followed import Look, Part, Seen
+    from gateway.store.remote_logs import Look, Part, Seen
     from gateway.tenancy import TenantId
 
 LOOK_PAUSE_S: Final = 0.005
@@ -45,7 +45,7 @@ _log = EventLog("gateway.runs")
 
 
 class LookAt(Protocol):
-    """`store.followed.look` of a database."""
+    """`store.remote_logs.look` of a database."""
 
     async def __call__(
         self, asked: Sequence[Watched], seen: Seen, wanted: Collection[bytes], /
@@ -97,7 +97,7 @@ class Tail:
         """It has ended, or the response is unknown: there will not be more of it."""
         self.follow_at = math.inf
         """When to ask again whoever writes it to tell of it."""
-        self._changed: Moment | None = None
+        self._changed: OnceEvent | None = None
         self._parts: deque[LogRow] = deque(maxlen=PARTS_MAX)
 
     def since(self, entry: int) -> list[LogRow]:
@@ -113,7 +113,7 @@ class Tail:
         """Wait until the log has more than `beyond` entries, or will never have."""
         while not self.is_beyond(beyond):
             if self._changed is None:
-                self._changed = Moment()
+                self._changed = OnceEvent()
             await self._changed.wait()
 
     def watched(self, *, is_due: bool) -> Watched:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway import ids
+from gateway.concurrency import Event
 from gateway.errors import ClaimLost, StoreUnavailable
-from gateway.runs.moment import Signal
 from gateway.runs.outbox import Fate, Outbox
 from gateway.telemetry import EventLog
 
@@ -112,7 +112,7 @@ class Channel:
         """Neither closed by its run nor lost."""
         self.is_ending = False
         """What waits is written with the end."""
-        self.moved = Signal()
+        self.moved = Event()
         """Set when something became durable, or nothing will any more."""
 
     @property
@@ -216,7 +216,7 @@ class LogWriter:
         self._channels: dict[UUID, Channel] = {}
         self._queue: deque[Channel] = deque()
         self._work = asyncio.Event()
-        self._crowded = Signal()
+        self._crowded = Event()
         self._crowd: set[Channel] = set()
         self._is_away = False
         self._may_flush_at = 0.0

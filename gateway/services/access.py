@@ -44,7 +44,7 @@ from gateway.tenancy import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import Dialect, OwnPolicy, PolicyChanges
 
 MARK_BYTES: Final = 32

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gateway.sealing import Sealer, Unsealed
     from gateway.services.models import Models
     from gateway.services.threads import Threads
-    from gateway.store.engine import Database
     from gateway.store.messages import ItemPage
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal, TenantId
 
 PARAM = "items"

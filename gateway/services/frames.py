@@ -6,7 +6,7 @@ specification of a short one takes: so it is kept for them.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +24,6 @@ from gateway.protocol.responses import (
 )
 from gateway.protocol.rules import rules_of
 from gateway.services import terms
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +51,7 @@ _own = itemgetter(*_OWN)
 _own_of_most: Final = _own({name: {} if name == "metadata" else None for name in _OWN})
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Frame:
     """`request` is one of those it is for, and `echo` what its response repeats of it, but for
     what each has for itself (`protocol.alike.OWN`). `spelled` is the JSON of that, `template` with

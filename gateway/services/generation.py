@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.runs.runner import Run
     from gateway.runs.specification import RunSpecification
     from gateway.services.retrieval import Retrieval
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import Principal, TenantId
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import Principal
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Order:
     """One request to create a response.
 

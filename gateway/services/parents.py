@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseN
 from gateway.protocol.conversations import unknown_conversation
 from gateway.protocol.items import Message
 from gateway.store import messages, turns
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.context import ContextItem, ConversationPlace
     from gateway.protocol.requests import CreateResponse
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 _RUNNING = frozenset({"queued", "in_progress"})
@@ -27,7 +27,7 @@ _MESSAGES = {Message}
 _item_id = attrgetter("id")
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Parent:
     """What a response continues.
 

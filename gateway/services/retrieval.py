@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from gateway.protocol.events import Event
     from gateway.protocol.showing import Play
     from gateway.runs.feed import Feed
-    from gateway.store.engine import Database
     from gateway.store.events import LogRow
     from gateway.store.messages import ItemPage
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import Principal, TenantId
 

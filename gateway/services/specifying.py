@@ -33,7 +33,6 @@ from gateway.services import terms
 from gateway.services.compactor import is_triggered, summary_in
 from gateway.services.frames import Frames
 from gateway.store.packed import PackedItems
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -85,7 +84,7 @@ class Secrets:
     sealer: Sealer
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Draft:
     """All that a specification is made from, read and looked up.
 
@@ -142,7 +141,7 @@ class Draft:
         return self.silent or (not self.is_opening and is_triggered(self.request))
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Written:
     """A draft, assembled and rendered: the `prompt` of `items` has nothing left out.
 

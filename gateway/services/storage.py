@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError, StoreUnavailable
-from gateway.store.verification import missing, told
+from gateway.store.migration.verification import missing, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
 
 SCHEMA_INTERVAL_S: Final = 60.0
 """Between two looks at a schema that was complete: it takes the server some milliseconds."""

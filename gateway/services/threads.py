@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from gateway.errors import RateLimited
-from gateway.pacing import done_beside_the_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,14 +51,14 @@ class Threads:
         self._waiting_bytes += size_bytes
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._executor, done_beside_the_loop, work)
+            return await loop.run_in_executor(self._executor, work)
         finally:
             self._waiting_bytes -= size_bytes
 
     async def run_accepted(self, work: Callable[[], T]) -> T:
         """The same for a response that is generated already: never at once, and never refused."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._for_runs, done_beside_the_loop, work)
+        return await loop.run_in_executor(self._for_runs, work)
 
     def close(self) -> None:
         """End the threads; waits for what they are at, drops what waits."""

@@ -3,11 +3,9 @@
 For the demo, for tests and for load, on machines without a GPU. What it says is a pure function of
 the conversation it is shown, and of the shape that the output is to have.
 
-    app → completions → (requests, demands, reply, faults)         HTTP, as vLLM or SGLang speaks it
-                      → continuation → alignment → scripting       what is said next
-                        transcript, typescript, values, speech     reading and wording
-                        shapes, escapes                            JSON as the prompt shows it
-                        attacks, antics                            what no well-meant script says
-                      → obedience → walking → guidance             what of it a grammar allows
-                        tags, ebnf                                 grammars in the engines' words
+    app → completions → wire         requests and events, as vLLM or SGLang speaks them
+                      → engine       what the requests of one instance share
+                      → continuation → scripting, malformed    what is said next
+                        turn         a script and a transcript in Harmony
+                      → constrained  what of it a grammar or a schema allows
 """

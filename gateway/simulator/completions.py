@@ -15,10 +15,10 @@ from gateway.simulator.exchange import (
     read_body,
     while_connected,
 )
-from gateway.simulator.frames import DONE, Ending, event
-from gateway.simulator.pacing import Tempo
-from gateway.simulator.reply import reply_to
-from gateway.simulator.requests import read_request
+from gateway.simulator.tempo import Tempo
+from gateway.simulator.wire.frames import DONE, Ending, event
+from gateway.simulator.wire.reply import reply_to
+from gateway.simulator.wire.requests import read_request
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.simulator.engine import Engine
     from gateway.simulator.exchange import Line
     from gateway.simulator.ledger import Observed
-    from gateway.simulator.reply import Reply
+    from gateway.simulator.wire.reply import Reply
 
 
 class Completions:

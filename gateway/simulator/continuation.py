@@ -9,22 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from gateway.simulator import corpus
 from gateway.simulator.alignment import rest_of
-from gateway.simulator.attacks import turn_of
-from gateway.simulator.conversation import Conversation
 from gateway.simulator.directives import Antics, parse
-from gateway.simulator.scripting import ScriptWriter
-from gateway.simulator.transcript import Bodies, messages_of, turn_start
+from gateway.simulator.malformed import corpus
+from gateway.simulator.malformed.attacks import turn_of
+from gateway.simulator.scripting.conversation import Conversation
+from gateway.simulator.scripting.writer import ScriptWriter
+from gateway.simulator.turn.script import Continuation
+from gateway.simulator.turn.transcript import Bodies, messages_of, turn_start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gateway.generation import FinishReason
     from gateway.harmony.vocabulary import Vocabulary
     from gateway.simulator.directives import Directives
-    from gateway.simulator.script import Script
-    from gateway.simulator.transcript import Message
+    from gateway.simulator.turn.script import Script
+    from gateway.simulator.turn.transcript import Message
 
     InForce = Callable[[Directives, Sequence[int]], Directives]
 
@@ -34,22 +34,6 @@ _CORPUS_USERS_MAX: Final = 2
 
 def _as_asked(directives: Directives, _: Sequence[int]) -> Directives:
     return directives
-
-
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """`ids` are still to be said; the turn they end begins at `turn_start` of the prompt.
-
-    `finish` is None for an ordinary script, which ends with a stop id; a recorded one that may
-    hold stop ids anywhere says itself how it ended.
-    """
-
-    ids: list[int]
-    turn_start: int
-    directives: Directives
-    finish: FinishReason | None = None
-    others: Callable[[], Iterable[list[int]]] = tuple
-    """What could be said instead, for an engine that may not say `ids`; best first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 from gateway.errors import ConfigError
 from gateway.harmony.framing import OPENING
 from gateway.harmony.vocabulary import Vocabulary
-from gateway.simulator import corpus
 from gateway.simulator.admission import Admission
+from gateway.simulator.constrained.decoding import obedient
 from gateway.simulator.continuation import ScriptedModel
 from gateway.simulator.directives import parse_plan
 from gateway.simulator.errors import SimulatedError
 from gateway.simulator.faults import Attempts, FaultPlan
-from gateway.simulator.frames import EventTails, EventWriter
 from gateway.simulator.ledger import Ledger
+from gateway.simulator.malformed import corpus
 from gateway.simulator.metrics import Metrics
-from gateway.simulator.obedience import obedient
 from gateway.simulator.prefix_cache import PrefixCache
+from gateway.simulator.wire.frames import EventTails, EventWriter
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from gateway.simulator.continuation import Continuation
-    from gateway.simulator.demands import Demand
+    from gateway.simulator.constrained.constraint_fields import Demand
     from gateway.simulator.directives import Directives
     from gateway.simulator.ledger import Observed
     from gateway.simulator.options import SimulatorOptions
-    from gateway.simulator.requests import CompletionRequest
+    from gateway.simulator.turn.script import Continuation
+    from gateway.simulator.wire.requests import CompletionRequest
 
 
 class Engine:

@@ -12,7 +12,7 @@ from gateway.simulator.faults import ids_hash
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.simulator.requests import CompletionRequest
+    from gateway.simulator.wire.requests import CompletionRequest
 
 
 @dataclass(slots=True)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.log import FOLD_VERSION
 from gateway.store import flushes
+from gateway.store.encoding import unpack_ids
 from gateway.store.events import day_of
-from gateway.store.statements import Statement
-from gateway.store.types import unpack_ids
+from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.engine import Database
-    from gateway.store.execution import Row
+    from gateway.store.postgres.connection import Row
+    from gateway.store.postgres.database import Database
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,18 @@ import orjson
 
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
+from gateway.store.encoding import pack_text, unpack_text
 from gateway.store.messages import ItemPage, digests, item_columns, page_of
+from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import ITEM, RUNNING
-from gateway.store.statements import Statement, insert_into
-from gateway.store.types import pack_text, unpack_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from uuid import UUID
 
     from gateway.protocol.context import ContextItem
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection, Row
+    from gateway.store.postgres.connection import Connection, Row
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
     Order = Literal["asc", "desc"]

@@ -9,17 +9,16 @@ that comes back after that may still deposit what it alone knows of it.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import ClaimLost
 from gateway.store import events, flushes, idempotency, messages, responses, turns, usage
-from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.claims import Claim
-from gateway.store.engine import turn_to
+from gateway.store.postgres.batches import Batch, Rows, by_tenant
+from gateway.store.postgres.database import turn_to
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import COUNTS, ENDED, LOGGED, TERMINAL
-from gateway.store.statements import Statement
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenUsage
     from gateway.protocol.context import StoredItem
-    from gateway.store.engine import Database
     from gateway.store.events import LogRow
-    from gateway.store.execution import Connection
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 
@@ -39,7 +38,7 @@ ANSWERED: Final = frozenset({"completed", "incomplete"})
 """What is added to the conversation that it continues. Anything else leaves that as it was."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class FinishedResponse:
     """A response that ends. `body` is the final `Response` object, byte for byte as it is shown.
 

@@ -7,21 +7,21 @@ it owns the numbers it moved over.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Protocol
 
+from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import LOGGED
-from gateway.store.statements import Statement, insert_into
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import date, datetime
     from uuid import UUID
 
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 ROW_BYTES: Final = 20
@@ -46,7 +46,7 @@ class Right(Protocol):
     def epoch(self) -> int: ...
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Parcel:
     """`count` entries of one response, packed: the next ones of its log, if its claim holds.
 
@@ -60,7 +60,7 @@ class Parcel:
     entries: bytes
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class LogRow:
     """`count` entries from number `first_entry` on, packed by `log.pack`; of one flush or more."""
 

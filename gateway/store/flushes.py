@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.store import events
 from gateway.store.events import LogRow
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from datetime import date
     from uuid import UUID
 
-    from gateway.store.engine import Database
     from gateway.store.events import Parcel
-    from gateway.store.execution import Connection, Row
+    from gateway.store.postgres.connection import Connection, Row
+    from gateway.store.postgres.database import Database
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.errors import KeyTaken
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 

@@ -14,19 +14,19 @@ from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context import ContextItem, StoredItem
 from gateway.protocol.refusals import unknown_place
-from gateway.store.batches import Rows
+from gateway.store.encoding import pack_ids, pack_text, unpack_ids, unpack_text
 from gateway.store.packed import PACKED, PackedItems
+from gateway.store.postgres.batches import Rows
+from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import ITEM
-from gateway.store.statements import Statement, insert_into
-from gateway.store.types import pack_ids, pack_text, unpack_ids, unpack_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection, Row
+    from gateway.store.postgres.connection import Connection, Row
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 LISTED_DEPTH_MAX: Final = 10_000

@@ -15,15 +15,15 @@ from uuid import UUID
 
 import asyncpg
 
-from gateway.store.dsn import driver_url
-from gateway.store.statements import Statement
-from gateway.store.translation import DRIVER_ERRORS, translate
+from gateway.store.postgres.dsn import driver_url
+from gateway.store.postgres.statements import Statement
+from gateway.store.postgres.translation import DRIVER_ERRORS, translate
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
 
 NoticeKind = Literal["log", "work", "ended", "follow"]
 

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from typing_extensions import override
 
-from gateway.pacing import give_way
 from gateway.protocol.context import Columns, ContextItem, Label
-from gateway.store.types import unpack_ids, unpack_text
+from gateway.store.encoding import unpack_ids, unpack_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gateway.store.execution import Row
+    from gateway.store.postgres.connection import Row
 
     T = TypeVar("T", bytes, str, array[int])
 
@@ -38,7 +37,6 @@ _NULL_BYTES: Final = b"\xff\xff\xff\xff"
 """
 _ID_BYTES: Final = 4
 _LENGTH_BYTES: Final = 4
-ITEMS_AT_ONCE: Final = 500
 
 
 def _packed() -> Iterator[str]:
@@ -95,7 +93,6 @@ class PackedItems(Sequence[ContextItem]):
         if row is None or not row.packed or _NULL_BYTES in row.ids_lengths:
             return None
         names = row.kinds.split("\n")
-        give_way()
         labels = {name: _label(name) for name in set(names)}
         return Columns(names, labels, _numbers(row.ids_lengths), unpack_ids(row.ids_values))
 
@@ -137,16 +134,12 @@ def _items(row: Row, count: int) -> tuple[ContextItem, ...]:
         _ids(row.ids_values, lengths(row.ids_lengths)),
         strict=False,  # what is null everywhere has no end
     )
-    items: list[ContextItem] = []
-    for start in range(0, count, ITEMS_AT_ONCE):
-        items += [
-            ContextItem(kind, item_id, json, role, phase, call_id, name, complete, ids)
-            for (kind, role, phase, complete), item_id, json, call_id, name, ids in islice(
-                values, min(ITEMS_AT_ONCE, count - start)
-            )
-        ]
-        give_way()
-    return tuple(items)
+    return tuple(
+        ContextItem(kind, item_id, json, role, phase, call_id, name, complete, ids)
+        for (kind, role, phase, complete), item_id, json, call_id, name, ids in islice(
+            values, count
+        )
+    )
 
 
 @lru_cache(maxsize=256)
@@ -183,9 +176,7 @@ def _ids(values: bytes | None, lengths: array[int]) -> Iterable[Any]:
 def _cut(values: T, lengths: Sequence[int]) -> list[T | None]:
     pieces: list[T | None] = []
     start = 0
-    for at, length in enumerate(lengths):
-        if at % ITEMS_AT_ONCE == 0:
-            give_way()
+    for length in lengths:
         if length == _NULL:
             pieces.append(None)
         else:

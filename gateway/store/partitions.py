@@ -16,12 +16,12 @@ from uuid import UUID
 
 import asyncpg
 
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import RUNS_ROLE
-from gateway.store.statements import Statement
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
 
 LOCK_WAIT_S: Final = 0.2
 _LOCK_KEY: Final = 0x486F7573656B6570  # "Housekep", as the number of an advisory lock

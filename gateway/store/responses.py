@@ -13,14 +13,13 @@ from gateway.errors import RateLimited
 from gateway.log import FOLD_VERSION
 from gateway.store import events, flushes, messages, turns
 from gateway.store import idempotency as keys
-from gateway.store.batches import Batch, Rows, by_tenant
 from gateway.store.claims import LOCK_KEY, Claim
-from gateway.store.engine import turn_to
+from gateway.store.encoding import pack_ids
 from gateway.store.events import LogRow, day_of
+from gateway.store.postgres.batches import Batch, Rows, by_tenant
+from gateway.store.postgres.database import turn_to
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import ACCEPTED, TERMINAL
-from gateway.store.statements import Statement
-from gateway.store.types import pack_ids
-from gateway.values import value
 
 if TYPE_CHECKING:
     from array import array
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.protocol.context import ConversationPlace, StoredItem
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection
     from gateway.store.idempotency import IdempotencyKey
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class NewResponse:
     """A response that is accepted. `request` is JSON: the echo that it is shown with.
 

@@ -13,13 +13,13 @@ from datetime import UTC, date, timedelta
 from typing import TYPE_CHECKING, Final
 
 from gateway.store.partitions import days_of, is_alone
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
 
 _DAY: Final = timedelta(days=1)
 _ALWAYS: Final = (date.min, date.max)

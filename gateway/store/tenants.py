@@ -8,16 +8,28 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
-from gateway.store.statements import Statement
-from gateway.tenancy import DEFAULT_POLICY, POLICY_VALUES, ApiKey, Principal, Tenant, TenantId
+from gateway.tenancy import (
+    DEFAULT_POLICY,
+    POLICY_VALUES,
+    ApiKey,
+    Principal,
+    Tenant,
+    TenantId,
+    TenantPolicy,
+)
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.store.engine import Database
-    from gateway.store.execution import Row
-    from gateway.tenancy import Dialect, OwnPolicy, PolicyChanges, TenantPolicy
+    from gateway.store.postgres.connection import Row
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import (
+        Dialect,
+        OwnPolicy,
+        PolicyChanges,
+    )
 
 DEFAULT_DIALECT: Final[Dialect] = "openai"
 """Of a key that was made before there were others."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.store.statements import Statement
-from gateway.store.types import pack_text, unpack_text
+from gateway.store.encoding import pack_text, unpack_text
+from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.protocol.traces import TraceKind, TraceRecord
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 

@@ -17,8 +17,8 @@ from gateway.protocol.context import ConversationPlace
 from gateway.protocol.conversations import unknown_conversation
 from gateway.store.messages import NEEDED_ITEM
 from gateway.store.packed import PACKED, PackedItems
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import ACCEPTED
-from gateway.store.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from typing import Any
     from uuid import UUID
 
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 

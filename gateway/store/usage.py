@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.store.batches import Batch, Rows, by_tenant
-from gateway.store.engine import turn_to
+from gateway.store.postgres.batches import Batch, Rows, by_tenant
+from gateway.store.postgres.database import turn_to
+from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import COUNTS
-from gateway.store.statements import Statement, insert_into
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.generation import TokenUsage
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 _LINE: Final = {
@@ -39,7 +39,7 @@ ON CONFLICT DO NOTHING
 )
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class UsageLine:
     """What one response cost, and whom. Tokens are those of `TokenUsage`."""
 

@@ -6,15 +6,14 @@ openai/gpt-oss-120b` serves `openai/gpt-oss-120b`, which many configurations cal
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Listed:
     """A row of a backend's list of models: context length in tokens, and an adapter's base model.
 
@@ -25,7 +24,7 @@ class Listed:
     parent: str | None = None
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Served:
     """What a public model is at one backend: its name there, and an adapter's `parent`."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
-
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from gateway.upstreams.engines import Capabilities
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class BackendState:
     """One backend now.
 

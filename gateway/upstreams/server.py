@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from gateway.errors import UpstreamError, UpstreamLost, UpstreamUnavailable
-from gateway.pacing import done_beside_the_loop
 from gateway.telemetry import EventLog
 from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.client import Post, read_body
@@ -136,7 +135,7 @@ class InferenceServer:
         Of several threads that have something to do each would hold up the event loop in turn.
         """
         async with self._one_grammar:
-            grammar = await asyncio.to_thread(done_beside_the_loop, self._dialect.grammar, request)
+            grammar = await asyncio.to_thread(self._dialect.grammar, request)
         if grammar is None:
             await self._hear_out(request, listener)
         else:

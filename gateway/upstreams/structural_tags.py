@@ -18,7 +18,6 @@ from gateway.constraint import (
     Repeated,
     Token,
 )
-from gateway.pacing import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +57,6 @@ class _Writer:
         self._nodes_left = NODES_MAX
 
     def format(self, node: Node, depth_left: int) -> Format | None:
-        give_way()
         self._nodes_left -= 1
         if depth_left < 0 or self._nodes_left < 0:
             raise Unsayable("the constraint has too many parts, or is nested too deeply")

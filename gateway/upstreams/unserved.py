@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from typing_extensions import override
-
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -35,7 +34,7 @@ class Source(Protocol):
     def unusable(self) -> Unusable | None: ...
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Unserved:
     """`asked_as` is what the backends are asked for, `serving` what each says it serves instead.
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import asyncpg
 import psutil
 
-from gateway.store.embedded import EmbeddedPostgres
-from gateway.store.postmaster import Postmaster
+from gateway.devdb.embedded import EmbeddedPostgres
+from gateway.devdb.postmaster import Postmaster
 
 if TYPE_CHECKING:
     from pathlib import Path

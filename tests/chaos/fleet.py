@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import override
 
-from gateway.store.migrate import upgrade
+from gateway.store.migration.migrate import upgrade
 from tests.chaos.database import ChaosPostgres
 from tests.fakes.gateway import PEPPER, gateway_settings, new_key
 from tests.fakes.postgres import reachable_folder

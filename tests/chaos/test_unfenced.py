@@ -14,7 +14,7 @@ from tests.fakes.stored import CREATED, TERMS, durable_response, let_time_pass
 if TYPE_CHECKING:
     import pytest
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 DAY = CREATED.date()

@@ -12,7 +12,7 @@ from tests.chaos import unlocked
 from tests.fakes.turns import begin, contents, conversation_of, end
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 

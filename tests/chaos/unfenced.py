@@ -13,7 +13,7 @@ from typing import Any, Final
 from gateway.__main__ import main
 from gateway.runs.keeper import Keeper
 from gateway.store import events, flushes
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 
 UNFENCED: Final = """
 WITH held AS (

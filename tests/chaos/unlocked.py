@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.__main__ import main
 from gateway.store import turns
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 
 LOCK: Final = """EXISTS (
     SELECT FROM responses AS running

@@ -182,11 +182,11 @@ def test_a_second_demo_leaves_the_file_of_the_first_alone(folder: Path, port: in
 
 ONCE_AND_LOOK = """
 from gateway.__main__ import main
-from gateway.simulator import guidance
+from gateway.simulator.constrained import matcher
 try:
     main()
 finally:
-    print("grammars are prepared:", guidance._built.cache_info().currsize > 0)
+    print("grammars are prepared:", matcher._built.cache_info().currsize > 0)
 """
 
 

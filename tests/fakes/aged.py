@@ -8,12 +8,12 @@ from uuid import UUID
 
 from gateway import ids
 from gateway.log import FOLD_VERSION
+from gateway.store.encoding import pack_text
 from gateway.store.schema import RUNNING
-from gateway.store.types import pack_text
 from tests.fakes.rows import add_rows, all_rows
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 HOUR = timedelta(hours=1)

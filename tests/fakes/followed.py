@@ -24,7 +24,7 @@ from gateway.runs.tails import Tails
 from gateway.store.claims import Claim
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow, Parcel, day_of
-from gateway.store.followed import ROWS_MAX, Look
+from gateway.store.remote_logs import ROWS_MAX, Look
 from gateway.store.responses import NewResponse, StoredResponse
 from gateway.tenancy import TenantId
 from tests.fakes.claim_table import ClaimTable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gateway.log import Entry
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
-    from gateway.store.followed import Seen, Watched
+    from gateway.store.remote_logs import Seen, Watched
 
 TENANT: Final = TenantId(UUID(int=7))
 CREATED: Final = datetime.fromtimestamp(CREATED_AT, UTC)
@@ -85,7 +85,7 @@ class Table:
         _seen: Seen,
         _wanted: Collection[bytes],
     ) -> Look:
-        """`followed.look`, where nobody flushes."""
+        """`remote_logs.look`, where nobody flushes."""
         await asyncio.sleep(0)
         heads = self.rows.heads([(TenantId(one.tenant_id), one.uuid) for one in asked])
         parts = [

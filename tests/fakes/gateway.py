@@ -13,7 +13,7 @@ from gateway.services.access import Access
 from gateway.settings import Settings
 from gateway.settings.sections import Backend
 from gateway.settings.sections import Database as DatabaseSettings
-from gateway.store.engine import Database
+from gateway.store.postgres.database import Database
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:

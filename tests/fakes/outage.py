@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from tests.conftest import opened
 
 

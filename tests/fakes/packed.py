@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from gateway.store.encoding import pack_ids, pack_text
 from gateway.store.packed import PackedItems
-from gateway.store.types import pack_ids, pack_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from gateway.store.embedded import EmbeddedPostgres
+from gateway.devdb.embedded import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from gateway.runs.runner import Run
     from gateway.runs.specification import RunSpecification
     from gateway.runs.turn import TokenSource
-    from gateway.store.engine import Database
     from gateway.store.notifications import Notice
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 LEASE_S = 600.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.store.statements import Statement, insert_into
+from gateway.store.postgres.statements import Statement, insert_into
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 

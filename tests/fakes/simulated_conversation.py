@@ -20,11 +20,11 @@ from openai_harmony import (
 )
 
 from gateway.harmony.vocabulary import NAMED_SPECIALS
-from gateway.simulator import corpus
+from gateway.simulator.constrained.constraint_fields import read_demand
+from gateway.simulator.constrained.decoding import obedient
+from gateway.simulator.constrained.matcher import Guide
 from gateway.simulator.continuation import ScriptedModel
-from gateway.simulator.demands import read_demand
-from gateway.simulator.guidance import Guide
-from gateway.simulator.obedience import obedient
+from gateway.simulator.malformed import corpus
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.harmony_oracle import encoding, library_prompt, vocabulary
 

@@ -15,15 +15,15 @@ from gateway.store import endings, responses
 from gateway.store.claims import Terms
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow
+from gateway.store.postgres.statements import Statement
 from gateway.store.responses import NewResponse
-from gateway.store.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
     from gateway.log import Status
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 CREATED = datetime(2026, 11, 20, 23, 59, tzinfo=UTC)

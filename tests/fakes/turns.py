@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.protocol.context import ConversationPlace
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.store.migrate import upgrade
+from gateway.store.migration.migrate import upgrade
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.postgres import embedded, reachable_folder
 from tests.fakes.processes import module_process, reserved_port, simulator_process

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from gateway.store.migrate import upgrade
-from gateway.store.tables import messages, responses, usage
+from gateway.store.migration.migrate import upgrade
+from gateway.store.migration.tables import messages, responses, usage
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.load import copying
 from tests.load.asking import asking

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
-from gateway.store.embedded import EmbeddedPostgres
+from gateway.devdb.embedded import EmbeddedPostgres
 from tests.fakes.gateway import PEPPER
 from tests.fakes.simulator import simulator_process
 from tests.load import processes

@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.devdb.embedded import EmbeddedPostgres
+from gateway.devdb.postmaster import Postmaster
 from gateway.harmony.vocabulary import Vocabulary
-from gateway.store.embedded import EmbeddedPostgres
-from gateway.store.migrate import upgrade
-from gateway.store.postmaster import Postmaster
+from gateway.store.migration.migrate import upgrade
 from tests.fakes.gateway import PEPPER, gateway_settings, new_key
 from tests.load import peers, processes
 from tests.load.marks import shared_marks

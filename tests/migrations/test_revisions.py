@@ -11,10 +11,10 @@ from alembic import command
 from alembic.script import ScriptDirectory
 
 from gateway.errors import StartupError
-from gateway.store import migrate as store_migrate
-from gateway.store.migrate import alembic_config, migrations_folder, run_locked
+from gateway.store.migration import migrate as store_migrate
+from gateway.store.migration.migrate import alembic_config, migrations_folder, run_locked
+from gateway.store.migration.tables import metadata
 from gateway.store.schema import OLDER_REVISIONS, REVISION
-from gateway.store.tables import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable

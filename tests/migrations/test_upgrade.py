@@ -13,10 +13,10 @@ from gateway import ids
 from gateway.cli.provision import require_schema
 from gateway.errors import StartupError, StoreUnavailable
 from gateway.store import claims, responses, tenants
-from gateway.store.engine import Database
-from gateway.store.migrate import alembic_config, run_locked, upgrade
+from gateway.store.migration.migrate import alembic_config, run_locked, upgrade
+from gateway.store.postgres.database import Database
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE, OLDER_REVISIONS, REVISION, RUNS_ROLE
-from gateway.store.statements import Statement
 from gateway.tenancy import TenantId
 from tests.conftest import new_tenant, opened
 from tests.fakes.stored import TERMS, durable_response, store_turn
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 UPGRADE = """
 import asyncio, sys
-from gateway.store.migrate import upgrade
+from gateway.store.migration.migrate import upgrade
 asyncio.run(upgrade(sys.argv[1]))
 """
 

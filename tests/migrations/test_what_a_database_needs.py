@@ -12,13 +12,14 @@ from alembic import command
 from sqlalchemy import create_engine
 
 from gateway import ids
+from gateway.devdb.programs import bundled_programs
 from gateway.errors import StartupError
-from gateway.store import blueprint, claims, responses
-from gateway.store.migrate import alembic_config, run_locked, upgrade
-from gateway.store.programs import bundled_programs
+from gateway.store import claims, responses
+from gateway.store.migration import blueprint
+from gateway.store.migration.migrate import alembic_config, run_locked, upgrade
+from gateway.store.migration.tables import metadata
+from gateway.store.migration.verification import missing
 from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
-from gateway.store.tables import metadata
-from gateway.store.verification import missing
 from tests.conftest import new_tenant, opened
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder, server_programs
 from tests.fakes.stored import TERMS, durable_response, store_turn

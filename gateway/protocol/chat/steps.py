@@ -9,7 +9,6 @@ import orjson
 
 from gateway.protocol.chat.pieces import CALL_TEXTS, Joiner, field_of, is_formatted
 from gateway.protocol.events import TERMINAL_TYPES
-from gateway.values import value
 
 if TYPE_CHECKING:
     from gateway.protocol.chat.pieces import Field
@@ -38,7 +37,7 @@ class Opened:
     response: Json
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Said:
     """More of one of the texts, encoded as JSON."""
 

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from gateway.store import flushes
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 from tests.conftest import opened
 from tests.fakes.event_grammar import check_stream

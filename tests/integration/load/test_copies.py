@@ -16,7 +16,7 @@ from tests.fakes.stored import durable_response, item, store_turn
 from tests.load import copying, crowds, histories, replays
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 

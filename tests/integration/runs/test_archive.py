@@ -18,11 +18,11 @@ from gateway.log import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack, 
 from gateway.output.fold import Fold
 from gateway.runs.archive import Archive, Ownership
 from gateway.store import claims, events, messages, responses
-from gateway.store.engine import Database
 from gateway.store.events import LogRow, Parcel, day_of
 from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.store.notifications import Notice
-from gateway.store.statements import Statement
+from gateway.store.postgres.database import Database
+from gateway.store.postgres.statements import Statement
 from gateway.telemetry import Metrics
 from gateway.tenancy import TenantPolicy
 from tests.fakes.harmony_script import script_ids, vocabulary

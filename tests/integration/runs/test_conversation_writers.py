@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.runs.specification import RunSpecification
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 ANSWER = "<|channel|>final<|message|>Hello<|return|>"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.runs.specification import RunSpecification
     from gateway.store.claims import Claim
     from gateway.store.endings import FinishedResponse
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 BEGINNING = "<|channel|>final<|message|>Hello the"

@@ -18,11 +18,11 @@ from gateway.runs.feed import Feed, FeedLimits
 from gateway.runs.lives import Lives
 from gateway.runs.plan import head_of
 from gateway.runs.tails import Tails
-from gateway.store import endings, events, flushes, followed, responses
+from gateway.store import endings, events, flushes, remote_logs, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogRow, Parcel
 from gateway.store.notifications import Listener, Notice, notify
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.replica import background, new_fold_for, replica, talkative
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gateway.log import Entry
     from gateway.protocol.events import Event
     from gateway.runs.specification import RunSpecification
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 
@@ -104,7 +104,7 @@ class Reader:
     def __init__(
         self, database: Database, lives: Lives | None = None, *, interval_s: float = POLL_S
     ) -> None:
-        self.tails = Tails(partial(followed.look, database), interval_s=interval_s, pause_s=0)
+        self.tails = Tails(partial(remote_logs.look, database), interval_s=interval_s, pause_s=0)
         self.feed = Feed(
             lives or Lives(),
             self.tails,

@@ -18,7 +18,7 @@ from gateway.runs.writer import LogWriter, WriterBounds
 from gateway.store import claims, endings, events, flushes, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogRow, Parcel, day_of
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from gateway.telemetry import Metrics
 from tests.fakes.stored import CREATED, durable_response, finished, last_row
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.endings import FinishedResponse
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 

@@ -11,7 +11,7 @@ from gateway import ids
 from gateway.errors import StoreUnavailable
 from gateway.runs.housekeeping import DAYS_AHEAD, Housekeeping, Report
 from gateway.store import partitions
-from gateway.store.migrate import upgrade
+from gateway.store.migration.migrate import upgrade
 from gateway.store.retention import Keep
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 from tests.conftest import new_tenant, opened
@@ -29,7 +29,7 @@ from tests.fakes.logs import captured_logs
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from gateway.store import claims, responses
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from tests.fakes.replica import (
     LEASE_S,
     Speaker,
@@ -23,7 +23,7 @@ from tests.fakes.staged_run import ANSWER
 from tests.fakes.stored import let_time_pass
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 BEGINNING = "<|channel|>final<|message|>Hel"

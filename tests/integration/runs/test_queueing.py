@@ -19,7 +19,7 @@ from tests.fakes.staged_run import specification
 
 if TYPE_CHECKING:
     from gateway.runs.specification import RunSpecification
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 

@@ -19,7 +19,7 @@ from gateway.runs.writer import LogWriter, WriterBounds
 from gateway.store import claims, events, responses
 from gateway.store.claims import Claim
 from gateway.store.events import day_of
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from gateway.telemetry import Metrics
 from tests.conftest import opened
 from tests.fakes.gateway import gateway_settings
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.log import Finished
     from gateway.output.fold import Fold
     from gateway.runs.specification import RunSpecification
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
     from tests.fakes.replica import Replica

@@ -11,8 +11,8 @@ import pytest
 from typing_extensions import override
 
 from gateway.store import messages, responses
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
-from gateway.store.statements import Statement
 from tests.conftest import new_tenant
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.outage import cut_connections
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.generation import Listener, TokenRequest
     from gateway.protocol.events import Event
     from gateway.runs.specification import RunSpecification
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
     from tests.fakes.replica import Replica
@@ -361,7 +361,7 @@ async def test_a_database_that_breaks_off_costs_no_run(
 
 
 async def test_a_scheduler_without_a_database_looks_again(tenant: TenantId) -> None:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
 
     database = Database.connect(
         "postgresql://nobody:x@127.0.0.1:1/none",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gateway.log import Entry
     from gateway.output.fold import Fold
     from gateway.runs.specification import RunSpecification
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.runs.sweep import ORPHAN_S, Sweep
 from gateway.store import responses
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.outage import cut_connections
 from tests.fakes.replica import (
@@ -29,7 +29,7 @@ from tests.fakes.stored import let_time_pass
 
 if TYPE_CHECKING:
     from gateway.runs.specification import RunSpecification
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
 

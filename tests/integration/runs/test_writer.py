@@ -17,10 +17,10 @@ from gateway.runs.flusher import Flusher
 from gateway.runs.writer import Channel, LogWriter, WriterBounds
 from gateway.store import claims, flushes, responses
 from gateway.store.claims import Claim
-from gateway.store.engine import Database
 from gateway.store.events import day_of
+from gateway.store.postgres.database import Database
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import RUNS_ROLE
-from gateway.store.statements import Statement
 from gateway.telemetry import Metrics
 from tests.fakes.stored import CREATED, TERMS, durable_response, let_time_pass
 

@@ -14,12 +14,12 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.services.access import Access
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantPolicy
 from tests.fakes.logs import captured_logs
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import PolicyChanges
     from tests.fakes.postgres import PostgresServer
 

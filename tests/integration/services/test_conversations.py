@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.protocol.items import InputItem
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 SEALER = Sealer([SealingSecret("k", b"sixteen bytes or more")])

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.protocol.context import ConversationPlace
     from gateway.runs.specification import RunSpecification
     from gateway.services.preparation import Check
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
 
 MODEL, CONTEXT_LENGTH = "gpt-oss-20b", 600
 SEALER = Sealer([SealingSecret("k", b"sixteen bytes or more")])

@@ -17,9 +17,9 @@ from gateway.runs.feed import Feed, FeedLimits
 from gateway.runs.lives import Lives
 from gateway.runs.tails import Tails
 from gateway.services.retrieval import Retrieval
-from gateway.store import events, flushes, followed, responses
+from gateway.store import events, flushes, remote_logs, responses
 from gateway.store.events import LogRow, Parcel
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from gateway.tenancy import Principal, TenantPolicy
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.replica import Replica, background, foreground, new_fold_for, talkative
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.log import Entry, Status
     from gateway.runs.specification import RunSpecification
     from gateway.store.claims import Claim
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 ANSWER = "<|channel|>final<|message|>Hello there"
@@ -57,7 +57,7 @@ class Office:
         self.archive = Replica(database, talkative(ANSWER)).archive
         feed = Feed(
             Lives(),
-            Tails(partial(followed.look, database), interval_s=3600),
+            Tails(partial(remote_logs.look, database), interval_s=3600),
             partial(flushes.read, database),
             new_fold_for,
             limits=FeedLimits(read_bytes_max=65_536),

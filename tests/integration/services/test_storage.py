@@ -11,8 +11,8 @@ import pytest
 from gateway import ids
 from gateway.errors import StoreUnavailable
 from gateway.services.storage import MENDING_INTERVAL_S, SCHEMA_INTERVAL_S, Storage
-from gateway.store.engine import Database
-from gateway.store.migrate import upgrade
+from gateway.store.migration.migrate import upgrade
+from gateway.store.postgres.database import Database
 from gateway.store.schema import RUNS_ROLE
 from tests.conftest import opened
 from tests.fakes.stored import store_turn

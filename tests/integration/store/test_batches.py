@@ -12,7 +12,7 @@ from gateway import ids
 from gateway.errors import StoreConflict
 from gateway.store import claims, endings, events, responses, usage
 from gateway.store.claims import Claim
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from gateway.store.usage import UsageLine
 from gateway.tenancy import TenantId
 from tests.fakes.rows import all_rows
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import NewResponse
 
 

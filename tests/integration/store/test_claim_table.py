@@ -19,7 +19,7 @@ from gateway.errors import ClaimLost
 from gateway.store import claims, endings, events, responses
 from gateway.store.claims import Claim, Terms
 from gateway.store.events import LogRow, Parcel
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant, opened
 from tests.fakes.claim_table import ClaimTable
 from tests.fakes.stored import CREATED, durable_response, finished, last_row, new_response
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from gateway.log import Status
     from gateway.store.endings import FinishedResponse
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import NewResponse, StoredResponse
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer

@@ -13,8 +13,8 @@ from gateway.errors import StoreUnavailable
 from gateway.log import FOLD_VERSION
 from gateway.store import claims, endings, responses
 from gateway.store.claims import Claim, ClaimedRun, Head
-from gateway.store.engine import Database
-from gateway.store.statements import Statement
+from gateway.store.postgres.database import Database
+from gateway.store.postgres.statements import Statement
 from tests.fakes.stored import (
     CREATED,
     TERMS,

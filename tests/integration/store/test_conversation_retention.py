@@ -12,7 +12,7 @@ from tests.fakes.aged import stored_ids
 from tests.fakes.turns import begin, contents, conversation_of, end
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 NOTHING = Keep(log_s=0, response_s=-60, idempotency_key_s=0, traces_s=0)

@@ -16,7 +16,7 @@ from tests.fakes.turns import begin, conversation_of, end
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 

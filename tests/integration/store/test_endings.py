@@ -13,7 +13,7 @@ from gateway.errors import ClaimLost, StoreConflict
 from gateway.log import Finished, Queued, unpack
 from gateway.store import claims, endings, events, idempotency, messages, responses
 from gateway.store.idempotency import IdempotencyKey
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from tests.fakes.rows import all_rows, count
 from tests.fakes.stored import (
     COMPLETED,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.endings import FinishedResponse
-    from gateway.store.engine import Database
     from gateway.store.events import LogRow
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer

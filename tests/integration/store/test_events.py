@@ -20,15 +20,15 @@ from gateway.store.events import (
     LogRow,
     Parcel,
 )
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from tests.fakes.stored import CREATED, durable_response
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from uuid import UUID
 
-    from gateway.store.engine import Database
-    from gateway.store.execution import Connection
+    from gateway.store.postgres.connection import Connection
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 DAY = CREATED.date()

@@ -11,11 +11,11 @@ from typing_extensions import override
 
 from gateway.ids import new_uuid
 from gateway.log import Queued, Tokens, pack, unpack
-from gateway.store import claims, endings, events, flushes, followed, responses
+from gateway.store import claims, endings, events, flushes, remote_logs, responses
 from gateway.store.claims import Claim, Head
 from gateway.store.events import LogRow, Parcel, day_of
-from gateway.store.followed import UNKNOWN, Look, Watched
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
+from gateway.store.remote_logs import UNKNOWN, Look, Watched
 from gateway.tenancy import TenantId
 from tests.fakes.rounds import counted_rounds
 from tests.fakes.stored import CREATED, TERMS, durable_response, finished, last_row, let_time_pass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from gateway.log import Entry
     from gateway.store.endings import FinishedResponse
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
 
 DAY = day_of(CREATED)
@@ -310,7 +310,7 @@ class Watcher:
     """A process that follows responses, of which it knows nothing at first."""
 
     def __init__(self, owner: Owner, *uuids: UUID) -> None:
-        self.seen: followed.Seen = {}
+        self.seen: remote_logs.Seen = {}
         self._owner = owner
         self.asked = {
             uuid: Watched(owner.tenant, uuid, uuid.bytes, DAY, UNKNOWN, None) for uuid in uuids
@@ -320,7 +320,7 @@ class Watcher:
         """Look at all of them, and keep in mind what was found."""
         wanted = {one.key for one in self.asked.values()}
         asked = [replace(one, is_due=is_due) for one in self.asked.values()]
-        found = await followed.look(self._owner.database, asked, self.seen, wanted)
+        found = await remote_logs.look(self._owner.database, asked, self.seen, wanted)
         for uuid, one in self.asked.items():
             entries = 0 if one.entries == UNKNOWN else one.entries
             head = found.heads.get(uuid)
@@ -372,13 +372,13 @@ async def test_a_look_brings_the_end_and_leaves_long_rows_and_many_to_others(own
     watcher = Watcher(owner, one)
     await watcher.look()
     claim = Claim(owner.tenant, one, 1)
-    long = pack([Tokens(tuple(range(followed.ROW_BYTES_MAX)))])
+    long = pack([Tokens(tuple(range(remote_logs.ROW_BYTES_MAX)))])
     assert await events.append(owner.database, [Parcel(claim, DAY, 1, 1, long)])
     assert (await watcher.look()).parts == []
-    for entry in range(2, 2 + followed.ROWS_MAX):
+    for entry in range(2, 2 + remote_logs.ROWS_MAX):
         row = Parcel(claim, DAY, entry, 1, packed(entry, entry + 1))
         assert await events.append(owner.database, [row])
-    last = LogRow(2 + followed.ROWS_MAX, 1, b".")
+    last = LogRow(2 + remote_logs.ROWS_MAX, 1, b".")
     await endings.finish(
         owner.database, owner.tenant, replace(finished(one, epoch=1), entries=last)
     )
@@ -407,7 +407,7 @@ async def test_the_event_loop_has_its_turn_while_a_look_finds_much(owner: Owner)
 
     asked = [Watched(owner.tenant, one, one.bytes, DAY, UNKNOWN, None)]
     async with counted_rounds() as rounds:
-        found = await followed.look(owner.database, asked, {}, Wanted([one.bytes]))
+        found = await remote_logs.look(owner.database, asked, {}, Wanted([one.bytes]))
     assert [part.first_entry for _, _, part in found.parts] == [1, 2, 3]
     first, second, third = turns_at
     assert first < second < third

@@ -12,7 +12,7 @@ from gateway.store.idempotency import IdempotencyKey
 from tests.fakes.stored import durable_response
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.store.responses import NewResponse
     from gateway.tenancy import TenantId
 

@@ -22,11 +22,11 @@ from gateway.store import (
     usage,
 )
 from gateway.store import conversations as conversation_rows
-from gateway.store.engine import Database
 from gateway.store.idempotency import IdempotencyKey
+from gateway.store.migration.tables import metadata
+from gateway.store.postgres.database import Database
+from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
-from gateway.store.statements import Statement
-from gateway.store.tables import metadata
 from tests.fakes.rows import add_rows, all_rows
 from tests.fakes.stored import (
     COMPLETED,

@@ -12,7 +12,7 @@ from tests.fakes.stored import CREATED, finished, item, new_response, store_turn
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 

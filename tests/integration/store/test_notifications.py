@@ -14,9 +14,9 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreError
-from gateway.store.engine import Database
 from gateway.store.notifications import CHANNEL, Listener, Notice, notify
-from gateway.store.statements import Statement
+from gateway.store.postgres.database import Database
+from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

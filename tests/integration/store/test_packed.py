@@ -15,8 +15,8 @@ from tests.fakes.stored import new_response, stored_items
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.store.engine import Database
     from gateway.store.packed import PackedItems
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 PLAIN = ContextItem("message", "msg_1", b"{}", "user", ids=array("I", [1, 200_000, 2**32 - 1]))

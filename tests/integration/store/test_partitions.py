@@ -11,12 +11,12 @@ from gateway import ids
 from gateway.errors import StoreError
 from gateway.store import partitions, tenants
 from gateway.store.partitions import Dropped
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from tests.fakes.aged import DAY, HOUR, day_of, logged_ids, store_aged
 from tests.fakes.rows import add_rows, all_rows
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 

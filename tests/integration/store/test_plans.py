@@ -14,20 +14,20 @@ from gateway.store import (
     conversations,
     events,
     flushes,
-    followed,
     idempotency,
     messages,
+    remote_logs,
     responses,
     turns,
 )
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant, opened
 from tests.fakes.stored import CREATED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
     from tests.fakes.postgres import PostgresServer
 
@@ -218,7 +218,7 @@ async def test_flushes_are_found_by_key_among_those_of_many_processes(filled: Fi
         (flushes._HELD, tenants | mine | {"but": [ids.new_uuid()]}),
         (flushes._FENCES, tenants | mine),
         (flushes._PRUNE, tenants | mine | {"needed": [5]}),
-        (followed._NEW, writers | {"numbers": [5]}),
+        (remote_logs._NEW, writers | {"numbers": [5]}),
         (flushes._ONE, of_one | {"id": ids.new_uuid()}),
         (flushes._TAIL, of_one | {"id": ids.new_uuid()}),
         (flushes._OF_ONE, of_one | {"id": ids.new_uuid().bytes}),
@@ -236,7 +236,7 @@ async def test_heads_and_rows_of_many_that_are_followed_are_found_by_key(filled:
     asked = {name: of_many[name] for name in KEYS_OF_HEADS}
     known = {"days": [CREATED.date()] * 64, "known": [3] * 64, "row_bytes_max": 99, "rows_max": 4}
     for in_bulk in (False, True):
-        found = await plan(filled, followed._HEADS, asked | known, in_bulk=in_bulk)
+        found = await plan(filled, remote_logs._HEADS, asked | known, in_bulk=in_bulk)
         # Which partition it is comes out for each of them; this one is empty.
         found = found.replace("Seq Scan on events_default", "")
         assert no_table_is_scanned(found), found

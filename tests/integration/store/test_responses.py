@@ -25,7 +25,7 @@ from tests.fakes.stored import (
 )
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 

@@ -22,7 +22,7 @@ from tests.fakes.rows import add_rows, all_rows, count
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 KEEP = Keep(log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400)

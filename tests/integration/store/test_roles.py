@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import ids
+from gateway.devdb.programs import bundled_programs
 from gateway.errors import StoreError
 from gateway.runs.housekeeping import DAYS_AHEAD, Housekeeping
 from gateway.store import claims, partitions, responses, tenants
-from gateway.store.migrate import upgrade
-from gateway.store.programs import bundled_programs
+from gateway.store.migration.migrate import upgrade
+from gateway.store.postgres.statements import Statement
 from gateway.store.retention import Keep
-from gateway.store.statements import Statement
 from tests.conftest import new_tenant, opened
 from tests.fakes.aged import DAY, store_aged, stored_ids
 from tests.fakes.logs import captured_logs
@@ -25,7 +25,7 @@ from tests.fakes.stored import TERMS, durable_response, store_turn
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from tests.fakes.postgres import PostgresServer
 
 ROLES = Path(__file__).parents[3] / "deploy" / "roles.sql"

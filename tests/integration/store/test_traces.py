@@ -16,7 +16,7 @@ from tests.fakes.aged import DAY, store_span
 from tests.fakes.rows import count
 
 if TYPE_CHECKING:
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 KEEP = Keep(log_s=1, response_s=1, idempotency_key_s=1, traces_s=30 * 86_400)

@@ -18,8 +18,8 @@ from gateway.errors import (
 )
 from gateway.protocol.context import ConversationPlace
 from gateway.store import claims, conversations, endings, idempotency, messages, responses, turns
-from gateway.store.execution import Connection
 from gateway.store.idempotency import IdempotencyKey
+from gateway.store.postgres.connection import Connection
 from tests.fakes.stored import (
     CREATED,
     TERMS,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
 

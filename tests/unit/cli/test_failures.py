@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from gateway.cli.failures import remedy_for, told_plainly
-from gateway.store.translation import translate
+from gateway.store.postgres.translation import translate
 
 
 def remedy(state: str) -> str:

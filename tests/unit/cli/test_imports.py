@@ -18,13 +18,16 @@ NOT_NEEDED_YET = [
     "structlog",
 ]
 """Each is some megabytes."""
+NOT_FOR_SERVING = ["gateway.devdb", "gateway.simulator"]
+"""A backend and a database to try the gateway with."""
+NAMES = [*NOT_NEEDED_YET, *NOT_FOR_SERVING]
 
 
 def imported_after(statements: str) -> set[str]:
     """Which of them a new Python has imported after these statements."""
     program = (
         f"{statements}\nimport json, sys\n"
-        f"print(json.dumps([name for name in {NOT_NEEDED_YET} if name in sys.modules]))"
+        f"print(json.dumps([name for name in {NAMES} if name in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     return set(json.loads(done.stdout))
@@ -51,3 +54,4 @@ def test_what_requests_will_need_is_imported_before_the_first_of_them() -> None:
     )
     assert loaded >= {"cryptography", "jsonschema_rs", "llguidance"}
     assert not loaded & {"alembic", "openai", "openai_harmony", "rich", "sqlalchemy"}
+    assert not loaded & set(NOT_FOR_SERVING)

@@ -14,14 +14,14 @@ from gateway.errors import StoreUnavailable
 from gateway.runs.tails import SHOWN_AT_ONCE, Tails
 from gateway.store.claims import Head
 from gateway.store.events import LogRow
-from gateway.store.followed import Look
+from gateway.store.remote_logs import Look
 from gateway.tenancy import TenantId
 from tests.fakes.rounds import counted_rounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
 
-    from gateway.store.followed import Part, Seen, Watched
+    from gateway.store.remote_logs import Part, Seen, Watched
 
 TENANT = TenantId(UUID(int=1))
 DAY = date(2026, 11, 21)

@@ -11,8 +11,8 @@ from openai_harmony import ToolDescription
 
 from gateway.harmony.rendering import Renderer, RenderOptions
 from gateway.protocol.tools import FunctionTool
-from gateway.simulator.typescript import tools_of
-from gateway.simulator.values import make_arguments, make_value
+from gateway.simulator.scripting.typescript import tools_of
+from gateway.simulator.scripting.values import make_arguments, make_value
 from tests.fakes.contexts import said
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import developer, parsed, say, scripted_model, user

@@ -18,8 +18,8 @@ from gateway.harmony.vocabulary import (
     START,
     VOCABULARY_SIZE,
 )
-from gateway.simulator import corpus
 from gateway.simulator.continuation import ScriptedModel
+from gateway.simulator.malformed import corpus
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.harmony.vocabulary import CALL, CHANNEL, RETURN
-from gateway.simulator.frames import Ending, EventTails, EventWriter
 from gateway.simulator.options import SimulatorOptions
-from gateway.simulator.requests import read_request
+from gateway.simulator.wire.frames import Ending, EventTails, EventWriter
+from gateway.simulator.wire.requests import read_request
 from tests.fakes.harmony_oracle import vocabulary
 
 HEAD = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "gpt-oss-20b"}

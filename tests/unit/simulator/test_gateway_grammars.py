@@ -13,7 +13,7 @@ from gateway.harmony.framing import FINAL_HEADER
 from gateway.harmony.grammar import GrammarOptions, turn_constraint
 from gateway.harmony.vocabulary import CALL, END, RETURN
 from gateway.protocol.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.simulator.antics import REFUSAL
+from gateway.simulator.scripting.drift import REFUSAL
 from gateway.upstreams.structural_tags import tag_of
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.simulated_conversation import (

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.harmony.vocabulary import CHANNEL, RETURN
-from gateway.simulator.frames import Ending, EventTails, EventWriter
-from gateway.simulator.likelihoods import alternatives, logprob_of
 from gateway.simulator.options import SimulatorOptions
-from gateway.simulator.requests import read_request
+from gateway.simulator.wire.frames import Ending, EventTails, EventWriter
+from gateway.simulator.wire.likelihoods import alternatives, logprob_of
+from gateway.simulator.wire.requests import read_request
 from tests.fakes.harmony_oracle import vocabulary
 
 HEAD = {"id": "cmpl-1"}

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from gateway.generation import FinishReason
 from gateway.harmony.vocabulary import CALL, END_OF_TEXT, RETURN
-from gateway.simulator.continuation import Continuation
 from gateway.simulator.directives import Directives
 from gateway.simulator.errors import SimulatedError
 from gateway.simulator.options import SimulatorOptions
-from gateway.simulator.reply import Reply, reply_to
-from gateway.simulator.requests import CompletionRequest, read_request
+from gateway.simulator.turn.script import Continuation
+from gateway.simulator.wire.reply import Reply, reply_to
+from gateway.simulator.wire.requests import CompletionRequest, read_request
 
 OPTIONS = SimulatorOptions(context_length=100)
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
-from gateway.simulator.demands import Demand, read_demand
-from gateway.simulator.ebnf import BadGrammar, lark_of_ebnf
+from gateway.simulator.constrained.constraint_fields import Demand, read_demand
+from gateway.simulator.constrained.ebnf import BadGrammar, lark_of_ebnf
+from gateway.simulator.constrained.matcher import Guide
+from gateway.simulator.constrained.tags import BadTag, lark_of_tag
 from gateway.simulator.errors import SimulatedError
-from gateway.simulator.guidance import Guide
 from gateway.simulator.options import SimulatorOptions
-from gateway.simulator.tags import BadTag, lark_of_tag
 from tests.fakes.harmony_oracle import vocabulary
 
 DIGIT = {"type": "regex", "pattern": "[0-9]"}

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import exc
 
 from gateway.errors import StoreConflict, StoreError, StoreUnavailable
-from gateway.store.migrate import meaning
+from gateway.store.migration.migrate import meaning
 
 
 @pytest.mark.parametrize(

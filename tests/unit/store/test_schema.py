@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy.dialects import postgresql
 
 from gateway.store import endings, messages, responses, usage
+from gateway.store.migration.tables import metadata
 from gateway.store.schema import ITEM
-from gateway.store.tables import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.store.batches import Rows
+    from gateway.store.postgres.batches import Rows
 
 SPELLED = {"timestamptz": "timestamp with time zone"}
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.store.statements import Statement, insert_into
+from gateway.store.postgres.statements import Statement, insert_into
 
 
 def test_parameters_are_numbered_as_they_come_and_keep_their_number() -> None:

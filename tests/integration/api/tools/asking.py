@@ -17,7 +17,7 @@ from tests.integration.api.tools.recounting import check_bill
 if TYPE_CHECKING:
     import httpx2
 
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from tests.fakes.observation import Backends
 
 Json = dict[str, Any]

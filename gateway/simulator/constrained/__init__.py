@@ -1,0 +1,1 @@
+"""Constrained decoding: of what the script would say, what a grammar or schema allows."""

@@ -1,0 +1,149 @@
+"""What shape the output is to have: the fields of a request that ask for one, by engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from llguidance import LLMatcher
+
+from gateway.simulator.constrained.ebnf import BadGrammar, lark_of_ebnf
+from gateway.simulator.constrained.tags import BadTag, lark_of_tag
+from gateway.simulator.errors import bad_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gateway.simulator.options import SimulatorOptions
+
+KINDS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+"""The members of `structured_outputs`, of which one may be given."""
+
+_STRUCTURED_SINCE: Final = (0, 11)
+"""The vLLM that knows `structured_outputs`; an older one ignores it."""
+_FIRST_ID_SINCE: Final = (0, 27)
+"""The vLLM that holds gpt-oss to a grammar from the first id on, not only in the answer's body."""
+_SGLANG_TAGS_SINCE: Final = (0, 5, 12)
+"""The SGLang that knows tags made of token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """`grammar` describes every id from the first one on; with `answer_only` the answer's body."""
+
+    kind: str
+    value: Any = field(hash=False)
+    grammar: str
+    answer_only: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """For the ledger: a tag as the document that it is."""
+        value = self.value
+        return {"kind": self.kind, "value": orjson.loads(value) if _is_document(self) else value}
+
+
+def _is_document(demand: Demand) -> bool:
+    return demand.kind == "structural_tag" and isinstance(demand.value, str)
+
+
+def read_demand(
+    structured: Mapping[str, Any], response_format: Mapping[str, Any], options: SimulatorOptions
+) -> Demand | None:
+    """What the output is held to; None for nothing, or when this engine cannot.
+
+    Raises `SimulatedError` (400) in the words of vLLM 0.32, but `BadGrammar` for an EBNF grammar
+    that is none: that is found out later than all the rest.
+    """
+    if options.engine == "sglang":
+        return _of_format(response_format) if options.release >= _SGLANG_TAGS_SINCE else None
+    if options.release < _STRUCTURED_SINCE:
+        return None
+    demand = _of_structured(structured) or _of_format(response_format)
+    if demand is None or options.release >= _FIRST_ID_SINCE:
+        return demand
+    return Demand(demand.kind, demand.value, demand.grammar, answer_only=True)
+
+
+def _of_structured(structured: Mapping[str, Any]) -> Demand | None:
+    given = [kind for kind in KINDS if structured.get(kind) not in (None, False)]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise bad_request(
+            "You can only use one kind of constraints for structured outputs ('json', 'regex' or "
+            "'choice'). (parameter=structured_outputs)",
+            "structured_outputs",
+        )
+    return _demand(given[0], structured[given[0]])
+
+
+def _of_format(response_format: Mapping[str, Any]) -> Demand | None:
+    match response_format.get("type"):
+        case "structural_tag":
+            return _demand("structural_tag", dict(response_format))
+        case "json_object":
+            return _demand("json_object", value=True)
+        case "json_schema":
+            wrapped = response_format.get("json_schema")
+            schema = wrapped.get("schema") if isinstance(wrapped, dict) else None
+            return _demand("json", schema)
+        case _:
+            return None
+
+
+def _demand(kind: str, value: Any) -> Demand:
+    try:
+        return Demand(kind, value, _GRAMMARS[kind](value))
+    except (BadTag, BadGrammar) as error:
+        if kind == "grammar" and isinstance(error, BadGrammar):
+            raise
+        message = f"Invalid structured_outputs {kind} specification."
+        raise bad_request(
+            f"{message} (parameter=structured_outputs)", "structured_outputs"
+        ) from error
+
+
+def _tag(value: Any) -> str:
+    try:
+        return lark_of_tag(orjson.loads(value) if isinstance(value, str) else value)
+    except orjson.JSONDecodeError as error:
+        raise BadTag("not JSON") from error
+
+
+def _schema(value: Any) -> str:
+    try:
+        return LLMatcher.grammar_from_json_schema(value, overrides={"lenient": True})
+    except (TypeError, ValueError) as error:
+        raise BadTag("not a schema") from error
+
+
+def _choice(value: Any) -> str:
+    if not isinstance(value, list):
+        raise BadTag("choices are a list")
+    elements = [{"type": "const_string", "value": one} for one in value]
+    return lark_of_tag({"type": "structural_tag", "format": {"type": "or", "elements": elements}})
+
+
+def _ebnf(value: Any) -> str:
+    return lark_of_ebnf(_text(value))
+
+
+def _regex(value: Any) -> str:
+    return LLMatcher.grammar_from_regex(_text(value))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadTag("text is missing")
+    return value
+
+
+_GRAMMARS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "json": _schema,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _ebnf,
+    "json_object": lambda _: _schema({"type": "object"}),
+    "structural_tag": _tag,
+}

@@ -1,0 +1,1 @@
+"""Malformed outputs: hostile turns, and recorded output of real models."""

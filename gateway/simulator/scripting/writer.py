@@ -1,0 +1,195 @@
+"""Writes the script of a turn: think, perhaps announce and call a tool, or answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cached_property
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Final
+
+from gateway.harmony.framing import OPENING
+from gateway.harmony.vocabulary import CHANNEL, MESSAGE
+from gateway.simulator.scripting import speech
+from gateway.simulator.scripting.drift import drifted, tampered
+from gateway.simulator.scripting.planning import planned_calls
+from gateway.simulator.scripting.shapes import Shape
+from gateway.simulator.scripting.typescript import tools_of
+from gateway.simulator.scripting.values import make_arguments
+from gateway.simulator.turn.script import (
+    ANALYSIS,
+    CALL_PREFIX,
+    COMMENTARY,
+    FINAL,
+    PartWriter,
+    script_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.simulator.directives import Directives
+    from gateway.simulator.scripting.conversation import Conversation
+    from gateway.simulator.scripting.typescript import Schema, Tool
+    from gateway.simulator.turn.script import Part, Script
+
+_PREAMBLE_ASKED: Final = re.compile(r"\bpreamble\b", re.IGNORECASE)
+_NO_REASONING: Final = 0
+_DRAFT_CALLS_MAX: Final = 32
+
+
+class ScriptWriter:
+    """The script of one conversation, and single messages of it that somebody else opened."""
+
+    def __init__(
+        self, conversation: Conversation, directives: Directives, vocabulary: Vocabulary
+    ) -> None:
+        self._conversation = conversation
+        self._vocabulary = vocabulary
+        self._encode = vocabulary.encode
+        self._parts = PartWriter(vocabulary)
+        self.directives = directives
+
+    @cached_property
+    def _tools(self) -> list[Tool]:
+        return tools_of(self._conversation.developer)
+
+    @cached_property
+    def _tools_by_name(self) -> dict[str, Tool]:
+        return {tool.name: tool for tool in reversed(self._tools)}
+
+    @cached_property
+    def _schema(self) -> Schema | None:
+        return speech.response_schema(self._conversation.developer)
+
+    @property
+    def is_shaped(self) -> bool:
+        """Whether the prompt shows a shape of anything that may be written."""
+        return bool(self._tools) or self._schema is not None
+
+    @property
+    def call_kinds(self) -> list[str]:
+        """The recipients that can be called, the planned ones first."""
+        kinds = [CALL_PREFIX + tool.name for tool in (*self._planned_calls, *self._tools)]
+        return list(dict.fromkeys(kinds))
+
+    def script(self) -> Script:
+        """Everything that is said in this turn."""
+        return script_of([*self.thinking(), *self._acting()])
+
+    def drafts(self) -> Iterator[Script]:
+        """What else could be said in good faith, best first, for one that may not say anything."""
+        calls = [[self.part(kind)] for kind in self.call_kinds[:_DRAFT_CALLS_MAX]]
+        for acting in (self._acting(), *calls, [self.part(FINAL)]):
+            yield script_of([*self.thinking(), *acting])
+            yield script_of(acting)
+
+    def part(self, kind: str) -> Part:
+        """The message of this kind, whether the script has one or not."""
+        antics = self.directives.antics
+        body = self._body(kind)
+        if antics.attack and kind != ANALYSIS:
+            body = tampered(body, antics.attack, self._parts.vocabulary)
+        return self._parts.part_of_ids(kind, body)
+
+    def completion(self, kind: str, body: list[int]) -> list[int] | None:
+        """The rest of a body that somebody else began.
+
+        None where directives say what is written, where the prompt shows no shape for this kind,
+        and for a body that cannot become what it shows.
+        """
+        antics = self.directives.antics
+        shape = self._shape(kind)
+        if shape is None or antics.drift or antics.attack:
+            return None
+        return shape.rest(body, self._vocabulary)
+
+    def header_of(self, kind: str) -> tuple[int, ...]:
+        """How this script begins a message of this kind."""
+        return self._parts.header(kind)
+
+    def thinking(self) -> list[Part]:
+        """The reasoning of the script, in one message or none."""
+        length = self.directives.wishes.think
+        if length is None:
+            return [self.part(ANALYSIS)]
+        if length == _NO_REASONING:
+            return []
+        return [self._parts.part_of_ids(ANALYSIS, self._filler(length))]
+
+    def words(self, text: str) -> tuple[int, ...]:
+        """The ids of a text."""
+        return tuple(self._encode(text))
+
+    def header(self, text: str, *, channel: str = "", is_json: bool = False) -> tuple[int, ...]:
+        """The header of a message as somebody might write it."""
+        opened = [CHANNEL, *self._encode(channel)] if channel else []
+        closed = self._parts.json_mark if is_json else (MESSAGE,)
+        return (*OPENING, *opened, *self._encode(text), *closed)
+
+    def _acting(self) -> list[Part]:
+        done = len(self._conversation.new_outputs)
+        is_refusing = self.directives.antics.drift == "refusal"
+        if done < len(self._planned_calls) and not is_refusing:
+            return self._calling(self._planned_calls[done])
+        return [self.part(FINAL)]
+
+    @cached_property
+    def _planned_calls(self) -> list[Tool]:
+        return planned_calls(self._conversation.request, self._tools, self.directives.wishes)
+
+    def _calling(self, tool: Tool) -> list[Part]:
+        call = self.part(CALL_PREFIX + tool.name)
+        if not _PREAMBLE_ASKED.search(self._conversation.request):
+            return [call]
+        return [self._parts.part(COMMENTARY, speech.preamble(tool)), call]
+
+    def _body(self, kind: str) -> list[int]:
+        if kind == FINAL:
+            return self._answer_ids()
+        if kind == ANALYSIS:
+            return self._encode(speech.thoughts(self._conversation))
+        if kind == COMMENTARY:
+            return self._encode("One moment, please.")
+        return self._encode(self._drifted(self._arguments(kind.removeprefix(CALL_PREFIX))))
+
+    def _drifted(self, text: str) -> str:
+        drift = self.directives.antics.drift
+        return drifted(text, drift) if drift else text
+
+    def _arguments(self, name: str) -> str:
+        if self.directives.wishes.arguments is not None:
+            return self.directives.wishes.arguments
+        tool = self._tools_by_name.get(name)
+        value = make_arguments(tool.parameters if tool else {}, self._conversation.request)
+        return self._shaped(CALL_PREFIX + name, json.dumps(value, ensure_ascii=False))
+
+    def _answer_ids(self) -> list[int]:
+        wishes = self.directives.wishes
+        if wishes.say is not None:
+            return self._encode(wishes.say)
+        if wishes.tokens is not None:
+            return self._filler(wishes.tokens)
+        answer = self._shaped(FINAL, speech.answer(self._conversation))
+        may_drift = self._schema is not None or self.directives.antics.drift == "refusal"
+        return self._encode(self._drifted(answer) if may_drift else answer)
+
+    def _shaped(self, kind: str, draft: str) -> str:
+        shape = self._shape(kind)
+        return draft if shape is None else shape.written(draft, self._vocabulary)
+
+    def _shape(self, kind: str) -> Shape | None:
+        """What the prompt shows for the body of this kind, unless directives dictate it."""
+        wishes = self.directives.wishes
+        if kind == FINAL and self._schema is not None:
+            is_told = wishes.say is not None or wishes.tokens is not None
+            return None if is_told else Shape.of_answer(self._schema)
+        tool = self._tools_by_name.get(kind.removeprefix(CALL_PREFIX))
+        if tool is None or wishes.arguments is not None:
+            return None
+        return Shape.of_arguments(tool)
+
+    def _filler(self, length: int) -> list[int]:
+        words = self._encode(speech.FILLER)
+        return list(islice(cycle(words), length))

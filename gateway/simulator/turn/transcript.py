@@ -1,0 +1,146 @@
+"""Reads a prompt back: its messages, and where the turn that is to be said begins."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from gateway.harmony.vocabulary import (
+    CALL,
+    CHANNEL,
+    END,
+    FIRST_SPECIAL,
+    MESSAGE,
+    RETURN,
+    START,
+)
+from gateway.simulator.turn.script import ANALYSIS, COMMENTARY, FINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gateway.harmony.vocabulary import Vocabulary
+
+TERMINATORS: Final = frozenset({END, CALL, RETURN})
+_RECIPIENT: Final = re.compile(r"\bto=\s*(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`ids[start:end]` of a prompt, from its `<|start|>` to before the next one.
+
+    The body is `ids[body:body_end]`; `body` is None for a header that was cut off. `terminator` is
+    the id that closed the message, None for an open one.
+    """
+
+    role: str
+    recipient: str | None
+    channel: str | None
+    start: int
+    body: int | None
+    body_end: int
+    terminator: int | None
+    end: int
+
+
+def messages_of(ids: Sequence[int], vocabulary: Vocabulary) -> list[Message]:
+    """All messages of a prompt, in order. Total: ids before the first `<|start|>` are skipped."""
+    spans = pairwise([*_positions(ids, START), len(ids)])
+    return [_message(ids, start, end, vocabulary) for start, end in spans]
+
+
+class Bodies:
+    """The texts of a prompt's messages, each decoded once and when it is asked for."""
+
+    def __init__(self, ids: Sequence[int], vocabulary: Vocabulary) -> None:
+        self._ids = ids
+        self._vocabulary = vocabulary
+        self._texts: dict[int, str] = {}
+
+    def text(self, message: Message) -> str:
+        """The text of a message's body; empty for a message without one."""
+        if message.body is None:
+            return ""
+        if message.body not in self._texts:
+            body = self._ids[message.body : message.body_end]
+            self._texts[message.body] = self._vocabulary.decode(list(body))
+        return self._texts[message.body]
+
+
+def kind_of(message: Message) -> str:
+    """The kind of part that a message of the assistant is: its recipient or its channel."""
+    if message.recipient and message.recipient != "assistant":
+        return message.recipient
+    return message.channel if message.channel in {ANALYSIS, COMMENTARY} else FINAL
+
+
+def turn_start(ids: Sequence[int], messages: Sequence[Message]) -> int:
+    """Where the open turn begins: behind the last message that is not the assistant's.
+
+    What the assistant said since then, its analysis before an answer for instance, belongs to the
+    turn. A prompt that ends inside of someone else's message has an empty turn at its end.
+    """
+    for message in reversed(messages):
+        if message.role != "assistant":
+            return message.end if message.terminator is not None else len(ids)
+    return messages[0].start if messages else len(ids)
+
+
+def _positions(ids: Sequence[int], wanted: int) -> Iterator[int]:
+    position = -1
+    while True:
+        try:
+            position = ids.index(wanted, position + 1)
+        except ValueError:
+            return
+        yield position
+
+
+def _message(ids: Sequence[int], start: int, end: int, vocabulary: Vocabulary) -> Message:
+    mark = _first(ids, frozenset({MESSAGE}), start + 1, end)
+    header = ids[start + 1 : end if mark is None else mark]
+    role, recipient, channel = _read_header(header, vocabulary)
+    body = None if mark is None else mark + 1
+    close = _first(ids, TERMINATORS, body, end) if body is not None else None
+    return Message(
+        role=role,
+        recipient=recipient,
+        channel=channel,
+        start=start,
+        body=body,
+        body_end=end if close is None else close,
+        terminator=None if close is None else ids[close],
+        end=end,
+    )
+
+
+def _first(ids: Sequence[int], wanted: frozenset[int], start: int, end: int) -> int | None:
+    found = [position for one in wanted if (position := _find(ids, one, start, end)) >= 0]
+    return min(found, default=None)
+
+
+def _find(ids: Sequence[int], wanted: int, start: int, end: int) -> int:
+    try:
+        return ids.index(wanted, start, end)
+    except ValueError:
+        return -1
+
+
+def _read_header(
+    header: Sequence[int], vocabulary: Vocabulary
+) -> tuple[str, str | None, str | None]:
+    """Role, recipient and channel."""
+    text = _words(header, vocabulary)
+    role = text.split(maxsplit=1)[0] if text.strip() else "assistant"
+    recipient = _RECIPIENT.search(text)
+    after = header[header.index(CHANNEL) + 1 :] if CHANNEL in header else []
+    channel = _words(after, vocabulary).split(maxsplit=1)
+    return role, recipient[1] if recipient else None, channel[0] if channel else None
+
+
+def _words(ids: Sequence[int], vocabulary: Vocabulary) -> str:
+    """The text of a header; a marker in it separates words."""
+    pieces = [b" " if one >= FIRST_SPECIAL else vocabulary.piece(one) for one in ids]
+    return b"".join(pieces).decode("utf-8", "replace")

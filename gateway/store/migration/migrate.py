@@ -1,0 +1,108 @@
+"""The schema's revisions: where they are, and how to get to the newest.
+
+The lock is one of a session: migrate over a direct connection, not through a transaction pooler.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from alembic import command
+from alembic.config import Config
+from alembic.util.exc import CommandError
+from sqlalchemy import NullPool, exc, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from gateway.errors import StartupError, StoreError, StoreUnavailable
+from gateway.store.migration.repair import Repaired, let_in, make_roles
+from gateway.store.postgres.dsn import driver_url
+from gateway.store.postgres.translation import DRIVER_ERRORS, translate
+from gateway.store.schema import APP_ROLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+Result = TypeVar("Result")
+
+_LOCK_KEY: Final = 0x4861726D6F6E79  # "Harmony", as the number of an advisory lock
+_PACKAGE: Final = Path(__file__).parents[2]
+
+
+def migrations_folder() -> Path:
+    """`gateway/_migrations` of an installed wheel, `migrations` of a checkout."""
+    installed = _PACKAGE / "_migrations"
+    return installed if installed.is_dir() else _PACKAGE.parent / "migrations"
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    """Alembic's configuration without its file; `env.py` migrates over `connection`."""
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 10.0) -> Repaired:
+    """Bring the database at `url` to `schema.REVISION`, creating what is missing.
+
+    Then see that it can be served from: a revision is a word in a table, which a dump keeps where
+    it loses what roles may do. Any number of processes may call it at once: one works, the others
+    wait up to `wait_s` for it. Within a process it runs once at a time, because Alembic's
+    environment is global. Raises `StoreUnavailable` when the wait, or a lock on a busy table, took
+    too long (what was migrated until then stays), and `StartupError` for a database of a newer
+    release, for roles that an administrator has to make, and for what is missing and cannot be
+    made again.
+    """
+
+    def work(connection: Connection) -> Repaired:
+        make_roles(connection)
+        command.upgrade(alembic_config(connection), "head")
+        # Who serves without owning the tables sees by it which revision they are at.
+        connection.exec_driver_sql(f"GRANT SELECT ON alembic_version TO {APP_ROLE}")
+        return let_in(connection)
+
+    return await run_locked(url, work, wait_s=wait_s, connect_timeout_s=connect_timeout_s)
+
+
+async def run_locked(
+    url: str, work: Callable[[Connection], Result], *, wait_s: float, connect_timeout_s: float
+) -> Result:
+    """Do `work` on a connection of its own while no other process migrates this database."""
+    engine = create_async_engine(
+        "postgresql+asyncpg://",
+        connect_args={"dsn": driver_url(url), "timeout": connect_timeout_s},
+        poolclass=NullPool,
+        hide_parameters=True,
+    )
+    try:
+        async with engine.connect() as connection:
+            limit = text("SELECT set_config('lock_timeout', :wait_ms, false)")
+            await connection.execute(limit, {"wait_ms": str(max(1, int(wait_s * 1000)))})
+            await connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
+            # Alembic begins and commits by itself; the lock goes when the connection is closed.
+            await connection.commit()
+            return await connection.run_sync(work)
+    except (exc.SQLAlchemyError, *DRIVER_ERRORS) as error:
+        raise meaning(error) from error
+    except CommandError as error:
+        raise StartupError(
+            f"cannot migrate: {error}",
+            remedy="Was this database used by a newer release? Then start that release.",
+        ) from error
+    finally:
+        await engine.dispose()
+
+
+def meaning(error: BaseException) -> StoreError:
+    """As `translation.translate`, of SQLAlchemy's errors too, and of those that it wraps."""
+    if isinstance(error, exc.DBAPIError):
+        cause = error.driver_exception
+        if error.connection_invalidated:
+            return StoreUnavailable(f"database: {type(cause).__name__}")
+        return translate(cause)
+    if isinstance(error, exc.SQLAlchemyError):
+        return StoreError(f"database: {type(error).__name__}")
+    return translate(error)

@@ -1,0 +1,180 @@
+"""The logs that are followed here and written elsewhere: how far they are, and what is new.
+
+Nearly all that is new of them is in flushes, each of which has something of many. So these are read
+first, and heads only of those of which they had nothing, together with the next rows of their logs:
+what was settled meanwhile, an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from gateway.store import flushes
+from gateway.store.claims import Head
+from gateway.store.events import LogRow
+from gateway.store.postgres.statements import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from datetime import date
+    from uuid import UUID
+
+    from gateway.store.postgres.database import Database
+
+Writer = tuple["UUID", str]
+"""A process, as the owner of responses of one tenant."""
+Seen = dict[Writer, int]
+"""The number of the last flush of each that was read."""
+
+ROWS_MAX: Final = 4
+"""So many rows of a log are brought along, and one look more brings more."""
+ROW_BYTES_MAX: Final = 1024
+"""Longer ones are left to whoever needs them: there is one look for all logs."""
+UNKNOWN: Final = 2**31 - 1
+"""Of a log of which so many entries are known no rows are brought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A log of which `entries` are known. `owner` is who wrote it when its head was seen last.
+
+    `key` are the bytes of `uuid`, `day` is that of `events.day_of`. `is_due`: its head is to be
+    looked at, whatever flushes bring.
+    """
+
+    tenant_id: UUID
+    uuid: UUID
+    key: bytes
+    day: date
+    entries: int
+    owner: str | None
+    is_due: bool = False
+
+
+Part = tuple[bytes, int, "LogRow"]
+"""Of a log: the bytes of its id, the epoch, the entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was found. `heads` are of those that had to be asked for, None of one that is not there;
+    `owners` are who writes them.
+
+    What a part brings is committed, whatever a head says of it.
+    """
+
+    heads: dict[UUID, Head | None] = field(default_factory=dict)
+    owners: dict[UUID, str | None] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+
+
+# Each found by its key, whatever the planner thinks of their number: what has a limit is not joined
+# in another way.
+_HEADS: Final = Statement("""
+SELECT one.id, one.epoch, one.next_entry, one.status, one.owner,
+       row.first_entry, row.entry_count, row.entries
+FROM unnest(
+    CAST(:tenants AS uuid[]), CAST(:responses AS uuid[]), CAST(:days AS date[]),
+    CAST(:known AS integer[])
+) AS asked (tenant_id, id, day, entries)
+CROSS JOIN LATERAL (
+    SELECT id, epoch, next_entry, status, owner FROM responses
+    WHERE responses.tenant_id = asked.tenant_id AND responses.id = asked.id
+    LIMIT 1
+) AS one
+LEFT JOIN LATERAL (
+    SELECT first_entry, entry_count, entries FROM events
+    WHERE one.next_entry > asked.entries
+      AND events.tenant_id = asked.tenant_id AND events.response_id = asked.id
+      AND events.day = asked.day
+      AND events.first_entry >= (
+          SELECT coalesce(max(first_entry), 0) FROM events
+          WHERE events.tenant_id = asked.tenant_id AND events.response_id = asked.id
+            AND events.day = asked.day AND events.first_entry <= asked.entries
+      )
+      AND octet_length(entries) <= :row_bytes_max
+    ORDER BY first_entry
+    LIMIT :rows_max
+) AS row ON true
+""")
+_NEW: Final = Statement("""
+SELECT row.tenant_id, row.owner, row.number, row.members, row.entries
+FROM unnest(CAST(:tenants AS uuid[]), CAST(:owners AS text[]), CAST(:numbers AS bigint[]))
+     AS seen (tenant_id, owner, number)
+CROSS JOIN LATERAL (
+    SELECT * FROM flushes
+    WHERE flushes.tenant_id = seen.tenant_id AND flushes.owner = seen.owner
+      AND flushes.number > seen.number
+    ORDER BY flushes.number
+) AS row
+""")
+
+
+async def look(
+    database: Database, asked: Sequence[Watched], seen: Seen, wanted: Collection[bytes]
+) -> Look:
+    """Look at these logs, at flushes that come after those `seen`, which is brought up to date.
+
+    What flushes have of any log is not brought again, so it is brought of all that are `wanted`.
+    Raises `StoreUnavailable`.
+    """
+    found, read = Look(), dict(seen)
+    writers = {(one.tenant_id, one.owner) for one in asked if one.owner is not None}
+    await _bring(database, found, writers, read, wanted)
+    ends = {key: part.first_entry + part.count for key, _, part in found.parts}
+    left = [one for one in asked if one.is_due or ends.get(one.key, 0) <= one.entries]
+    if left:
+        await _look_at_heads(database, found, left)
+        others = {(one.tenant_id, found.owners.get(one.uuid)) for one in left}
+        known = {(tenant_id, owner) for tenant_id, owner in others if owner is not None}
+        await _bring(database, found, known - writers, read, wanted)
+    seen.update(read)
+    return found
+
+
+async def _look_at_heads(database: Database, found: Look, asked: Sequence[Watched]) -> None:
+    columns = {
+        "tenants": [one.tenant_id for one in asked],
+        "responses": [one.uuid for one in asked],
+        "days": [one.day for one in asked],
+        "known": [one.entries for one in asked],
+        "row_bytes_max": ROW_BYTES_MAX,
+        "rows_max": ROWS_MAX,
+    }
+    async with database.runs_transaction(in_bulk=True) as connection:
+        rows = await connection.execute(_HEADS, columns)
+    found.heads.update(dict.fromkeys(one.uuid for one in asked))
+    for uuid, epoch, next_entry, status, owner, first_entry, count, entries in rows:
+        found.heads[uuid] = Head(epoch, next_entry, status)
+        found.owners[uuid] = owner if status == "in_progress" else None
+        if entries is not None:
+            found.parts.append((uuid.bytes, epoch, LogRow(first_entry, count, entries)))
+
+
+async def _bring(
+    database: Database,
+    found: Look,
+    writers: Collection[Writer],
+    read: Seen,
+    wanted: Collection[bytes],
+) -> None:
+    """What flushes of these have of the logs that are wanted, after those that were `read`."""
+    if not writers:
+        return
+    columns = {
+        "tenants": [tenant_id for tenant_id, _ in writers],
+        "owners": [owner for _, owner in writers],
+        "numbers": [read.get(writer, 0) for writer in writers],
+    }
+    async with database.runs_transaction(in_bulk=True) as connection:
+        rows = await connection.execute(_NEW, columns)
+    looked_at = 0
+    for tenant_id, owner, number, members, entries in rows:
+        if looked_at >= flushes.LOOKED_AT_ONCE:
+            looked_at = 0
+            await asyncio.sleep(0)
+        found.parts.extend(flushes.parts_of(wanted, members, entries))
+        read[tenant_id, owner] = number
+        looked_at += len(members) // flushes.MEMBER_BYTES
