@@ -72,7 +72,7 @@ def demo(
 
 
 async def _demo(port: int | None, *, once: bool) -> None:
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator import guidance
     from gateway.simulator.app import create_simulator
 

@@ -17,7 +17,7 @@ from gateway.cli.provision import connected, provisioned
 from gateway.composition import bounds
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
-from gateway.harmony.vocabulary import STOP_IDS, VOCABULARY_SIZE, Vocabulary
+from gateway.models.harmony.vocabulary import STOP_IDS, VOCABULARY_SIZE, Vocabulary
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.store.verification import missing, told

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.harmony.rendering import SchemaLimits
-from gateway.harmony.vocabulary import VOCABULARY_SIZE
+from gateway.models.harmony.rendering import SchemaLimits
+from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
 from gateway.runs.failover import HopPolicy
 from gateway.runs.feed import FeedLimits
 from gateway.runs.keeper import Rhythm

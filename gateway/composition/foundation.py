@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.composition import bounds
-from gateway.harmony.framing import OPENING
-from gateway.harmony.parsing import Parser
-from gateway.harmony.rendering import Renderer
-from gateway.harmony.transcript import messages_of_turn
-from gateway.harmony.vocabulary import END, RETURN, STOP_IDS, Vocabulary
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.rendering import Renderer
+from gateway.models.harmony.transcript import messages_of_turn
+from gateway.models.harmony.vocabulary import END, RETURN, STOP_IDS, Vocabulary
 from gateway.output.fold import Fold, Framing
 from gateway.protocol.rules import rules_of
 from gateway.runs.housekeeping import Housekeeping
@@ -30,8 +30,8 @@ from gateway.upstreams.transport import KeepAlive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.constraints.rules import OutputRules
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.rules import OutputRules
     from gateway.settings import Settings
 
 FRAMING = Framing(opening=OPENING, turn_end=RETURN, message_end=END)

@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway import checking, sealing
+from gateway import sealing
 from gateway.composition import bounds
 from gateway.composition.foundation import Foundation, access
 from gateway.composition.replica import Replica
+from gateway.constraints import validation
 from gateway.runs.summaries import Summarizer
 from gateway.services.compaction import Compaction
 from gateway.services.compactor import Compactor
@@ -200,7 +201,7 @@ def _load_libraries() -> None:
     """
     # What reading the vocabulary took is given back before others settle in it.
     _give_memory_back()
-    checking.load()
+    validation.load()
     sealing.load()
 
 

@@ -33,11 +33,11 @@ from gateway.sealing import Unsealed
 from gateway.values import value
 
 if TYPE_CHECKING:
+    from gateway.constraints.rules import OutputRules
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
     from gateway.log import Entry, Portion
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.rules import OutputRules
     from gateway.protocol.showing import DeltaPattern, DeltaText
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.pacing import paced
 from gateway.protocol.calls import author_of, call_of, hosted_text, output_text
-from gateway.protocol.demands import check_format, check_name, check_tools
+from gateway.protocol.constraint_limits import check_format, check_name, check_tools
 from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import (
     ApplyPatchCall,

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
-    from gateway.harmony.rendering import Renderer
     from gateway.log import Finished
+    from gateway.models.harmony.rendering import Renderer
     from gateway.output.fold import Fold
     from gateway.protocol.context import StoredItem
     from gateway.runs.records import LogReading, NewFoldFor

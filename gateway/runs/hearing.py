@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import Where
-from gateway.harmony.vocabulary import FIRST_SPECIAL
 from gateway.log import Tokens
+from gateway.models.harmony.vocabulary import FIRST_SPECIAL
 from gateway.runs.stretches import STRETCH_IDS_MAX
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.generation import RenderedItem
-    from gateway.harmony.rendering import Renderer
     from gateway.log import Entry, Finished
+    from gateway.models.harmony.rendering import Renderer
     from gateway.output.fold import Fold
     from gateway.protocol.items import CallItem
     from gateway.protocol.responses import ResponseHead

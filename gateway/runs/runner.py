@@ -26,7 +26,7 @@ from gateway.runs.turn import Relay
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.output.fold import Fold
     from gateway.runs.inspection import Threads
     from gateway.runs.journal import Journal

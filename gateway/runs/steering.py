@@ -40,19 +40,19 @@ import orjson
 
 from gateway.errors import GatewayError
 from gateway.generation import FinishReason, SegmentKind, Where
-from gateway.harmony.prefills import answer_header, call_header, channel_header
-from gateway.harmony.recovery import Rule
-from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
+from gateway.models.harmony.prefills import answer_header, call_header, channel_header
+from gateway.models.harmony.recovery import Rule
+from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
 from gateway.runs.stretches import HEADER_IDS, LOOK_IDS, STRETCH_IDS_MAX, header_at, text_at
 from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.constraints.rules import OutputRules
     from gateway.generation import BrokenCall, Place
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.output.fold import Astray, Body, Fold
-    from gateway.protocol.rules import OutputRules
 
 HEADER_NOT_UNDERSTOOD: Final = "header_not_understood"
 AFTER_ANSWER: Final = Rule.AFTER_ANSWER.value

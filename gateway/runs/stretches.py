@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.harmony.vocabulary import CHANNEL, FIRST_SPECIAL, MESSAGE
+from gateway.models.harmony.vocabulary import CHANNEL, FIRST_SPECIAL, MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

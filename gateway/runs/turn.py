@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.constraint import NOTHING
 from gateway.errors import (
     ClaimLost,
     ModelNotFound,
@@ -23,18 +22,18 @@ from gateway.errors import (
     UpstreamFailed,
     UpstreamLost,
 )
-from gateway.generation import FinishReason, TokenRequest, Where
-from gateway.harmony.framing import thread_ids
-from gateway.harmony.grammar import (
+from gateway.generation import NOTHING, FinishReason, TokenRequest, Where
+from gateway.log import Hold, Hop, Repair, TurnEnded, TurnStarted
+from gateway.models.harmony.framing import thread_ids
+from gateway.models.harmony.grammar import (
     GrammarOptions,
     are_translated,
     binds,
     languages_of,
     turn_constraint,
 )
-from gateway.harmony.retelling import Retelling
-from gateway.harmony.vocabulary import STOP_IDS
-from gateway.log import Hold, Hop, Repair, TurnEnded, TurnStarted
+from gateway.models.harmony.retelling import Retelling
+from gateway.models.harmony.vocabulary import STOP_IDS
 from gateway.runs.failover import Failover
 from gateway.runs.hearing import Hearing
 from gateway.runs.inspection import Inspection
@@ -52,9 +51,8 @@ from gateway.upstreams.problems import GrammarFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from gateway.constraint import Constraint
-    from gateway.generation import Listener, Sampling, TokenChunk
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.generation import Constraint, Listener, Sampling, TokenChunk
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.output.fold import Turn
     from gateway.runs.failover import HopPolicy
     from gateway.runs.inspection import Threads

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.generation import Prompt
-    from gateway.harmony.rendering import Renderer
+    from gateway.models.harmony.rendering import Renderer
     from gateway.protocol.items import InputItem
     from gateway.runs.specification import RunSpecification
     from gateway.runs.summaries import Summarizer, Summary

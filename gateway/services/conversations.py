@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from gateway.harmony.rendering import Renderer
+    from gateway.models.harmony.rendering import Renderer
     from gateway.protocol.context import ContextItem
     from gateway.protocol.conversations import NewConversation
     from gateway.protocol.items import InputItem

@@ -10,21 +10,23 @@ from functools import lru_cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, cast
 
-from gateway.checking import Checker, KeptDocuments
+from gateway.constraints.schema_cache import SchemaCache
+from gateway.constraints.validation import Checker
 from gateway.conversation.assembly import assemble, opening
 from gateway.conversation.truncation import drop_oldest_turns
 from gateway.conversation.unsealing import opened, unseal, with_last_opened
 from gateway.errors import ContextLengthExceeded
 from gateway.generation import PREAMBLE
-from gateway.harmony.history import (
+from gateway.models.harmony.messages import message_text
+from gateway.models.harmony.rendering import RenderOptions, Repeated
+from gateway.models.history import (
     INSTRUCTING_ROLES,
     is_answer,
     leading_instructions,
     repeated_ids,
 )
-from gateway.harmony.messages import message_text
-from gateway.harmony.rendering import RenderOptions, Repeated
 from gateway.protocol.callables import named
+from gateway.protocol.calls import call_fields
 from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
 from gateway.protocol.responses import HarmonyMessages
 from gateway.runs.specification import RunSpecification
@@ -39,15 +41,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
+    from gateway.constraints.rules import OutputRules
     from gateway.conversation.assembly import Context
     from gateway.generation import Prompt
-    from gateway.harmony.rendering import Renderer
     from gateway.log import Compacted
+    from gateway.models.harmony.rendering import Renderer
     from gateway.protocol.context import ContextItem
     from gateway.protocol.items import InputItem
     from gateway.protocol.requests import CreateResponse
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.rules import OutputRules
     from gateway.sealing import Sealer
     from gateway.services.frames import Frame
     from gateway.services.models import Model
@@ -178,7 +180,7 @@ class Specifier:
         self._secrets = secrets
         self._answer_share = answer_share
         self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
-        self._kept = KeptDocuments()
+        self._kept = SchemaCache()
         self._frames = Frames()
         self.kept_frame = self._frames.kept
 
@@ -278,6 +280,7 @@ class Specifier:
     def _checker(self, draft: Draft, rules: OutputRules) -> Checker:
         checker = Checker(
             rules,
+            call_fields,
             kept=self._kept,
             scope=draft.principal.tenant_id.bytes,
             paths={tool.name: f"tools{tool.path}" for tool in named(draft.request.offered_tools)},

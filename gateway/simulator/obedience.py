@@ -19,7 +19,7 @@ from gateway.simulator.walking import Walk, literals_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.continuation import Continuation
     from gateway.simulator.demands import Demand
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import FinishReason
-from gateway.harmony.framing import OPENING
-from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
 
 if TYPE_CHECKING:
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
 
 ANALYSIS: Final = "analysis"
 COMMENTARY: Final = "commentary"

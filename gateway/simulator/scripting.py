@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Final
 
-from gateway.harmony.framing import OPENING
-from gateway.harmony.vocabulary import CHANNEL, MESSAGE
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE
 from gateway.simulator import speech
 from gateway.simulator.antics import drifted, tampered
 from gateway.simulator.planning import planned_calls
@@ -28,7 +28,7 @@ from gateway.simulator.values import make_arguments
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.conversation import Conversation
     from gateway.simulator.directives import Directives
     from gateway.simulator.script import Part, Script

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from gateway.constraints.structural_tags import FRAMING, Unsayable, tag_of
 from gateway.upstreams.engines import Capabilities, Engine
-from gateway.upstreams.structural_tags import FRAMING, Unsayable, tag_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.constraint import Constraint
-    from gateway.generation import Sampling, TokenRequest
+    from gateway.generation import Constraint, Sampling, TokenRequest
     from gateway.upstreams.naming import Served
 
 Fields = Mapping[str, object]

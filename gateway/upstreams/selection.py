@@ -9,7 +9,7 @@ from gateway.values import value
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from gateway.constraint import Constraint
+    from gateway.generation import Constraint
     from gateway.upstreams.engines import Capabilities
 
 

@@ -14,8 +14,8 @@ from gateway.generation import (
     SegmentStarted,
     SegmentText,
 )
-from gateway.harmony.parsing import HEADER_IDS_MAX, Parser
-from gateway.harmony.vocabulary import NAMED_SPECIALS, Vocabulary
+from gateway.models.harmony.parsing import HEADER_IDS_MAX, Parser
+from gateway.models.harmony.vocabulary import NAMED_SPECIALS, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

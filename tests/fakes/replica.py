@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.generation import FinishReason, TokenChunk
-from gateway.harmony.rendering import Renderer
+from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.rules import rules_of
 from gateway.runs.archive import Archive, Ownership
 from gateway.runs.durable import DurableRuns, Workplace
@@ -39,10 +39,10 @@ from tests.fakes.threads import THREADS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 
+    from gateway.constraints.rules import OutputRules
     from gateway.generation import Listener, TokenRequest
     from gateway.output.fold import Fold
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.rules import OutputRules
     from gateway.runs.live import LiveLog
     from gateway.runs.runner import Run
     from gateway.runs.specification import RunSpecification

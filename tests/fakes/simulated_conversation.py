@@ -19,7 +19,7 @@ from openai_harmony import (
     ToolDescription,
 )
 
-from gateway.harmony.vocabulary import NAMED_SPECIALS
+from gateway.models.harmony.vocabulary import NAMED_SPECIALS
 from gateway.simulator import corpus
 from gateway.simulator.continuation import ScriptedModel
 from gateway.simulator.demands import read_demand

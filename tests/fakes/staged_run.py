@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID, uuid4
 
-from gateway.checking import Checker
+from gateway.constraints.rules import OutputRules
+from gateway.constraints.validation import Checker
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
-from gateway.harmony.framing import OPENING
-from gateway.harmony.parsing import Parser
-from gateway.harmony.vocabulary import END, RETURN
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.vocabulary import END, RETURN
 from gateway.output.fold import Fold, Framing
-from gateway.protocol.rules import OutputRules
+from gateway.protocol.calls import call_fields
 from gateway.runs.failover import HopPolicy
 from gateway.runs.live import LiveLog
 from gateway.runs.observer import Observer
@@ -210,7 +211,7 @@ def specification(
         parent=None,
         root_created_at=0,
         rules=NO_RULES,
-        checker=Checker(NO_RULES),
+        checker=Checker(NO_RULES, call_fields),
         durable=background,
     )
 

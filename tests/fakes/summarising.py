@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.harmony.rendering import Renderer
-from gateway.protocol.rules import OutputRules
+from gateway.constraints.rules import OutputRules
+from gateway.models.harmony.rendering import Renderer
 from gateway.runs.observer import Observer
 from gateway.runs.runner import Engine
 from gateway.runs.steering import Steering

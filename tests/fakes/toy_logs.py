@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from hypothesis import strategies as st
 
+from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.generation import FinishReason, SegmentKind, TokenLogprob
 from gateway.log import (
     Alive,
@@ -21,7 +22,6 @@ from gateway.log import (
     TurnStarted,
 )
 from gateway.output.fold import Fold, Framing
-from gateway.protocol.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_parser import (
     END,

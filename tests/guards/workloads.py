@@ -11,10 +11,10 @@ import orjson
 
 from gateway.api import sse
 from gateway.generation import Sampling
-from gateway.harmony.framing import ASSISTANT, FINAL_HEADER, OPENING
-from gateway.harmony.parsing import Parser
-from gateway.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, Vocabulary
 from gateway.log import Tokens, TurnStarted
+from gateway.models.harmony.framing import ASSISTANT, FINAL_HEADER, OPENING
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, Vocabulary
 from gateway.output.fold import Fold, Framing
 from gateway.runs.flow import Flow
 from gateway.upstreams.completions import CompletionReader

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.vocabulary import Vocabulary
 from gateway.store.embedded import EmbeddedPostgres
 from gateway.store.migrate import upgrade
 from gateway.store.postmaster import Postmaster

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway import ids
 from gateway.errors import GatewayError
-from gateway.harmony.rendering import Renderer
+from gateway.models.harmony.rendering import Renderer
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.parents import Parent

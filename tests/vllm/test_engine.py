@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.constraint import Constraint, InOrder, Json, Literal, Node, Token
-from gateway.generation import LOGPROB_MIN, FinishReason, Sampling, TokenChunk, TokenRequest
-from gateway.harmony.vocabulary import CHANNEL, MESSAGE, STOP_IDS
+from gateway.generation import (
+    LOGPROB_MIN,
+    Constraint,
+    FinishReason,
+    InOrder,
+    Json,
+    Literal,
+    Node,
+    Sampling,
+    Token,
+    TokenChunk,
+    TokenRequest,
+)
+from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, STOP_IDS
 from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client

@@ -12,9 +12,9 @@ from typing_extensions import override
 
 from gateway import ids
 from gateway.errors import ClaimLost, KeyTaken, RateLimited, StoreUnavailable
-from gateway.harmony.parsing import Parser
-from gateway.harmony.rendering import Renderer
 from gateway.log import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.rendering import Renderer
 from gateway.output.fold import Fold
 from gateway.runs.archive import Archive, Ownership
 from gateway.store import claims, events, messages, responses

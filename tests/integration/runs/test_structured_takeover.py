@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.checking import Checker
+from gateway.constraints.validation import Checker
 from gateway.generation import FinishReason, TokenChunk
-from gateway.harmony.framing import ASSISTANT
-from gateway.harmony.prefills import answer_header, channel_header
-from gateway.harmony.vocabulary import MESSAGE
 from gateway.log import Hold, Hop, Queued, Repair, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.models.harmony.framing import ASSISTANT
+from gateway.models.harmony.prefills import answer_header, channel_header
+from gateway.models.harmony.vocabulary import MESSAGE
+from gateway.protocol.calls import call_fields
 from gateway.protocol.rules import rules_of
 from gateway.runs import records
 from gateway.store import events, responses
@@ -54,7 +55,7 @@ def in_json(tenant: TenantId) -> RunSpecification:
     """A response that has to be an object with a number in it."""
     spec = background(tenant)
     head = replace(spec.head, echo=IN_JSON)
-    return replace(spec, head=head, rules=RULES, checker=Checker(RULES))
+    return replace(spec, head=head, rules=RULES, checker=Checker(RULES, call_fields))
 
 
 ANSWER = answer_header(RULES, attempt=0)

@@ -10,7 +10,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import InvalidRequest, NoUpstreamAvailable, ResourceNotFound
-from gateway.harmony.rendering import Renderer
+from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.conversations import NewConversation, parse_items
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.conversations import Conversations

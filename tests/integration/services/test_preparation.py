@@ -10,8 +10,8 @@ import pytest
 
 from gateway import ids
 from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidRequest, KeyTaken
-from gateway.harmony.rendering import Renderer, SchemaLimits
-from gateway.harmony.vocabulary import STOP_IDS
+from gateway.models.harmony.rendering import Renderer, SchemaLimits
+from gateway.models.harmony.vocabulary import STOP_IDS
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.models import Models
 from gateway.services.orders import Order

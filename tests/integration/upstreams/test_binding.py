@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from gateway.constraint import Constraint, Literal
 from gateway.errors import (
     ContextOverflow,
     UpstreamError,
@@ -17,7 +16,7 @@ from gateway.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
-from gateway.generation import Sampling, TokenChunk, TokenLogprob, TokenRequest
+from gateway.generation import Constraint, Literal, Sampling, TokenChunk, TokenLogprob, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.engines import Engine
 from gateway.upstreams.problems import BrokeDown, GrammarFailed

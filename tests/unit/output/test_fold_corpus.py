@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from gateway.generation import FinishReason
-from gateway.harmony.framing import OPENING
-from gateway.harmony.parsing import Parser
-from gateway.harmony.vocabulary import END, RETURN
 from gateway.log import Entry, Finished, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.vocabulary import END, RETURN
 from gateway.output.fold import Fold, Framing
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary

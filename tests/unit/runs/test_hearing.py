@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from gateway.errors import ClaimLost
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
-from gateway.harmony.vocabulary import END, MESSAGE, START
 from gateway.log import TurnStarted
+from gateway.models.harmony.vocabulary import END, MESSAGE, START
 from gateway.runs.hearing import PIECES_MAX, Hearing
 from gateway.runs.journal import MemoryJournal, Pen
 from gateway.runs.live import LiveLog

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from gateway.generation import RenderedItem
-from gateway.harmony.rendering import Renderer
 from gateway.log import Compacted, Finished, Queued, unpack
+from gateway.models.harmony.rendering import Renderer
 from gateway.runs.plan import plan_of
 from gateway.runs.records import Endings, LogReading, output_context
 from tests.fakes.call_items import CALLS

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.constraints.rules import OutputRules, ToolRule
 from gateway.errors import UpstreamFailed, UpstreamLost
 from gateway.generation import FinishReason, Place, SegmentKind, Where
-from gateway.harmony.framing import FINAL_HEADER, OPENING
-from gateway.harmony.grammar import GrammarOptions, turn_constraint
-from gateway.harmony.prefills import answer_header, call_header, channel_header
-from gateway.harmony.vocabulary import END
 from gateway.log import Hold, Repair, Tokens, TurnEnded, TurnStarted
-from gateway.protocol.rules import OutputRules, ToolRule
+from gateway.models.harmony.framing import FINAL_HEADER, OPENING
+from gateway.models.harmony.grammar import GrammarOptions, turn_constraint
+from gateway.models.harmony.prefills import answer_header, call_header, channel_header
+from gateway.models.harmony.vocabulary import END
 from gateway.runs.steering import Steering
 from gateway.runs.turn import INLINE_TOOLS
 from tests.fakes.harmony_script import script_ids, vocabulary

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
-from gateway.harmony.rendering import Renderer
+from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.alike import alike
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema_rs import validator_for
 
+from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.constraints.structural_tags import tag_of
 from gateway.generation import Place, SegmentKind, Where
-from gateway.harmony.framing import FINAL_HEADER
-from gateway.harmony.grammar import GrammarOptions, turn_constraint
-from gateway.harmony.vocabulary import CALL, END, RETURN
-from gateway.protocol.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.models.harmony.framing import FINAL_HEADER
+from gateway.models.harmony.grammar import GrammarOptions, turn_constraint
+from gateway.models.harmony.vocabulary import CALL, END, RETURN
 from gateway.simulator.antics import REFUSAL
-from gateway.upstreams.structural_tags import tag_of
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,

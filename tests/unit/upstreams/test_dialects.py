@@ -7,8 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.constraint import Constraint, Ebnf, InOrder, Json, Node, Token
-from gateway.generation import Sampling, TokenRequest
+from gateway.generation import Constraint, Ebnf, InOrder, Json, Node, Sampling, Token, TokenRequest
 from gateway.upstreams.dialects import TAG_BYTES_MAX, TOP_P_MIN, Dialect
 from gateway.upstreams.engines import Engine, capabilities
 from gateway.upstreams.naming import Served
