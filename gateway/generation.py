@@ -1,6 +1,6 @@
 """The vocabulary between the stages: prompt, token chunk, segment events, token usage.
 
-`harmony`, `upstreams`, `output` and `runs` speak it to each other without knowing each other.
+`models`, `upstreams`, `output` and `runs` speak it to each other without knowing each other.
 """
 
 from __future__ import annotations
@@ -43,13 +43,29 @@ class Span:
 
 @value
 class Prompt:
-    """What a backend is asked to continue: token ids, ending with `<|start|>assistant`.
+    """What a backend is asked to continue: token ids, ending with the opening of a turn.
 
     Ids of which there may be hundreds of thousands are kept packed, as unsigned 32-bit integers.
     """
 
     ids: array[int]
     spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """The ids around the messages of a turn, as the next prompt needs them.
+
+    `opening` ends every prompt, so the first message of a turn comes without it. `turn_end` is
+    what the model ends its last message with; in history that message ends with `message_end`.
+    `stores_ids`: items are stored with the ids that stand for them. Rows do not tell of which
+    format these are, so only one format may (Harmony); items of another are rendered anew.
+    """
+
+    opening: tuple[int, ...]
+    turn_end: int
+    message_end: int
+    stores_ids: bool = True
 
 
 @value
@@ -184,8 +200,10 @@ class Constraint:
 class TokenRequest:
     """One raw completion: `model` is the public name, `cache_salt` isolates a tenant's prefixes.
 
-    `constraint` is what the ids to come must look like, from the first one on. `priority` is 0 for
-    ordinary work, more for what is to go before it, less for what can wait.
+    `stop_ids` end the turn: a stream that breaks after one of them has lost nothing. `id_end` is
+    the first number that is no id of the model's vocabulary. `constraint` is what the ids to come
+    must look like, from the first one on. `priority` is 0 for ordinary work, more for what is to go
+    before it, less for what can wait.
     """
 
     request_id: str
@@ -193,6 +211,8 @@ class TokenRequest:
     prompt_ids: Sequence[int]
     sampling: Sampling
     cache_salt: str
+    stop_ids: tuple[int, ...]
+    id_end: int
     constraint: Constraint | None = None
     priority: int = 0
 
@@ -315,7 +335,7 @@ class SegmentStarted:
     """A segment opens. `name` is the function's name for a call, otherwise empty.
 
     `form` tells which of several headers that say the same the model wrote, for a call or a message
-    (`gateway.models.harmony.forms`); 0 for the one that is written where nobody knows.
+    (`models.harmony.headers`); 0 for the one that is written where nobody knows.
     """
 
     kind: SegmentKind

@@ -22,7 +22,7 @@ from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.store.verification import missing, told
 from gateway.tenancy import TenantId
-from gateway.upstreams.backend import StreamLimits, Timeouts
+from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.connection import ConnectionLimits
 from gateway.upstreams.engines import Engine, capabilities, unusable
@@ -256,9 +256,7 @@ async def _one_token(look: _Look, model: str, client: Client, prompt_ids: list[i
     upstream = InferenceServer(
         look.backend,
         client,
-        stop_ids=STOP_IDS,
         timeouts=timeouts,
-        limits=StreamLimits(id_end=VOCABULARY_SIZE),
     )
     upstream.runs(look.engine)
     upstream.serves(look.served)
@@ -268,6 +266,8 @@ async def _one_token(look: _Look, model: str, client: Client, prompt_ids: list[i
         prompt_ids=prompt_ids,
         sampling=Sampling(max_tokens=1, temperature=0.0),
         cache_salt="doctor",
+        stop_ids=STOP_IDS,
+        id_end=VOCABULARY_SIZE,
     )
     count = _Count()
     await upstream.generate(request, count)

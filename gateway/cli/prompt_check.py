@@ -21,8 +21,9 @@ from openai_harmony import (
 
 from gateway.constraints.rules import AnswerFormat
 from gateway.errors import StartupError
+from gateway.models.format import RenderOptions
 from gateway.models.harmony.reference import prompt_messages
-from gateway.models.harmony.rendering import Renderer, RenderOptions
+from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.protocol.tools import FunctionTool

@@ -108,7 +108,7 @@ class Process:
                 base.database,
                 models=models,
                 sealer=base.sealer,
-                renderer=base.renderer,
+                format_=base.formats.default,
                 threads=base.threads,
                 items_max=settings.limits.history_items_max,
             ),
@@ -166,7 +166,7 @@ class Process:
 def _compactor(base: Foundation, replica: Replica) -> Compactor:
     return Compactor(
         Summarizer(replica.workplace.engine, base.new_fold_for),
-        base.renderer,
+        base.formats.of,
         base.sealer,
         limits=bounds.compaction_limits(base.settings),
     )
@@ -183,7 +183,7 @@ def _preparation(base: Foundation, models: Models, compactor: Compactor) -> Prep
         ),
         models=models,
         specifier=Specifier(
-            base.renderer,
+            base.formats.of,
             system_message=bounds.system_message(settings),
             secrets=Secrets(settings.cache_salt_key, base.sealer),
             answer_share=settings.generation.answer_share,

@@ -27,11 +27,13 @@ from gateway.constraints.gbnf import (
     text,
 )
 from gateway.constraints.patterns import DEPTH_MAX, cased, language_of, unescaped
+from gateway.generation import Ebnf, Json
 
 if TYPE_CHECKING:
-    from gateway.constraints.rules import TextGrammar
+    from gateway.constraints.rules import OutputRules, TextGrammar
+    from gateway.generation import Node
 
-__all__ = ["UntranslatableGrammar", "ebnf_of", "input_of"]
+__all__ = ["UntranslatableGrammar", "are_translated", "ebnf_of", "input_of", "languages_of"]
 
 _COMMON: Final = {
     "CR": r"/\r/",
@@ -78,6 +80,30 @@ _POSTFIXES: Final[dict[str, tuple[int, int | None]]] = {
     "+": (1, None),
 }
 _IGNORED: Final = "ignored"
+INPUT_OBJECT: Final = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+"""What a custom tool is called with."""
+_LANGUAGES: Final = "languages"
+
+
+def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
+    """The grammars of the tools, as the engines take them. CPU work, for a thread, before
+    a grammar of a turn needs them.
+    """
+    derived = rules.derived  # once: two threads that ask for it first may get one each
+    if _LANGUAGES not in derived:
+        derived[_LANGUAGES] = {grammar: _language(grammar) for grammar in rules.grammars}
+    languages: dict[TextGrammar, Node] = derived[_LANGUAGES]
+    return languages
+
+
+def are_translated(rules: OutputRules) -> bool:
+    """Whether `languages_of` these rules was asked for before, or they have none."""
+    return not rules.grammars or _LANGUAGES in rules.derived
 
 
 def ebnf_of(grammar: TextGrammar) -> str:
@@ -95,6 +121,14 @@ def input_of(grammar: TextGrammar) -> tuple[Language, Rules]:
         return _wrapped(language_of(grammar.definition)), {}
     rules = _Reader(grammar.definition).read()
     return _wrapped(_start(rules)), {name: quoted(rule) for name, rule in rules.items()}
+
+
+def _language(grammar: TextGrammar) -> Node:
+    """JSON around text of this language; around any text, where the engines cannot say it."""
+    try:
+        return Ebnf(ebnf_of(grammar))
+    except UntranslatableGrammar:
+        return Json(INPUT_OBJECT)
 
 
 def _wrapped(language: Language) -> Language:

@@ -102,6 +102,21 @@ class OutputRules:
         return any(tool.is_checked for tool in self.tools.values())
 
     @cached_property
+    def binds_messages(self) -> bool:
+        """More is asked for than the format of the answer."""
+        return (
+            self.calls == "required"
+            or (self.calls == "none" and bool(self.tools))
+            or self.allowed != self.tools.keys()
+            or self.checks_calls
+        )
+
+    @property
+    def is_binding(self) -> bool:
+        """Some turn may be bound, though the model may think as long as it likes."""
+        return self.answer is not None or self.binds_messages
+
+    @cached_property
     def calls_functions(self) -> bool:
         """All tools are functions to the client, too, and may be given anything."""
         kinds = {tool.kind for tool in self.tools.values()}

@@ -23,28 +23,27 @@ from gateway.pacing import give_way
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.generation import Node
+    from gateway.generation import Constraint, Node
 
 Format = dict[str, Any]
 
 NESTING_MAX: Final = 32
 """Of nodes. vLLM refuses tags whose JSON is nested deeper than 80 levels, 64 of them a schema's."""
 NODES_MAX: Final = 100_000
-FRAMING: Final = (200006, 200005, 200003, 200008, 200007)
-"""The ids that Harmony's messages are framed with: start, channel, constrain, message, end."""
 
 
 class Unsayable(ValueError):
     """There is no structural tag for this constraint, or only one beyond the bounds."""
 
 
-def tag_of(node: Node, *, max_whitespace: bool) -> Format:
+def tag_of(constraint: Constraint, *, max_whitespace: bool) -> Format:
     """The tag as JSON data. `max_whitespace`: runs of white space inside JSON can be bounded.
 
     Engines refuse a sequence, an alternative or a string that is empty: these are left out, and
     what might be one of them becomes optional. Raises Unsayable when nothing is left, or too much.
     """
-    format_ = _Writer(max_whitespace=max_whitespace).format(node, NESTING_MAX)
+    writer = _Writer(constraint.markers, max_whitespace=max_whitespace)
+    format_ = writer.format(constraint.turn, NESTING_MAX)
     if format_ is None:
         raise Unsayable("the constraint allows nothing but an end")
     return {"type": "structural_tag", "format": format_}
@@ -53,7 +52,8 @@ def tag_of(node: Node, *, max_whitespace: bool) -> Format:
 class _Writer:
     """Nodes → formats; None stands for the empty text."""
 
-    def __init__(self, *, max_whitespace: bool) -> None:
+    def __init__(self, markers: Sequence[int], *, max_whitespace: bool) -> None:
+        self._markers = markers
         self._json: Format = {"max_whitespace_cnt": 1} if max_whitespace else {}
         self._nodes_left = NODES_MAX
 
@@ -77,7 +77,7 @@ class _Writer:
     def _leaf(self, node: Token | Literal | AnyText | Json | Ebnf) -> Format | None:
         match node:
             case Token(id_):
-                return _token(id_)
+                return self._token(id_)
             case Literal(text):
                 return {"type": "const_string", "value": text} if text else None
             case AnyText(excluded):
@@ -98,17 +98,18 @@ class _Writer:
         alternative = _joined("or", [format_ for format_ in formats if format_ is not None])
         return _around("optional", alternative) if None in formats else alternative
 
+    def _token(self, id_: int) -> Format:
+        """One id, in a shape of its own: an alternative of as many equal ones as no other id has.
 
-def _token(id_: int) -> Format:
-    """One id, in a shape of its own: an alternative of as many equal ones as no other id has.
-
-    What xgrammar (seen of 0.2.8) has compiled it reuses in other grammars wherever the automaton
-    has the same shape, and the shape does not tell which id it is about: of two markers in the same
-    place one would be allowed for the other. Ids that frame no message share a shape.
-    """
-    copies = FRAMING.index(id_) + 1 if id_ in FRAMING else len(FRAMING) + 1
-    token = {"type": "token", "token": id_}
-    return token if copies == 1 else {"type": "or", "elements": [token] * copies}
+        What xgrammar (seen of 0.2.8) has compiled it reuses in other grammars wherever the
+        automaton has the same shape, and the shape does not tell which id it is about: of two
+        markers in the same place one would be allowed for the other. Ids that frame no message
+        share a shape.
+        """
+        markers = self._markers
+        copies = 1 + (markers.index(id_) if id_ in markers else len(markers))
+        token = {"type": "token", "token": id_}
+        return token if copies == 1 else {"type": "or", "elements": [token] * copies}
 
 
 def _joined(kind: str, elements: list[Format]) -> Format | None:

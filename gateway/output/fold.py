@@ -8,10 +8,10 @@ are the same function, applied again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.generation import Place, RenderedItem, TokenUsage, Where
+from gateway.generation import Framing, Place, RenderedItem, TokenUsage, Where
 from gateway.log import (
     Alive,
     Compacted,
@@ -42,22 +42,9 @@ if TYPE_CHECKING:
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
-"""The messages of a turn: `harmony.transcript.messages_of_turn`."""
+"""The messages of a turn: `ModelFormat.messages_of_turn`."""
 
 __all__ = ["Astray", "Body", "Flowing", "Fold", "Framing", "Turn"]
-
-
-@dataclass(frozen=True, slots=True)
-class Framing:
-    """The ids around the messages of a turn, as the next prompt needs them.
-
-    `opening` ends every prompt, so the first message of a turn comes without it. `turn_end` is
-    what the model ends its last message with; in history that message ends with `message_end`.
-    """
-
-    opening: tuple[int, ...]
-    turn_end: int
-    message_end: int
 
 
 @value
@@ -321,7 +308,7 @@ class Fold:
         the message, and where it was cut off.
         """
         return [
-            RenderedItem(item, self._ids.get(index))
+            RenderedItem(item, self._ids.get(index) if self._framing.stores_ids else None)
             for index, item in enumerate(self._builder.output)
         ]
 
@@ -484,7 +471,7 @@ class Fold:
         A complete one closes while its turn is open; one that was cut off has no ids anyway.
         """
         ids = None
-        if self._reading is not None and ending is not None:
+        if self._reading is not None and ending is not None and self._framing.stores_ids:
             ids = self._exact_ids(self._reading, ending)
         return self._seal(Unsealed(ids, text).content) if self._seal else None
 

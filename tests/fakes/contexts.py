@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from gateway.models.harmony.rendering import RenderOptions
+from gateway.models.format import RenderOptions
 from gateway.protocol.calls import author_of, call_of
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import (

@@ -15,10 +15,11 @@ from gateway.constraints.rules import AnswerFormat
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
 from gateway.ids import output_item_id
+from gateway.models.format import SchemaLimits
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.reference import prompt_messages
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.schema import SchemaLimits, SchemaNormaliser
+from gateway.models.harmony.schema import SchemaNormaliser
 from gateway.models.harmony.typescript import function_text
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
 from gateway.protocol.tools import FunctionTool
@@ -36,7 +37,7 @@ from tests.fakes.contexts import (
 from tests.fakes.harmony_oracle import library_declaration, library_prompt, vocabulary
 
 if TYPE_CHECKING:
-    from gateway.models.harmony.rendering import RenderOptions
+    from gateway.models.format import RenderOptions
     from gateway.models.harmony.typescript import Schema
     from gateway.protocol.context import ContextItem
 

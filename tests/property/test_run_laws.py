@@ -14,8 +14,7 @@ from gateway.constraints.validation import Checker
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk, TokenRequest
 from gateway.log import Entry, Hop
-from gateway.models.harmony.framing import thread_ids
-from gateway.models.harmony.prefills import answer_header
+from gateway.models.harmony.framing import answer_header, thread_ids
 from gateway.models.harmony.vocabulary import STOP_IDS
 from gateway.protocol.calls import call_fields
 from gateway.runs.failover import HopPolicy

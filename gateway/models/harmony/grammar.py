@@ -15,13 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.constraints.lark import UntranslatableGrammar, ebnf_of, input_of
+from gateway.constraints.lark import INPUT_OBJECT, UntranslatableGrammar, input_of, languages_of
 from gateway.constraints.remainder import Body, body_of, remainder_of
 from gateway.generation import (
     CALL_KINDS,
     AnyText,
     Constraint,
-    Ebnf,
     InOrder,
     Json,
     Literal,
@@ -32,7 +31,7 @@ from gateway.generation import (
     Token,
     Where,
 )
-from gateway.models.harmony.framing import CALL_PREFIX, OPENING
+from gateway.models.harmony.framing import CALL_PREFIX, FINAL, OPENING
 from gateway.models.harmony.vocabulary import (
     CHANNEL,
     CONSTRAIN,
@@ -47,8 +46,9 @@ from gateway.pacing import paced
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.constraints.rules import OutputRules, TextGrammar, ToolRule
+    from gateway.constraints.rules import OutputRules, ToolRule
     from gateway.generation import Node, Place
+    from gateway.models.format import GrammarOptions
     from gateway.models.harmony.vocabulary import Vocabulary
 
 _REFUSALS: Final = (
@@ -67,14 +67,6 @@ OWING_MESSAGES_MAX: Final = 4
 """Thoughts and preambles before a call, or an answer in a format, that is demanded."""
 
 _ANY_OBJECT: Final = {"type": "object"}
-_INPUT_OBJECT: Final = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
-
-_LANGUAGES: Final = "languages"
 
 _TEXT: Final = AnyText(tuple(sorted(NAMED_SPECIALS.values())))
 _NEXT: Final = InOrder((Token(START), Literal("assistant")))
@@ -91,32 +83,6 @@ _JSON_BEGINS: Final = OneOf(
 _REFUSAL: Final = InOrder((OneOf(tuple(Literal(words) for words in REFUSALS)), _TEXT))
 
 
-@dataclass(frozen=True, slots=True)
-class GrammarOptions:
-    """`refusals`: a model that is to answer in a format may refuse in words instead.
-    `reasoning`: it may think before it says anything.
-    """
-
-    refusals: bool = True
-    reasoning: bool = True
-
-
-def languages_of(rules: OutputRules) -> dict[TextGrammar, Node]:
-    """The grammars of the tools, as the engines take them. CPU work, for a thread, before
-    `turn_constraint` needs them.
-    """
-    derived = rules.derived  # once: two threads that ask for it first may get one each
-    if _LANGUAGES not in derived:
-        derived[_LANGUAGES] = {grammar: _wrapped(grammar) for grammar in rules.grammars}
-    languages: dict[TextGrammar, Node] = derived[_LANGUAGES]
-    return languages
-
-
-def are_translated(rules: OutputRules) -> bool:
-    """Whether `languages_of` these rules was asked for before, or they have none."""
-    return not rules.grammars or _LANGUAGES in rules.derived
-
-
 def turn_constraint(
     rules: OutputRules,
     place: Place,
@@ -130,12 +96,12 @@ def turn_constraint(
     `message` are the ids of the open message that are there already: those of prefill and said
     together from `place.start` on.
     """
-    if options.reasoning and not binds(rules):
+    if options.reasoning and not rules.is_binding:
         return None
     if message or place.where is Where.BODY:
         return _constraint(rules, place, message, options, vocabulary)
     # How a turn goes that has not begun depends on nothing else.
-    key, derived = (place.where, options.refusals, options.reasoning), rules.derived
+    key, derived = ("harmony", place.where, options.refusals, options.reasoning), rules.derived
     if key not in derived:
         derived[key] = _constraint(rules, place, message, options, vocabulary)
     found: Constraint | None = derived[key]
@@ -153,23 +119,16 @@ def _constraint(
     rest = turn.rest(place, tuple(message))
     if rest is None:
         return None
-    more_than_answer = _binds_messages(rules) or not options.reasoning
+    more_than_answer = rules.binds_messages or not options.reasoning
     answer = rules.answer.demand if rules.answer and not more_than_answer else None
-    return Constraint(rest, answer, calls=len(rules.tools), exact=turn.exact, bare=turn.bare)
-
-
-def binds(rules: OutputRules) -> bool:
-    """Some turn may be bound, though the model may think as long as it likes."""
-    return rules.answer is not None or _binds_messages(rules)
-
-
-def _binds_messages(rules: OutputRules) -> bool:
-    """More is asked for than the format of the answer."""
-    return (
-        rules.calls == "required"
-        or (rules.calls == "none" and bool(rules.tools))
-        or rules.allowed != rules.tools.keys()
-        or rules.checks_calls
+    return Constraint(
+        rest,
+        answer,
+        calls=len(rules.tools),
+        exact=turn.exact,
+        bare=turn.bare,
+        markers=(START, CHANNEL, CONSTRAIN, MESSAGE, END),
+        answer_opening=(CHANNEL, FINAL),
     )
 
 
@@ -276,7 +235,7 @@ class _Turn:
 
     def _body(self, tool: ToolRule | None) -> Body:
         """The texts of an answer, or of the arguments of a tool."""
-        key, derived = ("body", tool and tool.name), self._rules.derived
+        key, derived = ("harmony", "body", tool and tool.name), self._rules.derived
         if key not in derived:
             derived[key] = self._new_body(tool)
         body: Body = derived[key]
@@ -287,7 +246,7 @@ class _Turn:
             try:
                 return Body(*input_of(tool.grammar), exact=True)
             except UntranslatableGrammar:
-                return replace(body_of(_INPUT_OBJECT), exact=False)
+                return replace(body_of(INPUT_OBJECT), exact=False)
         return body_of(self._schema(tool))
 
     def _whole(self) -> Node:
@@ -361,7 +320,7 @@ class _Turn:
             return self._rules.answer.demand
         if tool.schema is not None:
             return tool.schema
-        return _ANY_OBJECT if _is_free(tool) else _INPUT_OBJECT
+        return _ANY_OBJECT if _is_free(tool) else INPUT_OBJECT
 
 
 def _rest_of_refusal(said: bytes) -> Node | None:
@@ -386,11 +345,3 @@ def _one_of(options: Sequence[Node]) -> Node:
 
 def _is_free(tool: ToolRule) -> bool:
     return tool.kind is SegmentKind.FUNCTION_CALL and tool.schema is None
-
-
-def _wrapped(grammar: TextGrammar) -> Node:
-    """JSON around text of this language; around any text, where the engines cannot say it."""
-    try:
-        return Ebnf(ebnf_of(grammar))
-    except UntranslatableGrammar:
-        return Json(_INPUT_OBJECT)

@@ -23,9 +23,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
+from gateway.models.item_texts import message_text, reasoning_text
 from gateway.protocol.calls import (
-    FILE_NOTE,
-    IMAGE_NOTE,
     call_of,
     hosted_author,
     hosted_text,
@@ -35,20 +34,13 @@ from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import (
     CallItem,
     Compaction,
-    InputFile,
-    InputImage,
-    InputText,
     Message,
-    OutputText,
     Reasoning,
-    Refusal,
 )
 from gateway.protocol.tools import FUNCTION_NAME
 from gateway.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gateway.protocol.hosted import AnyHostedItem
     from gateway.protocol.items import Item
 
@@ -121,20 +113,6 @@ def _hosted(item: AnyHostedItem) -> HarmonyMessage | None:
     return HarmonyMessage(author, text, "commentary", recipient="assistant") if text else None
 
 
-def message_text(message: Message) -> str:
-    """All text of a message; what the model cannot read is named in its place."""
-    if len(message.content) == 1:
-        return _part_text(message.content[0])
-    return _joined(message.content, "" if message.role == "assistant" else "\n")
-
-
-def reasoning_text(item: Reasoning) -> str:
-    """The chain of thought, or its summary where there is no more than that."""
-    return "".join(part.text for part in item.content or ()) or "\n".join(
-        part.text for part in item.summary
-    )
-
-
 def _message(message: Message) -> HarmonyMessage | None:
     text = message_text(message)
     if message.role == "user":
@@ -154,21 +132,3 @@ def _call(item: CallItem) -> HarmonyMessage:
 
 def _assistant(channel: str, text: str) -> HarmonyMessage:
     return HarmonyMessage("assistant", text, channel)
-
-
-def _joined(
-    parts: Iterable[InputText | InputImage | InputFile | OutputText | Refusal], separator: str
-) -> str:
-    return separator.join(map(_part_text, parts))
-
-
-def _part_text(part: InputText | InputImage | InputFile | OutputText | Refusal) -> str:
-    match part:
-        case InputText() | OutputText():
-            return part.text
-        case InputImage():
-            return IMAGE_NOTE
-        case InputFile():
-            return FILE_NOTE
-        case _:
-            return part.refusal

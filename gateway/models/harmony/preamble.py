@@ -8,40 +8,14 @@ from gateway.models.harmony.messages import recipient
 from gateway.models.harmony.schema import SchemaNormaliser
 from gateway.models.harmony.typescript import comment_lines, function_text, json_line
 from gateway.pacing import paced
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gateway.constraints.rules import AnswerFormat
-    from gateway.models.harmony.schema import SchemaLimits
-    from gateway.protocol.tools import FunctionTool
+    from gateway.models.format import RenderOptions, SchemaLimits
 
 _ANY_OBJECT: Final = "The answer is exactly one JSON object, with nothing before or behind it."
-
-
-@value
-class RenderOptions:
-    """What a prompt depends on besides its items; nothing of it is carried over between requests.
-
-    `current_date` (YYYY-MM-DD) and `knowledge_cutoff` (YYYY-MM) are left out when None. Without
-    tools the commentary channel is only offered when `commentary_without_tools` is set: models
-    that see it may call functions that do not exist. `tool_paths` are where the request declares
-    the tools, as in `tools[0].tools[1]`, for errors that name one; by default `tools[i]`. `answer`
-    is the format that the model is told to answer in. `scope` is whose prompt it is: what is kept
-    of it is used for prompts of that scope alone, and nothing is kept without one.
-    """
-
-    instructions: str | None
-    tools: tuple[FunctionTool, ...]
-    effort: Literal["low", "medium", "high"]
-    current_date: str | None
-    model_identity: str
-    knowledge_cutoff: str | None
-    commentary_without_tools: bool
-    answer: AnswerFormat | None = None
-    tool_paths: tuple[str, ...] = ()
-    scope: bytes = b""
 
 
 class SystemFacts(NamedTuple):

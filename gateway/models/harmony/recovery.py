@@ -11,6 +11,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from gateway.models.format import AFTER_ANSWER_RULE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -53,7 +55,7 @@ class Rule(StrEnum):
     # Text outside of messages, and what follows the end.
     ORPHAN_TEXT = "orphan_text"
     TEXT_AFTER_CALL = "text_after_call_dropped"
-    AFTER_ANSWER = "after_answer_dropped"  # what has to be guessed, behind a whole answer
+    AFTER_ANSWER = AFTER_ANSWER_RULE  # what has to be guessed, behind a whole answer
     AFTER_TURN_END = "after_turn_end"  # counted once for each ignored id
 
     # Arguments of calls.

@@ -19,6 +19,7 @@ from openai_harmony import (
     ToolDescription,
 )
 
+from gateway.models.format import SchemaLimits
 from gateway.models.harmony.messages import INSTRUCTIONS, JSON_CONTENT, TOOL_PREFIX, harmony_message
 from gateway.models.harmony.preamble import (
     SystemFacts,
@@ -27,7 +28,6 @@ from gateway.models.harmony.preamble import (
     instructions_before,
 )
 from gateway.models.harmony.rendering import instructions_of, shown
-from gateway.models.harmony.schema import SchemaLimits
 from gateway.models.harmony.typescript import comment_lines
 from gateway.models.history import leading_instructions
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from openai_harmony import Content
 
+    from gateway.models.format import RenderOptions
     from gateway.models.harmony.messages import HarmonyMessage
-    from gateway.models.harmony.preamble import RenderOptions
     from gateway.protocol.context import ContextItem
 
 

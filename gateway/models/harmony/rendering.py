@@ -19,15 +19,14 @@ import orjson
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import call_form, message_form
 from gateway.keeping import Kept
+from gateway.models.format import RenderOptions, Repeated, SchemaLimits
 from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.messages import harmony_message, message_text
+from gateway.models.harmony.messages import harmony_message
 from gateway.models.harmony.preamble import (
-    RenderOptions,
     SystemFacts,
     developer_text,
     system_text,
 )
-from gateway.models.harmony.schema import SchemaLimits
 from gateway.models.harmony.transcript import messages
 from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, START
 from gateway.models.harmony.writing import MessageWriter
@@ -38,9 +37,9 @@ from gateway.models.history import (
     since_compaction,
     without_stale_reasoning,
 )
+from gateway.models.item_texts import message_text
 from gateway.pacing import give_way
 from gateway.protocol.items import CallItem, Message
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,16 +58,6 @@ _DECLARED: Final = " "
 """Stands where an item has the name of a function, which is another."""
 REPEATED_AT_ONCE: Final = 256
 """Repeating the ids of so many items takes a fraction of a millisecond."""
-
-__all__ = ["RenderOptions", "Renderer", "Repeated", "SchemaLimits"]
-
-
-@value
-class Repeated:
-    """What a prompt repeats of a history: its leading instructions, as text, and `ids` behind."""
-
-    instructions: tuple[ContextItem, ...]
-    ids: array[int]
 
 
 class Renderer:
@@ -90,7 +79,7 @@ class Renderer:
         """`repeated_ids_max` bounds the ids of declarations and of items that are kept, of
         `ID_BYTES` each; what they were made from counts, too.
         """
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._writer = MessageWriter(vocabulary)
         self._schema_limits = schema_limits or SchemaLimits()
         self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
@@ -106,7 +95,7 @@ class Renderer:
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
         """The messages of a prompt (`transcript.messages`), but for its last: an opening."""
-        return messages(self._vocabulary, prompt.ids[: -len(OPENING)], with_ids=with_ids)
+        return messages(self.vocabulary, prompt.ids[: -len(OPENING)], with_ids=with_ids)
 
     def render(
         self,

@@ -10,7 +10,6 @@ A normalised schema holds: `title`, `description`, `default`, `examples`; then e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -22,6 +21,8 @@ from gateway.pacing import give_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from gateway.models.format import SchemaLimits
 
 Refs = frozenset[str]
 
@@ -44,22 +45,6 @@ _VALUE_TYPES: Final = (
 )
 _INLINED_REFS: Final = (8, 3, 1, 0)
 """How many `$ref`s are followed inside of each other: the next when one exceeds the limits."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaLimits:
-    """Bounds of all tools of one request together, `depth_max` of each.
-
-    `nodes_max` counts schemas, properties and enum values after `$ref`s were inlined,
-    `characters_max` the keys, descriptions, defaults and literals among them. What comes from
-    `$ref`s is also bounded by `inlined_nodes_max` in each schema: recursive definitions could
-    otherwise fill a context window.
-    """
-
-    depth_max: int = 48
-    nodes_max: int = 20_000
-    inlined_nodes_max: int = 2_000
-    characters_max: int = 2_000_000
 
 
 class SchemaNormaliser:

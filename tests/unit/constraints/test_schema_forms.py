@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from gateway.constraints.schema_forms import form_fault
 from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
-from gateway.models.harmony.schema import SchemaLimits, SchemaNormaliser
+from gateway.models.format import SchemaLimits
+from gateway.models.harmony.schema import SchemaNormaliser
 from gateway.models.harmony.typescript import function_text
 from gateway.output.refusals import Beginning
 from gateway.protocol.callables import named

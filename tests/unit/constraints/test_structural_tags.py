@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gateway.constraints.structural_tags import NESTING_MAX, NODES_MAX, Unsayable, tag_of
 from gateway.generation import (
     AnyText,
+    Constraint,
     Ebnf,
     InOrder,
     Json,
@@ -32,8 +33,13 @@ Words = frozenset[tuple[str, ...]]
 EMPTY: Words = frozenset({()})
 
 
+def tag_for(node: Node, *, max_whitespace: bool = False) -> dict[str, Any]:
+    markers = (START, CHANNEL, CONSTRAIN, MESSAGE, END)
+    return tag_of(Constraint(node, markers=markers), max_whitespace=max_whitespace)
+
+
 def format_of(node: Node, *, max_whitespace: bool = False) -> Any:
-    tag = tag_of(node, max_whitespace=max_whitespace)
+    tag = tag_for(node, max_whitespace=max_whitespace)
     assert tag["type"] == "structural_tag"
     return tag["format"]
 
@@ -72,12 +78,12 @@ def test_the_properties_of_a_schema_keep_their_order() -> None:
 )
 def test_that_nothing_may_come_cannot_be_said(node: Node) -> None:
     with pytest.raises(Unsayable, match="nothing but an end"):
-        tag_of(node, max_whitespace=False)
+        tag_for(node)
 
 
 def test_an_alternative_needs_options() -> None:
     with pytest.raises(Unsayable, match="without options"):
-        tag_of(InOrder((Token(1), OneOf(()))), max_whitespace=False)
+        tag_for(InOrder((Token(1), OneOf(()))))
 
 
 def test_what_is_empty_is_left_out() -> None:
@@ -105,16 +111,16 @@ def nested(levels: int) -> Node:
 
 
 def test_nesting_is_bounded() -> None:
-    tag_of(nested(NESTING_MAX), max_whitespace=False)
+    tag_for(nested(NESTING_MAX))
     for levels in (NESTING_MAX + 1, 100_000):
         with pytest.raises(Unsayable, match="nested"):
-            tag_of(nested(levels), max_whitespace=False)
+            tag_for(nested(levels))
 
 
 def test_size_is_bounded() -> None:
-    tag_of(InOrder((Token(1),) * (NODES_MAX - 1)), max_whitespace=False)
+    tag_for(InOrder((Token(1),) * (NODES_MAX - 1)))
     with pytest.raises(Unsayable, match="too many parts"):
-        tag_of(InOrder((Token(1),) * NODES_MAX), max_whitespace=False)
+        tag_for(InOrder((Token(1),) * NODES_MAX))
 
 
 def joined(words: Iterable[Words]) -> Words:

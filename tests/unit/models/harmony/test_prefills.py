@@ -8,14 +8,14 @@ import pytest
 
 from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
 from gateway.generation import SegmentKind, SegmentStarted
-from gateway.models.harmony.framing import CALL_PREFIX, FINAL_HEADER
+from gateway.models.harmony.framing import CALL_PREFIX, FINAL_HEADER, answer_header, call_header
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.prefills import answer_header, call_header, channel_header
 from gateway.models.harmony.vocabulary import Vocabulary
 
 TOOLS = {
     name: ToolRule(name, SegmentKind.FUNCTION_CALL, name) for name in ("get_weather", "crm.find")
 }
+from tests.fakes.harmony_script import harmony
 
 
 @cache
@@ -65,4 +65,7 @@ def test_an_answer_in_a_format_has_a_header_that_says_so(
 
 
 def test_a_channel_is_asked_for_with_its_marker_alone() -> None:
-    assert channel_header() == FINAL_HEADER[:1]
+    assert harmony().message_opening() == FINAL_HEADER[:1]
+
+
+"""Headers that are put into the model's mouth are read as what they are meant to be."""

@@ -11,8 +11,9 @@ from gateway.constraints.rules import AnswerFormat
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import output_item_id
+from gateway.models.format import SchemaLimits
 from gateway.models.harmony.reference import prompt_messages
-from gateway.models.harmony.rendering import Renderer, SchemaLimits
+from gateway.models.harmony.rendering import Renderer
 from gateway.models.harmony.vocabulary import FIRST_SPECIAL
 from gateway.protocol.tools import FunctionTool
 from tests.fakes.contexts import (

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.models.harmony.schema import SchemaLimits, SchemaNormaliser
+from gateway.models.format import SchemaLimits
+from gateway.models.harmony.schema import SchemaNormaliser
 from gateway.models.harmony.typescript import type_text
 
 if TYPE_CHECKING:
