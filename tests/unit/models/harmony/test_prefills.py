@@ -11,11 +11,11 @@ from gateway.generation import SegmentKind, SegmentStarted
 from gateway.models.harmony.framing import CALL_PREFIX, FINAL_HEADER, answer_header, call_header
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import Vocabulary
+from tests.fakes.harmony_script import harmony
 
 TOOLS = {
     name: ToolRule(name, SegmentKind.FUNCTION_CALL, name) for name in ("get_weather", "crm.find")
 }
-from tests.fakes.harmony_script import harmony
 
 
 @cache
