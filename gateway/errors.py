@@ -37,6 +37,11 @@ GatewayError
 
 from __future__ import annotations
 
+from typing import Final
+
+SHOWN_CHARS_MAX: Final = 128
+"""A caller's own text is repeated to it up to here."""
+
 
 class GatewayError(Exception):
     """Base of all of them; `str(error)` is fit to be shown."""
@@ -252,3 +257,8 @@ class ConfigError(StartupError):
 
 class VocabularyError(StartupError):
     """The packaged rank file is missing or damaged."""
+
+
+def shown(text: str) -> str:
+    """The caller's text, cut where it would only make the message long."""
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."

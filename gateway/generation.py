@@ -1,6 +1,6 @@
 """The vocabulary between the stages: prompt, token chunk, segment events, token usage.
 
-`harmony`, `upstreams`, `output` and `runs` speak it to each other without knowing each other.
+`models`, `upstreams`, `output` and `runs` speak it to each other without knowing each other.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
-    from gateway.constraint import Constraint
 
 LOGPROB_MIN = -9999.0
 """What the API says for something impossible."""
@@ -42,13 +41,29 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a backend is asked to continue: token ids, ending with `<|start|>assistant`.
+    """What a backend is asked to continue: token ids, ending with the opening of a turn.
 
     Ids of which there may be hundreds of thousands are kept packed, as unsigned 32-bit integers.
     """
 
     ids: array[int]
     spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """The ids around the messages of a turn, as the next prompt needs them.
+
+    `opening` ends every prompt, so the first message of a turn comes without it. `turn_end` is
+    what the model ends its last message with; in history that message ends with `message_end`.
+    `stores_ids`: items are stored with the ids that stand for them. Rows do not tell of which
+    format these are, so only one format may (Harmony); items of another are rendered anew.
+    """
+
+    opening: tuple[int, ...]
+    turn_end: int
+    message_end: int
+    stores_ids: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +96,112 @@ class Sampling:
         return replace(self, max_tokens=self.max_tokens - generated, seed=seed)
 
 
+# What a model may write, as a grammar over token ids and text that no engine's words show in. The
+# nodes mirror what engines can be told (structural tags of xgrammar 0.2 and later): markers are
+# token ids, everything else is text, however it is cut into ids.
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One id, such as a marker."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Exactly this text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnyText:
+    """Any ids but these, any number of them."""
+
+    excluded: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A JSON value that the schema describes."""
+
+    schema: dict[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ebnf:
+    """Text that an EBNF grammar describes, in GBNF notation; its first rule is `root`."""
+
+    grammar: str
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """One after the other."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Any one of these; at least one."""
+
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Maybe:
+    """The part or nothing."""
+
+    part: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The part any number of times, also never."""
+
+    part: Node
+
+
+Node = Token | Literal | AnyText | Json | Ebnf | InOrder | OneOf | Maybe | Repeated
+
+NOTHING: Final = InOrder(())
+"""All is said: what comes next can only be the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the rest of a turn must look like.
+
+    `turn` describes every id to come, up to the one that ends the turn, which is not part of it.
+    `answer` is the schema of the final message alone, for engines whose grammars begin only there;
+    None where there is none, or where more than the answer is bound. `calls` is how many different
+    calls it tells of: with hundreds of them it takes long to put into an engine's words. `exact`:
+    what it lets through is what was demanded. `bare`: no marker is to come before the end.
+    `markers` are the ids that frame messages; `answer_opening` those that a final message opens
+    with.
+    """
+
+    turn: Node
+    answer: dict[str, Any] | None = field(default=None, hash=False)
+    calls: int = 0
+    exact: bool = True
+    bare: bool = False
+    markers: tuple[int, ...] = ()
+    answer_opening: tuple[int, ...] = ()
+    told: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What it is in the words of engines, for the next request that is bound by it."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
     """One raw completion: `model` is the public name, `cache_salt` isolates a tenant's prefixes.
 
-    `constraint` is what the ids to come must look like, from the first one on. `priority` is 0 for
-    ordinary work, more for what is to go before it, less for what can wait.
+    `stop_ids` end the turn: a stream that breaks after one of them has lost nothing. `id_end` is
+    the first number that is no id of the model's vocabulary. `constraint` is what the ids to come
+    must look like, from the first one on. `priority` is 0 for ordinary work, more for what is to go
+    before it, less for what can wait.
     """
 
     request_id: str
@@ -94,6 +209,8 @@ class TokenRequest:
     prompt_ids: Sequence[int]
     sampling: Sampling
     cache_salt: str
+    stop_ids: tuple[int, ...]
+    id_end: int
     constraint: Constraint | None = None
     priority: int = 0
 
@@ -216,7 +333,7 @@ class SegmentStarted:
     """A segment opens. `name` is the function's name for a call, otherwise empty.
 
     `form` tells which of several headers that say the same the model wrote, for a call or a message
-    (`gateway.harmony.forms`); 0 for the one that is written where nobody knows.
+    (`models.harmony.headers`); 0 for the one that is written where nobody knows.
     """
 
     kind: SegmentKind

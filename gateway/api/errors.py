@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from gateway import errors
 from gateway.api.urls import path_of, unknown_url
-from gateway.protocol.refusals import shown
+from gateway.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

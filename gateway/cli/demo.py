@@ -71,7 +71,7 @@ def demo(
 
 
 async def _demo(port: int | None, *, once: bool) -> None:
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.app import create_simulator
     from gateway.simulator.constrained import matcher
     from gateway.simulator.options import SimulatorOptions

@@ -17,12 +17,12 @@ from gateway.cli.provision import connected, provisioned
 from gateway.composition import bounds
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
-from gateway.harmony.vocabulary import STOP_IDS, VOCABULARY_SIZE, Vocabulary
+from gateway.models.harmony.vocabulary import STOP_IDS, VOCABULARY_SIZE, Vocabulary
 from gateway.settings import load_settings
 from gateway.store.migration.verification import missing, told
 from gateway.store.schema import REVISION
 from gateway.tenancy import TenantId
-from gateway.upstreams.backend import StreamLimits, Timeouts
+from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.connection import ConnectionLimits
 from gateway.upstreams.engines import Engine, capabilities, unusable
@@ -256,9 +256,7 @@ async def _one_token(look: _Look, model: str, client: Client, prompt_ids: list[i
     upstream = InferenceServer(
         look.backend,
         client,
-        stop_ids=STOP_IDS,
         timeouts=timeouts,
-        limits=StreamLimits(id_end=VOCABULARY_SIZE),
     )
     upstream.runs(look.engine)
     upstream.serves(look.served)
@@ -268,6 +266,8 @@ async def _one_token(look: _Look, model: str, client: Client, prompt_ids: list[i
         prompt_ids=prompt_ids,
         sampling=Sampling(max_tokens=1, temperature=0.0),
         cache_salt="doctor",
+        stop_ids=STOP_IDS,
+        id_end=VOCABULARY_SIZE,
     )
     count = _Count()
     await upstream.generate(request, count)

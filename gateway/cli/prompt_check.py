@@ -19,16 +19,17 @@ from openai_harmony import (
     load_harmony_encoding,
 )
 
+from gateway.constraints.rules import AnswerFormat
 from gateway.errors import StartupError
-from gateway.harmony.reference import prompt_messages
-from gateway.harmony.rendering import Renderer, RenderOptions
+from gateway.models.format import RenderOptions
+from gateway.models.harmony.reference import prompt_messages
+from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import InputText, Message
-from gateway.protocol.rules import AnswerFormat
 from gateway.protocol.tools import FunctionTool
 
 if TYPE_CHECKING:
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
 
 _RANKS_FOLDER = "TIKTOKEN_ENCODINGS_BASE"
 _REMEDY = "Reinstall the package with the versions in its requirements.lock."
@@ -64,7 +65,7 @@ def verified_prompt(vocabulary: Vocabulary) -> list[int]:
 
 def _reference(conversation: Conversation) -> list[int]:
     """openai-harmony's ids, with the packaged ranks: it would download them otherwise."""
-    with as_file(files("gateway.harmony") / "data") as folder:
+    with as_file(files("gateway.models.harmony") / "data") as folder:
         os.environ[_RANKS_FOLDER] = str(folder)  # noqa: TID251 - the only way to tell it
         try:
             encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.harmony.rendering import SchemaLimits
-from gateway.harmony.vocabulary import VOCABULARY_SIZE
+from gateway.models.format import SchemaLimits
 from gateway.runs.failover import HopPolicy
 from gateway.runs.feed import FeedLimits
 from gateway.runs.keeper import Rhythm
@@ -69,7 +68,7 @@ def pool_policy(settings: Settings) -> PoolPolicy:
             describe_interval_s=upstream.probe_interval_s,
             describe_timeout_s=upstream.probe_timeout_s,
         ),
-        limits=StreamLimits(event_bytes_max=upstream.event_bytes_max, id_end=VOCABULARY_SIZE),
+        limits=StreamLimits(event_bytes_max=upstream.event_bytes_max),
         attempts_max=upstream.attempts_max,
         losses_max=upstream.losses_max,
     )

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.composition import bounds
-from gateway.harmony.framing import OPENING
-from gateway.harmony.parsing import Parser
-from gateway.harmony.rendering import Renderer
-from gateway.harmony.transcript import messages_of_turn
-from gateway.harmony.vocabulary import END, RETURN, STOP_IDS, Vocabulary
-from gateway.output.fold import Fold, Framing
+from gateway.models.registry import Formats
+from gateway.output.fold import Fold
 from gateway.protocol.rules import rules_of
 from gateway.runs.housekeeping import Housekeeping
 from gateway.sealing import Sealer, SealingSecret
@@ -29,11 +25,10 @@ from gateway.upstreams.transport import KeepAlive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.constraints.rules import OutputRules
+    from gateway.generation import TokenParser
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.rules import OutputRules
     from gateway.settings import Settings
-
-FRAMING = Framing(opening=OPENING, turn_end=RETURN, message_end=END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +46,7 @@ class Foundation:
     lifeline: Database
     journal: Database
     notices: Database
-    vocabulary: Vocabulary
-    renderer: Renderer
+    formats: Formats
     sealer: Sealer
     threads: Threads
     pool: Pool
@@ -60,9 +54,10 @@ class Foundation:
 
     @classmethod
     def of(cls, settings: Settings) -> Foundation:
-        """Raises `StartupError` when the vocabulary is damaged; connects to nothing."""
+        """Raises `StartupError` when a vocabulary is damaged, or a format unknown; connects to
+        nothing.
+        """
         metrics = Metrics()
-        vocabulary = Vocabulary.load()
         return cls(
             settings=settings,
             metrics=metrics,
@@ -72,8 +67,10 @@ class Foundation:
             ),
             journal=connect(settings, pool_size_max=1, for_runs=True),
             notices=connect(settings, pool_size_max=2, for_runs=True),
-            vocabulary=vocabulary,
-            renderer=Renderer(vocabulary, bounds.schema_limits(settings)),
+            formats=Formats.load(
+                {model.id: model.format for model in settings.models},
+                bounds.schema_limits(settings),
+            ),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
             threads=Threads(
                 threads_max=settings.limits.tokenize_threads_max,
@@ -87,19 +84,16 @@ class Foundation:
         self, head: ResponseHead, rules: OutputRules | None = None
     ) -> Callable[[], Fold]:
         """Makes the folds of one response; `rules` are its own, if they were made already."""
-        vocabulary = self.vocabulary
-        rules = rules or rules_of(head.echo)
-        tools = None if rules.calls == "none" else frozenset(rules.tools)
+        held, model_format = rules or rules_of(head.echo), self.formats.of(head.echo["model"])
         seal = None if head.binding is None else partial(self.sealer.seal, head.binding)
-        preambles = rules.answer is None
 
-        def parser(trace: bool) -> Parser:  # noqa: FBT001 - the fold's to choose
-            return Parser(vocabulary, tools, trace=trace, preambles=preambles)
+        def parser(trace: bool) -> TokenParser:  # noqa: FBT001 - the fold's to choose
+            return model_format.new_parser(held, trace=trace)
 
         transcribe = None
         if (asked := head.messages) is not None:
-            transcribe = partial(messages_of_turn, vocabulary, with_ids=asked.with_output_ids)
-        return lambda: Fold(head, parser, FRAMING, rules, seal, transcribe)
+            transcribe = partial(model_format.messages_of_turn, with_ids=asked.with_output_ids)
+        return lambda: Fold(head, parser, model_format.framing, held, seal, transcribe)
 
     async def close(self) -> None:
         """Close what is open; nothing of it may be in use any more."""
@@ -168,7 +162,6 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
     return Pool(
         bounds.backends(settings),
         client,
-        stop_ids=STOP_IDS,
         policy=bounds.pool_policy(settings),
         metrics=metrics,
     )

@@ -10,10 +10,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway import checking, sealing
+from gateway import sealing
 from gateway.composition import bounds
 from gateway.composition.foundation import Foundation, access
 from gateway.composition.replica import Replica
+from gateway.constraints import validation
 from gateway.runs.summaries import Summarizer
 from gateway.services.compaction import Compaction
 from gateway.services.compactor import Compactor
@@ -107,7 +108,7 @@ class Process:
                 base.database,
                 models=models,
                 sealer=base.sealer,
-                renderer=base.renderer,
+                format_=base.formats.default,
                 threads=base.threads,
                 items_max=settings.limits.history_items_max,
             ),
@@ -165,7 +166,7 @@ class Process:
 def _compactor(base: Foundation, replica: Replica) -> Compactor:
     return Compactor(
         Summarizer(replica.workplace.engine, base.new_fold_for),
-        base.renderer,
+        base.formats.of,
         base.sealer,
         limits=bounds.compaction_limits(base.settings),
     )
@@ -182,7 +183,7 @@ def _preparation(base: Foundation, models: Models, compactor: Compactor) -> Prep
         ),
         models=models,
         specifier=Specifier(
-            base.renderer,
+            base.formats.of,
             system_message=bounds.system_message(settings),
             secrets=Secrets(settings.cache_salt_key, base.sealer),
             answer_share=settings.generation.answer_share,
@@ -200,7 +201,7 @@ def _load_libraries() -> None:
     """
     # What reading the vocabulary took is given back before others settle in it.
     _give_memory_back()
-    checking.load()
+    validation.load()
     sealing.load()
 
 

@@ -123,7 +123,7 @@ def _workplace(
     settings, database = base.settings, base.database
     archive = Archive(
         database,
-        base.renderer,
+        base.formats.of,
         base.new_fold_for,
         Ownership(
             owner=base.owner,
@@ -140,7 +140,7 @@ def _workplace(
             archive=archive,
             keeper=keeper,
             observer=Observer(base.metrics),
-            vocabulary=base.vocabulary,
+            format_of=base.formats.of,
             threads=base.threads,
             alive_interval_s=settings.stream.keepalive_event_s,
             run_time_max_s=settings.limits.request_timeout_s,

@@ -46,12 +46,12 @@ from gateway.protocol.responses import Outcome, encoded_body, response_body, spe
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gateway.constraints.rules import OutputRules
     from gateway.generation import SegmentEvent
     from gateway.output.lifecycle import Envelope, ItemStatus
     from gateway.output.logprobs import Spelling
     from gateway.protocol.deltas import Deltas
     from gateway.protocol.responses import ResponseHead, ResponseStatus
-    from gateway.protocol.rules import OutputRules
     from gateway.protocol.showing import DeltaPattern
 
 

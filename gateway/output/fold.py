@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.generation import Place, RenderedItem, TokenUsage, Where
+from gateway.generation import Framing, Place, RenderedItem, TokenUsage, Where
 from gateway.log import (
     Alive,
     Compacted,
@@ -32,31 +32,18 @@ from gateway.protocol.responses import Outcome
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:
+    from gateway.constraints.rules import OutputRules
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
     from gateway.log import Entry, Portion
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.rules import OutputRules
     from gateway.protocol.showing import DeltaPattern, DeltaText
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
-"""The messages of a turn: `harmony.transcript.messages_of_turn`."""
+"""The messages of a turn: `ModelFormat.messages_of_turn`."""
 
 __all__ = ["Astray", "Body", "Flowing", "Fold", "Framing", "Turn"]
-
-
-@dataclass(frozen=True, slots=True)
-class Framing:
-    """The ids around the messages of a turn, as the next prompt needs them.
-
-    `opening` ends every prompt, so the first message of a turn comes without it. `turn_end` is
-    what the model ends its last message with; in history that message ends with `message_end`.
-    """
-
-    opening: tuple[int, ...]
-    turn_end: int
-    message_end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +307,7 @@ class Fold:
         the message, and where it was cut off.
         """
         return [
-            RenderedItem(item, self._ids.get(index))
+            RenderedItem(item, self._ids.get(index) if self._framing.stores_ids else None)
             for index, item in enumerate(self._builder.output)
         ]
 
@@ -483,7 +470,7 @@ class Fold:
         A complete one closes while its turn is open; one that was cut off has no ids anyway.
         """
         ids = None
-        if self._reading is not None and ending is not None:
+        if self._reading is not None and ending is not None and self._framing.stores_ids:
             ids = self._exact_ids(self._reading, ending)
         return self._seal(Unsealed(ids, text).content) if self._seal else None
 

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from gateway.protocol.rules import AnswerFormat
+    from gateway.constraints.rules import AnswerFormat
 
 REFUSALS: Final = (
     *("I'm sorry", "I am sorry", "Sorry,"),

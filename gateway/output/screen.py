@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
 
+from gateway.constraints.rules import WHOLE_KINDS
 from gateway.generation import (
     CALL_KINDS,
     SegmentEnded,
@@ -29,13 +30,12 @@ from gateway.generation import (
 from gateway.output.custom_input import CustomInput
 from gateway.output.refusals import Beginning, Verdict
 from gateway.output.stops import Stops
-from gateway.protocol.rules import WHOLE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from gateway.constraints.rules import OutputRules
     from gateway.generation import SegmentEvent
-    from gateway.protocol.rules import OutputRules
 
 _PROSE: Final = frozenset({SegmentKind.COMMENTARY, SegmentKind.FINAL})
 

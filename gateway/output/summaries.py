@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from gateway.protocol.rules import Summary
+    from gateway.constraints.rules import Summary
 
 CHARACTERS_MAX: Final = 300
 """A concise summary is no longer than that."""

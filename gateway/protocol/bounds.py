@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gateway.protocol.calls import author_of, call_of, hosted_text, output_text
-from gateway.protocol.demands import check_format, check_name, check_tools
+from gateway.protocol.constraint_limits import check_format, check_name, check_tools
 from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import (
     ApplyPatchCall,

@@ -37,10 +37,10 @@ from gateway.protocol.tools import FUNCTION_NAME
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gateway.constraints.rules import ToolRule
     from gateway.protocol.context import HostedKind
     from gateway.protocol.hosted import AnyHostedItem
     from gateway.protocol.items import CallItem, InputFile, OutputItem
-    from gateway.protocol.rules import ToolRule
 
 _M = TypeVar("_M", bound=WireModel)
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-SHOWN_CHARS_MAX: Final = 128
-"""A caller's own text is repeated to it up to here."""
 
 _TYPE_NAMES: Final = {
     type(None): "null",
@@ -25,11 +22,6 @@ _TYPE_NAMES: Final = {
     list: "an array",
     dict: "an object",
 }
-
-
-def shown(text: str) -> str:
-    """The caller's text, cut where it would only make the message long."""
-    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}..."
 
 
 def listed(values: Sequence[str], conjunction: str) -> str:

@@ -6,13 +6,12 @@ replica or a year later, has the same ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter
 
-from gateway.generation import SegmentKind
+from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
 from gateway.protocol.callables import NO_ARGUMENTS, PARAMETERS, named
 from gateway.protocol.choices import allowed_names
 from gateway.protocol.fields import VeryMany
@@ -21,117 +20,11 @@ from gateway.protocol.parameters import AllowedTools, AnyToolChoice, ToolChoice
 from gateway.protocol.tools import AnyTool, CustomTool, FunctionTool, GrammarFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Mapping
 
+    from gateway.constraints.rules import CallMode, Summary
     from gateway.protocol.callables import NamedTool
     from gateway.protocol.tools import Tool
-
-CallMode = Literal["none", "auto", "required"]
-Summary = Literal["off", "concise", "detailed"]
-
-
-WHOLE_KINDS: Final = frozenset(
-    {SegmentKind.LOCAL_SHELL_CALL, SegmentKind.SHELL_CALL, SegmentKind.APPLY_PATCH_CALL}
-)
-"""Calls whose items have no text that could stream, and a shape that their arguments must have."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextGrammar:
-    """The language of a custom tool's input."""
-
-    syntax: Literal["lark", "regex"]
-    definition: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolRule:
-    """One tool that the model knows as the function `name`.
-
-    `shown_name` and `namespace` are what the client called it. `schema` is the JSON Schema that
-    the arguments must satisfy, None where they may be anything (not strict). `grammar` is the
-    language of a custom tool's input.
-    """
-
-    name: str
-    kind: SegmentKind
-    shown_name: str
-    namespace: str | None = None
-    schema: dict[str, Any] | None = field(default=None, hash=False)
-    grammar: TextGrammar | None = None
-
-    @property
-    def is_checked(self) -> bool:
-        """What the model writes for it can be wrong."""
-        is_bound = self.schema is not None or self.grammar is not None
-        return is_bound or self.kind in WHOLE_KINDS
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerFormat:
-    """The answer is JSON. `schema` binds it if `strict`; else it need only be JSON (an object, for
-    `json_object`), and the model is shown the schema.
-    """
-
-    kind: Literal["json_object", "json_schema"]
-    schema: dict[str, Any] = field(hash=False)
-    name: str = ""
-    description: str = ""
-    strict: bool = False
-
-    @property
-    def demand(self) -> dict[str, Any]:
-        """The JSON Schema that the answer has to satisfy, whatever else the model was shown."""
-        if self.kind == "json_schema" and self.strict:
-            return self.schema
-        is_object = self.kind == "json_object" or self.schema.get("type") == "object"
-        return {"type": "object"} if is_object else {}
-
-
-@dataclass(frozen=True)
-class OutputRules:
-    """All demands.
-
-    `tools` are the tools that the model is told of, by the name it knows. Of these only `allowed`
-    may be called; names that are no tool at all may be, too, if `open_calls` (clients answer "no
-    such tool", and the model corrects itself). With `calls` "required" a turn must not end without
-    a call; with "none" none may be made. `one_call`: no more than one. `stop` ends the answer.
-    `summary` is how much of the reasoning is repeated as its summary.
-    """
-
-    tools: Mapping[str, ToolRule]
-    allowed: frozenset[str]
-    calls: CallMode = "auto"
-    open_calls: bool = True
-    one_call: bool = False
-    answer: AnswerFormat | None = None
-    stop: tuple[str, ...] = ()
-    summary: Summary = "off"
-
-    @cached_property
-    def checks_calls(self) -> bool:
-        """Some of the tools are checked."""
-        return any(tool.is_checked for tool in self.tools.values())
-
-    @cached_property
-    def calls_functions(self) -> bool:
-        """All tools are functions to the client, too, and may be given anything."""
-        kinds = {tool.kind for tool in self.tools.values()}
-        return not self.checks_calls and kinds <= {SegmentKind.FUNCTION_CALL}
-
-    @cached_property
-    def grammars(self) -> frozenset[TextGrammar]:
-        """Those of the tools."""
-        every = (tool.grammar for tool in self.tools.values())
-        return frozenset(grammar for grammar in every if grammar is not None)
-
-    @cached_property
-    def derived(self) -> dict[Hashable, Any]:
-        """What is made of these rules, for the next request that has them: those of one kind share
-        theirs, also in several threads.
-        """
-        return {}
-
 
 _TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(VeryMany[AnyTool])
 _CHOICE: Final[TypeAdapter[AnyToolChoice]] = TypeAdapter(AnyToolChoice)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
-    from gateway.harmony.rendering import Renderer
     from gateway.log import Finished
+    from gateway.models.format import FormatOf
     from gateway.output.fold import Fold
     from gateway.protocol.context import StoredItem
     from gateway.runs.records import LogReading, NewFoldFor
@@ -77,7 +77,7 @@ class Archive:
     def __init__(
         self,
         database: Database,
-        renderer: Renderer,
+        format_of: FormatOf,
         new_fold_for: NewFoldFor,
         ownership: Ownership,
         *,
@@ -90,7 +90,7 @@ class Archive:
         self._ends = Lane(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
         self._meter = Meter(partial(usage.record_all, database), metrics=metrics)
         self._deposits = Deposits(partial(deposits.deposit, database), metrics=metrics)
-        self._endings = records.Endings(renderer, new_fold_for)
+        self._endings = records.Endings(format_of, new_fold_for)
         self._ours = ownership
         self._announce = announce
         self._metrics = metrics

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import date
 
+    from gateway.constraints.rules import OutputRules
     from gateway.log import Finished
     from gateway.output.fold import Fold
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.rules import OutputRules
     from gateway.runs.archive import Archive
     from gateway.runs.lives import Lives
     from gateway.runs.runner import Engine

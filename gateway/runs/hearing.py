@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import Where
-from gateway.harmony.vocabulary import FIRST_SPECIAL
 from gateway.log import Tokens
 from gateway.runs.stretches import STRETCH_IDS_MAX
 
@@ -54,6 +53,7 @@ class Hearing:
         self._fold = pen.live.fold
         self._course = course
         self._passes = course.passes
+        self._text_ids = course.text_ids
         self._meet = meet
         self._first_token = first_token
         self._is_met = False
@@ -161,7 +161,7 @@ class Hearing:
 
     def _look(self, token: int) -> Ending | None:
         """After a marker, or text that begins with `token`: what is to be done, if anything."""
-        at_header = not self._in_body or token >= FIRST_SPECIAL
+        at_header = not self._in_body or token not in self._text_ids
         header = self._fold.place if at_header else None
         if header is not None:
             self._in_body = header.where is Where.BODY

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.checking import Checker
+    from gateway.constraints.validation import Checker
     from gateway.generation import FinishReason
     from gateway.output.fold import Body, Fold
 

@@ -15,9 +15,10 @@ from uuid import UUID
 
 import orjson
 
-from gateway.checking import Checker
+from gateway.constraints.validation import Checker
 from gateway.generation import Sampling
 from gateway.log import Compacted, pack, unpack
+from gateway.protocol.calls import call_fields
 from gateway.protocol.responses import HarmonyMessages, ResponseHead
 from gateway.protocol.rules import rules_of
 from gateway.runs.specification import RunSpecification
@@ -105,7 +106,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
         parent=claimed.parent,
         root_created_at=int(claimed.root_created_at.timestamp()),
         rules=rules,
-        checker=Checker(rules),
+        checker=Checker(rules, call_fields),
         reasoning_budget=plan["reasoning_budget"],
         priority=plan["priority"],
         durable=True,

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.generation import RenderedItem
-    from gateway.harmony.rendering import Renderer
     from gateway.log import Entry, Finished
+    from gateway.models.format import FormatOf
     from gateway.output.fold import Fold
     from gateway.protocol.items import CallItem
     from gateway.protocol.responses import ResponseHead
@@ -140,8 +140,8 @@ class LogReading:
 class Endings:
     """Rows of responses that end."""
 
-    def __init__(self, renderer: Renderer, new_fold_for: NewFoldFor) -> None:
-        self._renderer = renderer
+    def __init__(self, format_of: FormatOf, new_fold_for: NewFoldFor) -> None:
+        self._format_of = format_of
         self._new_fold_for = new_fold_for
 
     def finished(
@@ -171,7 +171,7 @@ class Endings:
             recoveries=orjson.dumps(fold.recoveries),
             items=[
                 *_items(added, 0, is_output=False),
-                *_items(self._outputs(fold), inputs, is_output=True),
+                *_items(self._outputs(specification.model, fold), inputs, is_output=True),
             ],
             tokens=fold.usage,
             free_key=_said_nothing(finished, fold),
@@ -215,16 +215,17 @@ class Endings:
             body=fold.encoded_response(),
             entries=LogRow(stored.next_entry, len(ending), pack(ending)),
             recoveries=orjson.dumps(fold.recoveries),
-            items=_items(self._outputs(fold), inputs_of(plan), is_output=True),
+            items=_items(self._outputs(stored.model, fold), inputs_of(plan), is_output=True),
             tokens=fold.usage,
             free_key=_said_nothing(finished, fold),
         )
 
-    def _outputs(self, fold: Fold) -> Iterator[ContextItem]:
+    def _outputs(self, model: str, fold: Fold) -> Iterator[ContextItem]:
+        format_ = self._format_of(model)
         for rendered in fold.items():
             item = output_context(rendered)
-            if item.ids is None:
-                item = item.with_ids(array("I", self._renderer.render_item(item)))
+            if item.ids is None and format_.framing.stores_ids:
+                item = item.with_ids(array("I", format_.render_item(item)))
             yield item
 
 

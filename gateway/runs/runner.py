@@ -26,7 +26,7 @@ from gateway.runs.turn import Relay
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.format import FormatOf
     from gateway.output.fold import Fold
     from gateway.runs.inspection import Threads
     from gateway.runs.journal import Journal
@@ -70,7 +70,7 @@ class Engine:
     archive: Recorder
     keeper: ClaimKeeper
     observer: Observer
-    vocabulary: Vocabulary
+    format_of: FormatOf
     threads: Threads
     alive_interval_s: float
     run_time_max_s: float

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from gateway.checking import Checker
+    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.validation import Checker
     from gateway.generation import Sampling
     from gateway.log import Compacted
     from gateway.protocol.context import ContextItem, ConversationPlace
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.rules import OutputRules
     from gateway.tenancy import Principal
 
 

@@ -40,21 +40,18 @@ import orjson
 
 from gateway.errors import GatewayError
 from gateway.generation import FinishReason, SegmentKind, Where
-from gateway.harmony.prefills import answer_header, call_header, channel_header
-from gateway.harmony.recovery import Rule
-from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
-from gateway.runs.stretches import HEADER_IDS, LOOK_IDS, STRETCH_IDS_MAX, header_at, text_at
+from gateway.models.format import AFTER_ANSWER_RULE
+from gateway.runs.stretches import LOOK_IDS, STRETCH_IDS_MAX, is_text, text_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.constraints.rules import OutputRules
     from gateway.generation import BrokenCall, Place
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.format import ModelFormat
     from gateway.output.fold import Astray, Body, Fold
-    from gateway.protocol.rules import OutputRules
 
 HEADER_NOT_UNDERSTOOD: Final = "header_not_understood"
-AFTER_ANSWER: Final = Rule.AFTER_ANSWER.value
 REASONING_BUDGET: Final = "reasoning_budget"
 THINKS_ON: Final = "thinks_on"
 PREAMBLE_TOO_LONG: Final = "preamble_too_long"
@@ -101,7 +98,6 @@ _FREE_TURNS: Final = {REASONING_BUDGET: BUDGET_TURNS_MAX, PREAMBLE_TOO_LONG: 1}
 """How many turns may end by these rules, beside those that are repaired."""
 
 _MAY_BE_REASONING: Final = (None, SegmentKind.REASONING)
-_IN_HEADERS: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
 
 
 class Unruly(GatewayError):
@@ -156,13 +152,15 @@ class Course:
         self,
         rules: OutputRules,
         policy: Steering,
-        vocabulary: Vocabulary,
+        format_: ModelFormat,
         *,
         reasoning_budget: int | None,
     ) -> None:
         self._rules = rules
         self._policy = policy
-        self._vocabulary = vocabulary
+        self._format = format_
+        self.text_ids = format_.text_ids
+        """All other ids are markers."""
         self._reasoning_budget = reasoning_budget
         self._preamble_ids_max = policy.preamble_tokens_max if rules.calls == "required" else 0
         is_narrowed = not rules.open_calls or rules.allowed != rules.tools.keys()
@@ -171,7 +169,9 @@ class Course:
         self._may_stray = self.has_checks or rules.calls != "auto" or rules.one_call or is_narrowed
 
         self._is_free = not self._may_stray and not rules.stop and reasoning_budget is None
-        self._joins_header = self._is_free and policy.header_tokens_max >= HEADER_IDS
+        self._joins_header = self._is_free and (
+            policy.header_tokens_max >= format_.plain_header_ids_max > 0
+        )
         self._loop_ids_min = (
             policy.repeated_tokens_max + PERIOD_IDS_MAX
             if policy.repeated_tokens_max
@@ -183,7 +183,7 @@ class Course:
 
         `said` is how many the turn has with them.
         """
-        if not self._is_free or max(ids) >= FIRST_SPECIAL:
+        if not self._is_free or not is_text(ids, self.text_ids):
             return False
         if len(ids) > STRETCH_IDS_MAX:
             return False
@@ -211,15 +211,15 @@ class Course:
         if len(ids) == 1 and not is_bounded:
             return 1
         said = _said(fold)
-        count = text_at(ids, at)
+        count = text_at(ids, at, self.text_ids)
         if not count:
             is_first = self._joins_header and not _position(fold)
-            count = (is_first and header_at(ids, at)) or 1
+            count = (is_first and self._format.plain_header(ids, at)) or 1
         if 0 < self._policy.repeated_tokens_max <= len(said) + count:
             count = min(count, LOOK_IDS - len(said) % LOOK_IDS)
         if self._reasoning_budget is not None:
             count = min(count, self._thinkable(fold, ids[at]))
-        if self._preamble_ids_max and ids[at] < FIRST_SPECIAL and self._is_owing_preamble(fold):
+        if self._preamble_ids_max and ids[at] in self.text_ids and self._is_owing_preamble(fold):
             # All that was said and is no thought was said before the call.
             said_before_ids = fold.output_tokens - fold.reasoning_tokens
             count = min(count, max(0, self._preamble_ids_max - said_before_ids))
@@ -233,12 +233,12 @@ class Course:
 
     def _thinkable(self, fold: Fold, token: int) -> int:
         """How many ids of the kind of `token` can follow without exceeding the budget."""
-        place, is_text = fold.place, token < FIRST_SPECIAL
+        place, says = fold.place, token in self.text_ids
         left = self._budget_left(fold)
-        if place.where is Where.BODY and is_text:
+        if place.where is Where.BODY and says:
             return max(0, left) if place.kind in _MAY_BE_REASONING else LOOK_IDS
-        in_header = place.where is Where.HEADER and token in _IN_HEADERS
-        return LOOK_IDS if is_text or in_header or left >= 0 else 0
+        in_header = place.where is Where.HEADER and token in self._format.header_markers
+        return LOOK_IDS if says or in_header or left >= 0 else 0
 
     def _budget_left(self, fold: Fold) -> int:
         """How many more ids may be thought; below 0 where the open message may turn out to be
@@ -315,7 +315,7 @@ class Course:
         if not is_wrong or (self._repairs_left(fold) <= 0 and not place.answered):
             return None
         start = _unseen_from(fold, place.start)
-        rule = AFTER_ANSWER if place.answered else HEADER_NOT_UNDERSTOOD
+        rule = AFTER_ANSWER_RULE if place.answered else HEADER_NOT_UNDERSTOOD
         return None if start is None else Ending(rule=rule, start=start)
 
     def _at_demand(self, fold: Fold) -> Ending | None:
@@ -331,12 +331,12 @@ class Course:
         and what comes behind it would not fit what was before.
         """
         place, turn = fold.place, fold.open_turn
-        if turn is None or not turn.said or turn.said[-1] < FIRST_SPECIAL:
+        if turn is None or not turn.said or turn.said[-1] in self.text_ids:
             return None
         marker = _position(fold) - 1
         if place.where is not Where.BODY or not self._checks(place) or fold.is_seen_behind(marker):
             return None
-        is_behind_header = MESSAGE in [*turn.prefill, *turn.said][place.start : -1]
+        is_behind_header = self._format.has_body([*turn.prefill, *turn.said][place.start : -1])
         return Ending(rule=SAID_ANEW, start=marker) if is_behind_header else None
 
     def _thinks_on(self, fold: Fold) -> bool:
@@ -344,7 +344,7 @@ class Course:
         is_between = fold.place.where is Where.BETWEEN
         if not is_between or not self._lacks_demanded(fold):
             return False
-        return _said(fold).count(END) >= MESSAGES_MAX
+        return _said(fold).count(self._format.framing.message_end) >= MESSAGES_MAX
 
     def _lacks_demanded(self, fold: Fold) -> bool:
         """The one thing that is left to say has not been said: a call, or an answer in a format."""
@@ -449,7 +449,7 @@ class Course:
 
     def _prefill_after(self, fold: Fold, rule: str | None) -> tuple[int, ...]:
         if rule == HEADER_NOT_UNDERSTOOD and not self.lacks_call(fold):
-            return channel_header()
+            return self._format.message_opening()
         may_call = self._rules.calls == "auto" and bool(self._rules.allowed)
         is_first_time = rule == REASONING_BUDGET and fold.recoveries[rule] < BUDGET_TURNS_MAX
         if may_call and (rule == INVALID_TOOL_CALL or is_first_time):
@@ -458,11 +458,11 @@ class Course:
 
     def _demanded_header(self, fold: Fold) -> tuple[int, ...]:
         if self.lacks_call(fold):
-            return call_header(self._rules, self._vocabulary)
+            return self._format.call_opening(self._rules)
         faults = (INVALID_STRUCTURED_OUTPUT, "not_json")
         attempt = sum(fold.recoveries.get(fault, 0) for fault in faults)
         attempt += sum(turn.finish is FinishReason.STOP for turn in fold.turns) > 1
-        return answer_header(self._rules, attempt=attempt)
+        return self._format.answer_opening(self._rules, attempt=attempt)
 
     def _repairs_left(self, fold: Fold) -> int:
         """How often more something may be said again because of what it says."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.constraint import NOTHING
+from gateway.constraints.lark import are_translated, languages_of
 from gateway.errors import (
     ClaimLost,
     ModelNotFound,
@@ -23,18 +23,9 @@ from gateway.errors import (
     UpstreamFailed,
     UpstreamLost,
 )
-from gateway.generation import FinishReason, TokenRequest, Where
-from gateway.harmony.framing import thread_ids
-from gateway.harmony.grammar import (
-    GrammarOptions,
-    are_translated,
-    binds,
-    languages_of,
-    turn_constraint,
-)
-from gateway.harmony.retelling import Retelling
-from gateway.harmony.vocabulary import STOP_IDS
+from gateway.generation import NOTHING, FinishReason, TokenRequest, Where
 from gateway.log import Hold, Hop, Repair, TurnEnded, TurnStarted
+from gateway.models.format import GrammarOptions
 from gateway.runs.failover import Failover
 from gateway.runs.hearing import Hearing
 from gateway.runs.inspection import Inspection
@@ -52,9 +43,8 @@ from gateway.upstreams.problems import GrammarFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from gateway.constraint import Constraint
-    from gateway.generation import Listener, Sampling, TokenChunk
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.generation import Constraint, Listener, Sampling, TokenChunk
+    from gateway.models.format import FormatOf
     from gateway.output.fold import Turn
     from gateway.runs.failover import HopPolicy
     from gateway.runs.inspection import Threads
@@ -103,7 +93,7 @@ class Surroundings(Protocol):
     def steering(self) -> Steering: ...
 
     @property
-    def vocabulary(self) -> Vocabulary: ...
+    def format_of(self) -> FormatOf: ...
 
     @property
     def threads(self) -> Threads: ...
@@ -131,23 +121,25 @@ class Relay:
         self._fold = pen.live.fold
         self._engine = engine
         self._epoch = epoch
+        self._format = engine.format_of(specification.model)
         self._course = Course(
             specification.rules,
             engine.steering,
-            engine.vocabulary,
+            self._format,
             reasoning_budget=specification.reasoning_budget,
         )
         self._first_token: Callable[[], None] | None = first_token
         self._failover = Failover(specification, engine.hops, engine.observer)
         self._inspection = Inspection(specification.checker, engine.threads)
-        self._retelling = Retelling(engine.vocabulary, self._fold.new_parser)
         self._attempts = 0
         self._is_announced = False
         self._is_resent = False
         self._upstream = ""
         self._cached_tokens = 0
         self._start: TurnStarted | None = None
-        self._may_bind = binds(specification.rules) or specification.reasoning_budget is not None
+        self._may_bind = (
+            specification.rules.is_binding or specification.reasoning_budget is not None
+        )
 
     async def complete(self) -> None:
         """Call the model until there is nothing left to do, from wherever the log stands.
@@ -271,7 +263,7 @@ class Relay:
             return Ending(rule=rule, is_written=True)
         if (ending := self._course.look(self._fold, self._fold.place)) is not None:
             return ending
-        if turn.said and turn.said[-1] in STOP_IDS:
+        if turn.said and turn.said[-1] in self._format.stop_ids:
             return Ending(FinishReason.STOP)
         return Ending(FinishReason.LENGTH) if self._sampling().max_tokens <= 0 else None
 
@@ -420,6 +412,8 @@ class Relay:
             prompt_ids=spec.prompt_ids,
             sampling=spec.sampling,
             cache_salt=spec.cache_salt,
+            stop_ids=self._format.stop_ids,
+            id_end=self._format.vocabulary_size,
             constraint=constraint,
             priority=spec.priority,
         )
@@ -434,9 +428,7 @@ class Relay:
             reasoning=self._course.may_think(self._fold),
         )
         message = [*turn.prefill, *turn.said][place.start :]
-        work = partial(
-            turn_constraint, self._spec.rules, place, message, options, self._engine.vocabulary
-        )
+        work = partial(self._format.turn_constraint, self._spec.rules, place, message, options)
         if place.where is not Where.BODY and len(self._spec.rules.tools) <= INLINE_TOOLS:
             return work()
         return await self._engine.threads.run_accepted(work)
@@ -459,7 +451,7 @@ class Relay:
 
     def _generated(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
         """How many ids these turns put behind the prompt."""
-        return len(thread_ids((), turns))
+        return len(self._format.said_ids(turns))
 
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not turn.said:
@@ -471,7 +463,8 @@ class Relay:
     def _behind_prompt(self) -> list[int]:
         """What the model is shown of what it said: earlier turns told again, the last as it is."""
         *earlier, last = self._fold.turns
-        told = self._retelling.ids(([*turn.prefill, *turn.said], turn.finish) for turn in earlier)
+        over = (([*turn.prefill, *turn.said], turn.finish) for turn in earlier)
+        told = self._format.retold(over, self._fold.new_parser)
         return [*told, *last.prefill, *last.said]
 
     def _turns(self) -> list[tuple[Sequence[int], Sequence[int]]]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.generation import Prompt
-    from gateway.harmony.rendering import Renderer
+    from gateway.models.format import FormatOf
     from gateway.protocol.items import InputItem
     from gateway.runs.specification import RunSpecification
     from gateway.runs.summaries import Summarizer, Summary
@@ -73,13 +73,13 @@ class Compactor:
     def __init__(
         self,
         summarizer: Summarizer,
-        renderer: Renderer,
+        format_of: FormatOf,
         sealer: Sealer,
         *,
         limits: CompactionLimits,
     ) -> None:
         self._summarizer = summarizer
-        self._renderer = renderer
+        self._format_of = format_of
         self._sealer = sealer
         self._limits = limits
 
@@ -145,7 +145,8 @@ class Compactor:
         binding = Binding(tenant, COMPACTION, self._sealer.key_id)
         seal = self._sealer.seal(binding, Unsealed(text=summary.text).content)
         assert seal is not None, "the sealer has the key that it names"
-        rendered = self._renderer.render_item(compaction_item("", seal, summary.text))
+        format_ = self._format_of(specification.model)
+        rendered = format_.render_item(compaction_item("", seal, summary.text))
         usage = summary.usage
         compacted = Compacted(
             ids=tuple(rendered),

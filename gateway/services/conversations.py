@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from gateway.harmony.rendering import Renderer
+    from gateway.models.format import ModelFormat
     from gateway.protocol.context import ContextItem
     from gateway.protocol.conversations import NewConversation
     from gateway.protocol.items import InputItem
@@ -45,15 +45,15 @@ class Conversations:
         *,
         models: Models,
         sealer: Sealer,
-        renderer: Renderer,
+        format_: ModelFormat,
         threads: Threads,
         items_max: int,
     ) -> None:
-        """A conversation may have `items_max` items."""
+        """A conversation may have `items_max` items. They are kept with their ids in `format_`."""
         self._database = database
         self._models = models
         self._sealer = sealer
-        self._renderer = renderer
+        self._format = format_
         self._threads = threads
         self._items_max = items_max
 
@@ -203,7 +203,7 @@ class Conversations:
                 yield item
             else:
                 function = functions.pop(item.call_id) if item.is_output else None
-                yield item.with_ids(array("I", self._renderer.render_item(item, function)))
+                yield item.with_ids(array("I", self._format.render_item(item, function)))
 
 
 def _uuid(conversation_id: str) -> UUID:

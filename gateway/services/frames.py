@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from typing import Literal
     from uuid import UUID
 
-    from gateway.checking import Checker
+    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.validation import Checker
     from gateway.generation import Sampling
     from gateway.protocol.create import CreateResponse, Kind
-    from gateway.protocol.rules import OutputRules
     from gateway.protocol.tools import FunctionTool
     from gateway.sealing import Binding
     from gateway.services.models import Model

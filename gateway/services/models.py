@@ -6,9 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gateway.errors import ModelNotFound, NoUpstreamAvailable
+from gateway.errors import ModelNotFound, NoUpstreamAvailable, shown
 from gateway.protocol.parameters import DEFAULT_EFFORT
-from gateway.protocol.refusals import shown
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:

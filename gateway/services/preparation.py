@@ -129,7 +129,7 @@ class Preparation:
                 request,
                 created_at=created_at,
                 local=NOTHING if order is None else order.local,
-                with_json=with_json,
+                with_json=with_json or not self._specifier.knows_stored_ids(model),
             )
             stored = await self._parents.named_items(tenant_id, request)
         draft = Draft(

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 import orjson
 
 from gateway import ids
-from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.log import FOLD_VERSION
-from gateway.protocol.refusals import shown
 from gateway.protocol.responses import Outcome, ResponseStatus, response_body
 from gateway.runs.plan import head_of
 from gateway.store import messages

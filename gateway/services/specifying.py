@@ -10,21 +10,22 @@ from functools import lru_cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, cast
 
-from gateway.checking import Checker, KeptDocuments
+from gateway.constraints.schema_cache import SchemaCache
+from gateway.constraints.validation import Checker
 from gateway.conversation.assembly import assemble, opening
 from gateway.conversation.truncation import drop_oldest_turns
 from gateway.conversation.unsealing import opened, unseal, with_last_opened
-from gateway.errors import ContextLengthExceeded
+from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.generation import PREAMBLE
-from gateway.harmony.history import (
+from gateway.models.format import RenderOptions, Repeated
+from gateway.models.history import (
     INSTRUCTING_ROLES,
     is_answer,
     leading_instructions,
-    repeated_ids,
 )
-from gateway.harmony.messages import message_text
-from gateway.harmony.rendering import RenderOptions, Repeated
+from gateway.models.item_texts import message_text
 from gateway.protocol.callables import named
+from gateway.protocol.calls import call_fields
 from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
 from gateway.protocol.responses import HarmonyMessages
 from gateway.runs.specification import RunSpecification
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from uuid import UUID
 
+    from gateway.constraints.rules import OutputRules
     from gateway.conversation.assembly import Context
     from gateway.generation import Prompt
-    from gateway.harmony.rendering import Renderer
     from gateway.log import Compacted
+    from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.context import ContextItem
     from gateway.protocol.items import InputItem
     from gateway.protocol.requests import CreateResponse
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.rules import OutputRules
     from gateway.sealing import Sealer
     from gateway.services.frames import Frame
     from gateway.services.models import Model
@@ -163,21 +164,19 @@ class Specifier:
 
     def __init__(
         self,
-        renderer: Renderer,
+        format_of: FormatOf,
         *,
         system_message: SystemMessage,
         secrets: Secrets,
         answer_share: float,
     ) -> None:
         """`answer_share` is the part of the output that a reasoning budget leaves to the answer."""
-        self._render = renderer.render
-        self._messages = renderer.messages
-        self._has_told = renderer.has_told
+        self._format_of = format_of
         self._system_message = system_message
         self._secrets = secrets
         self._answer_share = answer_share
         self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
-        self._kept = KeptDocuments()
+        self._kept = SchemaCache()
         self._frames = Frames()
         self.kept_frame = self._frames.kept
 
@@ -188,12 +187,13 @@ class Specifier:
         """
         frame = draft.frame or self._new_frame(draft)
         checker = frame.checker or self._checker(draft, frame.rules)
-        repeated = None if item_by_item else _repeated(draft)
+        format_ = self._format_of(draft.model.id)
+        repeated = None if item_by_item else _repeated(draft, format_)
         context = self._assembled(draft, with_history=repeated is None)
         options, items = self._options(draft, frame), context.items
         if draft.compacted is not None:
             items = (*items, summary_in(draft.compacted))
-        prompt = self._render(items, options, repeated)
+        prompt = format_.render(items, options, repeated)
         is_repeated = repeated is not None
         return Written(frame, checker, context, items, options, prompt, is_repeated)
 
@@ -206,7 +206,14 @@ class Specifier:
             return False
         leading = takewhile(_is_instruction, draft.request.input)
         texts = [message_text(cast("Message", item)) for item in leading]
-        return self._has_told(self._options(draft, draft.frame), texts)
+        format_ = self._format_of(draft.model.id)
+        return format_.has_told(self._options(draft, draft.frame), texts)
+
+    def knows_stored_ids(self, model: Model) -> bool:
+        """Whether the ids of stored items are those of this model's format: others take the JSON of
+        a history to continue it.
+        """
+        return self._format_of(model.id).framing.stores_ids
 
     def count(self, draft: Draft) -> int:
         """How many tokens the prompt has, also one that is too long to be run."""
@@ -218,12 +225,14 @@ class Specifier:
         request, model, parent = draft.request, draft.model, draft.parent
         policy = draft.principal.policy
         prompt, is_mute = self._fitting(draft, written), draft.is_mute
+        format_ = self._format_of(model.id)
         if not is_mute:
             _check_room(prompt, model)
         added: tuple[ContextItem, ...] = ()
         if request.store or draft.durable or draft.remembered:
             # Nobody asks again for what is not kept, and a run may take minutes.
-            added = (*parent.unstored, *_rendered(written.context, written.prompt))
+            new = _rendered(written.context, written.prompt if format_.framing.stores_ids else None)
+            added = (*parent.unstored, *new)
         room, sampling = model.context_length - len(prompt.ids), written.frame.sampling
         if sampling is None or sampling.max_tokens > room:
             sampling = terms.sampling(request, room=room)
@@ -248,6 +257,7 @@ class Specifier:
                 policy,
                 max_tokens=sampling.max_tokens,
                 answer_share=self._answer_share,
+                framing_tokens=format_.framing_tokens,
             ),
             priority=written.frame.priority,
             durable=draft.durable,
@@ -266,7 +276,7 @@ class Specifier:
         head = frame.head(draft.uuid, draft.created_at, request, binding)
         if not request.wants_messages:
             return head
-        shown = self._messages(prompt, with_ids=request.wants_input_ids)
+        shown = self._format_of(draft.model.id).messages(prompt, with_ids=request.wants_input_ids)
         return replace(head, messages=HarmonyMessages(shown, request.wants_output_ids))
 
     def _new_frame(self, draft: Draft) -> Frame:
@@ -277,6 +287,7 @@ class Specifier:
     def _checker(self, draft: Draft, rules: OutputRules) -> Checker:
         checker = Checker(
             rules,
+            call_fields,
             kept=self._kept,
             scope=draft.principal.tenant_id.bytes,
             paths={tool.name: f"tools{tool.path}" for tool in named(draft.request.offered_tools)},
@@ -289,12 +300,14 @@ class Specifier:
         if draft.is_opening:
             return opening(cast("tuple[Message, ...]", new), draft.uuid)
         sealer, tenant = self._secrets.sealer, draft.principal.tenant_id
+        history, stored = tuple(parent.items), draft.stored
+        if not self.knows_stored_ids(draft.model):
+            history = tuple(map(_without_ids, history))
+            stored = {name: _without_ids(item) for name, item in stored.items()}
         return assemble(
-            with_last_opened(tuple(parent.items), sealer, tenant=tenant) if with_history else (),
+            with_last_opened(history, sealer, tenant=tenant) if with_history else (),
             new,
-            stored={
-                name: opened(item, sealer, tenant=tenant) for name, item in draft.stored.items()
-            },
+            stored={name: opened(item, sealer, tenant=tenant) for name, item in stored.items()},
             unsealed=unseal(new, sealer, tenant=tenant, model=draft.model.id),
             response=draft.uuid,
             taken=() if with_history else _taken_ids(parent.items, new),
@@ -327,7 +340,7 @@ class Specifier:
             written = self.write(draft, item_by_item=True)
         items, costs = written.items, _costs(written.prompt, len(written.items))
         kept = drop_oldest_turns(items, costs, 1 - room, wanted_tokens=wanted - room)
-        return self._render([items[i] for i in kept], written.options)
+        return self._format_of(draft.model.id).render([items[i] for i in kept], written.options)
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
@@ -341,10 +354,12 @@ def _date(day: int) -> str:
     return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()
 
 
-def _repeated(draft: Draft) -> Repeated | None:
+def _repeated(draft: Draft, format_: ModelFormat) -> Repeated | None:
     """What the prompt repeats of the history; None where it takes its items to make the prompt."""
     new, history = draft.request.input, draft.parent.items
     if draft.request.context_management or not isinstance(history, PackedItems):
+        return None
+    if not format_.framing.stores_ids:
         return None
     if any(isinstance(item, Compaction | CompactionTrigger | ItemReference) for item in new):
         return None
@@ -352,7 +367,7 @@ def _repeated(draft: Draft) -> Repeated | None:
     if columns is None:
         return None
     is_answered = any(isinstance(item, Message) and is_answer(item) for item in new)
-    ids = repeated_ids(columns, is_answered=is_answered)
+    ids = format_.repeated_ids(columns, is_answered=is_answered)
     if not ids:
         return None
     leading = leading_instructions(columns.labels[name] for name in columns.names)
@@ -388,9 +403,28 @@ def _check_room(prompt: Prompt, model: Model) -> None:
         )
 
 
-def _rendered(context: Context, prompt: Prompt) -> tuple[ContextItem, ...]:
-    """The items that the request brought, with the ids that they have in the whole prompt."""
+def _without_ids(item: ContextItem) -> ContextItem:
+    """A stored item for a model in whose format its ids mean something else.
+
+    Raises `InvalidRequest` where only its ids are known: a connection keeps no more of a history.
+    """
+    if not item.json and item.parsed is None:
+        raise InvalidRequest(
+            "This connection continued the response with a model of another kind. Open a new "
+            "connection to continue it with this one.",
+            code="invalid_value",
+            param="previous_response_id",
+        )
+    return replace(item, ids=None)
+
+
+def _rendered(context: Context, prompt: Prompt | None) -> tuple[ContextItem, ...]:
+    """The items that the request brought, with the ids that they have in the whole prompt; without
+    one, with none.
+    """
     added = list(context.added)
+    if prompt is None:
+        return tuple(added)
     for span in prompt.spans:
         at = span.source - context.inherited
         if 0 <= at < len(added):  # what is behind them is a summary

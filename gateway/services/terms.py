@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 PRIORITIES: Final[Mapping[ServiceTier, int]] = {"flex": -1, "default": 0, "priority": 1}
 """The `TokenRequest.priority` of each tier."""
 
-FRAMING_TOKENS: Final = 12
-"""`<|channel|>analysis<|message|>`, `<|end|><|start|>assistant`, and the header of an answer in
-JSON, which count among what may be said."""
-
 _FASTER: Final = frozenset({"priority", "scale", "fast", "ultrafast"})
 """Names of what is better than the default; here it is all one tier."""
 
@@ -37,17 +33,22 @@ def service_tier(request: CreateResponse, policy: TenantPolicy) -> ServiceTier:
 
 
 def reasoning_budget(
-    request: CreateResponse, policy: TenantPolicy, *, max_tokens: int, answer_share: float
+    request: CreateResponse,
+    policy: TenantPolicy,
+    *,
+    max_tokens: int,
+    answer_share: float,
+    framing_tokens: int,
 ) -> int | None:
     """How many tokens the model may think; None: as many as it likes.
 
     Of `max_tokens`, all that it may say, `answer_share` is left to the answer, and before that
-    what it takes to get from the one to the other.
+    `framing_tokens`, what it takes to get from the one to the other.
     """
     budget = request.reasoning.max_tokens or policy.reasoning_budget_tokens
     if not budget:
         return None
-    left = max_tokens - FRAMING_TOKENS
+    left = max_tokens - framing_tokens
     return max(1, min(budget, left - math.ceil(answer_share * left)))
 
 

@@ -148,6 +148,9 @@ class Model(Section):
     reasoning_effort: Literal["low", "medium", "high"] = Field(
         "medium", description="Effort of requests that name none."
     )
+    format: Name = Field(
+        "harmony", description="How it reads and writes tokens; gpt-oss speaks Harmony."
+    )
 
 
 class Backend(Section):

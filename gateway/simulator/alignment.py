@@ -13,15 +13,15 @@ from __future__ import annotations
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Final
 
-from gateway.harmony.framing import OPENING
-from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
 from gateway.simulator.turn.script import ANALYSIS, COMMENTARY, FINAL
 from gateway.simulator.turn.transcript import kind_of, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.scripting.writer import ScriptWriter
     from gateway.simulator.turn.script import Part, Script
     from gateway.simulator.turn.transcript import Message

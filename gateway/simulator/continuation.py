@@ -21,7 +21,7 @@ from gateway.simulator.turn.transcript import Bodies, messages_of, turn_start
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.directives import Directives
     from gateway.simulator.turn.script import Script
     from gateway.simulator.turn.transcript import Message

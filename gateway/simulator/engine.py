@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from gateway.errors import ConfigError
-from gateway.harmony.framing import OPENING
-from gateway.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.vocabulary import Vocabulary
 from gateway.simulator.admission import Admission
 from gateway.simulator.constrained.decoding import obedient
 from gateway.simulator.continuation import ScriptedModel

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import httpx2
 
-from gateway.upstreams.frame_shape import ID_END
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -66,13 +64,11 @@ class Timeouts:
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
     """Bytes of one event of a stream, beside what was asked for that makes it long (the prompt,
-    which the first one may repeat, and logprobs), and of a refusal's body. `id_end` is the first
-    number that is no id of the vocabulary.
+    which the first one may repeat, and logprobs), and of a refusal's body.
     """
 
     event_bytes_max: int = 1024 * 1024
     error_bytes_max: int = 64 * 1024
-    id_end: int = ID_END
 
     def frame_bytes_max(self, prompt_ids: int, logprobs: int | None) -> int:
         """Of one event, for a prompt of so many ids, and so many alternatives told of each id."""

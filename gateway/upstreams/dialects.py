@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from gateway.constraints.structural_tags import Unsayable, tag_of
 from gateway.upstreams.engines import Capabilities, Engine
-from gateway.upstreams.structural_tags import FRAMING, Unsayable, tag_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.constraint import Constraint
-    from gateway.generation import Sampling, TokenRequest
+    from gateway.generation import Constraint, Sampling, TokenRequest
     from gateway.upstreams.naming import Served
 
 Fields = Mapping[str, object]
@@ -28,11 +27,6 @@ Fields = Mapping[str, object]
 TAG_BYTES_MAX: Final = 4 * 1024 * 1024
 TOP_P_MIN: Final = 1e-6
 """Stands for 0, which OpenAI takes and the engines refuse: only the likeliest token is left."""
-_ANSWER_OPENING: Final = array("I", (200005, 17196))
-"""`<|channel|>final`. vLLM 0.11 to 0.26 look for it in prompt and output, and bind from there on:
-a prompt that repeats an earlier answer would have them bind at once, header and all."""
-_NO_MARKERS: Final = {str(marker): -100 for marker in FRAMING}
-"""To a grammar of text the engines take markers for the text that spells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +54,7 @@ class Dialect:
         if constraint is None or not self.can.rank(constraint):
             return None
         if self.can.grammars == "answer":
-            if _repeats_an_answer(request.prompt_ids):
+            if _holds(request.prompt_ids, constraint.answer_opening):
                 return None
             return Grammar({"structured_outputs": {"json": constraint.answer}}, holds=False)
         return self._structural_tag(constraint)
@@ -70,7 +64,6 @@ class Dialect:
         request: TokenRequest,
         *,
         served: Served,
-        stop_ids: Sequence[int],
         prompt: Sequence[bytes],
         grammar: Grammar | None = None,
     ) -> list[bytes]:
@@ -82,7 +75,7 @@ class Dialect:
             "stream_options": {"include_usage": True},
             "return_token_ids": True,
             "skip_special_tokens": False,
-            "stop_token_ids": list(stop_ids),
+            "stop_token_ids": list(request.stop_ids),
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
             "top_p": max(sampling.top_p, TOP_P_MIN),
@@ -127,7 +120,7 @@ class Dialect:
 
     def _new_tag(self, constraint: Constraint) -> Grammar | None:
         try:
-            tag = tag_of(constraint.turn, max_whitespace=self.can.max_whitespace)
+            tag = tag_of(constraint, max_whitespace=self.can.max_whitespace)
             encoded = orjson.dumps(tag)
         except (Unsayable, orjson.JSONEncodeError):
             return None
@@ -137,14 +130,19 @@ class Dialect:
         if self.engine.kind == "sglang":
             fields = {"response_format": tag}
         if constraint.bare:
-            fields["logit_bias"] = _NO_MARKERS
+            # To a grammar of text the engines take markers for the text that spells them.
+            fields["logit_bias"] = {str(marker): -100 for marker in constraint.markers}
         return Grammar(fields, holds=constraint.exact)
 
 
-def _repeats_an_answer(ids: Sequence[int]) -> bool:
-    """Looks for bytes: a number for each id of a long prompt would take the loop milliseconds."""
+def _holds(ids: Sequence[int], wanted_ids: Sequence[int]) -> bool:
+    """Whether the ones are among the others, together.
+
+    Looks for bytes: a number for each id of a long prompt would take the loop milliseconds.
+    """
     packed = (ids if isinstance(ids, array) else array("I", ids)).tobytes()
-    wanted, size = _ANSWER_OPENING.tobytes(), _ANSWER_OPENING.itemsize
+    opening = array("I", wanted_ids)
+    wanted, size = opening.tobytes(), opening.itemsize
     place = packed.find(wanted)
     while place >= 0:
         if place % size == 0:  # else it begins within an id

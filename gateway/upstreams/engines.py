@@ -14,7 +14,7 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.constraint import Constraint
+    from gateway.generation import Constraint
 
 Kind = Literal["vllm", "sglang", "unknown"]
 Grammars = Literal["turn", "answer", "none"]

@@ -91,7 +91,6 @@ class Pool:
         backends: Sequence[Backend],
         client: Client,
         *,
-        stop_ids: Sequence[int],
         policy: PoolPolicy,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
@@ -111,7 +110,6 @@ class Pool:
             server = InferenceServer(
                 backend,
                 client,
-                stop_ids=stop_ids,
                 timeouts=policy.timeouts,
                 limits=policy.limits,
                 spell=spell,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from gateway.constraint import Constraint
+    from gateway.generation import Constraint
     from gateway.upstreams.engines import Capabilities
 
 

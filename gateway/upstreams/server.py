@@ -28,7 +28,7 @@ from gateway.upstreams.problems import (
 from gateway.upstreams.spelling import Spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping, Sequence
+    from collections.abc import Coroutine, Mapping
 
     from gateway.generation import Listener, TokenRequest
     from gateway.upstreams.backend import Backend, Timeouts
@@ -58,10 +58,9 @@ _NOT_TAKEN = (
 class InferenceServer:
     """`POST /v1/completions` of one backend.
 
-    Always streamed, because closing the connection is what makes the server stop generating.
-    `stop_ids` end a turn; a stream that breaks after one of them has lost nothing. Until it is
-    known which engine it `runs` it is spoken to as vLLM, and asked for nothing that is optional;
-    until it is known what it `serves`, for models by the names they are configured with.
+    Always streamed, because closing the connection is what makes the server stop generating. Until
+    it is known which engine it `runs` it is spoken to as vLLM, and asked for nothing that is
+    optional; until it is known what it `serves`, for models by the names they are configured with.
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class InferenceServer:
         backend: Backend,
         client: Client,
         *,
-        stop_ids: Sequence[int],
         timeouts: Timeouts,
         limits: StreamLimits = _DEFAULT_LIMITS,
         spell: Spelling | None = None,
@@ -77,7 +75,6 @@ class InferenceServer:
         """`spell` spells the prompts of all servers: they go from one to another."""
         self.name = backend.name
         self._backend = backend
-        self._stop_ids = tuple(stop_ids)
         self._timeouts = timeouts
         self._limits = limits
         self._waits = {
@@ -204,11 +201,11 @@ class InferenceServer:
         return CompletionReader(
             self.name,
             request.sampling,
-            stop_ids=self._stop_ids,
+            stop_ids=request.stop_ids,
             frame_bytes_max=self._limits.frame_bytes_max(
                 len(request.prompt_ids), request.sampling.logprobs
             ),
-            id_end=self._limits.id_end,
+            id_end=request.id_end,
             constrained=grammar is not None and grammar.holds,
         )
 
@@ -220,7 +217,6 @@ class InferenceServer:
             self._dialect.body(
                 request,
                 served=self._named(request.model),
-                stop_ids=self._stop_ids,
                 prompt=await self._spell.in_steps(request.prompt_ids, owner=request.cache_salt),
                 grammar=grammar,
             ),

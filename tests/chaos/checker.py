@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway import ids
-from gateway.harmony.framing import OPENING
-from gateway.harmony.parsing import Parser
-from gateway.harmony.vocabulary import END, RETURN
+from gateway.generation import Framing
 from gateway.log import Compacted, Repair, Tokens, unpack
-from gateway.output.fold import Fold, Framing
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.vocabulary import END, RETURN
+from gateway.output.fold import Fold
 from gateway.protocol.responses import ResponseHead
 from gateway.protocol.rules import rules_of
 from tests.chaos.history import Anomaly, Record, Transcript, is_terminal

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from gateway.harmony.rendering import RenderOptions
+from gateway.models.format import RenderOptions
 from gateway.protocol.calls import author_of, call_of
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import (
@@ -25,7 +25,7 @@ from gateway.protocol.items import (
 )
 
 if TYPE_CHECKING:
-    from gateway.protocol.rules import AnswerFormat
+    from gateway.constraints.rules import AnswerFormat
     from gateway.protocol.tools import FunctionTool
 
 _ITEM: TypeAdapter[Item] = TypeAdapter(Item)

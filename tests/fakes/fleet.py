@@ -22,7 +22,9 @@ from tests.fakes.raw_server import RawServer, Script, response
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-REQUEST = TokenRequest("req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt")
+REQUEST = TokenRequest(
+    "req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt", (200002,), 1 << 31
+)
 MISSING: Script = (response(b'{"detail":"Not Found"}', status=404),)
 BUSY: Script = (response(b'{"error":{"message":"busy","code":503}}', status=503),)
 
@@ -97,7 +99,6 @@ async def fleet(
         pool = Pool(
             backends,
             build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()),
-            stop_ids=(200002,),
             policy=PoolPolicy(**policy),  # type: ignore[arg-type]
             metrics=metrics,
             clock=lambda: now[0],

@@ -19,9 +19,9 @@ from openai_harmony import (
     load_harmony_encoding,
 )
 
-import gateway.harmony
-from gateway.harmony.framing import OPENING
-from gateway.harmony.vocabulary import END_OF_TEXT, START, Vocabulary
+import gateway.models.harmony
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.vocabulary import END_OF_TEXT, START, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ def vocabulary() -> Vocabulary:
 
 @cache
 def encoding() -> HarmonyEncoding:
-    data = Path(next(iter(gateway.harmony.__path__))) / "data"
+    data = Path(next(iter(gateway.models.harmony.__path__))) / "data"
     os.environ["TIKTOKEN_ENCODINGS_BASE"] = str(data)
     return load_harmony_encoding("HarmonyGptOss")
 

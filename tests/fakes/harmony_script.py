@@ -14,8 +14,9 @@ from gateway.generation import (
     SegmentStarted,
     SegmentText,
 )
-from gateway.harmony.parsing import HEADER_IDS_MAX, Parser
-from gateway.harmony.vocabulary import NAMED_SPECIALS, Vocabulary
+from gateway.models.harmony.format import HarmonyFormat
+from gateway.models.harmony.parsing import HEADER_IDS_MAX, Parser
+from gateway.models.harmony.vocabulary import NAMED_SPECIALS, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -48,6 +49,16 @@ _MARKER = re.compile("(" + "|".join(map(re.escape, NAMED_SPECIALS)) + ")")
 def vocabulary() -> Vocabulary:
     """The packaged vocabulary, loaded once for each test process."""
     return Vocabulary.load()
+
+
+@cache
+def harmony() -> HarmonyFormat:
+    """The format of all models that tests know."""
+    return HarmonyFormat(vocabulary())
+
+
+def harmony_of(_model: str) -> HarmonyFormat:
+    return harmony()
 
 
 def script_ids(script: str) -> list[int]:

@@ -14,8 +14,8 @@ import sys
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.harmony.framing import ASSISTANT, FINAL_HEADER
-from gateway.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, VOCABULARY_SIZE
+from gateway.models.harmony.framing import ASSISTANT, FINAL_HEADER
+from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, VOCABULARY_SIZE
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, chunk, response
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
-from gateway.harmony.vocabulary import CHANNEL, FIRST_SPECIAL, MESSAGE, START
 from gateway.log import Repair, Tokens, TurnStarted, unpack
+from gateway.models.harmony.vocabulary import CHANNEL, FIRST_SPECIAL, MESSAGE, START
 from gateway.store import events
 from gateway.store import responses as rows
 from tests.fakes.harmony_oracle import vocabulary

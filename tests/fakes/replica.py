@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.generation import FinishReason, TokenChunk
-from gateway.harmony.rendering import Renderer
 from gateway.protocol.rules import rules_of
 from gateway.runs.archive import Archive, Ownership
 from gateway.runs.durable import DurableRuns, Workplace
@@ -31,7 +30,7 @@ from gateway.runs.writer import LogWriter, WriterBounds
 from gateway.store import claims
 from gateway.store.claims import Terms
 from gateway.telemetry import Metrics
-from tests.fakes.harmony_script import vocabulary
+from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, folds, says, specification
 from tests.fakes.telling import tell
 from tests.fakes.threads import THREADS
@@ -39,10 +38,10 @@ from tests.fakes.threads import THREADS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 
+    from gateway.constraints.rules import OutputRules
     from gateway.generation import Listener, TokenRequest
     from gateway.output.fold import Fold
     from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.rules import OutputRules
     from gateway.runs.live import LiveLog
     from gateway.runs.runner import Run
     from gateway.runs.specification import RunSpecification
@@ -145,7 +144,7 @@ class Replica:
         )
         self.archive = Archive(
             database,
-            Renderer(vocabulary()),
+            harmony_of,
             new_fold_for,
             Ownership(self.owner, habits.terms.lease_s, habits.commit_wait_s, habits.claim_wait_s),
             announce=self.announced.append,
@@ -163,7 +162,7 @@ class Replica:
             archive=self.archive,
             keeper=self.keeper,
             observer=Observer(self.metrics),
-            vocabulary=vocabulary(),
+            format_of=harmony_of,
             threads=THREADS,
             alive_interval_s=60,
             run_time_max_s=60,

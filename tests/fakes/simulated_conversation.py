@@ -19,7 +19,7 @@ from openai_harmony import (
     ToolDescription,
 )
 
-from gateway.harmony.vocabulary import NAMED_SPECIALS
+from gateway.models.harmony.vocabulary import NAMED_SPECIALS
 from gateway.simulator.constrained.constraint_fields import read_demand
 from gateway.simulator.constrained.decoding import obedient
 from gateway.simulator.constrained.matcher import Guide

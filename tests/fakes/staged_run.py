@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID, uuid4
 
-from gateway.checking import Checker
+from gateway.constraints.rules import OutputRules
+from gateway.constraints.validation import Checker
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
-from gateway.harmony.framing import OPENING
-from gateway.harmony.parsing import Parser
-from gateway.harmony.vocabulary import END, RETURN
-from gateway.output.fold import Fold, Framing
-from gateway.protocol.rules import OutputRules
+from gateway.models.harmony.format import HarmonyFormat
+from gateway.output.fold import Fold
+from gateway.protocol.calls import call_fields
 from gateway.runs.failover import HopPolicy
 from gateway.runs.live import LiveLog
 from gateway.runs.observer import Observer
@@ -24,7 +23,7 @@ from gateway.runs.turn import TokenSource
 from gateway.store.claims import Claim
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantId
-from tests.fakes.harmony_script import script_ids, vocabulary
+from tests.fakes.harmony_script import harmony, harmony_of, script_ids
 from tests.fakes.response_heads import response_head
 from tests.fakes.telling import tell
 from tests.fakes.threads import THREADS
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 ANSWER = "<|channel|>final<|message|>Hello there<|return|>"
 THOUGHT = "<|channel|>analysis<|message|>Hm<|end|>"
-FRAMING = Framing(OPENING, RETURN, END)
+FRAMING = HarmonyFormat.framing
 NO_RULES = OutputRules({}, frozenset())
 """Anything goes."""
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
@@ -210,19 +209,15 @@ def specification(
         parent=None,
         root_created_at=0,
         rules=NO_RULES,
-        checker=Checker(NO_RULES),
+        checker=Checker(NO_RULES, call_fields),
         durable=background,
     )
 
 
 def folds(head: ResponseHead, rules: OutputRules) -> Callable[[], Fold]:
     """Makes folds as a process does, of a response with these rules."""
-    tools = None if rules.calls == "none" else frozenset(rules.tools)
     return lambda: Fold(
-        head,
-        lambda trace: Parser(vocabulary(), tools, trace=trace, preambles=rules.answer is None),
-        FRAMING,
-        rules,
+        head, lambda trace: harmony().new_parser(rules, trace=trace), FRAMING, rules
     )
 
 
@@ -258,7 +253,7 @@ class Stage(Generic[Source]):
             archive=self.archive,
             keeper=self.keeper,
             observer=Observer(self.metrics),
-            vocabulary=vocabulary(),
+            format_of=harmony_of,
             threads=THREADS,
             alive_interval_s=60,
             run_time_max_s=self.run_time_max_s,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.checking import Checker
+from gateway.constraints.rules import OutputRules
+from gateway.constraints.validation import Checker
 from gateway.generation import TokenChunk
 from gateway.log import Repair, TurnStarted
-from gateway.protocol.rules import OutputRules
+from gateway.protocol.calls import call_fields
 from gateway.runs.steering import Steering
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import STOP, ScriptedTokens, Stage, Step, specification
@@ -40,7 +41,10 @@ def staged(
     **terms: Any,
 ) -> Stage[ScriptedTokens]:
     spec = replace(
-        specification(max_tokens=max_tokens), rules=rules, checker=Checker(rules), **terms
+        specification(max_tokens=max_tokens),
+        rules=rules,
+        checker=Checker(rules, call_fields),
+        **terms,
     )
     return Stage(ScriptedTokens(turns), spec=spec, said=said, steering=steering)
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.harmony.rendering import Renderer
-from gateway.protocol.rules import OutputRules
+from gateway.constraints.rules import OutputRules
 from gateway.runs.observer import Observer
 from gateway.runs.runner import Engine
 from gateway.runs.steering import Steering
 from gateway.runs.summaries import Summarizer
 from gateway.services.compactor import CompactionLimits, Compactor
 from gateway.telemetry import Metrics
-from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import IMPATIENT, MemoryArchive, MemoryKeeper, ScriptedTokens, folds
 from tests.fakes.threads import THREADS
 
@@ -44,7 +43,7 @@ class SummaryDesk:
             archive=self.archive,
             keeper=MemoryKeeper(),
             observer=Observer(Metrics()),
-            vocabulary=vocabulary(),
+            format_of=harmony_of,
             threads=THREADS,
             alive_interval_s=60,
             run_time_max_s=run_time_max_s,
@@ -54,7 +53,7 @@ class SummaryDesk:
         self.summarizer = Summarizer(engine, lambda head: folds(head, rules))
 
     def compactor(self, sealer: Sealer) -> Compactor:
-        return Compactor(self.summarizer, Renderer(vocabulary()), sealer, limits=LIMITS)
+        return Compactor(self.summarizer, harmony_of, sealer, limits=LIMITS)
 
     @property
     def booked(self) -> list[str]:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from hypothesis import strategies as st
 
-from gateway.generation import FinishReason, SegmentKind, TokenLogprob
+from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.generation import FinishReason, Framing, SegmentKind, TokenLogprob
 from gateway.log import (
     Alive,
     Compacted,
@@ -20,8 +21,7 @@ from gateway.log import (
     TurnEnded,
     TurnStarted,
 )
-from gateway.output.fold import Fold, Framing
-from gateway.protocol.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.output.fold import Fold
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_parser import (
     END,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jsonschema_rs
 import orjson
 
-from gateway.constraint import (
+from gateway.generation import (
     AnyText,
     Ebnf,
     InOrder,
@@ -23,13 +23,13 @@ from gateway.constraint import (
     Repeated,
     Token,
 )
-from gateway.harmony.vocabulary import NAMED_SPECIALS
+from gateway.models.harmony.vocabulary import NAMED_SPECIALS
 from tests.fakes.gbnf import allows_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.constraint import Node
+    from gateway.generation import Node
 
 Symbols = tuple[int | str, ...]
 _MARKER = re.compile(r"(<\|[a-z]+\|>)")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
 
+from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
 from gateway.errors import UpstreamFailed
 from gateway.generation import FinishReason, SegmentKind, TokenChunk
-from gateway.harmony.vocabulary import STOP_IDS
-from gateway.protocol.rules import AnswerFormat, OutputRules, ToolRule
+from gateway.models.harmony.vocabulary import STOP_IDS
 from gateway.upstreams.problems import GrammarFailed
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.telling import tell

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.api import sse
-from gateway.generation import Sampling
-from gateway.harmony.framing import ASSISTANT, FINAL_HEADER, OPENING
-from gateway.harmony.parsing import Parser
-from gateway.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, Vocabulary
+from gateway.generation import Framing, Sampling
 from gateway.log import Tokens, TurnStarted
-from gateway.output.fold import Fold, Framing
+from gateway.models.harmony.framing import ASSISTANT, FINAL_HEADER, OPENING
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, Vocabulary
+from gateway.output.fold import Fold
 from gateway.runs.flow import Flow
 from gateway.upstreams.completions import CompletionReader
 from gateway.upstreams.deadline import Deadline

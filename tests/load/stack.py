@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.devdb.embedded import EmbeddedPostgres
 from gateway.devdb.postmaster import Postmaster
-from gateway.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.vocabulary import Vocabulary
 from gateway.store.migration.migrate import upgrade
 from tests.fakes.gateway import PEPPER, gateway_settings, new_key
 from tests.load import peers, processes

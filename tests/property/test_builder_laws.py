@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.constraints.rules import OutputRules
 from gateway.generation import (
     SegmentEnded,
     SegmentEvent,
@@ -18,7 +19,6 @@ from gateway.generation import (
 from gateway.output.builder import Builder
 from gateway.output.lifecycle import ENVELOPES
 from gateway.protocol.responses import Outcome
-from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import CREATED_AT, response_head
 from tests.fakes.toy_logs import ALLOWED, TOOL_RULES

@@ -36,8 +36,8 @@ from tests.fakes.create_bodies import NAMESPACE, TOOLS, parse
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from gateway.constraints.rules import ToolRule
     from gateway.protocol.items import CallItem
-    from gateway.protocol.rules import ToolRule
 
 RULES = rules_of(echo(parse(tools=TOOLS))).tools
 MODELS: dict[SegmentKind, type[BaseModel]] = {

@@ -19,9 +19,9 @@ from tests.fakes.toy_logs import FRAMING, apply_all, steered_logs
 from tests.fakes.toy_parser import ToyParser
 
 if TYPE_CHECKING:
+    from gateway.constraints.rules import OutputRules
     from gateway.log import Entry
     from gateway.protocol.events import Event
-    from gateway.protocol.rules import OutputRules
 
     Json = dict[str, Any]
     Case = tuple[OutputRules, list[Entry]]

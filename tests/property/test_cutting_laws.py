@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.harmony import cutting
-from gateway.harmony.cutting import PIECE_CHARS, pieces
-from gateway.harmony.rendering import Renderer
+from gateway.models.harmony import cutting
+from gateway.models.harmony.cutting import PIECE_CHARS, pieces
+from gateway.models.harmony.rendering import Renderer
 from tests.fakes.contexts import user
 from tests.fakes.harmony_oracle import vocabulary
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.constraints.rules import OutputRules
 from gateway.log import (
     Alive,
     Compacted,
@@ -22,7 +23,6 @@ from gateway.log import (
     pack,
     unpack,
 )
-from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.toy_logs import COMPACTED, apply_all, logs, new_fold, steered_logs
 

@@ -9,8 +9,9 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.checking import Checker
+from gateway.constraints.validation import Checker
 from gateway.protocol.alike import alike
+from gateway.protocol.calls import call_fields
 from gateway.protocol.create import CreateResponse
 from gateway.protocol.echo import echo
 from gateway.protocol.limits import InputLimits
@@ -20,7 +21,7 @@ from gateway.services.models import Model
 from gateway.tenancy import TenantPolicy
 
 if TYPE_CHECKING:
-    from gateway.protocol.rules import OutputRules
+    from gateway.constraints.rules import OutputRules
 
 LIMITS = InputLimits(
     json_depth_max=20,
@@ -75,7 +76,7 @@ UUID_1 = UUID(int=1)
 
 
 def checked(rules: OutputRules) -> Checker:
-    checker = Checker(rules)
+    checker = Checker(rules, call_fields)
     checker.compile()
     return checker
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gateway.harmony
+import gateway.models.harmony
 from gateway.generation import FinishReason, SegmentEvent, SegmentKind, SegmentText
-from gateway.harmony.parsing import Parser
-from gateway.harmony.recovery import Rule
-from gateway.harmony.vocabulary import NAMED_SPECIALS, VOCABULARY_SIZE
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.recovery import Rule
+from gateway.models.harmony.vocabulary import NAMED_SPECIALS, VOCABULARY_SIZE
 from tests.fakes.harmony_script import TOOLS, Turn, parse_chunks, script_ids, vocabulary
 
 _SPECIALS = sorted(NAMED_SPECIALS.values())
@@ -261,7 +261,7 @@ def _written(messages: list[_Message]) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def library() -> openai_harmony.HarmonyEncoding:
-    data = Path(gateway.harmony.__file__).parent / "data"
+    data = Path(gateway.models.harmony.__file__).parent / "data"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIKTOKEN_ENCODINGS_BASE", str(data))
         return openai_harmony.load_harmony_encoding("HarmonyGptOss")

@@ -10,10 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import validator_for
 
-from gateway.harmony.documents import Documents
-from gateway.harmony.gbnf import Chain, grammar_of
-from gateway.harmony.integers import between
-from gateway.harmony.quotient import Quotient
+from gateway.constraints.gbnf import Chain, grammar_of
+from gateway.constraints.integers import between
+from gateway.constraints.json_language import JsonLanguage
+from gateway.constraints.quotient import Quotient
 from tests.fakes.gbnf import Walker
 from tests.fakes.random_schemas import random_schema
 
@@ -83,7 +83,7 @@ def written(schema: dict[str, Any], seed: int) -> Any:
 
 def rest(schema: dict[str, Any], beginning: str) -> Walker | None:
     """None where nothing may follow."""
-    documents = Documents(schema)
+    documents = JsonLanguage(schema)
     assert documents.exact
     left = Quotient(documents.root, documents.rules).behind(beginning)
     return None if left == Chain(()) else Walker.of_ebnf(grammar_of(left, documents.rules))

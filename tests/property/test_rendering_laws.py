@@ -11,16 +11,17 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.constraints.rules import AnswerFormat
 from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
-from gateway.harmony.framing import OPENING
-from gateway.harmony.reference import prompt_messages
-from gateway.harmony.rendering import Renderer
-from gateway.harmony.schema import SchemaLimits, SchemaNormaliser
-from gateway.harmony.typescript import function_text
-from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
 from gateway.ids import output_item_id
-from gateway.protocol.rules import AnswerFormat
+from gateway.models.format import SchemaLimits
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.reference import prompt_messages
+from gateway.models.harmony.rendering import Renderer
+from gateway.models.harmony.schema import SchemaNormaliser
+from gateway.models.harmony.typescript import function_text
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
 from gateway.protocol.tools import FunctionTool
 from tests.fakes.contexts import (
     answer,
@@ -36,8 +37,8 @@ from tests.fakes.contexts import (
 from tests.fakes.harmony_oracle import library_declaration, library_prompt, vocabulary
 
 if TYPE_CHECKING:
-    from gateway.harmony.rendering import RenderOptions
-    from gateway.harmony.typescript import Schema
+    from gateway.models.format import RenderOptions
+    from gateway.models.harmony.typescript import Schema
     from gateway.protocol.context import ContextItem
 
 laws = settings(deadline=None, max_examples=40)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from gateway import ids
 from gateway.errors import GatewayError
-from gateway.harmony.rendering import Renderer
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
 from gateway.services.parents import Parent
@@ -19,14 +18,14 @@ from gateway.services.specifying import Draft, Secrets, Specifier, SystemMessage
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.contexts import answer, call, output, said, thought, user
 from tests.fakes.create_bodies import parse
-from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.harmony_script import harmony_of
 from tests.fakes.packed import packed
 
 if TYPE_CHECKING:
     from gateway.protocol.context import ContextItem
 
 SPECIFIER = Specifier(
-    Renderer(vocabulary()),
+    harmony_of,
     system_message=SystemMessage(
         "You.", "2024-06", with_date=False, commentary_without_tools=False
     ),

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from gateway.api import sse, sse_runs
 from gateway.generation import SegmentText
-from gateway.harmony.parsing import Parser
 from gateway.log import (
     SINGLES_MAX,
     Entry,
@@ -24,6 +23,7 @@ from gateway.log import (
     portions,
     unpack,
 )
+from gateway.models.harmony.parsing import Parser
 from gateway.output.fold import Fold
 from gateway.protocol.deltas import Deltas
 from gateway.runs.kept import KeptEntries
@@ -36,9 +36,9 @@ from tests.fakes.toy_parser import FINAL, PIECES, TEXT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from gateway.constraints.rules import OutputRules
     from gateway.log import Portion
     from gateway.protocol.events import Event
-    from gateway.protocol.rules import OutputRules
 
 laws = settings(deadline=None)
 _AGES_S = 3600.0

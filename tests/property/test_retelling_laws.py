@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.generation import FinishReason
-from gateway.harmony.framing import FINAL_HEADER, thread_ids
-from gateway.harmony.parsing import Parser
-from gateway.harmony.retelling import Retelling
-from gateway.harmony.vocabulary import CHANNEL, NAMED_SPECIALS
+from gateway.models.harmony.framing import FINAL_HEADER, thread_ids
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.retelling import Retelling
+from gateway.models.harmony.vocabulary import CHANNEL, NAMED_SPECIALS
 from tests.fakes.harmony_oracle import well_formed
 from tests.fakes.harmony_script import TOOLS, collect, script_ids, vocabulary
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.checking import Checker
+from gateway.constraints.validation import Checker
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk, TokenRequest
-from gateway.harmony.framing import thread_ids
-from gateway.harmony.prefills import answer_header
-from gateway.harmony.vocabulary import STOP_IDS
 from gateway.log import Entry, Hop
+from gateway.models.harmony.framing import answer_header, thread_ids
+from gateway.models.harmony.vocabulary import STOP_IDS
+from gateway.protocol.calls import call_fields
 from gateway.runs.failover import HopPolicy
 from gateway.runs.steering import WITHIN_TURN
 from tests.fakes.harmony_script import script_ids
@@ -27,8 +27,8 @@ from tests.fakes.telling import tell
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
+    from gateway.constraints.rules import OutputRules
     from gateway.generation import Listener
-    from gateway.protocol.rules import OutputRules
 
 laws = settings(deadline=None)
 
@@ -159,7 +159,7 @@ class Scene:
         spec = replace(
             specification(max_tokens=self.max_tokens),
             rules=rules,
-            checker=Checker(rules),
+            checker=Checker(rules, call_fields),
             durable=True,
         )
         return Stage(tokens, spec=spec, hops=POLICY, said=said)

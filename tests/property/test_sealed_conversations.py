@@ -18,18 +18,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.constraints.rules import OutputRules, ToolRule
 from gateway.conversation.assembly import assemble
 from gateway.conversation.unsealing import unseal
-from gateway.generation import PREAMBLE, FinishReason, SegmentKind
-from gateway.harmony.forms import headers
-from gateway.harmony.framing import OPENING
-from gateway.harmony.headers import NO_MARKER
-from gateway.harmony.parsing import Parser
-from gateway.harmony.rendering import Renderer
-from gateway.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN
+from gateway.generation import PREAMBLE, FinishReason, Framing, SegmentKind
 from gateway.log import Finished, Tokens, TurnEnded, TurnStarted
-from gateway.output.fold import Fold, Framing
-from gateway.protocol.rules import OutputRules, ToolRule
+from gateway.models.harmony.forms import headers
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.headers import NO_MARKER
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.rendering import Renderer
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN
+from gateway.output.fold import Fold
 from gateway.runs.records import output_context
 from gateway.sealing import Binding, Sealer, SealingSecret
 from tests.fakes.contexts import options

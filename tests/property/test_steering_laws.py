@@ -12,10 +12,11 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.checking import Checker
+from gateway.constraints.validation import Checker
 from gateway.generation import FinishReason
-from gateway.harmony.arguments import Arguments
 from gateway.log import Finished, Repair, Tokens
+from gateway.models.harmony.arguments import Arguments
+from gateway.protocol.calls import call_fields
 from gateway.runs.failover import HopPolicy
 from gateway.runs.steering import BUDGET_TURNS_MAX, SAID_ANEW, Steering
 from tests.fakes import wayward_model
@@ -26,9 +27,9 @@ from tests.fakes.wayward_model import Manner, WaywardModel, manners
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.constraints.rules import OutputRules
     from gateway.log import Entry
     from gateway.protocol.events import Event
-    from gateway.protocol.rules import OutputRules
 
 laws = settings(deadline=None)
 POLICY: Final = HopPolicy(hops_max=3, pause_s=0.0)
@@ -50,7 +51,7 @@ class Case:
         spec = replace(
             specification(max_tokens=self.max_tokens),
             rules=self.rules,
-            checker=Checker(self.rules),
+            checker=Checker(self.rules, call_fields),
             reasoning_budget=self.budget,
             durable=self.durable,
         )
@@ -112,7 +113,7 @@ def ask_well(stage: Stage[WaywardModel]) -> None:
 
 def is_right(rules: OutputRules, item: dict[str, Any]) -> bool:
     """An item is what was asked for."""
-    checker = Checker(rules)
+    checker = Checker(rules, call_fields)
     if item["type"] == "message" and item["phase"] == "final_answer" and rules.answer is not None:
         texts = [part["text"] for part in item["content"] if part["type"] == "output_text"]
         return not texts or checker.answer_fault(texts[0]) is None

@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.constraint import Constraint, InOrder, Json, Literal, Node, Token
-from gateway.generation import LOGPROB_MIN, FinishReason, Sampling, TokenChunk, TokenRequest
-from gateway.harmony.vocabulary import CHANNEL, MESSAGE, STOP_IDS
+from gateway.generation import (
+    LOGPROB_MIN,
+    Constraint,
+    FinishReason,
+    InOrder,
+    Json,
+    Literal,
+    Node,
+    Sampling,
+    Token,
+    TokenChunk,
+    TokenRequest,
+)
+from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, STOP_IDS, VOCABULARY_SIZE
 from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client
@@ -41,7 +52,6 @@ async def pool(vllm: Vllm) -> AsyncIterator[Pool]:
     opened = Pool(
         [Backend("vllm", vllm.url, priorities=True)],
         build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()),
-        stop_ids=STOP_IDS,
         policy=PoolPolicy(),
         metrics=Metrics(),
     )
@@ -55,7 +65,15 @@ async def collect(pool: Pool, vllm: Vllm, asked: Node | None = None, **more: Any
     sampling = Sampling(**{"max_tokens": 100, "temperature": 0.0, **more})
     constraint = Constraint(asked) if asked is not None else None
     request = TokenRequest(
-        "req_1", vllm.model, plain_prompt("Hello"), sampling, "salt", constraint, priority=3
+        "req_1",
+        vllm.model,
+        plain_prompt("Hello"),
+        sampling,
+        "salt",
+        STOP_IDS,
+        VOCABULARY_SIZE,
+        constraint,
+        priority=3,
     )
     heard = Heard()
     await pool.generate(request, heard)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.harmony.vocabulary import MESSAGE, RETURN, START
+from gateway.models.harmony.vocabulary import MESSAGE, RETURN, START
 from tests.fakes.stream import texts
 from tests.vllm.asking import ENDED_WELL, WEATHER, WEATHER_ASKED, create, streamed
 

@@ -19,7 +19,7 @@ from gateway.simulator.turn.transcript import kind_of, messages_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.constrained.constraint_fields import Demand
     from gateway.simulator.turn.script import Continuation
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from llguidance import LLMatcher, LLTokenizer
 
-from gateway.harmony.vocabulary import (
+from gateway.models.harmony.vocabulary import (
     FIRST_SPECIAL,
     NAMED_SPECIALS,
     PATTERN,
@@ -20,7 +20,7 @@ from gateway.simulator.errors import bad_request
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
 
 _BUILDING: Final = Lock()
 _GRAMMARS_KEPT_MAX: Final = 128

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import GatewayError
-from gateway.harmony.vocabulary import NAMED_SPECIALS, VOCABULARY_SIZE
+from gateway.models.harmony.vocabulary import NAMED_SPECIALS, VOCABULARY_SIZE
 from gateway.simulator.constrained.ebnf import lark_of_ebnf
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN, START, STOP_IDS
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN, START, STOP_IDS
 from gateway.simulator.turn.script import ANALYSIS, CALL_PREFIX
 from gateway.simulator.turn.transcript import kind_of, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.constrained.matcher import Choices, Guide
 
 _SKIPPED_MAX: Final = 8

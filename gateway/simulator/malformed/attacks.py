@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Final
 
-from gateway.harmony.vocabulary import END, RETURN
+from gateway.models.harmony.vocabulary import END, RETURN
 from gateway.simulator.turn.script import ANALYSIS, CALL_PREFIX, COMMENTARY, FINAL, script_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ConfigError
 from gateway.generation import FinishReason
-from gateway.harmony.framing import OPENING
+from gateway.models.harmony.framing import OPENING
 from gateway.simulator.turn.script import Script
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.harmony.vocabulary import CHANNEL, CONSTRAIN, MESSAGE
+from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, MESSAGE
 
 if TYPE_CHECKING:
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
 
 REFUSAL: Final = "I'm sorry, but I can't help with that."
 PROSE: Final = "Sure! Here is what you asked for, told in words and not as JSON."

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.harmony.lark import ebnf_of
-from gateway.harmony.vocabulary import FIRST_SPECIAL, STOP_IDS
-from gateway.protocol.rules import TextGrammar
+from gateway.constraints.lark import ebnf_of
+from gateway.constraints.rules import TextGrammar
+from gateway.models.harmony.vocabulary import FIRST_SPECIAL, STOP_IDS
 from gateway.simulator.constrained.ebnf import BadGrammar, lark_of_ebnf
 from gateway.simulator.constrained.matcher import Guide
 from gateway.simulator.constrained.tags import BadTag, json_rule
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Literal
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.scripting.typescript import Schema, Tool
 
 _BODY_IDS_MAX: Final = 2048

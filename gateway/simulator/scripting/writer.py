@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Final
 
-from gateway.harmony.framing import OPENING
-from gateway.harmony.vocabulary import CHANNEL, MESSAGE
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE
 from gateway.simulator.scripting import speech
 from gateway.simulator.scripting.drift import drifted, tampered
 from gateway.simulator.scripting.planning import planned_calls
@@ -28,7 +28,7 @@ from gateway.simulator.turn.script import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.directives import Directives
     from gateway.simulator.scripting.conversation import Conversation
     from gateway.simulator.scripting.typescript import Schema, Tool

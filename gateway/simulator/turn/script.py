@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import FinishReason
-from gateway.harmony.framing import OPENING
-from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.directives import Directives
 
 ANALYSIS: Final = "analysis"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from gateway.harmony.vocabulary import (
+from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
     END,
@@ -21,7 +21,7 @@ from gateway.simulator.turn.script import ANALYSIS, COMMENTARY, FINAL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
 
 TERMINATORS: Final = frozenset({END, CALL, RETURN})
 _RECIPIENT: Final = re.compile(r"\bto=\s*(\S+)")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.harmony.vocabulary import FIRST_SPECIAL, NAMED_SPECIALS
+from gateway.models.harmony.vocabulary import FIRST_SPECIAL, NAMED_SPECIALS
 from gateway.simulator.wire.likelihoods import Likelihoods
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.wire.reply import Reply
     from gateway.simulator.wire.requests import CompletionRequest
 

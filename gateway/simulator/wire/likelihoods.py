@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.harmony.vocabulary import FIRST_SPECIAL, NAMED_SPECIALS
+from gateway.models.harmony.vocabulary import FIRST_SPECIAL, NAMED_SPECIALS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.wire.requests import CompletionRequest
 
 _STEP: Final = 0.125

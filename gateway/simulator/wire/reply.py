@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.generation import FinishReason
-from gateway.harmony.vocabulary import RETURN, STOP_IDS
+from gateway.models.harmony.vocabulary import RETURN, STOP_IDS
 
 if TYPE_CHECKING:
     from gateway.simulator.turn.script import Continuation

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.harmony.vocabulary import VOCABULARY_SIZE
+from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
 from gateway.simulator.constrained.constraint_fields import read_demand
 from gateway.simulator.constrained.ebnf import BadGrammar
 from gateway.simulator.errors import SimulatedError, bad_request, bad_shape, bad_value

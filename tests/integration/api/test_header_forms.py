@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.harmony.framing import OPENING
-from gateway.harmony.vocabulary import CALL, CONSTRAIN
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.vocabulary import CALL, CONSTRAIN
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.controlled import site
 from tests.fakes.harmony_script import script_ids

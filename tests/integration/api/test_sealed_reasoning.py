@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from gateway.harmony.vocabulary import MESSAGE, START
+from gateway.models.harmony.vocabulary import MESSAGE, START
 from tests.fakes.controlled import MODEL, TURN, site
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.harmony_oracle import encoding

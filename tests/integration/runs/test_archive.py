@@ -12,9 +12,8 @@ from typing_extensions import override
 
 from gateway import ids
 from gateway.errors import ClaimLost, KeyTaken, RateLimited, StoreUnavailable
-from gateway.harmony.parsing import Parser
-from gateway.harmony.rendering import Renderer
 from gateway.log import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.models.harmony.parsing import Parser
 from gateway.output.fold import Fold
 from gateway.runs.archive import Archive, Ownership
 from gateway.store import claims, events, messages, responses
@@ -25,7 +24,7 @@ from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry import Metrics
 from gateway.tenancy import TenantPolicy
-from tests.fakes.harmony_script import script_ids, vocabulary
+from tests.fakes.harmony_script import harmony_of, script_ids, vocabulary
 from tests.fakes.replica import TERMS, background, foreground, new_fold_for, shown_text
 from tests.fakes.staged_run import FRAMING, NO_RULES, STOP
 from tests.fakes.stored import item, let_time_pass
@@ -65,7 +64,7 @@ class Kept:
         self.metrics = Metrics()
         self.archive = of(
             database,
-            Renderer(vocabulary()),
+            harmony_of,
             new_fold_for,
             Ownership("replica_a", 600.0, commit_wait_s=wait_s, claim_wait_s=wait_s),
             announce=self.notices.append,

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from gateway.checking import Checker
+from gateway.constraints.validation import Checker
 from gateway.generation import FinishReason, TokenChunk
-from gateway.harmony.framing import ASSISTANT
-from gateway.harmony.prefills import answer_header, channel_header
-from gateway.harmony.vocabulary import MESSAGE
 from gateway.log import Hold, Hop, Queued, Repair, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.models.harmony.framing import ASSISTANT, answer_header
+from gateway.models.harmony.vocabulary import MESSAGE
+from gateway.protocol.calls import call_fields
 from gateway.protocol.rules import rules_of
 from gateway.runs import records
 from gateway.store import events, responses
 from gateway.store.claims import Claim
 from gateway.store.events import Parcel
-from tests.fakes.harmony_script import script_ids, vocabulary
+from tests.fakes.harmony_script import harmony, script_ids, vocabulary
 from tests.fakes.replica import background, new_fold_for, replica, shown_text
 from tests.fakes.response_heads import ECHO
 from tests.fakes.staged_run import STOP
@@ -54,7 +54,7 @@ def in_json(tenant: TenantId) -> RunSpecification:
     """A response that has to be an object with a number in it."""
     spec = background(tenant)
     head = replace(spec.head, echo=IN_JSON)
-    return replace(spec, head=head, rules=RULES, checker=Checker(RULES))
+    return replace(spec, head=head, rules=RULES, checker=Checker(RULES, call_fields))
 
 
 ANSWER = answer_header(RULES, attempt=0)
@@ -86,7 +86,7 @@ STUCK: list[Entry] = [
 WRONG_BODY: list[Entry] = [
     *(TurnStarted(7), Hold(), Tokens(tuple(JSON_HEADER)), Tokens(tuple(WRONG))),
     *(Repair(len(JSON_HEADER) + len(WRONG), "invalid_structured_output"), CUT),
-    *(TurnStarted(0, channel_header()), Tokens(tuple(JSON_HEADER[1:]))),
+    *(TurnStarted(0, harmony().message_opening()), Tokens(tuple(JSON_HEADER[1:]))),
 ]
 LOGS = {
     "astray": ASTRAY,

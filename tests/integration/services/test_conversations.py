@@ -10,7 +10,6 @@ import pytest
 
 from gateway import ids
 from gateway.errors import InvalidRequest, NoUpstreamAvailable, ResourceNotFound
-from gateway.harmony.rendering import Renderer
 from gateway.protocol.conversations import NewConversation, parse_items
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.conversations import Conversations
@@ -25,7 +24,7 @@ from gateway.upstreams.pool import Pool, PoolPolicy
 from gateway.upstreams.transport import KeepAlive
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import LIMITS
-from tests.fakes.harmony_script import script_ids, vocabulary
+from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.turns import contents
 
 if TYPE_CHECKING:
@@ -74,14 +73,14 @@ async def desk(database: Database, *models: str) -> AsyncIterator[Desk]:
     client = build_client(
         keep_alive=KeepAlive(connections_max=1, expiry_s=1), limits=ConnectionLimits()
     )
-    pool = Pool([backend], client, stop_ids=(), policy=PoolPolicy(), metrics=Metrics())
+    pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     # Whatever is heavy is done in a thread.
     with closing(Threads(threads_max=1, inline_bytes_max=-1)) as threads:
         conversations = Conversations(
             database,
             models=Models(pool, aliases={}, efforts={}),
             sealer=SEALER,
-            renderer=Renderer(vocabulary()),
+            format_=harmony(),
             threads=threads,
             items_max=3,
         )

@@ -10,8 +10,8 @@ import pytest
 
 from gateway import ids
 from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidRequest, KeyTaken
-from gateway.harmony.rendering import Renderer, SchemaLimits
-from gateway.harmony.vocabulary import STOP_IDS
+from gateway.models.format import SchemaLimits
+from gateway.models.harmony.format import HarmonyFormat
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.models import Models
 from gateway.services.orders import Order
@@ -90,14 +90,14 @@ async def desk(
     client = build_client(
         keep_alive=KeepAlive(connections_max=1, expiry_s=1), limits=ConnectionLimits()
     )
-    pool = Pool([backend], client, stop_ids=STOP_IDS, policy=PoolPolicy(), metrics=Metrics())
+    pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     principal = Principal(await new_tenant(database), "acme", ids.new_uuid(), policy)
     with closing(Threads(threads_max=1, inline_bytes_max=100_000)) as threads:
         preparation = Preparation(
             parents=Parents(database, depth_max=9, items_max=99),
             models=Models(pool, aliases={"alias": MODEL}, efforts={}),
             specifier=Specifier(
-                Renderer(vocabulary(), SchemaLimits(depth_max=20)),
+                lambda _: HarmonyFormat(vocabulary(), SchemaLimits(depth_max=20)),
                 system_message=SystemMessage(
                     "You.", "2024-06", with_date=False, commentary_without_tools=False
                 ),

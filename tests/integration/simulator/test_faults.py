@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.harmony.vocabulary import RETURN
+from gateway.models.harmony.vocabulary import RETURN
 from gateway.simulator.errors import ENGINE_BUSY
 from gateway.simulator.faults import Attempts
 from gateway.simulator.options import SimulatorOptions

@@ -9,16 +9,13 @@ import pytest
 from gateway import ids
 from gateway.errors import StoreConflict
 from gateway.store import tenants
+from gateway.store.postgres.statements import Statement
 from gateway.store.tenants import NewKey
 from gateway.tenancy import TenantId, TenantPolicy
 
 if TYPE_CHECKING:
-    from gateway.tenancy import OwnPolicy
-from gateway.store.postgres.statements import Statement
-from gateway.store.tenants import OwnPolicy
-
-if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
+    from gateway.tenancy import OwnPolicy
 
 OWN: OwnPolicy = {
     "on_disconnect": "continue",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from gateway.constraint import Constraint, Literal
 from gateway.errors import (
     ContextOverflow,
     UpstreamError,
@@ -17,7 +16,7 @@ from gateway.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
-from gateway.generation import Sampling, TokenChunk, TokenLogprob, TokenRequest
+from gateway.generation import Constraint, Literal, Sampling, TokenChunk, TokenLogprob, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.engines import Engine
 from gateway.upstreams.problems import BrokeDown, GrammarFailed
@@ -30,7 +29,9 @@ from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, Act, RawServer, Scri
 if TYPE_CHECKING:
     from gateway.upstreams.client import Client
 
-REQUEST = TokenRequest("req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt")
+REQUEST = TokenRequest(
+    "req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt", (200002,), 1 << 31
+)
 BOUND = replace(REQUEST, constraint=Constraint(Literal("yes")))
 VLLM = Engine("vllm", "0.32.0")
 BAD_TAG: Script = (capture("s_stream_refused_tag").response,)
@@ -47,7 +48,7 @@ def serving(*scripts: Script) -> RawServer:
 
 def upstream_of(server: RawServer, client: Client) -> InferenceServer:
     backend = Backend("gpu-1", server.url)
-    return InferenceServer(backend, client, stop_ids=(200002,), timeouts=Timeouts())
+    return InferenceServer(backend, client, timeouts=Timeouts())
 
 
 async def collect(upstream: InferenceServer, request: TokenRequest = REQUEST) -> list[TokenChunk]:

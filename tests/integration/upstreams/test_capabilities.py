@@ -7,9 +7,8 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from gateway.constraint import Constraint, Literal
 from gateway.errors import InvalidRequest, ModelNotFound, NoUpstreamAvailable, UpstreamFailed
-from gateway.generation import Sampling
+from gateway.generation import Constraint, Literal, Sampling
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.health import EjectionPolicy
 from gateway.upstreams.pool import ProbeSchedule

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from gateway.upstreams.client import Client
 
 STOP_IDS = (200002, 200012, 199999)
-REQUEST = TokenRequest("req_1", "gpt-oss-tiny", [1, 2, 3], Sampling(max_tokens=9999), "salt")
+REQUEST = TokenRequest(
+    "req_1", "gpt-oss-tiny", [1, 2, 3], Sampling(max_tokens=9999), "salt", STOP_IDS, 1 << 31
+)
 
 COMPLETE = {
     "a_cached_1": (FinishReason.LENGTH, 0),
@@ -91,7 +93,7 @@ async def collect(
     server: RawServer, client: Client, request: TokenRequest = REQUEST
 ) -> tuple[list[TokenChunk], UpstreamError | None]:
     backend = Backend("gpu-1", server.url)
-    upstream = InferenceServer(backend, client, stop_ids=STOP_IDS, timeouts=Timeouts())
+    upstream = InferenceServer(backend, client, timeouts=Timeouts())
     heard = Heard()
     try:
         await upstream.generate(request, heard)

@@ -39,7 +39,6 @@ async def pool_of(backends: Sequence[RunningSimulator], **policy: Any) -> AsyncI
     pool = Pool(
         [Backend(f"gpu-{number}", backend.url) for number, backend in enumerate(backends)],
         build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()),
-        stop_ids=STOP_IDS,
         policy=PoolPolicy(**policy),
         metrics=Metrics(),
     )

@@ -89,7 +89,9 @@ async def test_an_unknown_model_is_not_found() -> None:
         with pytest.raises(ModelNotFound):
             known.pool.context_length("other")
         with pytest.raises(ModelNotFound):
-            await known.ids(TokenRequest("r", "other", [1], Sampling(max_tokens=1), ""))
+            await known.ids(
+                TokenRequest("r", "other", [1], Sampling(max_tokens=1), "", (), 1 << 31)
+            )
 
 
 async def test_a_context_length_nobody_told_is_no_backend() -> None:

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from gateway.upstreams.client import Client
 
 STOP_IDS = (200002, 200012, 199999)
-REQUEST = TokenRequest("req_1", "public", [1, 2, 3], Sampling(max_tokens=500, seed=7), "salt")
+REQUEST = TokenRequest(
+    "req_1", "public", [1, 2, 3], Sampling(max_tokens=500, seed=7), "salt", STOP_IDS, 1 << 31
+)
 PATIENT = Timeouts()
 
 
@@ -57,9 +59,7 @@ def upstream_of(
     server: RawServer, client: Client, timeouts: Timeouts = PATIENT, **limits: int
 ) -> InferenceServer:
     backend = Backend("gpu-1", server.url, {"public": "served"}, api_key="hush")
-    return InferenceServer(
-        backend, client, stop_ids=STOP_IDS, timeouts=timeouts, limits=StreamLimits(**limits)
-    )
+    return InferenceServer(backend, client, timeouts=timeouts, limits=StreamLimits(**limits))
 
 
 async def collect(upstream: InferenceServer) -> list[TokenChunk]:

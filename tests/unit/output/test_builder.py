@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from gateway import ids
+from gateway.constraints.rules import OutputRules
 from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.output.builder import Builder
 from gateway.protocol.responses import Outcome
-from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import NO_RULES, UUID_OF_TEST, response_head
 from tests.fakes.toy_logs import ALLOWED, TOOL_RULES

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import orjson
 import pytest
 
+from gateway.constraints.rules import OutputRules
 from gateway.generation import FinishReason, Place, Where
 from gateway.log import (
     Alive,
@@ -25,7 +26,6 @@ from gateway.log import (
 )
 from gateway.output.fold import Astray, Body, Fold
 from gateway.protocol.responses import HarmonyMessages
-from gateway.protocol.rules import OutputRules
 from gateway.sealing import Unsealed
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import NO_RULES, response_head

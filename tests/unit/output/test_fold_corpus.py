@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.generation import FinishReason
-from gateway.harmony.framing import OPENING
-from gateway.harmony.parsing import Parser
-from gateway.harmony.vocabulary import END, RETURN
+from gateway.generation import FinishReason, Framing
 from gateway.log import Entry, Finished, Tokens, TurnEnded, TurnStarted, pack, unpack
-from gateway.output.fold import Fold, Framing
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.vocabulary import END, RETURN
+from gateway.output.fold import Fold
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head

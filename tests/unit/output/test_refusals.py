@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.harmony.grammar import REFUSALS
+from gateway.constraints.rules import AnswerFormat
+from gateway.models.harmony.grammar import REFUSALS
 from gateway.output.refusals import Beginning, Verdict
-from gateway.protocol.rules import AnswerFormat
 
 OBJECT = AnswerFormat("json_object", {"type": "object"})
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.constraints.rules import OutputRules
 from gateway.generation import SegmentEnded, SegmentEvent, SegmentKind, SegmentStarted, SegmentText
 from gateway.output.screen import Body, Screen, demands
-from gateway.protocol.rules import OutputRules
 from tests.fakes.response_heads import NO_RULES
 from tests.fakes.toy_logs import ALLOWED, ANSWER, TOOL_RULES
 

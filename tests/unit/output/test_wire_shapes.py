@@ -18,6 +18,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from gateway.constraints.rules import OutputRules
 from gateway.generation import FinishReason
 from gateway.log import (
     Alive,
@@ -31,7 +32,6 @@ from gateway.log import (
     TurnStarted,
 )
 from gateway.output.lifecycle import ENVELOPES, EVENT_FIELDS
-from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.toy_logs import (
     ALLOWED,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
+from gateway.constraints.rules import ToolRule
 from gateway.generation import SegmentKind
 from gateway.protocol.calls import (
     Call,
@@ -19,7 +20,6 @@ from gateway.protocol.context import HostedKind
 from gateway.protocol.documented import literal_values
 from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import CallItem, OutputItem
-from gateway.protocol.rules import ToolRule
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.create_bodies import parse, refusal
 from tests.fakes.hosted_items import HOSTED

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from gateway.generation import SegmentKind
-from gateway.protocol.callables import NO_ARGUMENTS, SHELL_PARAMETERS
-from gateway.protocol.echo import echo
-from gateway.protocol.rules import (
+from gateway.constraints.rules import (
     AnswerFormat,
     CallMode,
     OutputRules,
     TextGrammar,
     ToolRule,
-    rules_of,
 )
+from gateway.generation import SegmentKind
+from gateway.protocol.callables import NO_ARGUMENTS, SHELL_PARAMETERS
+from gateway.protocol.echo import echo
+from gateway.protocol.rules import rules_of
 from tests.fakes.create_bodies import GRAMMAR, NAMESPACE, SCHEMA, STRICT, TOOLS, parse
 
 NAMES = ("f", "s", "c", "g", "ns.m", "ns.n", "local_shell", "shell", "apply_patch")

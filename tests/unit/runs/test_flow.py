@@ -21,7 +21,7 @@ from gateway.runs.hearing import FLOW_IDS_MAX, Hearing
 from gateway.runs.journal import MemoryJournal, Pen
 from gateway.runs.live import LiveLog
 from gateway.runs.steering import Course, Steering
-from tests.fakes.harmony_script import script_ids, vocabulary
+from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.staged_run import RecordingJournal, folds, specification
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Scene:
         self.pen = Pen(self.journal if held else MemoryJournal(self.live, None))
         self.pen.append(TurnStarted(10))
         (self.turn,) = self.live.fold.turns
-        course = Course(spec.rules, POLICY, vocabulary(), reasoning_budget=None)
+        course = Course(spec.rules, POLICY, harmony(), reasoning_budget=None)
         self.hearing = Hearing(self.pen, course, meet=lambda _: None, first_token=lambda: None)
         self.readers: list[Reader] = []
         self.following: list[asyncio.Task[None]] = []

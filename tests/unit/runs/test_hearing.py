@@ -13,13 +13,13 @@ from typing_extensions import override
 
 from gateway.errors import ClaimLost
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
-from gateway.harmony.vocabulary import END, MESSAGE, START
 from gateway.log import TurnStarted
+from gateway.models.harmony.vocabulary import END, MESSAGE, START
 from gateway.runs.hearing import PIECES_MAX, Hearing
 from gateway.runs.journal import MemoryJournal, Pen
 from gateway.runs.live import LiveLog
 from gateway.runs.steering import REPETITION, Course, Steering
-from tests.fakes.harmony_script import script_ids, vocabulary
+from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.response_heads import response_head
 from tests.fakes.rounds import counted_rounds
 from tests.fakes.staged_run import folds, specification
@@ -54,7 +54,7 @@ def begun(kind: type[Hearing] = Hearing) -> tuple[Hearing, Pen]:
     spec = specification()
     pen = Pen(MemoryJournal(LiveLog(folds(spec.head, spec.rules), reader_events_max=100), None))
     pen.append(TurnStarted(10))
-    course = Course(spec.rules, POLICY, vocabulary(), reasoning_budget=None)
+    course = Course(spec.rules, POLICY, harmony(), reasoning_budget=None)
     hearing = kind(pen, course, meet=lambda _: None, first_token=lambda: None)
     return hearing, pen
 
@@ -116,7 +116,7 @@ def heard_in(
         pen = Pen(MemoryJournal(live, None))
         pen.append(TurnStarted(10))
         policy = Steering(header_tokens_max=header_tokens_max)
-        course = Course(spec.rules, policy, vocabulary(), reasoning_budget=None)
+        course = Course(spec.rules, policy, harmony(), reasoning_budget=None)
         course._joins_header = joins and course._joins_header
         hearing = Hearing(pen, course, meet=lambda _: None, first_token=lambda: None)
         rest, at = ids, 0

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway import ids
-from gateway.checking import Checker
+from gateway.constraints.validation import Checker
 from gateway.generation import Sampling
 from gateway.log import Alive, Compacted, pack
+from gateway.protocol.calls import call_fields
 from gateway.protocol.context import ConversationPlace
 from gateway.protocol.responses import HarmonyMessages
 from gateway.protocol.rules import rules_of
@@ -71,7 +72,9 @@ def durable(**fields: Any) -> RunSpecification:
     spec = specification(background=True)
     rules = rules_of(spec.head.echo)
     packed = array("I", fields.pop("prompt_ids", spec.prompt_ids))
-    return replace(spec, rules=rules, checker=Checker(rules), prompt_ids=packed, **fields)
+    return replace(
+        spec, rules=rules, checker=Checker(rules, call_fields), prompt_ids=packed, **fields
+    )
 
 
 def made_of(spec: RunSpecification, plan: bytes | None = None) -> RunSpecification:

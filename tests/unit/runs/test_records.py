@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from gateway.generation import RenderedItem
-from gateway.harmony.rendering import Renderer
 from gateway.log import Compacted, Finished, Queued, unpack
 from gateway.runs.plan import plan_of
 from gateway.runs.records import Endings, LogReading, output_context
 from tests.fakes.call_items import CALLS
-from tests.fakes.harmony_script import vocabulary
+from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import specification
 from tests.fakes.toy_logs import new_fold
 
@@ -46,10 +45,12 @@ def test_a_message_has_no_name() -> None:
 async def test_a_response_that_ends_in_the_queue_keeps_the_summary_that_was_made_for_it() -> None:
     compacted = Compacted((1, 2), "hgw1.seal", 30, 10, 20, 5)
     spec = replace(specification(background=True), compacted=compacted)
-    stored = SimpleNamespace(uuid=spec.head.uuid, epoch=0, next_entry=1, plan=plan_of(spec))
+    stored = SimpleNamespace(
+        uuid=spec.head.uuid, model=spec.model, epoch=0, next_entry=1, plan=plan_of(spec)
+    )
     fold = new_fold(background=True)
     fold.apply(Queued())
-    endings = Endings(Renderer(vocabulary()), lambda _: new_fold)
+    endings = Endings(harmony_of, lambda _: new_fold)
     row = await endings.concluded(
         cast("StoredResponse", stored), LogReading(fold, 1), [], Finished("cancelled", 9)
     )

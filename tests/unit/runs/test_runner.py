@@ -17,8 +17,8 @@ from gateway.errors import (
     StoreUnavailable,
     UpstreamRejected,
 )
-from gateway.harmony.framing import FINAL_HEADER, OPENING
 from gateway.log import Compacted, Queued
+from gateway.models.harmony.framing import FINAL_HEADER, OPENING
 from gateway.runs import outcome
 from gateway.runs.live import LiveLog
 from gateway.runs.turn import Relay

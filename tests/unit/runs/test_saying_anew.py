@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.constraint import Ebnf
 from gateway.errors import UpstreamFailed, UpstreamLost
-from gateway.generation import TokenChunk
+from gateway.generation import Ebnf, TokenChunk
 from gateway.log import Entry, Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.runs.failover import HopPolicy
 from gateway.runs.steering import MESSAGES_MAX, Steering
@@ -34,7 +33,7 @@ from tests.fakes.steered import (
 )
 
 if TYPE_CHECKING:
-    from gateway.protocol.rules import OutputRules
+    from gateway.constraints.rules import OutputRules
     from tests.fakes.staged_run import ScriptedTokens
 
 DIED = UpstreamFailed("connection lost", upstream="gpu-1")

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.constraints.rules import OutputRules, ToolRule
 from gateway.errors import UpstreamFailed, UpstreamLost
 from gateway.generation import FinishReason, Place, SegmentKind, Where
-from gateway.harmony.framing import FINAL_HEADER, OPENING
-from gateway.harmony.grammar import GrammarOptions, turn_constraint
-from gateway.harmony.prefills import answer_header, call_header, channel_header
-from gateway.harmony.vocabulary import END
 from gateway.log import Hold, Repair, Tokens, TurnEnded, TurnStarted
-from gateway.protocol.rules import OutputRules, ToolRule
+from gateway.models.format import GrammarOptions
+from gateway.models.harmony.framing import FINAL_HEADER, OPENING, answer_header, call_header
+from gateway.models.harmony.grammar import turn_constraint
+from gateway.models.harmony.vocabulary import END
 from gateway.runs.steering import Steering
 from gateway.runs.turn import INLINE_TOOLS
-from tests.fakes.harmony_script import script_ids, vocabulary
+from tests.fakes.harmony_script import harmony, script_ids, vocabulary
 from tests.fakes.staged_run import ANSWER, NO_RULES, THOUGHT, says, specification
 from tests.fakes.steered import (
     ANY_TOOL,
@@ -296,7 +296,7 @@ async def test_a_header_without_end_is_begun_again() -> None:
         NO_RULES, says("word " * 40), says("final<|message|>Hi<|return|>"), steering=steering
     )
     assert await ended(stage) == ("completed", None)
-    assert prefills(stage) == [(), channel_header()]
+    assert prefills(stage) == [(), harmony().message_opening()]
     assert kinds(stage) == ["message"]
 
 

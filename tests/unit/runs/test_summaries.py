@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.checking import Checker
+from gateway.constraints.rules import OutputRules
+from gateway.constraints.validation import Checker
 from gateway.errors import StoreUnavailable, SummaryFailed, UpstreamRejected
-from gateway.protocol.rules import OutputRules
+from gateway.protocol.calls import call_fields
 from tests.fakes.staged_run import ANSWER, LENGTH, THOUGHT, says, specification
 from tests.fakes.summarising import RULES, SummaryDesk
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.runs.summaries import Summary
     from tests.fakes.staged_run import Step
 
-SPEC = replace(specification(store=False), rules=RULES, checker=Checker(RULES))
+SPEC = replace(specification(store=False), rules=RULES, checker=Checker(RULES, call_fields))
 CUT = "<|channel|>final<|message|>They met at"
 
 
@@ -59,7 +60,9 @@ async def test_a_model_that_will_not_obey_is_an_error() -> None:
     demanding = OutputRules({}, frozenset(), calls="required", open_calls=False)
     desk = SummaryDesk(says(ANSWER), rules=demanding, repairs_max=0)
     with pytest.raises(SummaryFailed, match="something else: required_tool_not_called"):
-        await desk.summarizer.summarize(replace(SPEC, rules=demanding, checker=Checker(demanding)))
+        await desk.summarizer.summarize(
+            replace(SPEC, rules=demanding, checker=Checker(demanding, call_fields))
+        )
     assert desk.booked == ["failed"]
 
 

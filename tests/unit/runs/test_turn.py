@@ -18,8 +18,8 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import TokenChunk
-from gateway.harmony.framing import FINAL_HEADER, thread_ids
 from gateway.log import Entry, Hop, Queued, Tokens, TurnEnded, TurnStarted
+from gateway.models.harmony.framing import FINAL_HEADER, thread_ids
 from gateway.runs.failover import HopPolicy
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import (

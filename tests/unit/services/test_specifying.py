@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
-from gateway.harmony.rendering import Renderer
 from gateway.protocol.alike import alike
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.models import Model
@@ -15,7 +14,7 @@ from gateway.services.specifying import COMPILED_BYTES, Draft, Secrets, Specifie
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.contexts import said, user
 from tests.fakes.create_bodies import LIMITS
-from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.harmony_script import harmony_of
 
 if TYPE_CHECKING:
     from gateway.protocol.context import ContextItem
@@ -31,7 +30,7 @@ USER = {"role": "user", "content": "hi"}
 @pytest.fixture(name="specifier", scope="module")
 def new_specifier() -> Specifier:
     return Specifier(
-        Renderer(vocabulary()),
+        harmony_of,
         system_message=SystemMessage(
             "You.", "2024-06", with_date=False, commentary_without_tools=False
         ),

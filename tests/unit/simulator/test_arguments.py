@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_harmony import ToolDescription
 
-from gateway.harmony.rendering import Renderer, RenderOptions
+from gateway.models.format import RenderOptions
+from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.tools import FunctionTool
 from gateway.simulator.scripting.typescript import tools_of
 from gateway.simulator.scripting.values import make_arguments, make_value

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.harmony.framing import FINAL_HEADER, OPENING, thread_ids
-from gateway.harmony.vocabulary import (
+from gateway.models.harmony.framing import FINAL_HEADER, OPENING, thread_ids
+from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
     CONSTRAIN,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import validator_for
 
-from gateway.harmony.framing import FINAL_HEADER
-from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, MESSAGE, RETURN
+from gateway.models.harmony.framing import FINAL_HEADER
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, MESSAGE, RETURN
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.random_schemas import random_schema
 from tests.fakes.simulated_conversation import (

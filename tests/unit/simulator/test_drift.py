@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gateway.harmony.framing import FINAL_HEADER
-from gateway.harmony.vocabulary import (
+from gateway.models.harmony.framing import FINAL_HEADER
+from gateway.models.harmony.vocabulary import (
     CALL,
     CHANNEL,
     CONSTRAIN,

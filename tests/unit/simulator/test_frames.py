@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.harmony.vocabulary import CALL, CHANNEL, RETURN
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, RETURN
 from gateway.simulator.options import SimulatorOptions
 from gateway.simulator.wire.frames import Ending, EventTails, EventWriter
 from gateway.simulator.wire.requests import read_request

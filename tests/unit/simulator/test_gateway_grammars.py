@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema_rs import validator_for
 
+from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.constraints.structural_tags import tag_of
 from gateway.generation import Place, SegmentKind, Where
-from gateway.harmony.framing import FINAL_HEADER
-from gateway.harmony.grammar import GrammarOptions, turn_constraint
-from gateway.harmony.vocabulary import CALL, END, RETURN
-from gateway.protocol.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.models.format import GrammarOptions
+from gateway.models.harmony.framing import FINAL_HEADER
+from gateway.models.harmony.grammar import turn_constraint
+from gateway.models.harmony.vocabulary import CALL, END, RETURN
 from gateway.simulator.scripting.drift import REFUSAL
-from gateway.upstreams.structural_tags import tag_of
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,
@@ -55,7 +56,7 @@ def _rules(*tools: ToolRule, allowed: Sequence[str] | None = None, **others: Any
 def _say(rules: OutputRules, prompt: list[int], **options: Any) -> Obeyed:
     constraint = turn_constraint(rules, OPENED, (), GrammarOptions(**options), vocabulary())
     assert constraint is not None
-    said = obeyed(prompt, tag_of(constraint.turn, max_whitespace=True))
+    said = obeyed(prompt, tag_of(constraint, max_whitespace=True))
     assert said.is_valid
     return said
 
@@ -126,7 +127,7 @@ def test_a_body_is_held_where_the_grammar_begins_in_it() -> None:
         _rules(answer=ANSWER), place, FINAL_HEADER, GrammarOptions(), vocabulary()
     )
     assert constraint is not None
-    said = obeyed(prompt, tag_of(constraint.turn, max_whitespace=True))
+    said = obeyed(prompt, tag_of(constraint, max_whitespace=True))
     assert said.is_valid
 
 
@@ -141,7 +142,7 @@ def test_a_model_that_heeds_no_schema_is_held_to_the_rest_of_a_body(drift: str, 
     place = Place(Where.BODY, 0, SegmentKind.FINAL)
     rest = turn_constraint(_rules(answer=ANSWER), place, message, GrammarOptions(), vocabulary())
     assert rest is not None
-    said = obeyed([*asked, *message], tag_of(rest.turn, max_whitespace=True))
+    said = obeyed([*asked, *message], tag_of(rest, max_whitespace=True))
     assert said.is_valid
     text = begun + said.text.removesuffix("<|return|>")
     assert json.loads(text)["location"] in {"Rome", "Oslo"}

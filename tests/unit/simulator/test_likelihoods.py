@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.harmony.vocabulary import CHANNEL, RETURN
+from gateway.models.harmony.vocabulary import CHANNEL, RETURN
 from gateway.simulator.options import SimulatorOptions
 from gateway.simulator.wire.frames import Ending, EventTails, EventWriter
 from gateway.simulator.wire.likelihoods import alternatives, logprob_of

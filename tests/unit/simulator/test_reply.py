@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.generation import FinishReason
-from gateway.harmony.vocabulary import CALL, END_OF_TEXT, RETURN
+from gateway.models.harmony.vocabulary import CALL, END_OF_TEXT, RETURN
 from gateway.simulator.directives import Directives
 from gateway.simulator.errors import SimulatedError
 from gateway.simulator.options import SimulatorOptions

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from openai_harmony import ToolDescription
 
-from gateway.harmony.framing import FINAL_HEADER
-from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, MESSAGE, RETURN
+from gateway.models.harmony.framing import FINAL_HEADER
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, MESSAGE, RETURN
 from gateway.simulator.scripting.drift import REFUSAL
 from gateway.simulator.scripting.shapes import Shape
 from gateway.simulator.scripting.typescript import Tool

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
 from gateway.simulator.constrained.constraint_fields import Demand, read_demand
 from gateway.simulator.constrained.ebnf import BadGrammar, lark_of_ebnf
 from gateway.simulator.constrained.matcher import Guide

@@ -7,18 +7,26 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.constraint import Constraint, Ebnf, InOrder, Json, Node, Token
-from gateway.generation import Sampling, TokenRequest
+from gateway.generation import Constraint, Ebnf, InOrder, Json, Node, Sampling, Token, TokenRequest
 from gateway.upstreams.dialects import TAG_BYTES_MAX, TOP_P_MIN, Dialect
 from gateway.upstreams.engines import Engine, capabilities
 from gateway.upstreams.naming import Served
 
 SERVED = Served("served")
 STOP_IDS = (200002, 200012, 199999)
-REQUEST = TokenRequest("req_1", "public", [1, 2, 3], Sampling(max_tokens=9), "salt")
+REQUEST = TokenRequest(
+    "req_1", "public", [1, 2, 3], Sampling(max_tokens=9), "salt", STOP_IDS, 1 << 31
+)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+MARKERS = (200006, 200005, 200003, 200008, 200007)
 BOUND = replace(
-    REQUEST, constraint=Constraint(InOrder((Token(200006), Json(SCHEMA))), answer=SCHEMA)
+    REQUEST,
+    constraint=Constraint(
+        InOrder((Token(200006), Json(SCHEMA))),
+        answer=SCHEMA,
+        markers=MARKERS,
+        answer_opening=(200005, 17196),
+    ),
 )
 
 
@@ -42,7 +50,6 @@ def sent(
     body = dialect.body(
         request,
         served=served,
-        stop_ids=STOP_IDS,
         prompt=[orjson.dumps(request.prompt_ids)],
         grammar=grammar,
     )
@@ -191,7 +198,7 @@ def test_what_a_constraint_leaves_open_is_no_promise(dialect: Dialect) -> None:
 
 @pytest.mark.parametrize("dialect", [VLLM, SGLANG])
 def test_markers_are_ruled_out_where_none_is_to_come(dialect: Dialect) -> None:
-    bare = replace(REQUEST, constraint=Constraint(Ebnf('root ::= "a"'), bare=True))
+    bare = replace(REQUEST, constraint=Constraint(Ebnf('root ::= "a"'), bare=True, markers=MARKERS))
     grammar = dialect.grammar(bare)
     assert grammar is not None
     assert grammar.fields["logit_bias"] == dict.fromkeys(

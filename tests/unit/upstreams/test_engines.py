@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.constraint import Constraint, Token
+from gateway.generation import Constraint, Token
 from gateway.upstreams.engines import (
     Capabilities,
     Engine,

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.constraint import Constraint, Token
+from gateway.generation import Constraint, Token
 from gateway.upstreams.engines import Capabilities
 from gateway.upstreams.selection import BackendState, candidates, round_robin, tell_logprobs
 

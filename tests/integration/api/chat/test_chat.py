@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from gateway.harmony.vocabulary import Vocabulary
+from gateway.models.harmony.vocabulary import Vocabulary
 from tests.fakes.chat_streams import as_assembled, assembled_chat
 from tests.integration.api.chat.bodies import (
     MODEL,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from gateway.harmony.vocabulary import CALL
+from gateway.models.harmony.vocabulary import CALL
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key, running_gateway
 from tests.fakes.stream import as_events, texts

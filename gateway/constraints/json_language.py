@@ -1,0 +1,393 @@
+"""The JSON texts that a schema describes, as a language.
+
+Objects have their properties in the order of the schema, as the engines write them, and those that
+it does not name at their end. What a language cannot say, such as that no two items are equal, is
+left open; then it is not `exact`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from gateway.constraints.gbnf import (
+    LAST,
+    NEVER,
+    PLAIN,
+    Chain,
+    Chars,
+    Named,
+    Quoted,
+    Space,
+    Times,
+    UntranslatableGrammar,
+    chain,
+    either,
+    inverted,
+    maybe,
+    quoted,
+    text,
+)
+from gateway.constraints.integers import between
+from gateway.constraints.patterns import found_by, language_of
+from gateway.constraints.quotient import escapes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.constraints.gbnf import Language, Rules
+
+Schema = dict[str, Any]
+
+DEPTH_MAX: Final = 100
+"""Of schemas within schemas, those included that are merged into others."""
+SCHEMAS_MAX: Final = 20_000
+"""Schemas that are looked into. A reference beside other keywords is merged into them wherever it
+stands, so a few that lead to each other twice are any number."""
+REPEATED_MAX: Final = 10_000
+"""More often than so no bound is told to the engines, whose work grows with it."""
+
+_SPACE: Final = Space()
+_COMMA: Final = Chain((_SPACE, text(","), _SPACE))
+_COLON: Final = Chain((_SPACE, text(":"), _SPACE))
+_QUOTE: Final = text('"')
+_EVERY: Final = ((0, LAST),)
+_NUMBER: Final = language_of(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?")
+_NATURAL: Final = language_of(r"(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?")
+
+_ANY: Final = Named("any")
+_CHARACTER: Final = Named("character")
+_STRING: Final = Chain((_QUOTE, Times(_CHARACTER, 0, None), _QUOTE))
+
+_LITERALS: Final = {"boolean": either(text("true"), text("false")), "null": text("null")}
+_TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
+_KEYWORDS: Final = {
+    "object": {"properties", "required", "additionalProperties", "patternProperties"},
+    "array": {"items", "prefixItems", "minItems", "maxItems"},
+    "string": {"minLength", "maxLength", "pattern"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+}
+_BINDING: Final = {"type", "enum", "const", "anyOf", "oneOf", "$ref"}.union(*_KEYWORDS.values())
+_LEFT_OPEN: Final = {
+    "not",
+    "if",
+    "minProperties",
+    "maxProperties",
+    "propertyNames",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedProperties",
+    "contains",
+    "uniqueItems",
+    "unevaluatedItems",
+    "multipleOf",
+    "$dynamicRef",
+}
+
+
+class JsonLanguage:
+    """The texts of one schema: `root`, and the `rules` that it names.
+
+    `exact`: each of them satisfies the schema. Raises `UntranslatableGrammar`.
+    """
+
+    def __init__(self, schema: object) -> None:
+        self._schema = schema
+        self._depth = 0
+        self._count = 0
+        self._references: dict[str, str] = {}
+        self.exact = True
+        self.rules: Rules = {
+            "any": _any_value(),
+            "character": either(Chars(PLAIN), chain(text("\\"), escapes(_EVERY))),
+        }
+        self.root = self._value(schema)
+
+    def _value(self, schema: object) -> Language:
+        self._go_deeper("its schema is nested too deeply")
+        found = self._described(schema) if isinstance(schema, dict) else _unbound(schema)
+        self._depth -= 1
+        return found
+
+    def _go_deeper(self, fault: str) -> None:
+        self._depth += 1
+        self._count += 1
+        if self._depth > DEPTH_MAX or self._count > SCHEMAS_MAX:
+            raise UntranslatableGrammar(fault if self._depth > DEPTH_MAX else "it is too large")
+
+    def _described(self, schema: Schema) -> Language:
+        if "$ref" in schema and schema.keys().isdisjoint((_BINDING | {"allOf"}) - {"$ref"}):
+            return self._referred(str(schema["$ref"]))
+        schema = self._flat(schema)
+        if not schema.keys().isdisjoint(_LEFT_OPEN):
+            self.exact = False
+        for union in ("anyOf", "oneOf"):
+            if union in schema:
+                outer = {key: value for key, value in schema.items() if key != union}
+                return either(*(self._value(self._both(outer, one)) for one in schema[union]))
+        types = _types(schema)
+        if "const" in schema or "enum" in schema:
+            values = [schema["const"]] if "const" in schema else schema["enum"]
+            return either(*(_exactly(one) for one in values if _is_a(one, types)))
+        if not types and schema.keys().isdisjoint(_BINDING):
+            return _ANY
+        return either(*(self._typed(name, schema) for name in types or _TYPES))
+
+    # What refers to, or is made of, other schemas -------------------------------------------------
+
+    def _referred(self, reference: str) -> Language:
+        """One rule for each reference, which may lead back to itself."""
+        if reference not in self._references:
+            name = f"reference-{len(self._references)}"
+            self._references[reference] = name
+            self.rules[name] = self._value(self._target(reference))
+        return Named(self._references[reference])
+
+    def _target(self, reference: str) -> Any:
+        if reference != "#" and not reference.startswith("#/"):
+            raise UntranslatableGrammar(f"it refers to `{reference[:40]}`")
+        found: Any = self._schema
+        for step in unquote(reference).split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            try:
+                found = found[int(key)] if isinstance(found, list) else found[key]
+            except (LookupError, TypeError, ValueError):
+                raise UntranslatableGrammar(f"`{reference[:40]}` leads nowhere") from None
+        return found
+
+    def _flat(self, schema: Schema) -> Schema:
+        """The same without `$ref` and `allOf`: merged into what stands beside them."""
+        self._go_deeper("its schema refers to itself without an end")
+        parts = list(schema.get("allOf", ()))
+        if "$ref" in schema:
+            parts.append(self._target(str(schema["$ref"])))
+        flat = {key: value for key, value in schema.items() if key not in {"$ref", "allOf"}}
+        for part in parts:
+            flat = self._both(flat, self._flat(part) if isinstance(part, dict) else part)
+        self._depth -= 1
+        return flat
+
+    def _both(self, first: Schema, second: object) -> Schema:
+        """What satisfies both; where that cannot be said so, less is demanded than both do."""
+        if not isinstance(second, dict):
+            return first if second is True else {"enum": []}
+        merged = {**second, **first}
+        for key in (first.keys() & second.keys()) & (_BINDING | _LEFT_OPEN | {"allOf"}):
+            mine, other = first[key], second[key]
+            if mine == other:
+                continue
+            match key:
+                case "properties":
+                    shared = mine.keys() & other.keys()
+                    both = {name: {"allOf": [mine[name], other[name]]} for name in shared}
+                    merged[key] = {**other, **mine, **both}
+                case "required" | "allOf":
+                    merged[key] = [*mine, *other]
+                case "type":
+                    merged[key] = [one for one in _types(first) if one in _types(second)]
+                case _:
+                    self.exact = False
+        return merged
+
+    # Values of one type -----------------------------------------------------------------------
+
+    def _typed(self, name: str, schema: Schema) -> Language:
+        made = {
+            "object": self._object,
+            "array": self._array,
+            "string": self._string,
+            "number": self._number,
+            "integer": _integer,
+        }
+        return made[name](schema) if name in made else _LITERALS[name]
+
+    def _string(self, schema: Schema) -> Language:
+        least, most = _count(schema, "minLength") or 0, _count(schema, "maxLength")
+        if "pattern" not in schema:
+            return chain(_QUOTE, self._times(_CHARACTER, least, most), _QUOTE)
+        self.exact = self.exact and not least and most is None
+        return chain(_QUOTE, quoted(found_by(schema["pattern"])), _QUOTE)
+
+    def _number(self, schema: Schema) -> Language:
+        bounds = schema.keys() & _KEYWORDS["number"]
+        if bounds == {"minimum"} and not schema["minimum"]:
+            return _NATURAL
+        self.exact = self.exact and not bounds
+        return _NUMBER
+
+    def _array(self, schema: Schema) -> Language:
+        least, most = _count(schema, "minItems") or 0, _count(schema, "maxItems")
+        first = [self._value(one) for one in schema.get("prefixItems", ())]
+        other = (
+            self._value(schema.get("items", True)) if most is None or most > len(first) else NEVER
+        )
+        rest = self._times(
+            chain(_COMMA, other),
+            max(0, least - max(len(first), 1)),
+            None if most is None else max(0, most - max(len(first), 1)),
+        )
+        if not first:
+            first, least = [other], max(least, 0)
+        items: Language = rest
+        for at in reversed(range(len(first))):
+            is_over = most is not None and at >= most
+            item = (
+                NEVER
+                if is_over
+                else chain(first[at] if not at else chain(_COMMA, first[at]), items)
+            )
+            items = item if at < least else maybe(item)
+        return chain(text("["), _SPACE, items, _SPACE, text("]"))
+
+    def _times(self, part: Language, least: int, most: int | None) -> Language:
+        """So often; large bounds are left open."""
+        if part == NEVER or (most is not None and most < least):
+            return NEVER if least else Chain(())
+        if least > REPEATED_MAX or (most is not None and most > REPEATED_MAX):
+            self.exact = False
+            return Times(part, min(least, REPEATED_MAX), None)
+        return Times(part, least, most)
+
+    def _object(self, schema: Schema) -> Language:
+        properties = dict(schema.get("properties", {}))
+        required = dict.fromkeys(schema.get("required", ()))
+        other = schema.get("additionalProperties", True)
+        # What is required and not described is like all that is not described.
+        properties |= {name: other for name in required if name not in properties}
+        members = [
+            (_member(name, self._value(one)), name in required) for name, one in properties.items()
+        ]
+        others = self._others(schema, list(properties), other)
+        return chain(text("{"), _SPACE, self._members(members, others), _SPACE, text("}"))
+
+    def _members(self, members: Sequence[tuple[Language, bool]], other: Language) -> Language:
+        """The members, and any number of others. From each of them on there are two rules: for what
+        begins with it, and for what follows another.
+        """
+        following: Language = Times(chain(_COMMA, other), 0, None) if other != NEVER else Chain(())
+        beginning = maybe(chain(other, following))
+        for member, is_required in reversed(members):
+            behind = self._rule(following)
+            first, then = chain(member, behind), chain(_COMMA, member)
+            beginning = first if is_required else either(first, self._rule(beginning))
+            following = chain(then if is_required else maybe(then), behind)
+        return beginning
+
+    def _rule(self, language: Language) -> Language:
+        """By a name, where it would be written down more than once."""
+        if language == NEVER or language == Chain(()):
+            return language
+        name = f"members-{len(self.rules)}"
+        self.rules[name] = language
+        return Named(name)
+
+    def _others(self, schema: Schema, names: list[str], other: object) -> Language:
+        """A member that is not among the properties."""
+        patterns = schema.get("patternProperties", {})
+        matched = [
+            chain(_QUOTE, quoted(found_by(pattern)), _QUOTE, _COLON, self._value(one))
+            for pattern, one in patterns.items()
+        ]
+        if patterns:
+            self.exact = False
+        value = self._value(other)
+        if value != NEVER:
+            matched.append(chain(_QUOTE, _except(names), _QUOTE, _COLON, value))
+        return either(*matched)
+
+
+def _any_value() -> Language:
+    member = chain(_STRING, _COLON, _ANY)
+    pairs = maybe(chain(member, Times(chain(_COMMA, member), 0, None)))
+    items = maybe(chain(_ANY, Times(chain(_COMMA, _ANY), 0, None)))
+    return either(
+        chain(text("{"), _SPACE, pairs, _SPACE, text("}")),
+        chain(text("["), _SPACE, items, _SPACE, text("]")),
+        _STRING,
+        _NUMBER,
+        *map(text, ("true", "false", "null")),
+    )
+
+
+def _unbound(schema: object) -> Language:
+    return NEVER if schema is False else _ANY
+
+
+def _member(name: str, value: Language) -> Language:
+    return chain(_exactly(name), _COLON, value)
+
+
+def _exactly(value: object) -> Language:
+    """The JSON texts of one value (`const`, a member of `enum`), any white space between marks."""
+    match value:
+        case str():
+            return chain(_QUOTE, quoted(text(value)), _QUOTE)
+        case dict():
+            members = [_member(name, _exactly(one)) for name, one in value.items()]
+            return chain(text("{"), _SPACE, *_joined(members), _SPACE, text("}"))
+        case list():
+            return chain(text("["), _SPACE, *_joined([*map(_exactly, value)]), _SPACE, text("]"))
+        case float() if value.is_integer():
+            return either(text(json.dumps(value)), text(str(int(value))))
+        case _:
+            return text(json.dumps(value))
+
+
+def _joined(parts: Sequence[Language]) -> list[Language]:
+    return [one for part in parts for one in (_COMMA, part)][1:]
+
+
+def _except(words: list[str]) -> Language:
+    """Any characters but exactly these words."""
+    anything = Times(_CHARACTER, 0, None)
+    if not words:
+        return anything
+    by_first: dict[str, list[str]] = {}
+    for word in filter(None, words):
+        by_first.setdefault(word[0], []).append(word[1:])
+    firsts = tuple((ord(first), ord(first)) for first in by_first)
+    other = chain(Quoted(Chars(inverted(firsts))), anything)
+    known = [chain(quoted(text(first)), _except(rest)) for first, rest in by_first.items()]
+    return either(*known, other, *(() if "" in words else (Chain(()),)))
+
+
+def _types(schema: Schema) -> tuple[str, ...]:
+    """The types that a schema names, or those that its other keywords are about."""
+    named = schema.get("type", ())
+    names = (named,) if isinstance(named, str) else tuple(named)
+    if "type" not in schema:
+        names = tuple(name for name, keys in _KEYWORDS.items() if not keys.isdisjoint(schema))
+    return tuple(name for name in names if not (name == "integer" and "number" in names))
+
+
+def _is_a(value: object, types: tuple[str, ...]) -> bool:
+    """Whether a value has one of these types; all have, where there are none."""
+    match value:
+        case bool():
+            name = "boolean"
+        case None:
+            name = "null"
+        case str():
+            name = "string"
+        case list():
+            name = "array"
+        case dict():
+            name = "object"
+        case _:
+            is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+            return not types or "number" in types or (is_whole and "integer" in types)
+    return not types or name in types
+
+
+def _count(schema: Schema, key: str) -> int | None:
+    return int(schema[key]) if key in schema else None
+
+
+def _integer(schema: Schema) -> Language:
+    low = [math.ceil(schema["minimum"])] if "minimum" in schema else []
+    low += [math.floor(schema["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in schema else []
+    high = [math.floor(schema["maximum"])] if "maximum" in schema else []
+    high += [math.ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
+    return between(max(low, default=None), min(high, default=None))

@@ -1,0 +1,129 @@
+"""JSON against a schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+import jsonschema_rs
+import orjson
+from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
+
+from gateway.constraints.schema_cost import (
+    Cost,
+    ForeignReference,
+    TooMuchWork,
+    count_references,
+    patterns_in,
+)
+from gateway.constraints.schema_parts import parts_of
+from gateway.constraints.unusable import UnusableSchema
+
+PATTERNS_MAX: Final = 256
+"""In one schema. The library compiles them without letting other threads run."""
+REFERENCES_MAX: Final = 2_000
+"""The same of `$ref`."""
+_REGEX_BYTES: Final = range(16 * 1024, 4 * 1024 * 1024)
+"""What one pattern may take, compiled: the more there are, the less."""
+_ALL_REGEX_BYTES_MAX: Final = 8 * 1024 * 1024
+_BEYOND_LINEAR: Final = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]|\\k<")
+"""Looking around, and going back to what was found."""
+_EXPLAINED_MAX: Final = 1_000
+"""The library takes the square of the time for it to say what exactly is wrong."""
+_NO_REGEX: Final = 'is not a "regex"'
+_TOO_MUCH: Final = "it is too large to be checked against its schema"
+
+
+class SchemaValidator:
+    """What a JSON text has to be. Never asks anybody else for a part of the schema.
+
+    Raises `UnusableSchema`. A check costs `work_max` applications of a schema to a value at most.
+    """
+
+    def __init__(self, schema: dict[str, Any], *, work_max: int) -> None:
+        """`has_patterns`: what it takes of memory cannot be told from the length of the schema."""
+        try:
+            self._cost = Cost(schema, work_max)
+            patterns = len(patterns_in(schema))
+            self.has_patterns = patterns > 0
+            options = _regex_options(patterns)
+            self._validators = [_compiled(part, options) for part in parts_of(schema)]
+            self._cost.of(None)
+            if count_references(schema) > REFERENCES_MAX:
+                raise UnusableSchema(f"it has more than {REFERENCES_MAX} references")
+        except TooMuchWork:
+            raise UnusableSchema("its references fork too often") from None
+        except ForeignReference as error:
+            raise UnusableSchema(str(error)) from None
+        except ValidationError as error:
+            raise UnusableSchema(f"{_place(error)}: {_meant(error)}") from None
+        except (jsonschema_rs.ReferencingError, ValueError) as error:
+            raise UnusableSchema(_line(str(error))) from None
+
+    def fault(self, text: str) -> str | None:
+        """What is wrong with it, as a short clause; None if nothing is."""
+        try:
+            value = orjson.loads(text)
+        except ValueError as error:  # also half of a surrogate pair
+            return f"it is not JSON ({_line(str(error))})"
+        try:
+            if _names_twice(text):
+                return "it gives a member of an object twice"
+            work = self._cost.of(value)
+            broken = (each for each in self._validators if not each.is_valid(value))
+            first = next(broken, None)
+        except (TooMuchWork, RecursionError, ValueError):
+            return _TOO_MUCH
+        if first is None:
+            return None
+        return (
+            _explained(first, value) if work <= _EXPLAINED_MAX else "it does not match its schema"
+        )
+
+
+def _compiled(part: dict[str, Any], options: RegexOptions) -> Draft202012Validator:
+    return Draft202012Validator(part, offline=True, mask="it", pattern_options=options)
+
+
+def _explained(validator: Draft202012Validator, value: object) -> str:
+    error = next(validator.iter_errors(value))
+    return f"{_place(error)}: {_line(error.message)}"
+
+
+def _meant(error: ValidationError) -> str:
+    if not error.message.endswith(_NO_REGEX):
+        return error.message
+    if _BEYOND_LINEAR.search(str(error.instance)):
+        return "look-around and back-references are not supported"
+    return "it is no regular expression, or one that repeats too much"
+
+
+def _regex_options(patterns: int) -> RegexOptions:
+    """Linear in time, and bounded. Raises `UnusableSchema` for too many patterns."""
+    if patterns > PATTERNS_MAX:
+        raise UnusableSchema(f"it has {patterns} patterns, and {PATTERNS_MAX} are the most")
+    share = _ALL_REGEX_BYTES_MAX // max(patterns, 1)
+    size = min(max(share, _REGEX_BYTES.start), _REGEX_BYTES.stop)
+    return RegexOptions(size, size)
+
+
+def _names_twice(text: str) -> bool:
+    """Readers differ in which of two equal names counts, so what was checked might not be read."""
+    is_twice = False
+
+    def note(members: list[tuple[str, object]]) -> None:
+        nonlocal is_twice
+        is_twice = is_twice or len({name for name, _ in members}) < len(members)
+
+    json.loads(text, object_pairs_hook=note)
+    return is_twice
+
+
+def _place(error: ValidationError) -> str:
+    """A JSON pointer, or words for the whole."""
+    return "".join(f"/{step}" for step in error.instance_path) or "as a whole"
+
+
+def _line(text: str) -> str:
+    return text.partition("\n")[0]

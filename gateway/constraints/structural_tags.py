@@ -1,0 +1,120 @@
+"""A constraint in the words that xgrammar (0.2 and later) has for it: a structural tag.
+
+Source: https://xgrammar.mlc.ai/docs/structural_tag/structural_tag.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.generation import (
+    AnyText,
+    Ebnf,
+    InOrder,
+    Json,
+    Literal,
+    Maybe,
+    OneOf,
+    Repeated,
+    Token,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.generation import Constraint, Node
+
+Format = dict[str, Any]
+
+NESTING_MAX: Final = 32
+"""Of nodes. vLLM refuses tags whose JSON is nested deeper than 80 levels, 64 of them a schema's."""
+NODES_MAX: Final = 100_000
+
+
+class Unsayable(ValueError):
+    """There is no structural tag for this constraint, or only one beyond the bounds."""
+
+
+def tag_of(constraint: Constraint, *, max_whitespace: bool) -> Format:
+    """The tag as JSON data. `max_whitespace`: runs of white space inside JSON can be bounded.
+
+    Engines refuse a sequence, an alternative or a string that is empty: these are left out, and
+    what might be one of them becomes optional. Raises Unsayable when nothing is left, or too much.
+    """
+    writer = _Writer(constraint.markers, max_whitespace=max_whitespace)
+    format_ = writer.format(constraint.turn, NESTING_MAX)
+    if format_ is None:
+        raise Unsayable("the constraint allows nothing but an end")
+    return {"type": "structural_tag", "format": format_}
+
+
+class _Writer:
+    """Nodes → formats; None stands for the empty text."""
+
+    def __init__(self, markers: Sequence[int], *, max_whitespace: bool) -> None:
+        self._markers = markers
+        self._json: Format = {"max_whitespace_cnt": 1} if max_whitespace else {}
+        self._nodes_left = NODES_MAX
+
+    def format(self, node: Node, depth_left: int) -> Format | None:
+        self._nodes_left -= 1
+        if depth_left < 0 or self._nodes_left < 0:
+            raise Unsayable("the constraint has too many parts, or is nested too deeply")
+        match node:
+            case InOrder(parts):
+                return self._in_order(parts, depth_left - 1)
+            case OneOf(options):
+                return self._one_of(options, depth_left - 1)
+            case Maybe(part):
+                return _around("optional", self.format(part, depth_left - 1))
+            case Repeated(part):
+                return _around("star", self.format(part, depth_left - 1))
+            case _:
+                return self._leaf(node)
+
+    def _leaf(self, node: Token | Literal | AnyText | Json | Ebnf) -> Format | None:
+        match node:
+            case Token(id_):
+                return self._token(id_)
+            case Literal(text):
+                return {"type": "const_string", "value": text} if text else None
+            case AnyText(excluded):
+                return {"type": "any_tokens", "exclude_tokens": list(excluded)}
+            case Json(schema):
+                return {"type": "json_schema", "json_schema": schema, **self._json}
+            case Ebnf(grammar):
+                return {"type": "grammar", "grammar": grammar}
+
+    def _in_order(self, parts: Sequence[Node], depth_left: int) -> Format | None:
+        formats = [self.format(part, depth_left) for part in parts]
+        return _joined("sequence", [format_ for format_ in formats if format_ is not None])
+
+    def _one_of(self, options: Sequence[Node], depth_left: int) -> Format | None:
+        if not options:
+            raise Unsayable("an alternative without options")
+        formats = [self.format(option, depth_left) for option in options]
+        alternative = _joined("or", [format_ for format_ in formats if format_ is not None])
+        return _around("optional", alternative) if None in formats else alternative
+
+    def _token(self, id_: int) -> Format:
+        """One id, in a shape of its own: an alternative of as many equal ones as no other id has.
+
+        What xgrammar (seen of 0.2.8) has compiled it reuses in other grammars wherever the
+        automaton has the same shape, and the shape does not tell which id it is about: of two
+        markers in the same place one would be allowed for the other. Ids that frame no message
+        share a shape.
+        """
+        markers = self._markers
+        copies = 1 + (markers.index(id_) if id_ in markers else len(markers))
+        token = {"type": "token", "token": id_}
+        return token if copies == 1 else {"type": "or", "elements": [token] * copies}
+
+
+def _joined(kind: str, elements: list[Format]) -> Format | None:
+    if len(elements) > 1:
+        return {"type": kind, "elements": elements}
+    return elements[0] if elements else None
+
+
+def _around(kind: str, content: Format | None) -> Format | None:
+    return {"type": kind, "content": content} if content is not None else None

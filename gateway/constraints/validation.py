@@ -1,0 +1,219 @@
+"""One response's checks: of its answer, and of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.constraints.rules import ToolRule
+from gateway.constraints.schema_cost import patterns_in
+from gateway.constraints.unusable import UnusableGrammar, UnusableSchema
+from gateway.errors import InvalidRequest
+from gateway.generation import SegmentKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.constraints.grammar_validation import GrammarValidator
+    from gateway.constraints.rules import OutputRules
+    from gateway.constraints.schema_cache import SchemaCache
+    from gateway.constraints.schema_validation import SchemaValidator
+
+CallFields = Callable[[ToolRule, str, str], dict[str, Any]]
+"""Tool, name, arguments → the fields of a call item; raises `ValueError` for a wrong shape."""
+
+_FAULT_CHARS_MAX: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLimits:
+    """`work_max` bounds the applications of a schema to a value in one check, a few
+    microseconds each; `grammar_seconds_max` the time that one text is held against a grammar;
+    `patterns_max` the regular expressions in all schemas of one response.
+    """
+
+    work_max: int = 50_000
+    grammar_seconds_max: float = 1.0
+    patterns_max: int = 512
+
+
+_DEFAULT_LIMITS: Final = CheckLimits()
+_NO_PATHS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Checker:
+    """The checks of one response. Cheap to make; schemas and grammars are compiled at first use.
+
+    A compiled checker may be used by several threads at once.
+    """
+
+    def __init__(
+        self,
+        rules: OutputRules,
+        call_fields: CallFields,
+        limits: CheckLimits = _DEFAULT_LIMITS,
+        *,
+        kept: SchemaCache | None = None,
+        scope: bytes = b"",
+        paths: Mapping[str, str] = _NO_PATHS,
+    ) -> None:
+        """`call_fields` makes the fields of an item from what a tool was called with. `kept` are
+        the schemas that were compiled before, those of this `scope` for it. `paths` are where the
+        request declares its tools, by the names that the model knows.
+        """
+        self._rules = rules
+        self._call_fields = call_fields
+        self._limits = limits
+        self._kept = kept
+        self._scope = scope
+        self._paths = paths
+        self._answer: SchemaValidator | None = None
+        self._calls: dict[str, SchemaValidator | GrammarValidator] = {}
+        self.has_patterns = False
+        """What it takes of memory, compiled, cannot be told from the length of its schemas."""
+        self.is_compiled = False
+        """There is nothing left that would have to be compiled at first use."""
+
+    def compile(self) -> None:
+        """CPU work, for a thread.
+
+        Raises `InvalidRequest` with `param` when a schema or a grammar cannot be used.
+        """
+        if self.is_compiled:
+            return
+        self._find_kept()
+        self._bound_patterns()
+        self._answer_document()
+        for name, tool in self._rules.tools.items():
+            if tool.is_checked:
+                self._call_check(name, tool)
+        self.is_compiled = True
+
+    def _find_kept(self) -> None:
+        """Take what was compiled before."""
+        if self._kept is None:
+            return
+        if self._rules.answer is not None:
+            self._answer = self._kept.get(self._scope, self._rules.answer.demand)
+        for name, tool in self._rules.tools.items():
+            if tool.schema is not None and (found := self._kept.get(self._scope, tool.schema)):
+                self._calls[name] = found
+
+    def _bound_patterns(self) -> None:
+        """Raises `InvalidRequest` for more regular expressions than may be compiled; what is kept
+        has none.
+        """
+        tools = self._rules.tools.items()
+        schemas = [
+            tool.schema
+            for name, tool in tools
+            if tool.schema is not None and name not in self._calls
+        ]
+        if self._rules.answer is not None and self._answer is None:
+            schemas.append(self._rules.answer.demand)
+        patterns = sum(len(patterns_in(schema)) for schema in schemas)
+        self.has_patterns = patterns > 0
+        if patterns > self._limits.patterns_max:
+            raise InvalidRequest(
+                f"The schemas of this request have {patterns} patterns. Expected at most "
+                f"{self._limits.patterns_max}.",
+                code="invalid_value",
+                param="tools",
+            )
+
+    def answer_fault(self, text: str) -> str | None:
+        """Why the answer is not what was asked for, as a short clause; None if it is."""
+        document = self._answer_document()
+        return None if document is None else _short(document.fault(text))
+
+    def call_fault(self, name: str, arguments: str) -> str | None:
+        """Why these are not the arguments of this call, as a short clause; None if they are.
+
+        What nobody declared may be called with anything.
+        """
+        tool = self._rules.tools.get(name)
+        if tool is None:
+            return None
+        if tool.is_checked:
+            check = self._call_check(name, tool)
+            checked = self._input(tool, name, arguments) if tool.grammar is not None else arguments
+            if fault := check.fault(checked):
+                return _short(fault)
+        return self._shape_fault(tool, name, arguments)
+
+    def _input(self, tool: ToolRule, name: str, arguments: str) -> str:
+        return str(self._call_fields(tool, name, arguments)["input"])
+
+    def _shape_fault(self, tool: ToolRule, name: str, arguments: str) -> str | None:
+        """What an item of this kind cannot be made of."""
+        if tool.kind is SegmentKind.FUNCTION_CALL:
+            return None
+        try:
+            self._call_fields(tool, name, arguments)
+        except ValueError as error:
+            return _short(str(error))
+        return None
+
+    def _answer_document(self) -> SchemaValidator | None:
+        if self._answer is None and self._rules.answer is not None:
+            try:
+                self._answer = self._document(self._rules.answer.demand)
+            except UnusableSchema as error:
+                what, param = "schema of the answer", "text.format.schema"
+                raise _invalid(what, error, "invalid_json_schema", param) from None
+        return self._answer
+
+    def _call_check(self, name: str, tool: ToolRule) -> SchemaValidator | GrammarValidator:
+        if name not in self._calls:
+            try:
+                self._calls[name] = self._compiled(tool)
+            except (UnusableSchema, UnusableGrammar) as error:
+                raise self._unusable(name, tool, error) from None
+        return self._calls[name]
+
+    def _unusable(self, name: str, tool: ToolRule, error: ValueError) -> InvalidRequest:
+        what, code, place = "schema", "invalid_function_parameters", "parameters"
+        if tool.grammar is not None:
+            what, code, place = "grammar", "invalid_value", "format.definition"
+        param = f"{self._paths[name]}.{place}" if name in self._paths else "tools"
+        return _invalid(f"{what} of the tool '{name}'", error, code, param)
+
+    def _compiled(self, tool: ToolRule) -> SchemaValidator | GrammarValidator:
+        if tool.grammar is not None:
+            from gateway.constraints.grammar_validation import GrammarValidator
+
+            return GrammarValidator(tool.grammar, seconds_max=self._limits.grammar_seconds_max)
+        return self._document(tool.schema or {})
+
+    def _document(self, schema: dict[str, object]) -> SchemaValidator:
+        from gateway.constraints.schema_validation import SchemaValidator
+
+        document = SchemaValidator(schema, work_max=self._limits.work_max)
+        if self._kept is not None:
+            self._kept.put(self._scope, schema, document)
+        return document
+
+
+def _invalid(what: str, error: ValueError, code: str, param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The {what} cannot be used: {_short(str(error))}.", code=code, param=param
+    )
+
+
+def _short(fault: str | None) -> str | None:
+    """One line of bounded length."""
+    if fault is None:
+        return None
+    line = " ".join(fault.split())
+    return line if len(line) <= _FAULT_CHARS_MAX else line[: _FAULT_CHARS_MAX - 1] + "…"
+
+
+def load() -> None:
+    """Import the libraries that check, which a request without checks does not need: call it before
+    there are requests.
+    """
+    for name in ("schema_validation", "grammar_validation"):
+        import_module(f"gateway.constraints.{name}")

@@ -1,0 +1,249 @@
+"""What the gateway asks of a family of models: how they read and write token ids.
+
+`runs`, `services` and `upstreams` know models by this interface alone, and are handed the format of
+a model by `registry.Formats`. Nothing outside of a format's own package knows one of its ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterable, Sequence
+
+    from gateway.constraints.rules import AnswerFormat, OutputRules
+    from gateway.generation import (
+        Constraint,
+        FinishReason,
+        Framing,
+        Place,
+        Prompt,
+        TokenParser,
+    )
+    from gateway.protocol.context import Columns, ContextItem
+    from gateway.protocol.tools import FunctionTool
+
+AFTER_ANSWER_RULE = "after_answer_dropped"
+"""The recovery rule of what has to be guessed behind a whole answer: parsers drop it, and a run
+takes it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderOptions:
+    """What a prompt depends on besides its items; nothing of it is carried over between requests.
+
+    `current_date` (YYYY-MM-DD) and `knowledge_cutoff` (YYYY-MM) are left out when None. Without
+    tools the commentary channel is only offered when `commentary_without_tools` is set: models
+    that see it may call functions that do not exist. `tool_paths` are where the request declares
+    the tools, as in `tools[0].tools[1]`, for errors that name one; by default `tools[i]`. `answer`
+    is the format that the model is told to answer in. `scope` is whose prompt it is: what is kept
+    of it is used for prompts of that scope alone, and nothing is kept without one.
+    """
+
+    instructions: str | None
+    tools: tuple[FunctionTool, ...]
+    effort: Literal["low", "medium", "high"]
+    current_date: str | None
+    model_identity: str
+    knowledge_cutoff: str | None
+    commentary_without_tools: bool
+    answer: AnswerFormat | None = None
+    tool_paths: tuple[str, ...] = ()
+    scope: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """What a prompt repeats of a history: its leading instructions, as text, and `ids` behind."""
+
+    instructions: tuple[ContextItem, ...]
+    ids: array[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaLimits:
+    """Bounds of the schemas of all tools of one request together, `depth_max` of each.
+
+    `nodes_max` counts schemas, properties and enum values after `$ref`s were inlined,
+    `characters_max` the keys, descriptions, defaults and literals among them. What comes from
+    `$ref`s is also bounded by `inlined_nodes_max` in each schema: recursive definitions could
+    otherwise fill a context window.
+    """
+
+    depth_max: int = 48
+    nodes_max: int = 20_000
+    inlined_nodes_max: int = 2_000
+    characters_max: int = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarOptions:
+    """`refusals`: a model that is to answer in a format may refuse in words instead.
+    `reasoning`: it may think before it says anything.
+    """
+
+    refusals: bool = True
+    reasoning: bool = True
+
+
+Turn = tuple["Sequence[int]", "FinishReason | None"]
+"""The ids of a turn, those that were put into the model's mouth among them, and why it ended."""
+
+
+class ModelFormat(Protocol):
+    """One family of models. Immutable as far as its users can see, and shared by all threads."""
+
+    @property
+    def name(self) -> str:
+        """As settings name it (`models[].format`)."""
+        ...
+
+    # Ids.
+
+    @property
+    def vocabulary_size(self) -> int:
+        """All ids are below it."""
+        ...
+
+    @property
+    def text_ids(self) -> range:
+        """The ids that are text; every other one is a marker, or no id at all."""
+        ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """What ends a turn; always sent to the backend, whatever its own defaults say."""
+        ...
+
+    @property
+    def framing(self) -> Framing:
+        """The ids around the messages of a turn."""
+        ...
+
+    @property
+    def framing_tokens(self) -> int:
+        """How many ids it takes at most to get from a thought to the body of an answer."""
+        ...
+
+    # Prompts.
+
+    def render(
+        self,
+        items: Sequence[ContextItem],
+        options: RenderOptions,
+        repeated: Repeated | None = None,
+    ) -> Prompt:
+        """The prompt that continues `items`; what is `repeated` of a history stands before them.
+
+        Items that carry ids are repeated id for id. Items that the model is not shown, and leading
+        instructions, have no span. Raises `InvalidRequest` for what has no rendering.
+        """
+        ...
+
+    def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
+        """The ids of one item, made anew; empty for an item that says nothing.
+
+        `function` names the function that an output belongs to.
+        """
+        ...
+
+    def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:
+        """What a prompt repeats of a history whose items need not be looked at one by one; None
+        where they must be. `is_answered`: an answer follows.
+        """
+        ...
+
+    def has_told(self, options: RenderOptions, leading: Sequence[str]) -> bool:
+        """Whether what the model is told before the conversation is kept, tokenised. `leading` are
+        the texts of the instructions that the context begins with.
+        """
+        ...
+
+    # Transcripts: what operators and clients are shown of raw ids.
+
+    def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
+        """The messages of a prompt, without the opening that it ends with."""
+        ...
+
+    def messages_of_turn(
+        self,
+        ids: Sequence[int],
+        taken_back: Sequence[tuple[str, Sequence[int]]] = (),
+        *,
+        with_ids: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Those that a model said, prefill included, then what of it was taken back: the rule that
+        did it, and the ids.
+        """
+        ...
+
+    # Turns.
+
+    def new_parser(self, rules: OutputRules, *, trace: bool = False) -> TokenParser:
+        """Reads one turn of a response that is held to `rules`; with `trace` its text comes with
+        the positions of its ids.
+        """
+        ...
+
+    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+        """What these turns (prefill, said) put behind the prompt, id for id: each but the last is
+        closed, and the next one opened.
+        """
+        ...
+
+    def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
+        """What a backend is shown behind the prompt of turns that are over, told as the model
+        should have said them: their messages, and another is begun behind each.
+        """
+        ...
+
+    # A turn that is taken up again: what is put into the model's mouth.
+
+    def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
+        """Opens the answer, in the format that is asked for; `attempt` counts earlier ones."""
+        ...
+
+    def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
+        """Opens the call that is demanded."""
+        ...
+
+    def message_opening(self) -> tuple[int, ...]:
+        """Has the model begin a message that can be read."""
+        ...
+
+    # A turn while it grows.
+
+    @property
+    def header_markers(self) -> frozenset[int]:
+        """Markers that a message goes on behind; at any other one it ends."""
+        ...
+
+    @property
+    def plain_header_ids_max(self) -> int:
+        """So many ids are a header, at most, that addresses nobody; 0: there are none."""
+        ...
+
+    def plain_header(self, ids: Sequence[int], at: int) -> int:
+        """How many ids from `at` on are such a header; 0 where there is none."""
+        ...
+
+    def has_body(self, message: Sequence[int]) -> bool:
+        """Whether the header of a message is over in these ids, its first ones."""
+        ...
+
+    # The grammar of a turn.
+
+    def turn_constraint(
+        self, rules: OutputRules, place: Place, message: Sequence[int], options: GrammarOptions
+    ) -> Constraint | None:
+        """What the ids from `place` on must look like; None when nothing is bound, or nothing can
+        be. `message` are the ids of the open message that are there already. CPU work.
+        """
+        ...
+
+
+FormatOf = Callable[[str], ModelFormat]
+"""The format of a model, by its public id."""

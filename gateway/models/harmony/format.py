@@ -1,0 +1,107 @@
+"""Harmony, the format of gpt-oss, as the rest of the gateway sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.generation import Framing
+from gateway.models.harmony import framing as frames
+from gateway.models.harmony.grammar import turn_constraint
+from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.rendering import Renderer
+from gateway.models.harmony.retelling import Retelling
+from gateway.models.harmony.transcript import messages_of_turn
+from gateway.models.harmony.vocabulary import (
+    CHANNEL,
+    CONSTRAIN,
+    END,
+    FIRST_SPECIAL,
+    MESSAGE,
+    RETURN,
+    STOP_IDS,
+    VOCABULARY_SIZE,
+    Vocabulary,
+)
+from gateway.models.history import repeated_ids
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gateway.constraints.rules import OutputRules
+    from gateway.generation import Constraint, Place, TokenParser
+    from gateway.models.format import GrammarOptions, SchemaLimits, Turn
+    from gateway.protocol.context import Columns
+
+
+class HarmonyFormat(Renderer):
+    """A `ModelFormat`: a renderer of prompts, and what else there is to know of Harmony."""
+
+    name: Final = "harmony"
+    vocabulary_size: Final = VOCABULARY_SIZE
+    text_ids: Final = range(FIRST_SPECIAL)
+    stop_ids: Final = STOP_IDS
+    framing: Final = Framing(opening=frames.OPENING, turn_end=RETURN, message_end=END)
+    framing_tokens: Final = 12
+    """`<|channel|>analysis<|message|>`, `<|end|><|start|>assistant`, and the header of an answer in
+    JSON."""
+    header_markers: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
+    plain_header_ids_max: Final = frames.PLAIN_HEADER_IDS_MAX
+
+    @classmethod
+    def load(cls, limits: SchemaLimits) -> HarmonyFormat:
+        """Raises `StartupError` when the vocabulary is damaged."""
+        return cls(Vocabulary.load(), limits)
+
+    def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:
+        """All but leading instructions and stale reasoning."""
+        return repeated_ids(history, is_answered=is_answered)
+
+    def messages_of_turn(
+        self,
+        ids: Sequence[int],
+        taken_back: Sequence[tuple[str, Sequence[int]]] = (),
+        *,
+        with_ids: bool = False,
+    ) -> list[dict[str, Any]]:
+        """See `transcript`."""
+        return messages_of_turn(self.vocabulary, ids, taken_back, with_ids=with_ids)
+
+    def new_parser(self, rules: OutputRules, *, trace: bool = False) -> Parser:
+        """One that knows the tools, and takes preambles beside JSON for reasoning."""
+        tools = None if rules.calls == "none" else frozenset(rules.tools)
+        return Parser(self.vocabulary, tools, trace=trace, preambles=rules.answer is None)
+
+    def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
+        """See `framing.thread_ids`."""
+        return frames.thread_ids((), turns)
+
+    def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
+        """See `retelling`."""
+        return Retelling(self.vocabulary, new_parser).ids(turns)
+
+    def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
+        """A header of the final channel."""
+        return frames.answer_header(rules, attempt=attempt)
+
+    def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
+        """A header to the function, or what comes before its name."""
+        return frames.call_header(rules, self.vocabulary)
+
+    def message_opening(self) -> tuple[int, ...]:
+        """Has the model name a channel."""
+        return (CHANNEL,)
+
+    def plain_header(self, ids: Sequence[int], at: int) -> int:
+        """See `framing.plain_header`."""
+        return frames.plain_header(ids, at)
+
+    def has_body(self, message: Sequence[int]) -> bool:
+        """A `<|message|>` came."""
+        return MESSAGE in message
+
+    def turn_constraint(
+        self, rules: OutputRules, place: Place, message: Sequence[int], options: GrammarOptions
+    ) -> Constraint | None:
+        """See `grammar`."""
+        return turn_constraint(rules, place, message, options, self.vocabulary)

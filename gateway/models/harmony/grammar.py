@@ -1,0 +1,346 @@
+"""What the rest of a turn must look like, as a grammar over ids.
+
+A turn is any number of thoughts and preambles, each closed by `<|end|>` and followed by the opening
+of another message, and then one call or the answer, whose end is not part of the grammar: there the
+engines let any id come that ends a turn. Headers are held to the forms that were trained, which are
+two for a call, and three for the type of a body that is JSON.
+
+A grammar can only begin where the ids so far decide what comes next. That is so before a message,
+within a text, and in the middle of JSON, where it is made of what the beginning leaves over
+(`remainder`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.constraints.lark import INPUT_OBJECT, UntranslatableGrammar, input_of, languages_of
+from gateway.constraints.remainder import Body, body_of, remainder_of
+from gateway.generation import (
+    CALL_KINDS,
+    AnyText,
+    Constraint,
+    InOrder,
+    Json,
+    Literal,
+    Maybe,
+    OneOf,
+    Repeated,
+    SegmentKind,
+    Token,
+    Where,
+)
+from gateway.models.harmony.framing import CALL_PREFIX, FINAL, OPENING
+from gateway.models.harmony.vocabulary import (
+    CHANNEL,
+    CONSTRAIN,
+    END,
+    FIRST_SPECIAL,
+    MESSAGE,
+    NAMED_SPECIALS,
+    START,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.constraints.rules import OutputRules, ToolRule
+    from gateway.generation import Node, Place
+    from gateway.models.format import GrammarOptions
+    from gateway.models.harmony.vocabulary import Vocabulary
+
+_REFUSALS: Final = (
+    "I'm sorry",
+    "I am sorry",
+    "Sorry,",
+    "I can't",
+    "I cannot",
+    "I won't",
+    "I'm unable",
+)
+REFUSALS: Final = tuple(dict.fromkeys((*_REFUSALS, *(w.replace("'", "\u2019") for w in _REFUSALS))))
+"""How a refusal in words may begin; none of them begins JSON."""
+
+OWING_MESSAGES_MAX: Final = 4
+"""Thoughts and preambles before a call, or an answer in a format, that is demanded."""
+
+_ANY_OBJECT: Final = {"type": "object"}
+
+_TEXT: Final = AnyText(tuple(sorted(NAMED_SPECIALS.values())))
+_NEXT: Final = InOrder((Token(START), Literal("assistant")))
+_CLOSED_BODY: Final = InOrder((_TEXT, Token(END), _NEXT))
+_THOUGHT: Final = InOrder((Literal("analysis"), Token(MESSAGE), _CLOSED_BODY))
+_PREAMBLE: Final = InOrder((Literal("commentary"), Token(MESSAGE), _CLOSED_BODY))
+_JSON_BEGINS: Final = OneOf(
+    (
+        InOrder((Literal(" "), Token(CONSTRAIN), Literal("json"), Token(MESSAGE))),
+        InOrder((Literal(" json"), Token(MESSAGE))),
+        Token(MESSAGE),
+    )
+)
+_REFUSAL: Final = InOrder((OneOf(tuple(Literal(words) for words in REFUSALS)), _TEXT))
+
+
+def turn_constraint(
+    rules: OutputRules,
+    place: Place,
+    message: Sequence[int],
+    options: GrammarOptions,
+    vocabulary: Vocabulary,
+) -> Constraint | None:
+    """What the ids from `place` on must look like; None when nothing is bound, or nothing can be.
+    CPU work, for a thread where much of a body is there already.
+
+    `message` are the ids of the open message that are there already: those of prefill and said
+    together from `place.start` on.
+    """
+    if options.reasoning and not rules.is_binding:
+        return None
+    if message or place.where is Where.BODY:
+        return _constraint(rules, place, message, options, vocabulary)
+    # How a turn goes that has not begun depends on nothing else.
+    key, derived = ("harmony", place.where, options.refusals, options.reasoning), rules.derived
+    if key not in derived:
+        derived[key] = _constraint(rules, place, message, options, vocabulary)
+    found: Constraint | None = derived[key]
+    return found
+
+
+def _constraint(
+    rules: OutputRules,
+    place: Place,
+    message: Sequence[int],
+    options: GrammarOptions,
+    vocabulary: Vocabulary,
+) -> Constraint | None:
+    turn = _Turn(rules, options, vocabulary)
+    rest = turn.rest(place, tuple(message))
+    if rest is None:
+        return None
+    more_than_answer = rules.binds_messages or not options.reasoning
+    answer = rules.answer.demand if rules.answer and not more_than_answer else None
+    return Constraint(
+        rest,
+        answer,
+        calls=len(rules.tools),
+        exact=turn.exact,
+        bare=turn.bare,
+        markers=(START, CHANNEL, CONSTRAIN, MESSAGE, END),
+        answer_opening=(CHANNEL, FINAL),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Callable:
+    """Tools whose calls have the same body."""
+
+    names: Node
+    body: Node
+
+    def call(self, front: Node) -> Node:
+        """A whole call; `front` is its header up to the content type."""
+        return InOrder((front, _JSON_BEGINS, self.body))
+
+    @property
+    def addressed(self) -> Node:
+        """The front of a header behind its recipient's namespace."""
+        return InOrder((self.names, Token(CHANNEL), Literal("commentary")))
+
+    @property
+    def on_channel(self) -> Node:
+        """The front of a header behind its `<|channel|>`."""
+        return InOrder((Literal("commentary to=functions."), self.names))
+
+    @property
+    def either(self) -> Node:
+        """The front of a header in both of its trained forms."""
+        return OneOf(
+            (
+                InOrder((Literal(" to=functions."), self.addressed)),
+                InOrder((Token(CHANNEL), self.on_channel)),
+            )
+        )
+
+
+class _Turn:
+    """The grammars of one request: of a whole turn, and of what is left of one."""
+
+    def __init__(self, rules: OutputRules, options: GrammarOptions, vocabulary: Vocabulary) -> None:
+        allowed = () if rules.calls == "none" else sorted(rules.allowed)
+        self._rules = rules
+        self._tools = {name: rules.tools[name] for name in allowed}
+        self._thoughts = options.reasoning
+        self._refusals = options.refusals
+        self._vocabulary = vocabulary
+        self.exact = True
+        """What the rest lets through is what was demanded."""
+        self.bare = False
+        """No marker comes in it."""
+
+    def rest(self, place: Place, message: tuple[int, ...]) -> Node | None:
+        """What comes behind `message`; None where that cannot be said."""
+        if self._rules.calls == "required" and not self._tools:
+            return None
+        if place.where is Where.HEADER:
+            return self._rest_of_header(message)
+        if place.where is Where.BODY:
+            return self._rest_of_message(place, message)
+        if place.where is Where.BETWEEN and not message:
+            return InOrder((_NEXT, self._whole()))
+        return None
+
+    def _rest_of_header(self, message: tuple[int, ...]) -> Node | None:
+        header = message[len(OPENING) :] if message[: len(OPENING)] == OPENING else message
+        if not header:
+            return self._whole()
+        if header == (CHANNEL,):
+            return self._on_channel()
+        if header == CALL_PREFIX and self._tools:
+            return _one_of([tools.call(tools.addressed) for tools in self._callables()])
+        return None
+
+    def _rest_of_message(self, place: Place, message: tuple[int, ...]) -> Node | None:
+        if place.kind in {SegmentKind.REASONING, SegmentKind.COMMENTARY}:
+            return InOrder((_CLOSED_BODY, self._whole()))
+        is_answer = place.kind is SegmentKind.FINAL and self._rules.calls != "required"
+        tool = self._tools.get(place.name) if place.kind in CALL_KINDS else None
+        if not is_answer and tool is None:
+            return None
+        if is_answer and self._rules.answer is None:
+            return _TEXT
+        if message[-1:] == (MESSAGE,):
+            return self._answer() if tool is None else self._arguments(tool)
+        said = self._body_in(message)
+        return None if said is None else self._rest_of_body(said, tool)
+
+    def _body_in(self, message: tuple[int, ...]) -> bytes | None:
+        """What is there of the body; None where that is not only text."""
+        if MESSAGE not in message:
+            return None
+        ids = message[message.index(MESSAGE) + 1 :]
+        if max(ids) >= FIRST_SPECIAL:
+            return None
+        return b"".join(map(self._vocabulary.piece, ids))
+
+    def _rest_of_body(self, said: bytes, tool: ToolRule | None) -> Node | None:
+        if tool is None and self._refusals and (refusal := _rest_of_refusal(said)) is not None:
+            return refusal
+        rest = remainder_of(self._body(tool), said, self._vocabulary.byte_ids)
+        if rest is None:
+            return None
+        self.exact, self.bare = rest.exact, True
+        return rest.node
+
+    def _body(self, tool: ToolRule | None) -> Body:
+        """The texts of an answer, or of the arguments of a tool."""
+        key, derived = ("harmony", "body", tool and tool.name), self._rules.derived
+        if key not in derived:
+            derived[key] = self._new_body(tool)
+        body: Body = derived[key]
+        return body
+
+    def _new_body(self, tool: ToolRule | None) -> Body:
+        if tool is not None and tool.grammar is not None:
+            try:
+                return Body(*input_of(tool.grammar), exact=True)
+            except UntranslatableGrammar:
+                return replace(body_of(INPUT_OBJECT), exact=False)
+        return body_of(self._schema(tool))
+
+    def _whole(self) -> Node:
+        """Everything from the first id of a header on."""
+        calls = [tools.call(tools.either) for tools in self._callables()]
+        last = _one_of([*calls, *_in_channel(self._final())])
+        earlier = _in_channel(self._closed())
+        return InOrder((self._repeated(_one_of(earlier)), last)) if earlier else last
+
+    def _repeated(self, message: Node) -> Node:
+        """As often as it likes, unless something is owed: a model that may not give another answer
+        than that would rather think for ever.
+        """
+        if self._rules.calls != "required" and self._rules.answer is None:
+            return Repeated(message)
+        some: Node = Maybe(message)
+        for _ in range(OWING_MESSAGES_MAX - 1):
+            some = Maybe(InOrder((message, some)))
+        return some
+
+    def _on_channel(self) -> Node:
+        """Everything from the name of a channel on."""
+        earlier = [InOrder((closed, self._whole())) for closed in self._closed()]
+        calls = [tools.call(tools.on_channel) for tools in self._callables()]
+        return _one_of([*earlier, *calls, *self._final()])
+
+    def _closed(self) -> list[Node]:
+        """Messages that others follow. Preambles stand before calls, and not beside an answer
+        that is JSON: to whom reads all of the text together, it would be none.
+        """
+        preambles = bool(self._tools) and self._rules.answer is None
+        return [*([_THOUGHT] if self._thoughts else []), *([_PREAMBLE] if preambles else [])]
+
+    def _final(self) -> list[Node]:
+        """The answer's message, unless a call has to be made instead."""
+        if self._rules.calls == "required":
+            return []
+        if self._rules.answer is None:
+            return [InOrder((Literal("final"), Token(MESSAGE), _TEXT))]
+        message = InOrder((_JSON_BEGINS, Json(self._rules.answer.demand)))
+        refusal = InOrder((Token(MESSAGE), _REFUSAL))
+        return [
+            InOrder((Literal("final"), OneOf((message, refusal)) if self._refusals else message))
+        ]
+
+    def _answer(self) -> Node:
+        """The body of an answer in a format."""
+        answer = Json(self._schema(None))
+        return OneOf((answer, _REFUSAL)) if self._refusals else answer
+
+    def _callables(self) -> list[_Callable]:
+        """The tools that may be called; those that may be given anything are one."""
+        free = [Literal(name) for name, tool in self._tools.items() if _is_free(tool)]
+        checked = [
+            _Callable(Literal(name), self._arguments(tool))
+            for name, tool in self._tools.items()
+            if not _is_free(tool)
+        ]
+        return [*checked, *([_Callable(_one_of(free), Json(_ANY_OBJECT))] if free else [])]
+
+    def _arguments(self, tool: ToolRule) -> Node:
+        """The body of a call."""
+        if tool.grammar is not None:
+            return languages_of(self._rules)[tool.grammar]
+        return Json(self._schema(tool))
+
+    def _schema(self, tool: ToolRule | None) -> dict[str, Any]:
+        """That of the answer, or of what a tool without a grammar is called with."""
+        if tool is None:
+            assert self._rules.answer is not None, "else any text would be an answer"
+            return self._rules.answer.demand
+        if tool.schema is not None:
+            return tool.schema
+        return _ANY_OBJECT if _is_free(tool) else INPUT_OBJECT
+
+
+def _rest_of_refusal(said: bytes) -> Node | None:
+    """What may follow the beginning of a refusal in words; None for what is none."""
+    try:
+        text = said.decode()
+    except UnicodeDecodeError:  # it ends within a character
+        return None
+    if text.startswith(REFUSALS):
+        return _TEXT
+    begun = [words[len(text) :] for words in REFUSALS if words.startswith(text)]
+    return InOrder((_one_of([Literal(rest) for rest in begun]), _TEXT)) if begun else None
+
+
+def _in_channel(messages: Sequence[Node]) -> list[Node]:
+    return [InOrder((Token(CHANNEL), message)) for message in messages]
+
+
+def _one_of(options: Sequence[Node]) -> Node:
+    return options[0] if len(options) == 1 else OneOf(tuple(options))
+
+
+def _is_free(tool: ToolRule) -> bool:
+    return tool.kind is SegmentKind.FUNCTION_CALL and tool.schema is None

@@ -1,0 +1,380 @@
+"""What stands between `<|start|>` and `<|message|>`, and where it sends the message.
+
+The trained forms of an assistant's header are
+
+    assistant<|channel|>analysis
+    assistant<|channel|>commentary to=functions.NAME <|constrain|>json
+    assistant to=functions.NAME<|channel|>commentary json
+
+with `<|constrain|>json`, the word `json` or nothing as the content type. What models write besides
+is read by these rules, of which each that applies is named in the result:
+
+* The channel is a known word at the front of what follows `<|channel|>`; the first one counts.
+* Recipients are all `to=NAME`, also with the name in quotes or brackets, and before `functions.`
+  also with a colon; a word without that never is one. The first that names a declared tool counts
+  (with `functions.` stripped once, then a glued `json` or `code`), else the first that is not
+  `assistant`.
+* The recipient decides what the message is, whatever its channel.
+* Anything else is leftover prose. Where it names a declared tool, or there is only one and no
+  recipient, the message is a call of it if it is JSON and `<|call|>` closes it.
+
+A *trapped* header has no `<|message|>` behind it, and ends with the body itself: there only what
+stands at the front of a part is read as header, the remainder is the body, letter for letter.
+
+A header is a list of parts, cut at its special ids, so no marker is ever within a text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gateway.generation import SegmentKind
+from gateway.models.harmony.arguments import is_object
+from gateway.models.harmony.recovery import Rule
+from gateway.models.harmony.vocabulary import CHANNEL, START
+from gateway.protocol.tools import FUNCTION_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ASSISTANT: Final = "assistant"
+NO_MARKER: Final = -1
+"""The marker of text at the front of a header whose role was not written by the model."""
+NAMESPACE: Final = "functions."
+"""What goes before a function's name in a recipient."""
+
+HEADERS_KEPT: Final = 128
+"""A model writes a few headers over and over; so many are read once."""
+
+_ROLES: Final = frozenset({ASSISTANT, "user", "system", "developer", "tool"})
+_BUILTINS: Final = frozenset({"python", "browser", "container"})
+_KINDS: Final = {
+    "analysis": SegmentKind.REASONING,
+    "commentary": SegmentKind.COMMENTARY,
+    "final": SegmentKind.FINAL,
+}
+
+_WORD = "(?:analysis|commentary|final)"
+_CLOSING = r"\"'`\u00b4\u2018-\u201f\u00ab\u00bb\u2039\u203a>)\]*\\"
+_QUOTING = rf"[{_CLOSING}<(\[]"
+_SIGN = rf"(?:=|\s?[=:](?=\s*{_QUOTING}*functions\.))"
+_RECIPIENT = (
+    rf"to{_SIGN}\s*(?:(?P<space>functions\.)?{_QUOTING}+\s*(?P<quoted>[A-Za-z0-9_.-]+)"
+    rf"[{_CLOSING}]*|(?P<plain>[A-Za-z0-9_.-]*))"
+)
+_CONTENT_TYPE = r"(?P<type>json|code)(?=\s*(?:\Z|to=|[{\[]))"
+_CHANNEL_FIRST = re.compile(rf"\s*({_WORD})")
+_GLUED_CHANNEL = re.compile(f"({_WORD})")
+_ROLE_AGAIN = re.compile(rf"\s*{ASSISTANT}(?=\s*(?:\Z|to=|{_WORD}))")
+_FIRST_WORD = re.compile(r"\s*(\S*)")
+_RECIPIENT_ANYWHERE = re.compile(rf"(?<!\w){_RECIPIENT}")
+_CONTENT_TYPE_ANYWHERE = re.compile(rf"(?<!\S){_CONTENT_TYPE}")
+_ELEMENT_FIRST = re.compile(rf"\s*(?:{_RECIPIENT}|{_CONTENT_TYPE})")
+_CONSTRAINED = re.compile(r"\s*(?:(json|code)(?!\w)|(\w+)\s*\Z)")
+_WORDS = re.compile(r"[A-Za-z0-9_.-]+")
+_ONLY_CHANNELS = re.compile(rf"(?:[\W_]*{_WORD})+[\W_]*")
+_SPOKEN_ROLE = re.compile(rf"\s*{ASSISTANT}(?=\W|{_WORD}|\Z)")
+_SPOKEN_RECIPIENT = re.compile(rf"\s*(?:{ASSISTANT})?\s*(?=to=|\Z)")
+_SPOKEN_CHANNEL = re.compile(
+    rf"\s*(?:{ASSISTANT})?\s*({_WORD}\b.*)|.*?\b({_WORD}\b.*?\bto=.*)", re.DOTALL
+)
+
+
+class Part(NamedTuple):
+    """Text and the id before it: START, CHANNEL, CONSTRAIN or NO_MARKER."""
+
+    marker: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a header says. `channel` is empty when none is known."""
+
+    role: str
+    channel: str
+    recipients: tuple[str, ...]
+    prose: str
+    rules: tuple[Rule, ...]
+
+    @property
+    def reasoning_prose(self) -> str:
+        """Leftover words of an analysis header: they are thoughts that slipped into it."""
+        spoken = any(map(str.isalpha, re.sub(_WORD, "", self.prose)))
+        return self.prose if self.channel == "analysis" and spoken else ""
+
+    @property
+    def is_fragment(self) -> bool:
+        """The prose is the beginning of a word of the header grammar that was cut off."""
+        word = self.prose.strip()
+        unfinished = not self.channel and any(channel.startswith(word) for channel in _KINDS)
+        return word == "to" or unfinished
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a message goes; no kind: reasoning if another message follows, else the answer."""
+
+    kind: SegmentKind | None
+    name: str = ""
+    rules: tuple[Rule, ...] = ()
+
+
+def read_header(parts: Iterable[Part], *, trapped: bool) -> Header:
+    """Read any header at all; see the top of the file."""
+    return _read(parts, trapped=True) if trapped else _read_whole(tuple(parts))
+
+
+@lru_cache(maxsize=HEADERS_KEPT)
+def _read_whole(parts: tuple[Part, ...]) -> Header:
+    return _read(parts, trapped=False)
+
+
+def _read(parts: Iterable[Part], *, trapped: bool) -> Header:
+    reader = _Reader(trapped=trapped)
+    for part in parts:
+        reader.read(part)
+    return reader.header()
+
+
+def route(header: Header, tools: frozenset[str] | None) -> Route:
+    """Decide by recipient, then by channel.
+
+    `tools` are the declared functions' names; None when the request allows no calls at all.
+    """
+    for recipient in header.recipients:
+        if name := _declared_name(recipient, tools or frozenset()):
+            return _call(header, name, exact=recipient == NAMESPACE + name)
+    others = [name for name in header.recipients if name not in {ASSISTANT, "user"}]
+    if others:
+        return _undeclared(header, others[0], calls_allowed=tools is not None)
+    if ASSISTANT in header.recipients:
+        return Route(SegmentKind.REASONING, rules=(Rule.ADDRESSED_TO_ASSISTANT,))
+    rules = (Rule.HEADER_LEFTOVER,) if header.recipients else ()
+    if not header.channel:
+        return Route(None, rules=(*rules, Rule.NO_CHANNEL))
+    return Route(_KINDS[header.channel], rules=rules)
+
+
+def probable_callee(header: Header, target: Route, tools: frozenset[str] | None) -> str:
+    """The function that a message calls if it is JSON that `<|call|>` closes, although its
+    recipient does not tell; empty for none.
+    """
+    if not tools or target.kind in {SegmentKind.FUNCTION_CALL, SegmentKind.FINAL}:
+        return ""
+    if Rule.BUILTIN_NOT_ENABLED in target.rules:
+        return ""
+    words = (word for text in (*header.recipients, header.prose) for word in _WORDS.findall(text))
+    named = {name for word in words if (name := _name_within(word.strip("."), tools))}
+    if not named and len(tools) == 1 and not header.recipients:
+        named = set(tools)
+    return named.pop() if len(named) == 1 else ""
+
+
+def with_callee(header: Header, tools: frozenset[str] | None) -> Header:
+    """A trapped header that `<|call|>` ended, addressed to the function that its JSON is for, if
+    its recipient does not tell.
+    """
+    front, brace, body = header.prose.partition("{")
+    if not brace or not is_object(brace + body):
+        return header
+    callee = probable_callee(replace(header, prose=front), route(header, tools), tools)
+    if not callee:
+        return header
+    rules = (*header.rules, Rule.CALL_BY_TERMINATOR)
+    to = (NAMESPACE + callee,)
+    return replace(header, recipients=to, prose=brace + body, rules=rules)
+
+
+def _name_within(word: str, tools: frozenset[str]) -> str | None:
+    """The declared function that a word names, behind any namespaces."""
+    while word and (name := _declared_name(word, tools)) is None:
+        word = word.partition(".")[2]
+    return name if word else None
+
+
+def role_is_tool(role: str, tools: frozenset[str] | None) -> bool:
+    """Whether a foreign role is the name of a declared tool: a call in a strange dress."""
+    return role in (tools or frozenset()) and role not in _ROLES
+
+
+def adopt_spoken(text: str, following: int) -> tuple[Part, Rule] | None:
+    """Text between two messages that turns out to be the front of a header without markers.
+
+    `following` is the id behind it: CHANNEL, CONSTRAIN or MESSAGE. None when it is no header.
+    """
+    if found := _SPOKEN_RECIPIENT.match(text):
+        return Part(NO_MARKER, text[found.end() :]), Rule.MISSING_START
+    found = _SPOKEN_CHANNEL.fullmatch(text)
+    if found and (following != CHANNEL or "to=" in text):
+        return Part(CHANNEL, found.group(1) or found.group(2)), Rule.HEADER_AS_TEXT
+    return None
+
+
+def is_spoken_header(text: str) -> bool:
+    """Whether text between two messages begins with the assistant's role."""
+    return _SPOKEN_ROLE.match(text) is not None
+
+
+def _declared_name(recipient: str, tools: frozenset[str]) -> str | None:
+    if recipient == ASSISTANT:
+        return None
+    bare = recipient.removeprefix(NAMESPACE)
+    spellings = (bare, bare.removesuffix("json"), bare.removesuffix("code"))
+    return next((name for name in spellings if name in tools), None)
+
+
+def _call(header: Header, name: str, *, exact: bool) -> Route:
+    rules = [] if exact else [Rule.RECIPIENT_NORMALISED]
+    if len(header.recipients) > 1:
+        rules.append(Rule.DUPLICATE_RECIPIENT)
+    if header.channel != "commentary":
+        rules.append(Rule.CALL_OFF_COMMENTARY)
+    return Route(SegmentKind.FUNCTION_CALL, name, tuple(rules))
+
+
+def _undeclared(header: Header, recipient: str, *, calls_allowed: bool) -> Route:
+    """A function nobody declared is still a call: clients answer it, and the model learns.
+
+    Not when `tool_choice` is `none`, and not under a name that no client could send back.
+    """
+    namespace, _, name = recipient.partition(".")
+    if namespace == "functions" and FUNCTION_NAME.fullmatch(name):
+        if not calls_allowed:
+            return Route(SegmentKind.REASONING, rules=(Rule.CALL_NOT_ALLOWED,))
+        call = _call(header, name, exact=True)
+        return Route(call.kind, name, (*call.rules, Rule.UNDECLARED_FUNCTION))
+    if namespace in _BUILTINS:
+        return Route(SegmentKind.REASONING, rules=(Rule.BUILTIN_NOT_ENABLED,))
+    # An answer is for the user, whatever else its header says; arguments for nobody are not.
+    kind = SegmentKind.FINAL if header.channel == "final" else SegmentKind.REASONING
+    return Route(kind, rules=(Rule.UNKNOWN_RECIPIENT,))
+
+
+def _is_junk(prose: str, channel: str) -> bool:
+    """Whether a trapped body is none but stammering, as `commentary?commentary?` or `??`."""
+    if _ONLY_CHANNELS.fullmatch(prose):
+        return True
+    if channel == "final" or prose.startswith("{"):
+        return False
+    if channel:
+        return bool(prose) and not any(map(str.isalpha, prose))
+    return bool(prose) and prose.isascii() and not any(map(str.isalnum, prose))
+
+
+class _Reader:
+    """Takes the known elements off each part and keeps what is left."""
+
+    def __init__(self, *, trapped: bool) -> None:
+        self._trapped = trapped
+        self._role = ASSISTANT
+        self._channel = ""
+        self._recipients: list[str] = []
+        self._left: list[str] = []
+        self._rules: list[Rule] = []
+
+    def read(self, part: Part) -> None:
+        if part.marker == NO_MARKER:
+            text = self._read_front(part.text)
+        elif part.marker == START:
+            text = self._read_role(part.text)
+        elif part.marker == CHANNEL:
+            text = self._read_channel(part.text)
+        else:
+            text = self._read_content_type(part.text)
+        strip = self._strip_front if self._trapped else self._strip_anywhere
+        self._left.append(strip(text))
+
+    def header(self) -> Header:
+        if self._trapped:
+            prose = "".join(self._left).lstrip()
+        else:
+            prose = " ".join(filter(None, map(str.strip, self._left)))
+        junk = self._trapped and _is_junk(prose, self._channel)
+        if junk or (prose and not self._trapped):
+            self._rules.append(Rule.HEADER_LEFTOVER)
+        return Header(
+            self._role,
+            self._channel,
+            tuple(self._recipients),
+            "" if junk else prose,
+            tuple(self._rules),
+        )
+
+    def _read_front(self, text: str) -> str:
+        found = _ROLE_AGAIN.match(text)
+        if not found:
+            # Output without any markup may well begin with the word "final".
+            return text if self._trapped else self._read_spoken_channel(text)
+        self._rules.append(Rule.DOUBLED_START)
+        return self._read_spoken_channel(text[found.end() :])
+
+    def _read_role(self, text: str) -> str:
+        found = _FIRST_WORD.match(text)
+        word = found.group(1) if found else ""
+        if word.startswith(ASSISTANT):
+            return self._read_spoken_channel(text[text.index(ASSISTANT) + len(ASSISTANT) :])
+        if not word or word.startswith(("to=", *_KINDS)):
+            self._rules.append(Rule.MISSING_ROLE)
+            return self._read_spoken_channel(text)
+        self._role = word
+        return text.lstrip()[len(word) :]
+
+    def _read_spoken_channel(self, text: str) -> str:
+        """A channel without its marker; in a trapped header only where it is glued to the role."""
+        found = (_GLUED_CHANNEL if self._trapped else _CHANNEL_FIRST).match(text)
+        if not found:
+            return text
+        self._rules.append(Rule.HEADER_AS_TEXT)
+        return self._read_channel(text)
+
+    def _read_channel(self, text: str) -> str:
+        found = _CHANNEL_FIRST.match(text)
+        if not found:
+            return text
+        if self._channel:
+            self._rules.append(Rule.DUPLICATE_CHANNEL)
+        else:
+            self._channel = found.group(1)
+        return text[found.end() :]
+
+    def _read_content_type(self, text: str) -> str:
+        found = _CONSTRAINED.match(text)
+        if not found:
+            return text
+        self._note_content_type(found.group(1) or found.group(2))
+        return text[found.end() :]
+
+    def _strip_anywhere(self, text: str) -> str:
+        for found in _RECIPIENT_ANYWHERE.finditer(text):
+            self._note_recipient(found)
+        text = _RECIPIENT_ANYWHERE.sub("", text)
+        for found in _CONTENT_TYPE_ANYWHERE.finditer(text):
+            self._note_content_type(found["type"])
+        return _CONTENT_TYPE_ANYWHERE.sub("", text)
+
+    def _strip_front(self, text: str) -> str:
+        at = 0
+        while found := _ELEMENT_FIRST.match(text, at):
+            at = found.end()
+            if found["type"]:
+                self._note_content_type(found["type"])
+            else:
+                self._note_recipient(found)
+        return text[at:]
+
+    def _note_recipient(self, found: re.Match[str]) -> None:
+        name = found["plain"] or (found["space"] or "") + (found["quoted"] or "")
+        if not name:
+            self._rules.append(Rule.HEADER_LEFTOVER)
+            return
+        self._recipients.append(name)
+        if not found[0].endswith(f"to={name}"):
+            self._rules.append(Rule.RECIPIENT_NORMALISED)
+
+    def _note_content_type(self, content_type: str) -> None:
+        if content_type != "json":
+            self._rules.append(Rule.ODD_CONTENT_TYPE)

@@ -1,0 +1,498 @@
+"""Harmony output to segments, one turn at a time: the actions of the table in `transitions`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from gateway.generation import FinishReason, Place, SegmentKind, Where
+from gateway.models.harmony.detokenizing import Detokenizer
+from gateway.models.harmony.forms import CALL_CHANNEL, form_of
+from gateway.models.harmony.headers import (
+    ASSISTANT,
+    NAMESPACE,
+    NO_MARKER,
+    Part,
+    adopt_spoken,
+    is_spoken_header,
+    probable_callee,
+    read_header,
+    role_is_tool,
+    route,
+    with_callee,
+)
+from gateway.models.harmony.recovery import Rule, count, doubts
+from gateway.models.harmony.segments import Closing, Draft, SegmentWriter
+from gateway.models.harmony.transitions import CLASSES, TABLE, Action, State, Token
+from gateway.models.harmony.vocabulary import CALL, FIRST_SPECIAL, START
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gateway.generation import SegmentEvent
+    from gateway.models.harmony.headers import Header, Route
+    from gateway.models.harmony.vocabulary import Vocabulary
+
+    _Act = Callable[["Parser", Sequence[int]], None]
+    _Steps = Sequence[Sequence[tuple[_Act, State]]]
+
+HEADER_IDS_MAX: Final = 256
+"""Room for a tool's name of 128 characters, a content type, and some stammering."""
+_BODY: Final = State.BODY
+_WHERE: Final = {
+    State.HEADER: Where.HEADER,
+    State.BODY: Where.BODY,
+    State.BETWEEN: Where.BETWEEN,
+    State.OVER: Where.OVER,
+}
+
+
+@dataclass(slots=True)
+class _Opening:
+    """A header while it grows: its parts, each a marker and the ids of the text behind it.
+
+    `spoken` is a first part that was read as text between two messages. `size` counts ids,
+    `start` is the position of the message's first id.
+    """
+
+    start: int
+    parts: list[tuple[int, list[int]]]
+    spoken: Part | None = None
+    size: int = 0
+    verbatim: bool = True
+
+
+@dataclass(slots=True)
+class _Orphan:
+    """Text between two messages. `after_call`: the former of these was closed by `<|call|>`."""
+
+    start: int
+    after_call: bool
+    ids: list[int] = field(default_factory=list)
+
+
+def _by_number(actions: Mapping[Action, _Act]) -> _Steps:
+    """The table with its actions, by the numbers of states and classes of ids, which begin with 1.
+
+    Members of an enumeration are slow keys: their hash is that of their name, made in Python.
+    """
+    rows = ([TABLE[state][token] for token in Token] for state in State)
+    return [[(actions[action], after) for action, after in row] for row in rows]
+
+
+class Parser:
+    """Ids of one turn to segments (`gateway.generation.TokenParser`). One object for each turn.
+
+    `tools` are the names of the declared functions, None when calls are not allowed. A header of
+    more than `header_ids_max` ids is taken for a body that lacks its `<|message|>`. With `trace`
+    text comes with the positions of its ids, and up to the last id that ends with a character.
+    Without `preambles` what is said on the way to an answer is reasoning.
+
+    `reasoning_tokens` counts the text ids in the bodies of messages that become reasoning, not
+    their headers and markers; of a body that was trapped in its header, the ids that spell it. A
+    body whose kind is not yet known is counted when it is.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        tools: frozenset[str] | None,
+        *,
+        header_ids_max: int = HEADER_IDS_MAX,
+        trace: bool = False,
+        preambles: bool = True,
+    ) -> None:
+        self.recoveries: dict[str, int] = {}
+        self._vocabulary = vocabulary
+        self._trace = trace
+        self._tools = tools
+        self._preambles = preambles
+        self._header_ids_max = header_ids_max
+        self._detokenizer = Detokenizer(vocabulary)
+        self._writer = SegmentWriter(self.recoveries)
+        self._state = State.HEADER
+        self._position = 0
+        self._opening = _Opening(start=0, parts=[(NO_MARKER, [])])
+        self._draft = Draft(start=0, kind=None)
+        self._orphan = _Orphan(start=0, after_call=False)
+        self._finished = False
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """See above."""
+        return self._writer.reasoning_tokens
+
+    @property
+    def visible(self) -> bool:
+        """Whether any segment but reasoning was started: an answer, a preamble or a call."""
+        return self._writer.visible
+
+    @property
+    def place(self) -> Place:
+        """Where the next id falls. What has been a text between two messages begins the next."""
+        where, writer = _WHERE[self._state], self._writer
+        waiting, answered = writer.waiting_ids, writer.answered
+        if where is Where.BODY:
+            draft = self._draft
+            if draft.callee and draft.kind is SegmentKind.REASONING:
+                waiting += draft.text_ids
+            return Place(
+                where, draft.start, draft.kind, draft.name, draft.doubts, waiting, answered
+            )
+        start = self._opening.start
+        if where is not Where.HEADER:
+            is_spoken = where is Where.BETWEEN and self._orphan.ids
+            start = self._orphan.start if is_spoken else self._position
+        return Place(where, start, waiting=waiting, answered=answered, broken=writer.broken)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a text id stands for; none for any other id."""
+        return self._vocabulary.piece(token)
+
+    def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:
+        """Take the next ids, any number of them."""
+        if self._state is _BODY and not self._trace:
+            # Nearly every read is text and nothing else: it takes a few calls however long it is.
+            text = self._detokenizer.read(ids)
+            if text is not None:
+                self._position += len(ids)
+                return self._writer.flow(self._draft, text, len(ids))
+        return self._feed_runs(ids)
+
+    def flow(self, ids: Sequence[int]) -> list[str]:
+        """As many of the next ids as are only more text, and what `feed` makes of each alone."""
+        draft = self._draft
+        if self._state is not _BODY or self._trace or not draft.flows:
+            return []
+        texts = self._detokenizer.read_each(ids)
+        self._position += len(texts)
+        return self._writer.flow_each(draft, texts)
+
+    @property
+    def spelling(self) -> Callable[[int], tuple[int, bytes]] | None:
+        """See `TokenParser`: within a body that flows, between two characters."""
+        draft, detokenizer = self._draft, self._detokenizer
+        if self._state is not _BODY or self._trace or not draft.flows or detokenizer.waits:
+            return None
+        return detokenizer.spelled if draft.arguments is None else None
+
+    def _feed_runs(self, ids: Sequence[int]) -> list[SegmentEvent]:
+        """One step for each special id, and for each run of text between them."""
+        begin = 0
+        for at in [at for at, token in enumerate(ids) if not 0 <= token < FIRST_SPECIAL]:
+            if begin < at:
+                self._step(Token.TEXT, ids[begin:at])
+            self._step(CLASSES.get(ids[at], Token.VOID), ids[at : at + 1])
+            begin = at + 1
+        if begin < len(ids):
+            self._step(Token.TEXT, ids[begin:] if begin else ids)
+        return self._writer.take()
+
+    def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
+        """The turn is over (None: it was broken off). Ids fed after this are ignored."""
+        if self._finished:
+            return []
+        self._finished = True
+        closing = Closing(self._position, cut=reason is not FinishReason.STOP)
+        if self._state is State.HEADER:
+            self._release(self._opening, closing)
+        elif self._state is State.BODY:
+            self._close_body(closing)
+        elif self._state is State.BETWEEN:
+            self._settle_orphan(closing)
+        self._state = State.OVER
+        is_cut = reason is FinishReason.CUT
+        self._writer.conclude(is_cut=is_cut)
+        if reason is not None and not is_cut and not self.visible:
+            count(self.recoveries, (Rule.NO_VISIBLE_OUTPUT,))
+        return self._writer.take()
+
+    def _step(self, token: Token, run: Sequence[int]) -> None:
+        """One entry of the table. `run` is one special id, or text ids one after the other."""
+        end = self._position + len(run)
+        act, self._state = self._STEPS[self._state - 1][token - 1]
+        act(self, run)
+        self._position = end
+        if self._state is State.OVER:
+            self._writer.conclude()
+
+    # Headers.
+
+    def _extend_header(self, run: Sequence[int]) -> None:
+        opening = self._opening
+        room = self._header_ids_max - opening.size
+        opening.parts[-1][1].extend(run[:room])
+        opening.size += min(room, len(run))
+        if len(run) > room:
+            self._position += room
+            self._overflow_header(Token.TEXT, run[room:])
+
+    def _mark_header(self, run: Sequence[int]) -> None:
+        opening = self._opening
+        if opening.size == self._header_ids_max:
+            self._overflow_header(CLASSES[run[0]], run)
+            return
+        opening.parts.append((run[0], []))
+        opening.size += 1
+
+    def _overflow_header(self, token: Token, run: Sequence[int]) -> None:
+        """No header is that long: it is a trapped body, and goes on as a body."""
+        opening = self._opening
+        *whole, (marker, ids) = opening.parts
+        parts = self._read_parts(whole)
+        parts.append(Part(marker, self._detokenizer.feed(ids)))
+        header = read_header(parts, trapped=True)
+        if header.role == ASSISTANT:
+            self._state = State.BODY
+            self._draft = self._draft_trapped(header, opening, None)
+            self._writer.touch(self._draft, (Rule.HEADER_TOO_LONG,))
+        else:
+            self._end_turn()
+        self._step(token, run)
+
+    def _restart_header(self, _run: Sequence[int]) -> None:
+        opening = self._opening
+        if opening.size:
+            self._abandon(Closing(self._position))
+            self._opening = _Opening(start=self._position, parts=[(START, [])])
+        else:
+            count(self.recoveries, (Rule.DOUBLED_START,))
+            self._opening = _Opening(start=opening.start, parts=[(START, [])], verbatim=False)
+
+    def _trap(self, run: Sequence[int]) -> None:
+        self._abandon(Closing(self._position + 1, run[0]))
+        self._await_next(run[0])
+
+    def _abandon(self, closing: Closing) -> None:
+        """A header ends without `<|message|>`, and not because there are no more ids."""
+        if not self._release(self._opening, closing):
+            count(self.recoveries, (Rule.ABANDONED_HEADER,))
+
+    def _release(self, opening: _Opening, closing: Closing) -> bool:
+        """Write the body that is trapped in a header; False when there is none."""
+        header = read_header(self._read_parts(opening.parts, opening.spoken), trapped=True)
+        if header.role != ASSISTANT:
+            self._end_turn()
+            return True
+        if closing.terminator == CALL and not self._writer.answered:
+            header = with_callee(header, self._tools)
+        called = (
+            closing.terminator == CALL and self._route(header).kind is SegmentKind.FUNCTION_CALL
+        )
+        if not called and (not header.prose or (closing.cut and header.is_fragment)):
+            if not closing.cut:
+                count(self.recoveries, header.rules)
+            return False
+        draft = self._draft_trapped(header, opening, closing.terminator)
+        self._writer.close(draft, closing)
+        return True
+
+    def _draft_trapped(self, header: Header, opening: _Opening, terminator: int | None) -> Draft:
+        """A trapped body is a call's arguments if it looks like them, otherwise a thought of it."""
+        target = self._route(header)
+        kind, name = target.kind, target.name
+        arguments = terminator == CALL or header.prose.startswith("{")
+        if kind is SegmentKind.FUNCTION_CALL and not arguments:
+            kind, name = SegmentKind.REASONING, ""
+        draft = Draft(opening.start, kind, name)
+        self._note_rules(draft, (*header.rules, *target.rules, Rule.NO_MESSAGE_TOKEN))
+        self._writer.begin(draft)
+        self._writer.write(draft, header.prose, self._count_ids(opening, header.prose))
+        return draft
+
+    def _count_ids(self, opening: _Opening, prose: str) -> int:
+        """How many ids at the end of a header spell this."""
+        missing, counted = len(prose.encode()), 0
+        for token in (token for _, ids in reversed(opening.parts) for token in reversed(ids)):
+            if missing <= 0:
+                break
+            missing -= len(self._vocabulary.piece(token))
+            counted += 1
+        return counted
+
+    def _route(self, header: Header) -> Route:
+        target = route(header, self._tools)
+        if target.kind is SegmentKind.COMMENTARY and not self._preambles:
+            return replace(target, kind=SegmentKind.REASONING)
+        return target
+
+    def _read_parts(
+        self, parts: Sequence[tuple[int, list[int]]], spoken: Part | None = None
+    ) -> list[Part]:
+        texts = [Part(marker, self._vocabulary.decode(ids)) for marker, ids in parts]
+        return texts if spoken is None else [spoken, *texts]
+
+    # Bodies.
+
+    def _begin_body(self, _run: Sequence[int]) -> None:
+        opening = self._opening
+        parts = self._read_parts(opening.parts, opening.spoken)
+        header = read_header(parts, trapped=False)
+        if header.role == ASSISTANT:
+            target = self._route(header)
+            draft = Draft(opening.start, target.kind, target.name, verbatim=opening.verbatim)
+            draft.form, draft.lead = _form(parts, header, target), header.reasoning_prose
+            self._note_rules(draft, (*header.rules, *target.rules))
+            if not self._writer.answered:
+                draft.callee = probable_callee(header, target, self._tools)
+            if not draft.waits:
+                self._writer.begin(draft)
+            self._draft = draft
+        elif role_is_tool(header.role, self._tools):
+            self._draft = Draft(opening.start, None, tool_role=header.role)
+        else:
+            self._end_turn()
+
+    def _note_rules(self, draft: Draft, rules: Sequence[Rule]) -> None:
+        """By which a header was read. Behind an answer nothing is guessed any more."""
+        if self._writer.answered and doubts(rules):
+            draft.kind, draft.name, draft.dropped = None, "", True
+            rules = (*rules, Rule.AFTER_ANSWER)
+        self._writer.touch(draft, rules)
+
+    def _write(self, run: Sequence[int]) -> None:
+        if self._trace:
+            text, tokens = self._detokenizer.trace(run, self._position)
+            self._writer.write(self._draft, text, len(run), tokens)
+        else:
+            self._writer.write(self._draft, self._detokenizer.feed(run), len(run))
+
+    def _drop_marker(self, _run: Sequence[int]) -> None:
+        self._writer.touch(self._draft, (Rule.MARKER_IN_BODY,))
+
+    def _close(self, run: Sequence[int]) -> None:
+        self._close_body(Closing(self._position + 1, run[0]))
+        self._await_next(run[0])
+
+    def _close_and_open(self, run: Sequence[int]) -> None:
+        self._writer.touch(self._draft, (Rule.UNCLOSED_MESSAGE,))
+        self._close_body(Closing(self._position))
+        if self._state is State.OVER:
+            return
+        self._opening = _Opening(start=self._position, parts=[(run[0], [])])
+        if run[0] != START:
+            self._opening.size = 1
+            self._mark_missing_start()
+
+    def _close_body(self, closing: Closing) -> None:
+        draft = self._draft
+        self._writer.write(draft, self._detokenizer.flush())
+        if draft.tool_role:
+            if closing.terminator != CALL:
+                self._end_turn()
+                return
+            self._writer.touch(draft, (Rule.ROLE_IS_TOOL_NAME,))
+            self._writer.decide(draft, SegmentKind.FUNCTION_CALL, draft.tool_role)
+        self._writer.close(draft, closing)
+
+    # Between messages.
+
+    def _await_next(self, terminator: int) -> None:
+        self._orphan = _Orphan(start=self._position + 1, after_call=terminator == CALL)
+
+    def _hold(self, run: Sequence[int]) -> None:
+        if not self._orphan.ids:
+            self._orphan.start = self._position
+        self._orphan.ids.extend(run)
+
+    def _settle(self, run: Sequence[int]) -> None:
+        self._settle_orphan(Closing(self._position + 1, run[0]))
+
+    def _open(self, _run: Sequence[int]) -> None:
+        self._settle_orphan(Closing(self._position))
+        self._opening = _Opening(start=self._position, parts=[(START, [])])
+
+    def _imply_header(self, run: Sequence[int]) -> None:
+        self._imply(run[0])
+        self._opening.parts.append((run[0], []))
+        self._opening.size = 1
+
+    def _imply_body(self, run: Sequence[int]) -> None:
+        self._imply(run[0])
+        self._begin_body(run)
+
+    def _imply(self, following: int) -> None:
+        """A message without `<|start|>` begins, possibly with the text before it."""
+        orphan = self._orphan
+        text = self._vocabulary.decode(orphan.ids)
+        spoken = adopt_spoken(text, following) if len(orphan.ids) <= self._header_ids_max else None
+        if spoken is None:
+            self._settle_orphan(Closing(self._position))
+            self._opening = _Opening(start=self._position, parts=[])
+            self._mark_missing_start()
+            return
+        part, rule = spoken
+        start = orphan.start if orphan.ids else self._position
+        self._opening = _Opening(start=start, parts=[], spoken=part, verbatim=False)
+        heard = (Rule.ORPHAN_TEXT,) if rule is Rule.MISSING_START and text.strip() else ()
+        count(self.recoveries, (rule, *heard))
+
+    def _mark_missing_start(self) -> None:
+        self._opening.verbatim = False
+        count(self.recoveries, (Rule.MISSING_START,))
+
+    def _settle_orphan(self, closing: Closing) -> None:
+        """Nothing adopts the text between two messages: it is a message, or nothing."""
+        orphan = self._orphan
+        self._orphan = _Orphan(closing.end, orphan.after_call)
+        text = self._vocabulary.decode(orphan.ids)
+        if not text.strip():
+            return
+        if orphan.after_call:
+            count(self.recoveries, (Rule.TEXT_AFTER_CALL,))
+            return
+        count(self.recoveries, (Rule.ORPHAN_TEXT,))
+        if is_spoken_header(text):
+            self._release(_Opening(orphan.start, parts=[(START, orphan.ids)]), closing)
+        elif self._writer.answered:
+            count(self.recoveries, (Rule.AFTER_ANSWER,))
+        elif any(map(str.isalnum, text)):
+            faint = not any(map(str.isalpha, text))
+            draft = Draft(orphan.start, None, verbatim=False, faint=faint)
+            self._writer.write(draft, text, len(orphan.ids))
+            self._writer.close(draft, closing)
+
+    # Anywhere.
+
+    def _drop_void(self, _run: Sequence[int]) -> None:
+        """The id must not come back in a prompt either."""
+        self._opening.verbatim = False
+        self._draft.verbatim = False
+        count(self.recoveries, (Rule.RESERVED_ID,))
+
+    def _end_turn(self) -> None:
+        """The model speaks for somebody else; what it says from here on is made up."""
+        count(self.recoveries, (Rule.FOREIGN_ROLE,))
+        self._state = State.OVER
+
+    def _ignore(self, run: Sequence[int]) -> None:
+        count(self.recoveries, (Rule.AFTER_TURN_END,), len(run))
+
+    _STEPS: ClassVar[_Steps] = _by_number(
+        {
+            Action.EXTEND_HEADER: _extend_header,
+            Action.MARK_HEADER: _mark_header,
+            Action.RESTART_HEADER: _restart_header,
+            Action.TRAP: _trap,
+            Action.BEGIN_BODY: _begin_body,
+            Action.WRITE: _write,
+            Action.DROP_MARKER: _drop_marker,
+            Action.CLOSE: _close,
+            Action.CLOSE_AND_OPEN: _close_and_open,
+            Action.HOLD: _hold,
+            Action.SETTLE: _settle,
+            Action.OPEN: _open,
+            Action.IMPLY_HEADER: _imply_header,
+            Action.IMPLY_BODY: _imply_body,
+            Action.DROP_VOID: _drop_void,
+            Action.IGNORE: _ignore,
+        }
+    )
+
+
+def _form(parts: Sequence[Part], header: Header, target: Route) -> int:
+    """Of a call or a message; what a rule had to read has none of the forms."""
+    if target.kind is SegmentKind.FUNCTION_CALL:
+        return form_of(parts, CALL_CHANNEL, NAMESPACE + target.name)
+    is_message = target.kind in {SegmentKind.COMMENTARY, SegmentKind.FINAL}
+    return form_of(parts, header.channel) if is_message else 0

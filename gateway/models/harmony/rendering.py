@@ -1,0 +1,238 @@
+"""A context as the token ids of a prompt.
+
+The messages are openai-harmony's; the ids are made here, piece by piece as openai-harmony 0.0.8
+does it (which decides where tokens end), with a tokeniser that is linear and frees the GIL. Text
+from outside only ever passes through `Vocabulary.encode`, so it cannot become a marker.
+
+Only the header of a call or an answer whose id says that the model wrote it in another form is
+repeated in that form (`forms`), so that the prompt is the one it went on from.
+"""
+
+from __future__ import annotations
+
+from array import array
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from gateway.generation import PREAMBLE, Prompt, Span
+from gateway.ids import call_form, message_form
+from gateway.keeping import Kept
+from gateway.models.format import RenderOptions, Repeated, SchemaLimits
+from gateway.models.harmony.framing import OPENING
+from gateway.models.harmony.messages import harmony_message
+from gateway.models.harmony.preamble import (
+    SystemFacts,
+    developer_text,
+    system_text,
+)
+from gateway.models.harmony.transcript import messages
+from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, START
+from gateway.models.harmony.writing import MessageWriter
+from gateway.models.history import (
+    Placed,
+    in_call_order,
+    leading_instructions,
+    since_compaction,
+    without_stale_reasoning,
+)
+from gateway.models.item_texts import message_text
+from gateway.protocol.items import CallItem, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.protocol.context import ContextItem
+    from gateway.protocol.items import Item
+
+SYSTEM_MESSAGES_MAX: Final = 64
+"""Whose ids are kept. There is one for each effort, date, and whether there are tools."""
+
+ID_BYTES: Final = 4
+ENTRY_IDS: Final = 120
+"""What it takes to keep ids, beside them and what they were made from: as much as so many ids."""
+_DECLARED: Final = " "
+"""Stands where an item has the name of a function, which is another."""
+
+
+class Renderer:
+    """Renders contexts and single items. Shared by all threads.
+
+    What a text costs must not depend on what another tenant sent before. So only system messages
+    are kept for everyone, in which there is no text of a request; instructions, declarations of
+    tools, and items of a history, which clients repeat in every request, are kept for those of the
+    same scope (`RenderOptions.scope`).
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        schema_limits: SchemaLimits | None = None,
+        *,
+        repeated_ids_max: int = 1 << 22,
+    ) -> None:
+        """`repeated_ids_max` bounds the ids of declarations and of items that are kept, of
+        `ID_BYTES` each; what they were made from counts, too.
+        """
+        self.vocabulary = vocabulary
+        self._writer = MessageWriter(vocabulary)
+        self._schema_limits = schema_limits or SchemaLimits()
+        self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
+        self._repeated: Kept[tuple[bytes, str, bytes], Sequence[int]] = Kept(
+            size_max=repeated_ids_max
+        )
+        self._system = (START, *vocabulary.encode("system"), MESSAGE)
+        self._user = (START, *vocabulary.encode("user"), MESSAGE)
+        assistant = (START, *vocabulary.encode("assistant"), CHANNEL)
+        self._commentary = (*assistant, *vocabulary.encode("commentary"), MESSAGE)
+        self._final = (*assistant, *vocabulary.encode("final"), MESSAGE)
+        self._developer = (START, *vocabulary.encode("developer"), MESSAGE)
+
+    def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
+        """The messages of a prompt (`transcript.messages`), but for its last: an opening."""
+        return messages(self.vocabulary, prompt.ids[: -len(OPENING)], with_ids=with_ids)
+
+    def render(
+        self,
+        items: Sequence[ContextItem],
+        options: RenderOptions,
+        repeated: Repeated | None = None,
+    ) -> Prompt:
+        """The prompt that continues `items`, ending with `<|start|>assistant`.
+
+        They may stand behind a history of which only is known what is `repeated` of it.
+
+        Items that carry ids are repeated id for id. Items that are not shown (what a compaction
+        made short, stale reasoning, calls that were cut off) and leading instructions, which are
+        part of the preamble, have no span; nor has what is repeated of a history. Raises
+        `InvalidRequest` for text, names, schemas and outputs that have no rendering.
+        """
+        leading = 0 if repeated else leading_instructions(items)
+        instructing = repeated.instructions if repeated else items[:leading]
+        ids = array("I", self._system_ids(SystemFacts.of(options)))
+        told = instructions_of(instructing) if instructing else ()
+        ids.extend(self._developer_ids(options, told))
+        spans = [Span(PREAMBLE, 0, len(ids))]
+        if repeated:
+            ids.extend(repeated.ids)
+        start, last = len(ids), len(items) - 1
+        for placed in shown(items, leading):
+            item, source = placed.item, placed.source
+            own = item.ids
+            if own is not None:
+                ids.extend(own)
+            elif source < last:
+                ids.extend(self._ids_of(placed, options.scope))
+            else:
+                ids.extend(self.render_item(item, placed.function))
+            end = len(ids)
+            if end > start:
+                spans.append(Span(source, start, end))
+                start = end
+        ids.extend(OPENING)
+        return Prompt(ids, tuple(spans))
+
+    def has_told(self, options: RenderOptions, leading: Sequence[str]) -> bool:
+        """Whether the message with tools and instructions is kept; `leading` are the texts of those
+        that the context begins with.
+        """
+        key = options.scope, _DECLARED, _declarations(options, leading)
+        return self._repeated.get(key) is not None
+
+    def _ids_of(self, placed: Placed, scope: bytes) -> Sequence[int]:
+        """Those of `render_item`, for an item that others stand behind: clients that keep the
+        history themselves send it with every request.
+        """
+        item, function = placed.item, placed.function
+        said = _said_in(item) if scope else None
+        if said is None:
+            return self.render_item(item, function)
+        key = scope, function or "", said
+        return self._repeated.get(key) or self._keep(key, self.render_item(item, function))
+
+    def _keep(self, key: tuple[bytes, str, bytes], ids: Sequence[int]) -> Sequence[int]:
+        """`ids`, kept."""
+        self._repeated.put(key, ids, size=len(ids) + len(key[-1]) // ID_BYTES + ENTRY_IDS)
+        return ids
+
+    def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
+        """The ids of one item, made anew; empty for an item that says nothing.
+
+        `function` names the function that an output belongs to.
+        """
+        typed = item.item()
+        if isinstance(typed, Message) and (opening := self._opening(typed)):
+            text = message_text(typed)
+            return self._writer.plain_message(opening, text) if text or typed.role == "user" else []
+        message = harmony_message(typed, function)
+        return [] if message is None else self._writer.message_ids(message, form=_form(typed))
+
+    def _opening(self, message: Message) -> tuple[int, ...]:
+        """What a message begins with; empty for one that is no plain text behind that."""
+        if message.role == "user":
+            return self._user
+        if message.role != "assistant" or message_form(message.id or ""):
+            return ()
+        return self._commentary if message.phase == "commentary" else self._final
+
+    def _new_system_ids(self, facts: SystemFacts) -> Sequence[int]:
+        return self._writer.plain_message(self._system, system_text(facts))
+
+    def _developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
+        """The ids of the first developer message; empty without one."""
+        if not (options.instructions or leading or options.tools or options.answer):
+            return ()
+        if not options.scope:
+            return self._new_developer_ids(options, leading)
+        key = options.scope, _DECLARED, _declarations(options, leading)
+        return self._repeated.get(key) or self._keep(key, self._new_developer_ids(options, leading))
+
+    def _new_developer_ids(self, options: RenderOptions, leading: Sequence[str]) -> Sequence[int]:
+        text = developer_text(options, leading, self._schema_limits)
+        return self._writer.plain_message(self._developer, text) if text else ()
+
+
+def _form(item: Item) -> int:
+    """The form of the header that the item notes, if it is of a kind that does."""
+    if isinstance(item, CallItem):
+        return call_form(item.call_id)
+    is_answer = isinstance(item, Message) and item.role == "assistant"
+    return message_form(item.id or "") if is_answer else 0
+
+
+def instructions_of(items: Sequence[ContextItem]) -> list[str]:
+    """Their texts; all of them are messages."""
+    typed = (item.item() for item in items)
+    return [message_text(item) for item in typed if isinstance(item, Message)]
+
+
+def _declarations(options: RenderOptions, leading: Sequence[str]) -> bytes:
+    """All that the first developer message depends on."""
+    tools = [(tool.name, tool.description, tool.parameters) for tool in options.tools]
+    return orjson.dumps((options.instructions, leading, tools, options.answer))
+
+
+def _said_in(item: ContextItem) -> bytes | None:
+    """All that its ids depend on; None where its JSON does not tell.
+
+    The id that an item got here, another one in each request, does not count.
+    """
+    typed = item.parsed
+    if typed is None or typed.id not in {None, item.item_id}:
+        return None
+    if typed.id is not None:
+        return item.json
+    return item.json.replace(b'"id":"%b"' % item.item_id.encode(), b"", 1)
+
+
+def shown(items: Sequence[ContextItem], leading: int) -> Iterable[Placed]:
+    """Those that become a message of their own, behind the `leading` instructions."""
+    behind = items[leading:]
+    if len(behind) == 1 and behind[0].kind == "message":
+        return [Placed(leading, behind[0])]
+    placed = (Placed(index, item) for index, item in enumerate(behind, leading))
+    if all(item.kind == "message" for item in behind):
+        return placed  # only reasoning and calls, and what is behind a summary, are ever left out
+    return list(in_call_order(without_stale_reasoning(since_compaction(placed))))

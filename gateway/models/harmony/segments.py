@@ -1,0 +1,295 @@
+"""From message bodies to segment events: order, holding back, and what a segment finally is.
+
+Segments come one after the other, each started, filled and ended. A body whose kind is known flows
+at once. The kind of a body without a known channel depends on what comes after it: reasoning if
+another message does, the answer if it was the last. Such a body waits, and at most one waits at a
+time, since the next one already is the other message.
+
+A body that is a call if `<|call|>` closes it is held while it looks like JSON. The end of a call
+that breaks off is told with what comes behind it: until then it can be said again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from gateway.generation import (
+    BrokenCall,
+    SegmentEnded,
+    SegmentKind,
+    SegmentStarted,
+    SegmentText,
+)
+from gateway.models.harmony.arguments import Arguments, is_object
+from gateway.models.harmony.recovery import Rule, count, doubts
+from gateway.models.harmony.vocabulary import CALL, END, RETURN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.generation import SegmentEvent
+
+_REASONING: Final = SegmentKind.REASONING
+_TERMINATORS: Final = {
+    SegmentKind.REASONING: frozenset({END}),
+    SegmentKind.COMMENTARY: frozenset({END}),
+    SegmentKind.FINAL: frozenset({END, RETURN}),
+    SegmentKind.FUNCTION_CALL: frozenset({CALL}),
+}
+"""What closes a message of each kind as it was trained to be closed."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """One message's body on its way to becoming a segment. No kind: it waits for the turn's end.
+
+    `start` is the position of its message's first id. A `faint` draft (no letter in it) becomes
+    the answer only when there is no other, and otherwise nothing. `tool_role` is the tool's name
+    that the message has as its role. `form` is that of its header. `doubts` are the rules that
+    guessed what it is. `lead` are words of its header, the first of it if it is reasoning. `callee`
+    is the function that it calls if it is JSON (`braced`: so it seems) and `<|call|>` closes it. A
+    `dropped` one says nothing.
+    """
+
+    start: int
+    kind: SegmentKind | None
+    name: str = ""
+    form: int = 0
+    verbatim: bool = True
+    faint: bool = False
+    tool_role: str = ""
+    lead: str = ""
+    callee: str = ""
+    braced: bool = False
+    dropped: bool = False
+    glue: str = ""
+    """Goes before the first text."""
+    held: list[str] = field(default_factory=list)
+    text_ids: int = 0
+    started: bool = False
+    arguments: Arguments | None = None
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def flows(self) -> bool:
+        """Its segment has begun, and text goes into it as it is read."""
+        return self.started and not self.glue
+
+    @property
+    def waits(self) -> bool:
+        """What it is will be known when it is closed, or later."""
+        return self.kind is None or bool(self.callee)
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a message ended: before position `end`, by a stop id or (None) without one.
+
+    `cut`: there are no more ids, and the model did not mean to stop.
+    """
+
+    end: int
+    terminator: int | None = None
+    cut: bool = False
+
+
+class SegmentWriter:
+    """Collects the events of one turn. `recoveries` is shared with the parser."""
+
+    def __init__(self, recoveries: dict[str, int]) -> None:
+        self.visible = False
+        self.answered = False
+        """An answer was closed."""
+        self.reasoning_tokens = 0
+        self._recoveries = recoveries
+        self._events: list[SegmentEvent] = []
+        self._texts: list[SegmentText] = []
+        self._waiting: tuple[Draft, Closing] | None = None
+        self._broken: tuple[BrokenCall, SegmentEnded] | None = None
+
+    @property
+    def waiting_ids(self) -> int:
+        """Ids of the text that is reasoning or the answer, as what comes after it will tell."""
+        return 0 if self._waiting is None else self._waiting[0].text_ids
+
+    @property
+    def broken(self) -> BrokenCall | None:
+        """The call whose end was not told yet, because it broke off."""
+        return None if self._broken is None else self._broken[0]
+
+    def take(self) -> list[SegmentEvent]:
+        """The events since the last call; at most one text for each stay in a segment."""
+        if self._texts:
+            self._join_texts()
+        events, self._events = self._events, []
+        return events
+
+    def touch(self, draft: Draft, rules: Iterable[Rule]) -> None:
+        """Count rules that had a part in this message."""
+        rules = tuple(rules)
+        draft.verbatim = draft.verbatim and not rules
+        draft.doubts += tuple(rule.value for rule in doubts(rules))
+        count(self._recoveries, rules)
+
+    def begin(self, draft: Draft) -> None:
+        """A call is announced before its first argument, unless its header had to be guessed;
+        anything else when it has text.
+        """
+        if draft.kind is SegmentKind.FUNCTION_CALL:
+            draft.arguments = Arguments()
+            if not draft.doubts:
+                self._start(draft)
+        elif draft.kind is _REASONING and draft.lead:
+            self.write(draft, draft.lead)
+            draft.glue = " "
+
+    def write(
+        self, draft: Draft, text: str, text_ids: int = 0, tokens: tuple[int, ...] = ()
+    ) -> None:
+        """More body: readable text, and how many ids were read for it (0: they are counted).
+
+        `tokens` are the positions of the ids that spell it, if they are known.
+        """
+        if draft.callee and not draft.braced:
+            self._look_for_brace(draft, text.lstrip())
+        if text and draft.glue:
+            text, draft.glue, tokens = draft.glue + text, "", ()
+        draft.text_ids += text_ids
+        if draft.waits:
+            if not draft.dropped:
+                draft.held.append(text)
+            return
+        if draft.kind is SegmentKind.REASONING:
+            self.reasoning_tokens += text_ids
+        if draft.arguments is not None:
+            text, tokens = draft.arguments.feed(text), ()
+        self._emit(draft, text, tokens)
+
+    def flow(self, draft: Draft, text: str, text_ids: int) -> list[SegmentEvent]:
+        """`write` and `take`, for a read that brought nothing but text."""
+        if not draft.flows:
+            self.write(draft, text, text_ids)
+            return self.take()
+        draft.text_ids += text_ids
+        if draft.kind is _REASONING:
+            self.reasoning_tokens += text_ids
+        if draft.arguments is not None:
+            text = draft.arguments.feed(text)
+        return [SegmentText(text)] if text else []
+
+    def flow_each(self, draft: Draft, texts: list[str]) -> list[str]:
+        """`flow` for ids that were read one by one, into a draft that flows; the text of each."""
+        draft.text_ids += len(texts)
+        if draft.kind is _REASONING:
+            self.reasoning_tokens += len(texts)
+        return texts if draft.arguments is None else list(map(draft.arguments.feed, texts))
+
+    def decide(self, draft: Draft, kind: SegmentKind, name: str = "") -> None:
+        """A waiting draft learns what it is; what it held flows."""
+        draft.kind, draft.name, draft.callee = kind, name, ""
+        held, text_ids = "".join(draft.held), draft.text_ids
+        draft.held, draft.text_ids = [], 0
+        self.begin(draft)
+        self.write(draft, held, text_ids)
+
+    def close(self, draft: Draft, closing: Closing) -> None:
+        """The message is over."""
+        if draft.callee:
+            self._decide_call(draft, closing)
+        if draft.kind is None:
+            if any(draft.held):
+                self._settle(SegmentKind.REASONING)
+                self._waiting = draft, closing
+            return
+        complete, broken = not closing.cut, False
+        if draft.arguments is not None:
+            conclusion = draft.arguments.finish()
+            if not closing.cut:
+                self._emit(draft, conclusion.text)
+                self.touch(draft, conclusion.rules)
+                broken = conclusion.is_broken
+            elif Rule.EMPTY_ARGUMENTS not in conclusion.rules:
+                # None at all may have been about to come.
+                self._emit(draft, conclusion.text)
+                complete = conclusion.is_json
+        if draft.started:
+            self._end(draft, closing, complete=complete, broken=broken)
+
+    def _end(self, draft: Draft, closing: Closing, *, complete: bool, broken: bool) -> None:
+        """Its segment closes."""
+        kind = draft.kind or _REASONING
+        trained = closing.terminator in _TERMINATORS[kind]
+        if closing.terminator is not None and not trained:
+            self.touch(draft, (Rule.WRONG_TERMINATOR,))
+        self._join_texts()
+        verbatim = draft.verbatim and trained
+        self.answered = self.answered or kind is SegmentKind.FINAL
+        ended = SegmentEnded(draft.start, closing.end, complete, verbatim, broken)
+        if broken:
+            end = closing.end - (closing.terminator is not None)
+            self._broken = BrokenCall(draft.name, end), ended
+        else:
+            self._events.append(ended)
+
+    def conclude(self, *, is_cut: bool = False) -> None:
+        """Nothing more comes: what waited is the answer, unless the turn was cut to go on."""
+        self._settle(SegmentKind.REASONING if is_cut else SegmentKind.FINAL)
+        self._tell_broken()
+
+    def _look_for_brace(self, draft: Draft, text: str) -> None:
+        """What may be a call begins like one, or is what its header says."""
+        draft.braced = text.startswith("{")
+        if text and not draft.braced:
+            self._follow_header(draft)
+
+    def _decide_call(self, draft: Draft, closing: Closing) -> None:
+        """A body that may be a call is closed."""
+        if closing.terminator == CALL and is_object("".join(draft.held)):
+            self.touch(draft, (Rule.CALL_BY_TERMINATOR,))
+            self.decide(draft, SegmentKind.FUNCTION_CALL, draft.callee)
+        else:
+            self._follow_header(draft)
+
+    def _follow_header(self, draft: Draft) -> None:
+        """It is no call."""
+        draft.callee = ""
+        if draft.kind is not None:
+            self.decide(draft, draft.kind)
+
+    def _tell_broken(self) -> None:
+        if self._broken is not None:
+            self._events.append(self._broken[1])
+            self._broken = None
+
+    def _settle(self, kind: SegmentKind) -> None:
+        if self._waiting is None:
+            return
+        (draft, closing), self._waiting = self._waiting, None
+        if draft.faint and (kind is SegmentKind.REASONING or self.visible):
+            return
+        self.decide(draft, kind)
+        self.close(draft, closing)
+
+    def _emit(self, draft: Draft, text: str, tokens: tuple[int, ...] = ()) -> None:
+        if text:
+            if not draft.started:
+                self._start(draft)
+            self._texts.append(SegmentText(text, tokens))
+
+    def _start(self, draft: Draft) -> None:
+        self._tell_broken()
+        self._settle(SegmentKind.REASONING)
+        draft.started = True
+        kind = draft.kind or SegmentKind.REASONING
+        self.visible = self.visible or kind is not SegmentKind.REASONING
+        self._events.append(SegmentStarted(kind, draft.name, draft.form))
+
+    def _join_texts(self) -> None:
+        texts, self._texts = self._texts, []
+        if len(texts) < 2:
+            self._events += texts
+            return
+        is_traced = all(text.tokens for text in texts)
+        tokens = tuple(at for text in texts for at in text.tokens) if is_traced else ()
+        self._events.append(SegmentText("".join(text.text for text in texts), tokens))

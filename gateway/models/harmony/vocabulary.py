@@ -1,0 +1,189 @@
+"""The o200k_harmony vocabulary: 199,998 ranks as package data, and the marker ids above them.
+
+Source of the ids: OpenAI's published o200k_base rank file and openai-harmony's o200k_harmony.
+No network is used at any time; a damaged file is found before the process listens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from binascii import a2b_base64
+from functools import cache
+from importlib.resources import files
+from io import BytesIO
+from typing import TYPE_CHECKING, Final
+
+import orjson
+import tiktoken
+
+from gateway.errors import InvalidRequest, VocabularyError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+RANKS_SHA256: Final = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+PATTERN: Final = "|".join(
+    [
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
+
+START_OF_TEXT: Final = 199998
+END_OF_TEXT: Final = 199999
+RETURN: Final = 200002
+CONSTRAIN: Final = 200003
+CHANNEL: Final = 200005
+START: Final = 200006
+END: Final = 200007
+MESSAGE: Final = 200008
+CALL: Final = 200012
+FIRST_SPECIAL: Final = 199998
+"""From here on no id is text."""
+COMMON_IDS: Final = 1 << 15
+"""The ids below are most of what is said; what is kept for each of them are some MiB."""
+VOCABULARY_SIZE: Final = 201088
+
+STOP_IDS: Final = (RETURN, CALL, END_OF_TEXT)
+"""What ends a turn; always sent to the backend, whatever its own defaults say."""
+
+NAMED_SPECIALS: Final = {
+    "<|startoftext|>": START_OF_TEXT,
+    "<|endoftext|>": END_OF_TEXT,
+    "<|return|>": RETURN,
+    "<|constrain|>": CONSTRAIN,
+    "<|channel|>": CHANNEL,
+    "<|start|>": START,
+    "<|end|>": END,
+    "<|message|>": MESSAGE,
+    "<|call|>": CALL,
+}
+
+
+class Pieces(dict[int, bytes]):
+    """The bytes of an id, by id: those that were asked for. The others are in the encoding."""
+
+    def __init__(self, encoding: tiktoken.Encoding) -> None:
+        super().__init__()
+        self._bytes_of = encoding.decode_single_token_bytes
+
+    def __missing__(self, token: int) -> bytes:
+        """Ask for it. What is no text is not kept: there is no end of such numbers."""
+        if not 0 <= token < FIRST_SPECIAL:
+            return b""
+        piece = self[token] = self._bytes_of(token)
+        return piece
+
+
+class Spellings(dict[int, tuple[int, bytes]]):
+    """How many characters an id is, and these as JSON, by id; none for one that is no text, or not
+    whole characters. Of those that were asked for the most common ones, whose ids are low.
+    """
+
+    def __init__(self, pieces: Pieces) -> None:
+        super().__init__()
+        self._pieces = pieces
+
+    def __missing__(self, token: int) -> tuple[int, bytes]:
+        """Ask for it."""
+        try:
+            text = self._pieces[token].decode()
+        except UnicodeDecodeError:
+            text = ""
+        spelling = len(text), orjson.dumps(text)
+        if 0 <= token < COMMON_IDS:
+            self[token] = spelling
+        return spelling
+
+
+class Vocabulary:
+    """Text to ids and ids to bytes. Immutable; one per process, shared by all threads."""
+
+    def __init__(self, ranks: dict[bytes, int]) -> None:
+        """Takes the ranks over: they are gone afterwards."""
+        self._encoding = tiktoken.Encoding(
+            "o200k_harmony", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=NAMED_SPECIALS
+        )
+        ranks.clear()  # The encoding has made tables of its own, and would keep these 30 MiB, too.
+        self.pieces = Pieces(self._encoding)
+        """The bytes of every id; empty for specials and for ids outside of the vocabulary."""
+        self.spellings = Spellings(self.pieces)
+        self.byte_ids = tuple(sorted(range(256), key=self.pieces.__getitem__))
+        """The ids that spell single bytes, by byte."""
+
+    @classmethod
+    def load(cls, source: Traversable | None = None) -> Vocabulary:
+        """Read and verify the ranks; those of the package once for all of a process.
+
+        Raises `VocabularyError` when the file is missing or not the published one.
+        """
+        return _packaged() if source is None else cls._read(source)
+
+    @classmethod
+    def _read(cls, path: Traversable) -> Vocabulary:
+        remedy = "Reinstall the package: its file o200k_base.tiktoken is not the published one."
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise VocabularyError(f"cannot read {path}: {error}", remedy=remedy) from error
+        if hashlib.sha256(content).hexdigest() != RANKS_SHA256:
+            raise VocabularyError(f"{path} is damaged (sha256 differs)", remedy=remedy)
+        pairs = map(bytes.split, BytesIO(content))
+        return cls({a2b_base64(piece): int(rank) for piece, rank in pairs})
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ordinary text: no marker in it ever becomes a special id. Frees the GIL.
+
+        Raises `InvalidRequest` for text that the tokeniser cannot split within its bounds (a run
+        of hundreds of thousands of spaces) or that is not valid Unicode.
+        """
+        try:
+            text.encode()  # tiktoken itself would put U+FFFD for a lone surrogate
+            return self._encoding.encode(text, disallowed_special=())
+        except ValueError as error:
+            raise _refusal(error) from error
+
+    def encode_packed(self, text: str) -> array[int]:
+        """The same, packed as it comes: to make a Python number of each of a hundred thousand ids
+        takes milliseconds in which nothing else can run.
+        """
+        try:
+            text.encode()
+            # The library's own way to these needs numpy.
+            made = self._encoding._core_bpe.encode_to_tiktoken_buffer(text, set())  # noqa: SLF001
+        except ValueError as error:
+            raise _refusal(error) from error
+        ids = array("I")
+        ids.frombytes(memoryview(made).cast("B"))
+        return ids
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a text id; empty for specials and for ids outside of the vocabulary."""
+        return self.pieces[token]
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ids, markers left out; what is not UTF-8 becomes U+FFFD."""
+        return b"".join(map(self.pieces.__getitem__, ids)).decode("utf-8", "replace")
+
+
+def _refusal(error: ValueError) -> InvalidRequest:
+    if isinstance(error, UnicodeEncodeError):
+        fault = "The input holds text that is not valid Unicode: half of a surrogate pair."
+    else:
+        fault = (
+            "The input holds text that cannot be tokenised: an extremely long run of one kind "
+            "of character. Please shorten it."
+        )
+    return InvalidRequest(fault, code="invalid_value", param="input")
+
+
+@cache
+def _packaged() -> Vocabulary:
+    """Immutable, large, and half a second's work."""
+    return Vocabulary._read(files("gateway.models.harmony") / "data" / "o200k_base.tiktoken")  # noqa: SLF001

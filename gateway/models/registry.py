@@ -1,0 +1,57 @@
+"""Which formats there are, and which model has which."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, cast
+
+from gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gateway.models.format import ModelFormat, SchemaLimits
+
+HARMONY: Final = "harmony"
+
+FORMATS: Final = {
+    HARMONY: "gateway.models.harmony.format:HarmonyFormat",
+}
+"""Module and class of each. A class has `load(limits)`, which may read package data and raises
+`StartupError` for what is damaged. None is imported before a model has it."""
+
+
+class Formats:
+    """The formats of all models: of each that is configured its own, of any other Harmony."""
+
+    def __init__(self, by_model: Mapping[str, ModelFormat], other: ModelFormat) -> None:
+        self._by_model = by_model
+        self.default = other
+        """Of models that nobody configured, and of what belongs to no model."""
+
+    @classmethod
+    def load(cls, named: Mapping[str, str], limits: SchemaLimits) -> Formats:
+        """`named`: public id → name. Raises `ConfigError` for an unknown name, and what loading
+        raises.
+        """
+        loaded = {name: _load(name, limits) for name in _once((HARMONY, *named.values()))}
+        return cls({model: loaded[name] for model, name in named.items()}, loaded[HARMONY])
+
+    def of(self, model: str) -> ModelFormat:
+        """The format of a model, by its public id."""
+        return self._by_model.get(model, self.default)
+
+
+def _once(names: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(names)
+
+
+def _load(name: str, limits: SchemaLimits) -> ModelFormat:
+    if name not in FORMATS:
+        raise ConfigError(
+            f"there is no format '{name}'",
+            where="models",
+            remedy=f"Set the model's format to one of: {', '.join(FORMATS)}.",
+        )
+    module, _, made = FORMATS[name].partition(":")
+    return cast("ModelFormat", getattr(import_module(module), made).load(limits))

@@ -1,0 +1,119 @@
+"""A model that is not gpt-oss is served with a package of its own and a line of registration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+
+from gateway.errors import ConfigError
+from gateway.models import registry
+from gateway.models.format import SchemaLimits
+from gateway.models.registry import Formats
+from tests.fakes.byte_format import STOP, ByteFormat, byte_backend, spelled
+from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.serving import serving
+from tests.fakes.stream import stream, texts
+from tests.integration.api.bodies import create
+from tests.integration.api.following import created, id_in, listed, resumed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.models.format import ModelFormat
+    from tests.fakes.observation import Backends
+
+REGISTERED = "tests.fakes.byte_format:ByteFormat"
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[dict[str, Any]]:
+    """What the second model's backend was asked."""
+    return []
+
+
+@pytest.fixture(scope="module")
+async def both(
+    shared_database_url: str, backends: Backends, asked: list[dict[str, Any]]
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a gateway whose models are of two formats."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry.FORMATS, "bytes", REGISTERED)
+        async with serving(byte_backend(asked)) as url:
+            settings = gateway_settings(
+                shared_database_url,
+                [url, *backends.urls],
+                models=[{"id": "bytes", "format": "bytes"}, {"id": "gpt-oss-20b"}],
+            )
+            async with (
+                running_gateway(settings) as running,
+                httpx2.AsyncClient(
+                    base_url=running.url, headers=running.headers, timeout=30
+                ) as client,
+            ):
+                yield client
+
+
+def reasoning(response: dict[str, Any]) -> list[str]:
+    return [
+        part["text"]
+        for item in response["output"]
+        if item["type"] == "reasoning"
+        for part in item["content"]
+    ]
+
+
+async def test_a_model_of_a_second_format_is_asked_and_read_in_its_own_ids(
+    both: httpx2.AsyncClient, asked: list[dict[str, Any]]
+) -> None:
+    made = await create(both, model="bytes", input="né?", instructions="Shout.")
+    assert (texts(made), reasoning(made)) == (["1: NÉ?"], ["hm"])
+    assert made["usage"]["output_tokens"] == len("hm") + len("1: NÉ?".encode()) + 3
+    assert made["usage"]["output_tokens_details"]["reasoning_tokens"] == 2
+    assert asked[-1]["stop_token_ids"] == [STOP]
+    assert spelled(asked[-1]["prompt"]) == "Shout.\nné?\n\n"
+    assert (await both.get(f"/v1/responses/{made['id']}")).json() == made
+
+
+async def test_it_streams(both: httpx2.AsyncClient) -> None:
+    events = await stream(both, {"model": "bytes", "input": "go"})
+    deltas = [event["delta"] for event in events if event["type"].endswith("output_text.delta")]
+    assert "".join(deltas) == "1: GO"
+    assert events[-1]["type"] == "response.completed"
+
+
+async def test_a_background_stream_of_it_resumes(both: httpx2.AsyncClient) -> None:
+    whole = await listed(created(both, model="bytes", input="on"))
+    assert await listed(resumed(both, id_in(whole), 4)) == whole[5:]
+
+
+async def test_it_continues_a_stored_response(both: httpx2.AsyncClient) -> None:
+    first = await create(both, model="bytes", input="one")
+    second = await create(both, model="bytes", input="two", previous_response_id=first["id"])
+    third = await create(both, model="bytes", input="three", previous_response_id=second["id"])
+    assert [texts(one) for one in (second, third)] == [["2: TWO"], ["3: THREE"]]
+
+
+async def test_models_of_two_formats_continue_each_other(
+    both: httpx2.AsyncClient, asked: list[dict[str, Any]], backends: Backends
+) -> None:
+    first = await create(both, model="bytes", input="one")
+    harmony = await create(both, input="two", previous_response_id=first["id"])
+    assert harmony["status"] == "completed"
+    third = await create(both, model="bytes", input="three", previous_response_id=harmony["id"])
+    assert texts(third) == ["3: THREE"]
+    told = spelled(asked[-1]["prompt"])
+    assert told == f"\none\n\n1: ONE\n\ntwo\n\n{texts(harmony)[0]}\n\nthree\n\n"
+
+
+async def test_a_format_that_is_not_registered_is_a_mistake_in_the_configuration() -> None:
+    with pytest.raises(ConfigError, match="no format 'chatml'"):
+        Formats.load({"m": "chatml"}, SchemaLimits())
+
+
+def test_a_model_without_a_format_of_its_own_speaks_harmony() -> None:
+    own: ModelFormat = ByteFormat()
+    formats = Formats.load({}, SchemaLimits())
+    assert formats.of("any").name == "harmony"
+    assert Formats({"m": own}, formats.default).of("m") is own

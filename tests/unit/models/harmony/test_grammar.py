@@ -1,0 +1,442 @@
+"""What a turn may still be, for every kind of demand and from every place in it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from gateway.constraints.lark import are_translated, languages_of
+from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.generation import AnyText, InOrder, Json, OneOf, Place, Repeated, SegmentKind, Where
+from gateway.models.format import GrammarOptions
+from gateway.models.harmony.framing import CALL_PREFIX, OPENING
+from gateway.models.harmony.grammar import OWING_MESSAGES_MAX, REFUSALS, turn_constraint
+from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, NAMED_SPECIALS
+from gateway.output.refusals import Beginning, Verdict
+from tests.fakes.harmony_script import vocabulary
+from tests.fakes.turn_matching import allows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.generation import Constraint, Node
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"unit": {"enum": ["c", "f"]}},
+    "required": ["unit"],
+    "additionalProperties": False,
+}
+CODEX = (Path(__file__).parents[3] / "data" / "grammars" / "codex_apply_patch.lark").read_text()
+FUNCTION = SegmentKind.FUNCTION_CALL
+CUSTOM = SegmentKind.CUSTOM_CALL
+
+STRICT = ToolRule("weather", FUNCTION, "weather", schema=SCHEMA)
+FREE = ToolRule("ping", FUNCTION, "ping")
+NAMESPACED = ToolRule("crm.find", FUNCTION, "find", namespace="crm")
+PATCH = ToolRule("patch", CUSTOM, "patch", grammar=TextGrammar("lark", CODEX))
+WORDS = ToolRule("words", CUSTOM, "words")
+ODD = ToolRule("odd", CUSTOM, "odd", grammar=TextGrammar("lark", "%import python.X\nstart: X"))
+
+ANSWER = AnswerFormat("json_schema", SCHEMA, strict=True)
+LOOSE = AnswerFormat("json_schema", SCHEMA)
+LOOSE_LIST = AnswerFormat("json_schema", {"type": "array"})
+OBJECT = AnswerFormat("json_object", {})
+
+THOUGHT = "<|channel|>analysis<|message|>Hm 😀 {}<|end|><|start|>assistant"
+PREAMBLE = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+FINAL = "<|channel|>final<|message|>Hello."
+SORRY = "<|channel|>final<|message|>I\u2019m sorry, I can\u2019t."
+JSON = '{"unit":"c"}'
+ANSWERS = [
+    f"<|channel|>final <|constrain|>json<|message|>{JSON}",
+    f"<|channel|>final json<|message|>{JSON}",
+    f"<|channel|>final<|message|>{JSON}",
+]
+THINKING = GrammarOptions()
+STARTED = Place(Where.HEADER, 0)
+
+
+def calls(name: str, arguments: str) -> list[str]:
+    """A call in each form that was trained."""
+    fronts = [
+        f" to=functions.{name}<|channel|>commentary",
+        f"<|channel|>commentary to=functions.{name}",
+    ]
+    types = [" <|constrain|>json", " json", ""]
+    return [f"{front}{type_}<|message|>{arguments}" for front in fronts for type_ in types]
+
+
+def rules(*tools: ToolRule, **demands: Any) -> OutputRules:
+    declared = {tool.name: tool for tool in tools}
+    demands.setdefault("allowed", frozenset(declared))
+    return OutputRules(declared, **demands)
+
+
+def constraint(
+    demands: OutputRules,
+    place: Place = STARTED,
+    message: tuple[int, ...] = (),
+    options: GrammarOptions = THINKING,
+) -> Constraint | None:
+    return turn_constraint(demands, place, message, options, vocabulary())
+
+
+def allowed(found: Constraint | None, turns: list[str]) -> list[str]:
+    assert found is not None
+    return [turn for turn in turns if allows(found.turn, turn)]
+
+
+@pytest.mark.parametrize(
+    "demands",
+    [rules(), rules(FREE, NAMESPACED, WORDS), rules(calls="none", allowed=frozenset())],
+    ids=["no tools", "tools that take anything", "no calls of no tools"],
+)
+def test_without_demands_nothing_is_bound(demands: OutputRules) -> None:
+    assert constraint(demands) is None
+
+
+def test_a_strict_tool_is_called_right_or_not_at_all() -> None:
+    found = constraint(rules(STRICT, FREE, NAMESPACED))
+    right = [
+        *calls("weather", JSON),
+        *calls("ping", '{"any":[1]}'),
+        *calls("crm.find", "{}"),
+        FINAL,
+        THOUGHT + FINAL,
+        THOUGHT + PREAMBLE + THOUGHT + calls("weather", JSON)[0],
+    ]
+    wrong = [
+        *calls("weather", '{"unit":"k"}'),
+        *calls("ping", "[]"),
+        *calls("other", "{}"),
+        "Hello.",
+        THOUGHT,
+        FINAL + "<|end|>",
+        "<|channel|>analysis<|message|>Hm",
+        FINAL + "<|end|><|start|>assistant" + FINAL,
+    ]
+    assert allowed(found, right + wrong) == right
+
+
+def test_a_call_that_is_required_cannot_be_answered_around() -> None:
+    found = constraint(rules(STRICT, FREE, calls="required"))
+    right = [*calls("ping", "{}"), THOUGHT + PREAMBLE + calls("weather", JSON)[0]]
+    assert allowed(found, [*right, FINAL, THOUGHT + FINAL]) == right
+
+
+@pytest.mark.parametrize(
+    ("demands", "last"),
+    [
+        (
+            rules(STRICT, FREE, calls="required"),
+            "<|channel|>commentary to=functions.ping<|message|>{}",
+        ),
+        (
+            rules(answer=AnswerFormat("json_object", {"type": "object"})),
+            "<|channel|>final<|message|>{}",
+        ),
+    ],
+    ids=["a call", "an answer"],
+)
+def test_what_is_owed_is_not_put_off_for_ever(demands: OutputRules, last: str) -> None:
+    found = constraint(demands)
+    turns = [THOUGHT * times + last for times in range(OWING_MESSAGES_MAX + 2)]
+    assert allowed(found, turns) == turns[: OWING_MESSAGES_MAX + 1]
+
+
+def test_grammars_of_tools_can_be_translated_beforehand() -> None:
+    demands = rules(STRICT, PATCH)
+    assert not are_translated(demands)
+    assert languages_of(demands).keys() == {PATCH.grammar}
+    assert are_translated(demands)
+    assert constraint(demands) == constraint(rules(STRICT, PATCH))
+    assert are_translated(rules(STRICT))
+
+
+def test_the_turns_of_the_same_rules_begin_with_the_same_grammar() -> None:
+    demands = rules(STRICT)
+    assert constraint(demands) is constraint(demands)
+    thoughtless = GrammarOptions(reasoning=False)
+    found = constraint(demands, options=thoughtless)
+    assert found == constraint(rules(STRICT), options=thoughtless)
+    assert found != constraint(demands)
+
+
+def test_only_a_tool_that_is_allowed_is_called() -> None:
+    for demand in ("auto", "required"):
+        found = constraint(rules(STRICT, FREE, calls=demand, allowed=frozenset({"ping"})))
+        assert allowed(found, [*calls("weather", JSON), *calls("ping", "{}")]) == calls(
+            "ping", "{}"
+        )
+
+
+def test_no_tool_is_called_where_none_may_be() -> None:
+    found = constraint(rules(STRICT, calls="none"))
+    turns = [FINAL, THOUGHT + FINAL, PREAMBLE + FINAL, *calls("weather", JSON)]
+    assert allowed(found, turns) == [FINAL, THOUGHT + FINAL]
+
+
+def test_a_call_that_is_required_where_none_is_possible_binds_nothing() -> None:
+    assert constraint(rules(calls="required")) is None
+
+
+def test_an_answer_has_its_format_or_is_a_refusal() -> None:
+    found = constraint(rules(answer=ANSWER))
+    right = [*ANSWERS, THOUGHT + THOUGHT + ANSWERS[0], SORRY, THOUGHT + SORRY]
+    wrong = [
+        FINAL,
+        ANSWERS[0].replace('"c"', '"k"'),
+        PREAMBLE + ANSWERS[0],
+        calls("weather", JSON)[0],
+        SORRY.replace("final", "final json"),
+    ]
+    assert allowed(found, right + wrong) == right
+
+
+def test_a_refusal_can_be_ruled_out() -> None:
+    found = constraint(rules(answer=ANSWER), options=GrammarOptions(refusals=False))
+    assert allowed(found, [*ANSWERS, SORRY]) == ANSWERS
+    begun = Place(Where.BODY, 0, SegmentKind.FINAL)
+    found = constraint(
+        rules(answer=ANSWER), begun, (MESSAGE,), options=GrammarOptions(refusals=False)
+    )
+    assert allowed(found, [JSON, "I\u2019m sorry"]) == [JSON]
+
+
+@pytest.mark.parametrize("words", REFUSALS)
+def test_every_refusal_that_is_allowed_is_known_as_one(words: str) -> None:
+    assert Beginning(ANSWER).read(words) is Verdict.REFUSAL
+    assert allows_refusal(words)
+
+
+def allows_refusal(words: str) -> bool:
+    found = constraint(rules(answer=ANSWER))
+    return bool(allowed(found, [f"<|channel|>final<|message|>{words} for that."]))
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "wrong"),
+    [
+        (LOOSE, ['{"a":1}'], ["[1]", "1"]),
+        (LOOSE_LIST, ["[1]", '{"a":1}', "null"], ["x"]),
+        (OBJECT, ["{}", '{"a":1}'], ["[1]"]),
+    ],
+)
+def test_an_answer_that_is_not_strict_need_only_be_json(
+    answer: AnswerFormat, right: list[str], wrong: list[str]
+) -> None:
+    found = constraint(rules(answer=answer))
+    header = "<|channel|>final<|message|>"
+    assert allowed(found, [header + text for text in right + wrong]) == [header + t for t in right]
+
+
+def test_an_answer_beside_tools_has_no_preamble() -> None:
+    found = constraint(rules(STRICT, answer=ANSWER))
+    call = calls("weather", JSON)[0]
+    turns = [ANSWERS[0], call, THOUGHT + call, SORRY, FINAL, PREAMBLE + call]
+    assert allowed(found, turns) == turns[:4]
+
+
+def test_a_custom_tool_gets_text_of_its_language() -> None:
+    found = constraint(rules(PATCH))
+    text = "*** Begin Patch\n*** Delete File: a\n*** End Patch"
+    right = calls("patch", orjson.dumps({"input": text}).decode())
+    wrong = calls("patch", orjson.dumps({"input": "x"}).decode())
+    assert allowed(found, right + wrong) == right
+
+
+@pytest.mark.parametrize("tool", [WORDS, ODD], ids=["no language", "one that cannot be said"])
+def test_any_other_custom_tool_gets_any_text(tool: ToolRule) -> None:
+    found = constraint(rules(STRICT, tool))
+    right = calls(tool.name, '{"input":"x"}')
+    assert allowed(found, [*right, *calls(tool.name, '{"other":"x"}')]) == right
+
+
+def test_thinking_can_be_over() -> None:
+    no_more = GrammarOptions(reasoning=False)
+    for demands in (rules(), rules(FREE), rules(answer=ANSWER)):
+        found = constraint(demands, options=no_more)
+        last = FINAL if demands.answer is None else ANSWERS[0]
+        assert allowed(found, [last, THOUGHT + last]) == [last]
+    found = constraint(rules(FREE), options=no_more)
+    right = [PREAMBLE + calls("ping", "{}")[0], PREAMBLE + FINAL]
+    assert allowed(found, [*right, THOUGHT + FINAL]) == right
+
+
+@pytest.mark.parametrize(
+    ("demands", "schema"),
+    [
+        (rules(answer=ANSWER), SCHEMA),
+        (rules(FREE, answer=ANSWER), SCHEMA),
+        (rules(answer=OBJECT), {"type": "object"}),
+        (rules(STRICT, answer=ANSWER), None),
+        (rules(FREE, answer=ANSWER, calls="required"), None),
+        (rules(FREE, answer=ANSWER, allowed=frozenset()), None),
+        (rules(STRICT), None),
+    ],
+)
+def test_the_schema_of_the_answer_stands_alone_only_where_nothing_else_is_bound(
+    demands: OutputRules, schema: dict[str, Any] | None
+) -> None:
+    found = constraint(demands)
+    assert found is not None
+    assert found.answer == schema
+    found = constraint(demands, options=GrammarOptions(reasoning=False))
+    assert found is not None
+    assert found.answer is None
+
+
+@pytest.mark.parametrize("kind", [SegmentKind.REASONING, SegmentKind.COMMENTARY])
+def test_a_thought_or_preamble_is_finished_before_anything_else(kind: SegmentKind) -> None:
+    found = constraint(rules(STRICT, calls="required"), Place(Where.BODY, 3, kind), (CHANNEL, 5))
+    call = calls("weather", JSON)[0]
+    right = ["k.<|end|><|start|>assistant" + call, "<|end|><|start|>assistant" + THOUGHT + call]
+    wrong = ["k.", call, "k.<|end|>", "k.<|end|><|start|>assistant" + FINAL]
+    assert allowed(found, right + wrong) == right
+
+
+def test_between_messages_another_one_is_opened() -> None:
+    between = Place(Where.BETWEEN, 9)
+    found = constraint(rules(STRICT), between)
+    assert allowed(found, ["<|start|>assistant" + FINAL, FINAL]) == ["<|start|>assistant" + FINAL]
+    assert constraint(rules(STRICT), between, (5, 6)) is None
+
+
+def test_behind_the_opening_of_a_message_all_is_open() -> None:
+    found = constraint(rules(STRICT), Place(Where.HEADER, 9), OPENING)
+    assert allowed(found, [THOUGHT + FINAL, "x"]) == [THOUGHT + FINAL]
+
+
+def test_behind_a_channels_marker_comes_its_name() -> None:
+    found = constraint(rules(STRICT), STARTED, (CHANNEL,))
+    turns = [THOUGHT + PREAMBLE + FINAL, FINAL, *calls("weather", JSON)[3:]]
+    right = [turn.removeprefix("<|channel|>") for turn in turns]
+    assert allowed(found, [*right, calls("weather", JSON)[0]]) == right
+    assert allowed(constraint(rules(answer=ANSWER), STARTED, (CHANNEL,)), [ANSWERS[0][11:]])
+
+
+def test_behind_the_front_of_a_call_comes_the_tools_name() -> None:
+    demands = rules(STRICT, FREE, calls="required")
+    found = constraint(demands, STARTED, CALL_PREFIX)
+    right = [turn.removeprefix(" to=functions.") for turn in calls("weather", JSON)[:3]]
+    assert allowed(found, [*right, "other", FINAL]) == right
+    assert constraint(rules(answer=ANSWER), STARTED, CALL_PREFIX) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "right", "wrong"),
+    [
+        (SegmentKind.FINAL, "", [JSON, "I\u2019m sorry, no."], ["Hello.", "{}"]),
+        (FUNCTION, "weather", [JSON], ["{}", "x"]),
+        (FUNCTION, "ping", ["{}"], ["x"]),
+    ],
+)
+def test_a_body_that_is_json_can_be_bound_from_its_start(
+    kind: SegmentKind, name: str, right: list[str], wrong: list[str]
+) -> None:
+    demands = rules(STRICT, FREE, answer=ANSWER)
+    place = Place(Where.BODY, 0, kind, name)
+    assert allowed(constraint(demands, place, (CHANNEL, 5, MESSAGE)), right + wrong) == right
+
+
+def body(script: str) -> tuple[int, ...]:
+    return (CHANNEL, 5, MESSAGE, *vocabulary().encode(script))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said", "right", "wrong"),
+    [
+        (SegmentKind.FINAL, "", JSON[:5], [JSON[5:]], [JSON, "}", JSON[5:] + "x"]),
+        (SegmentKind.FINAL, "", "I\u2019m", [" sorry, no."], ["{}", " happy."]),
+        (SegmentKind.FINAL, "", "I'm sorry", [", no.", ""], []),
+        (FUNCTION, "weather", JSON[:5], [JSON[5:]], [JSON, "}"]),
+        (FUNCTION, "ping", '{"a', ['":1}'], ['": 1', "}"]),
+    ],
+)
+def test_a_body_can_be_bound_in_the_middle(
+    kind: SegmentKind, name: str, said: str, right: list[str], wrong: list[str]
+) -> None:
+    demands = rules(STRICT, FREE, answer=ANSWER)
+    found = constraint(demands, Place(Where.BODY, 0, kind, name), body(said))
+    assert allowed(found, right + wrong) == right
+    assert found is not None
+    assert found.exact
+    assert found.bare is not said.startswith("I")
+    again = constraint(demands, Place(Where.BODY, 0, kind, name), body(said))
+    assert again == found
+
+
+def test_the_input_of_a_custom_tool_can_be_bound_in_the_middle() -> None:
+    for definition, is_exact in (('start: "ab" "cd"*', True), ("start: %json {}", False)):
+        grammar = TextGrammar("lark", definition)
+        tool = ToolRule("t", SegmentKind.CUSTOM_CALL, "t", grammar=grammar)
+        place = Place(Where.BODY, 0, FUNCTION, "t")
+        found = constraint(rules(tool), place, body('{"input": "abc'))
+        assert found is not None
+        assert found.exact is is_exact
+        right = ['d"}', 'x"}'] if not is_exact else ['d"}']
+        assert allowed(found, ['d"}', 'x"}', "}"]) == right
+
+
+@pytest.mark.parametrize(
+    "message",
+    [(CHANNEL, 5, 90), (CHANNEL, 5, MESSAGE, 90, CHANNEL), body("Well"), (*body("I"), 447, 247)],
+    ids=["no body", "a marker in it", "prose", "a piece of a character"],
+)
+def test_a_body_that_is_none_cannot_be_bound(message: tuple[int, ...]) -> None:
+    place = Place(Where.BODY, 0, SegmentKind.FINAL)
+    assert constraint(rules(answer=ANSWER), place, message) is None
+
+
+def test_an_answer_in_words_goes_on_as_it_likes() -> None:
+    place = Place(Where.BODY, 0, SegmentKind.FINAL)
+    for message in ((MESSAGE,), (MESSAGE, 5)):
+        assert constraint(rules(STRICT), place, message) is not None
+        assert allowed(constraint(rules(STRICT), place, message), ["a {", "a<|end|>"]) == ["a {"]
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (Place(Where.OVER, 9), ()),
+        (Place(Where.HEADER, 0), (CHANNEL, 5)),
+        (Place(Where.BODY, 0), (MESSAGE,)),
+        (Place(Where.BODY, 0, SegmentKind.FINAL), (MESSAGE,)),
+        (Place(Where.BODY, 0, FUNCTION, "other"), (MESSAGE,)),
+    ],
+    ids=["over", "half a header", "no kind", "an answer for a call", "a call of no tool"],
+)
+def test_nothing_can_be_said_of_what_is_astray(place: Place, message: tuple[int, ...]) -> None:
+    assert constraint(rules(STRICT, calls="required"), place, message) is None
+
+
+@cache
+def nodes(node: Node) -> list[Node]:
+    return [node, *(deeper for part in _parts(node) for deeper in nodes(part))]
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    match node:
+        case InOrder(parts) | OneOf(parts):
+            yield from parts
+        case Repeated(part):
+            yield part
+        case _:
+            pass
+
+
+def test_no_text_ever_holds_a_marker_and_no_schema_is_repeated_needlessly() -> None:
+    many = [ToolRule(f"t{at}", FUNCTION, f"t{at}", schema=SCHEMA) for at in range(20)]
+    frees = [ToolRule(f"f{at}", FUNCTION, f"f{at}") for at in range(100)]
+    found = constraint(rules(*many, *frees, answer=ANSWER))
+    assert found is not None
+    every = nodes(found.turn)
+    texts = [node for node in every if isinstance(node, AnyText)]
+    assert texts
+    assert all(set(NAMED_SPECIALS.values()) <= set(text.excluded) for text in texts)
+    assert len([node for node in every if isinstance(node, Json)]) == len(many) + 2

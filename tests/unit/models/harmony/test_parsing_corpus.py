@@ -1,0 +1,66 @@
+"""Every captured malformed output, in chunks of several sizes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.generation import FinishReason, SegmentKind
+from tests.fakes.harmony_script import Segment, Turn, parse_chunks
+
+_CORPUS = Path(__file__).parents[3] / "data" / "harmony_corpus.jsonl"
+_CASES: list[dict[str, Any]] = [json.loads(line) for line in _CORPUS.read_text().splitlines()]
+
+
+def _item(segment: Segment) -> dict[str, str]:
+    status = "completed" if segment.complete else "incomplete"
+    if segment.kind is SegmentKind.REASONING:
+        return {"type": "reasoning", "text": segment.text}
+    if segment.kind is SegmentKind.FUNCTION_CALL:
+        arguments = {"name": segment.name, "arguments": segment.text}
+        return {"type": "function_call", **arguments, "status": status}
+    channel = segment.kind.value
+    return {"type": "message", "channel": channel, "text": segment.text, "status": status}
+
+
+def _wanted(case: dict[str, Any]) -> list[dict[str, str]]:
+    return [
+        {"status": "completed", **item} if item["type"] == "message" else item
+        for item in case["desired"]
+    ]
+
+
+def _parse(case: dict[str, Any], size: int) -> Turn:
+    ids: list[int] = case["tokens"]
+    chunks = [ids[at : at + size] for at in range(0, len(ids), size)]
+    return parse_chunks(chunks, FinishReason(case["finish"]))
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 10_000])
+@pytest.mark.parametrize("case", _CASES, ids=[case["id"] for case in _CASES])
+def test_a_malformed_turn_becomes_the_items_that_were_meant(
+    case: dict[str, Any], size: int
+) -> None:
+    turn = _parse(case, size)
+
+    assert [_item(segment) for segment in turn.segments] == _wanted(case)
+    # Some flags carry a remark behind the name, some are a remark only.
+    named = {flag.split()[0] for flag in case["recovery_flags"] if re.match(r"\w+( \(|\Z)", flag)}
+    assert named <= turn.recoveries.keys()
+
+
+@pytest.mark.parametrize("case", _CASES, ids=[case["id"] for case in _CASES])
+def test_the_reference_library_agrees_wherever_no_rule_fires(case: dict[str, Any]) -> None:
+    turn = _parse(case, 1)
+    strict = case["observed_harmony_0_0_8"]["strict"]
+
+    if all(segment.verbatim for segment in turn.segments) and not turn.recoveries:
+        # A stop id too many is forgiven here without being counted, as nothing is lost by it.
+        assert strict["error"] is None or case["id"] in {"E03", "E09"}
+        assert [segment.text for segment in turn.segments] == [
+            text for *_, text in strict["messages"]
+        ]
