@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from gateway.cli.websocket import PatientWebSocketProtocol
+from gateway.server.websocket_protocol import PatientWebSocketProtocol
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,7 +13,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.cli.answering import Answer
+from gateway.server.cycle import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode
 
 from gateway.api.connection import TRUST
-from gateway.cli.refusals import refusal
+from gateway.server.error_responses import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from starlette.responses import PlainTextResponse
 from gateway.api.body import WHOLE_BODY
 from gateway.api.connection import CONNECTION
 from gateway.api.writing import part_writer
-from gateway.cli.refusals import NO_REQUEST
-from gateway.cli.serving import Server, listen
+from gateway.server.error_responses import NO_REQUEST
+from gateway.server.server import Server, listen
 from gateway.settings import Server as ServerSettings
 
 if TYPE_CHECKING:

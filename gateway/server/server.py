@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import uvicorn
 from typing_extensions import override
 
-from gateway.cli.connection import bounded
-from gateway.cli.websocket import PatientWebSocketProtocol
 from gateway.errors import StartupError
+from gateway.server.http_protocol import bounded
+from gateway.server.websocket_protocol import PatientWebSocketProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from gateway.cli.websocket import FrameBounds
+    from gateway.server.websocket_protocol import FrameBounds
     from gateway.settings import Server as ServerSettings
 
 _REASONS = {
@@ -62,7 +62,7 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
         reason = _REASONS.get(error.errno or 0, error.strerror)
         kind_of = PortTaken if error.errno == errno.EADDRINUSE else StartupError
         raise kind_of(f"cannot listen on {host}:{port}: {reason}", remedy=remedy) from error
-    listener.setblocking(False)
+    listener.settimeout(0)
     return listener
 
 

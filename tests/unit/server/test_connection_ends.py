@@ -11,7 +11,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from gateway.api.connection import CONNECTION, trust
-from gateway.cli.serving import Server, listen
+from gateway.server.server import Server, listen
 from gateway.settings import Server as ServerSettings
 
 if TYPE_CHECKING:

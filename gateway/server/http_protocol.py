@@ -28,13 +28,13 @@ from gateway.api.body import WHOLE_BODY
 from gateway.api.connection import CONNECTION, TRUST
 from gateway.api.errors import OVERLOADED, SERVER_ERROR
 from gateway.api.writing import BODY_PART
-from gateway.cli.admission import Admission, Room
-from gateway.cli.answering import Answer
-from gateway.cli.flow import Flow
-from gateway.cli.head import HeadBounds, RequestHead
-from gateway.cli.refusals import BUSY, REFUSE_ONE_MORE, Refused, refusal
-from gateway.cli.websocket import PatientWebSocketProtocol
 from gateway.runs import eager
+from gateway.server.admission import Admission, Room
+from gateway.server.cycle import Answer
+from gateway.server.error_responses import BUSY, REFUSE_ONE_MORE, Refused, refusal
+from gateway.server.flow_control import Flow
+from gateway.server.request_head import HeadBounds, RequestHead
+from gateway.server.websocket_protocol import PatientWebSocketProtocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
     from uvicorn._types import ASGI3Application
 
-    from gateway.cli.framing import Framing
+    from gateway.server.body_framing import Framing
     from gateway.settings import Server as ServerSettings
 
 ABSENCE_CHECKS_S: Final = (0.05, 0.1, 1.0, 11.0)
@@ -90,7 +90,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._say_last(refusal(status, BUSY, type=SERVER_ERROR, code=OVERLOADED))
 
     def abort(self) -> None:
-        """`gateway.cli.admission.Connection`: there is no room for it."""
+        """`gateway.server.admission.Connection`: there is no room for it."""
         self.transport.abort()
 
     @override

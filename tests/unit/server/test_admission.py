@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.admission import LOG_INTERVAL_S, Admission, Room
+from gateway.server.admission import LOG_INTERVAL_S, Admission, Room
 from tests.fakes.logs import captured_logs
 
 PEER = "192.0.2.1"

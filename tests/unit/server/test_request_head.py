@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.framing import Chunked, Counted
-from gateway.cli.head import ENCODED, NO_HOST, OLD_CHUNKS, OTHER_VERSION, HeadBounds, RequestHead
-from gateway.cli.refusals import NO_REQUEST, Refused
+from gateway.server.body_framing import Chunked, Counted
+from gateway.server.error_responses import NO_REQUEST, Refused
+from gateway.server.request_head import (
+    ENCODED,
+    NO_HOST,
+    OLD_CHUNKS,
+    OTHER_VERSION,
+    HeadBounds,
+    RequestHead,
+)
 
 BOUNDS = HeadBounds(bytes_max=400, fields_max=8)
 NEXT = b"behind it"

@@ -6,7 +6,7 @@ import asyncio
 
 from typing_extensions import override
 
-from gateway.cli.flow import Flow
+from gateway.server.flow_control import Flow
 
 
 class Wire(asyncio.Transport):

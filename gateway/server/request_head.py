@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import httptools
 
-from gateway.cli.framing import Chunked, Counted
-from gateway.cli.refusals import too_large, unreadable
+from gateway.server.body_framing import Chunked, Counted
+from gateway.server.error_responses import too_large, unreadable
 
 if TYPE_CHECKING:
-    from gateway.cli.framing import Framing
+    from gateway.server.body_framing import Framing
 
 NO_HOST: Final = (
     "A request of HTTP/1.1 has exactly one Host header, which is a name or an address and perhaps "
