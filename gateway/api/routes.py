@@ -1,27 +1,32 @@
-"""The whole public surface on one screen."""
+"""The whole public surface on one screen, and what to tell whoever asks for another URL."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from gateway.api.websocket.endpoint import Elsewhere
+from gateway.errors import ResourceNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Iterable
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from gateway.api.conversations import ConversationEndpoints
     from gateway.api.create import CreateEndpoint
     from gateway.api.openapi.endpoints import OpenApiEndpoints
-    from gateway.api.responses import ResponseEndpoints
-    from gateway.api.subsets import SubsetEndpoint
+    from gateway.api.responses import ResponseEndpoints, SubsetEndpoint
     from gateway.api.system import SystemEndpoints
     from gateway.api.traces import TracesEndpoint
     from gateway.api.websocket.endpoint import WebSocketEndpoint
+
+    Routes = Iterable[BaseRoute]
+
+BASE: Final = "/v1"
+_TWICE: Final = re.compile(rf"(?:{BASE}){{2,}}(?=/|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ def routes(endpoints: Endpoints) -> list[BaseRoute]:
     return [
         Route("/v1/responses", endpoints.create, methods=["POST"]),
         WebSocketRoute("/v1/responses", endpoints.websocket),
-        WebSocketRoute("/{path:path}", Elsewhere()),
+        WebSocketRoute("/{path:path}", WebSocketElsewhere()),
         Route("/v1/responses/input_tokens", endpoints.count, methods=["POST"]),
         Route("/v1/responses/compact", endpoints.compact, methods=["POST"]),
         Route("/v1/responses/{response_id}", responses.one, methods=["GET", "DELETE"]),
@@ -74,27 +79,52 @@ def routes(endpoints: Endpoints) -> list[BaseRoute]:
     ]
 
 
-def short_ways(endpoints: Endpoints) -> Mapping[str, ASGIApp]:
-    """Where prompts are posted to: the same as in `routes`."""
-    return {
-        "/v1/responses": endpoints.create,
-        "/v1/chat/completions": endpoints.chat,
-        "/v1/completions": endpoints.completions,
-    }
+class WebSocketElsewhere:
+    """An upgrade on any other path: 404."""
+
+    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise ResourceNotFound(
+            f"Invalid URL (WebSocket {scope['path']}). WebSocket mode is at /v1/responses."
+        )
 
 
-class ShortWay:
-    """To where nearly all requests go, at the cost of one look into a dictionary."""
+def path_of(scope: Scope) -> str:
+    """What routes are looked up by: the path below the root path, if there is one."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
-    def __init__(self, app: ASGIApp, posts: Mapping[str, ASGIApp]) -> None:
-        """`posts` are by path; whatever else comes, and every other spelling, is left to `app`."""
-        self._app = app
-        self._posts = posts
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        app = self._app
-        # Below a root path it is the rest of the path that counts: the router knows how.
-        is_plain = scope["type"] == "http" and not scope.get("root_path")
-        if is_plain and scope["method"] == "POST":
-            app = self._posts.get(scope["path"], app)
-        return app(scope, receive, send)
+def is_served(path: str, routes: Routes) -> bool:
+    """Whether there is a route to it, with whatever method."""
+    return any(route.path_regex.match(path) for route in routes if isinstance(route, Route))
+
+
+def unknown_url(place: str, path: str, routes: Routes) -> str:
+    """What to tell whoever asked for `path`, which no route leads to. `place` is what they asked,
+    fit to be shown.
+    """
+    meant = _meant(path, routes)
+    if meant is not None:
+        return f"Invalid URL ({place}). {meant}"
+    served = dict.fromkeys(
+        route.path
+        for route in routes
+        if isinstance(route, Route) and route.path.startswith(f"{BASE}/") and "{" not in route.path
+    )
+    return (
+        f"Invalid URL ({place}): it is not served here. Served are {', '.join(served)} and what is "
+        "below them; GET /openapi.json describes them."
+    )
+
+
+def _meant(path: str, routes: Routes) -> str | None:
+    """A sentence about the URL that was probably meant; None where there is no telling."""
+    once = _TWICE.sub(BASE, path)
+    if once != path:
+        return f"It has {BASE} twice: the client adds it to a base URL that ends in it already."
+    bare = path.rstrip("/")
+    if bare != path and is_served(bare, routes):
+        return "Leave out the slash at its end."
+    if is_served(f"{BASE}{path}", routes):
+        return f"It lacks {BASE}: the base URL that clients are given ends in it."
+    return None

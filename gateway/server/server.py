@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from gateway.errors import StartupError
 from gateway.server.http_protocol import bounded
-from gateway.server.websocket_protocol import PatientWebSocketProtocol
+from gateway.server.websocket_protocol import BoundedWebSocketProtocol
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -231,7 +231,7 @@ def _websockets(frames: FrameBounds | None) -> dict[str, Any]:
     if frames is None:
         return {"ws": "none"}
     return {
-        "ws": PatientWebSocketProtocol,
+        "ws": BoundedWebSocketProtocol,
         "ws_max_size": frames.bytes_max,
         "ws_ping_interval": frames.ping_interval_s,
         "ws_ping_timeout": frames.ping_timeout_s,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from starlette.responses import PlainTextResponse
 
-from gateway.api.connection import CONNECTION, trust
+from gateway.api.connection import connection_of
 from gateway.server.server import Server, listen
 from gateway.settings import Server as ServerSettings
 
@@ -42,7 +42,9 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
             await send({"type": f"lifespan.{moment}.complete"})
         return
     if dict(scope["headers"]).get(b"authorization") == b"Bearer good":
-        trust(scope)
+        connection = connection_of(scope)
+        assert connection is not None
+        connection.trust()
     if scope["path"] == "/body":
         while (message := await receive()).get("more_body"):
             pass
@@ -202,7 +204,9 @@ class Long:
             await application(scope, receive, send)
             return
         headers = [(b"content-type", self._content_type or b"application/json")]
-        scope["extensions"][CONNECTION]["watch"](self.lost.set)
+        connection = connection_of(scope)
+        assert connection is not None
+        connection.watch(self.lost.set)
         if self._content_type is not None:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
         self.asked.set()
