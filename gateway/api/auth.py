@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway.api.connection import connection_of
-from gateway.api.routes import is_served, path_of
+from gateway.api.urls import is_served, path_of
 from gateway.errors import AuthenticationError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import orjson
 from starlette.responses import Response
 
 from gateway import errors
-from gateway.api.routes import path_of, unknown_url
+from gateway.api.urls import path_of, unknown_url
 from gateway.protocol.refusals import shown
 
 if TYPE_CHECKING:

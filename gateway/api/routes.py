@@ -1,18 +1,15 @@
-"""The whole public surface on one screen, and what to tell whoever asks for another URL."""
+"""The whole public surface on one screen."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from gateway.errors import ResourceNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from starlette.types import Receive, Scope, Send
 
     from gateway.api.conversations import ConversationEndpoints
@@ -22,11 +19,6 @@ if TYPE_CHECKING:
     from gateway.api.system import SystemEndpoints
     from gateway.api.traces import TracesEndpoint
     from gateway.api.websocket.endpoint import WebSocketEndpoint
-
-    Routes = Iterable[BaseRoute]
-
-BASE: Final = "/v1"
-_TWICE: Final = re.compile(rf"(?:{BASE}){{2,}}(?=/|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,45 +78,3 @@ class WebSocketElsewhere:
         raise ResourceNotFound(
             f"Invalid URL (WebSocket {scope['path']}). WebSocket mode is at /v1/responses."
         )
-
-
-def path_of(scope: Scope) -> str:
-    """What routes are looked up by: the path below the root path, if there is one."""
-    path: str = scope["path"]
-    return path.removeprefix(scope.get("root_path", ""))
-
-
-def is_served(path: str, routes: Routes) -> bool:
-    """Whether there is a route to it, with whatever method."""
-    return any(route.path_regex.match(path) for route in routes if isinstance(route, Route))
-
-
-def unknown_url(place: str, path: str, routes: Routes) -> str:
-    """What to tell whoever asked for `path`, which no route leads to. `place` is what they asked,
-    fit to be shown.
-    """
-    meant = _meant(path, routes)
-    if meant is not None:
-        return f"Invalid URL ({place}). {meant}"
-    served = dict.fromkeys(
-        route.path
-        for route in routes
-        if isinstance(route, Route) and route.path.startswith(f"{BASE}/") and "{" not in route.path
-    )
-    return (
-        f"Invalid URL ({place}): it is not served here. Served are {', '.join(served)} and what is "
-        "below them; GET /openapi.json describes them."
-    )
-
-
-def _meant(path: str, routes: Routes) -> str | None:
-    """A sentence about the URL that was probably meant; None where there is no telling."""
-    once = _TWICE.sub(BASE, path)
-    if once != path:
-        return f"It has {BASE} twice: the client adds it to a base URL that ends in it already."
-    bare = path.rstrip("/")
-    if bare != path and is_served(bare, routes):
-        return "Leave out the slash at its end."
-    if is_served(f"{BASE}{path}", routes):
-        return f"It lacks {BASE}: the base URL that clients are given ends in it."
-    return None

@@ -1,0 +1,61 @@
+"""URLs that are none: which ones are served, and what whoever asked for another one meant."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.routing import BaseRoute
+    from starlette.types import Scope
+
+    Routes = Iterable[BaseRoute]
+
+BASE: Final = "/v1"
+_TWICE: Final = re.compile(rf"(?:{BASE}){{2,}}(?=/|$)")
+
+
+def path_of(scope: Scope) -> str:
+    """What routes are looked up by: the path below the root path, if there is one."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def is_served(path: str, routes: Routes) -> bool:
+    """Whether there is a route to it, with whatever method."""
+    return any(route.path_regex.match(path) for route in routes if isinstance(route, Route))
+
+
+def unknown_url(place: str, path: str, routes: Routes) -> str:
+    """What to tell whoever asked for `path`, which no route leads to. `place` is what they asked,
+    fit to be shown.
+    """
+    meant = _meant(path, routes)
+    if meant is not None:
+        return f"Invalid URL ({place}). {meant}"
+    served = dict.fromkeys(
+        route.path
+        for route in routes
+        if isinstance(route, Route) and route.path.startswith(f"{BASE}/") and "{" not in route.path
+    )
+    return (
+        f"Invalid URL ({place}): it is not served here. Served are {', '.join(served)} and what is "
+        "below them; GET /openapi.json describes them."
+    )
+
+
+def _meant(path: str, routes: Routes) -> str | None:
+    """A sentence about the URL that was probably meant; None where there is no telling."""
+    once = _TWICE.sub(BASE, path)
+    if once != path:
+        return f"It has {BASE} twice: the client adds it to a base URL that ends in it already."
+    bare = path.rstrip("/")
+    if bare != path and is_served(bare, routes):
+        return "Leave out the slash at its end."
+    if is_served(f"{BASE}{path}", routes):
+        return f"It lacks {BASE}: the base URL that clients are given ends in it."
+    return None
