@@ -14,6 +14,7 @@ sent what every client skips: one that has gone answers with a reset, which ends
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
@@ -34,7 +35,6 @@ from gateway.server.request_head import HeadBounds, RequestHead
 from gateway.server.websocket_protocol import BoundedWebSocketProtocol
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from starlette.types import Scope
@@ -196,8 +196,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         )
         scope["extensions"] = {EXTENSION: {"connection": cycle}}
         if framing.is_complete:
-            cycle.more_body = False
-            cycle.message_event.set()
+            self._end_request(cycle)
         else:
             self._body = framing
         self._unstarted = cycle, app
@@ -228,7 +227,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Whether there is room for the request. Those of clients that have gone may still be at
         work, so there may be more of them than connections.
         """
-        if path in PROBES or not self.admission.is_keyless(self):
+        if not self.admission.is_keyless(self):
+            return True
+        if not self.admission.may_owe():
+            return False
+        if path in PROBES:
             return True
         limit = self.limit_concurrency
         has_room = limit is None or len(self.tasks) < limit
@@ -244,9 +247,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
         if body.is_complete:
             self._body = None
-            cycle.more_body = False
-        if part or not cycle.more_body:
+            self._end_request(cycle)
+        elif part:
             cycle.message_event.set()
+
+    def _end_request(self, cycle: Cycle) -> None:
+        """All of the request is read: its connection stays until it is answered."""
+        cycle.more_body = False
+        cycle.message_event.set()
+        if not cycle.response_complete:
+            self.admission.owe(self)
 
     def _upgrade(self, head: RequestHead, scope: Scope) -> bool:
         """Whether this is a WebSocket from now on."""
@@ -258,6 +268,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         protocol = self.transport.get_protocol()
         assert isinstance(protocol, BoundedWebSocketProtocol), "no other is configured"
         protocol.upgraded_from(trust=self.trust, lost=self._leave)
+        self.admission.owe(self)
         self._ignores_input = True
         return True
 
@@ -281,6 +292,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Read the next request, or wait for it."""
         self.server_state.total_requests += 1
+        self.admission.settle(self)
         if self.transport.is_closing() or self.cycle is None:
             return
         self.flow.resume_reading()
@@ -293,6 +305,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             self.admission.rest(self)
             self._set_timer(self.timeout_keep_alive, self._close)
+
+    @override
+    def pause_writing(self) -> None:
+        """Its client does not take what it asked for."""
+        super().pause_writing()
+        self.admission.settle(self)
 
     @override
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -369,6 +387,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._timer = None
 
 
+def when_read(action: Callable[[], None]) -> None:
+    """Call it when each connection there is has been read from once. Of those that were made in
+    this turn of the loop the first bytes are read at the end of this one or in the next.
+    """
+    loop = asyncio.get_running_loop()
+    loop.call_soon(loop.call_soon, action)
+
+
 def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[BoundedHttpProtocol]:
     """The protocol class of one server: uvicorn wants a class."""
     room = Room(
@@ -380,6 +406,6 @@ def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[Bounde
         "head_bounds": HeadBounds(settings.head_bytes_max, settings.head_fields_max),
         "head_timeout_s": settings.head_timeout_s,
         "linger_s": settings.linger_s,
-        "admission": Admission(room, clock),
+        "admission": Admission(room, clock, when_read),
     }
     return type("BoundedHttpProtocol", (BoundedHttpProtocol,), bounds)
