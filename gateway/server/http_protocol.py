@@ -92,10 +92,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """`gateway.server.admission.Connection`: there is no room for it."""
         self.transport.abort()
 
-    def trust(self) -> None:
-        """Its client has shown a valid API key."""
-        self.admission.trust(self)
-
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -164,14 +160,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _read_head(self) -> bool:
         """Whether the head of the next request is complete; then its cycle is made."""
-        if self._head is None:
-            self._head = RequestHead(self.head_bounds)
-            self._set_timer(self.head_timeout_s, self._close)
-        rest = self._head.feed(self._unread)
+        is_begun = self._head is not None
+        head = self._head = self._head or RequestHead(self.head_bounds)
+        rest = head.feed(self._unread)
         self._unread = rest or b""
         if rest is None:
+            if not is_begun:
+                self._set_timer(self.head_timeout_s, self._close)
             return False
-        head, self._head = self._head, None
+        self._head = None
         self._stop_timer()
         self.admission.refresh(self)
         self._receive_request(head)
@@ -179,9 +176,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _receive_request(self, head: RequestHead) -> None:
         """Have the request answered that has this head."""
-        version = head.version()
-        framing = head.framing(version)
-        scope = self._scope_of(head, version)
+        framing = head.framing()
+        scope = self._scope_of(head)
         app = self.app
         if not self._has_room_for(scope["path"]):
             app = cast("ASGI3Application", too_many_connections)
@@ -192,7 +188,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             scope,
             expects_continue=head.expects_continue,
             keep_alive=head.keeps_alive,
-            trust=self.trust,
+            trust=partial(self.admission.trust, self),
         )
         scope["extensions"] = {EXTENSION: {"connection": cycle}}
         if framing.is_complete:
@@ -201,16 +197,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._body = framing
         self._unstarted = cycle, app
 
-    def _scope_of(self, head: RequestHead, version: str) -> Scope:
+    def _scope_of(self, head: RequestHead) -> Scope:
         """The scope of a request (ASGI HTTP 2.3)."""
-        raw_path, query = head.target()
-        path = raw_path.decode("ascii")
+        path = head.path.decode("ascii")
         if "%" in path:
             path = unquote(path)
         return {
             "type": "http",
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": version,
+            "http_version": head.version,
             "server": self.server,
             "client": self.client,
             "scheme": self.scheme,
@@ -219,8 +214,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             "state": self.app_state.copy(),
             "method": head.method,
             "path": self.root_path + path,
-            "raw_path": self.root_path.encode("ascii") + raw_path,
-            "query_string": query,
+            "raw_path": self.root_path.encode("ascii") + head.path,
+            "query_string": head.query,
         }
 
     def _has_room_for(self, path: str) -> bool:
@@ -267,13 +262,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.handle_websocket_upgrade()
         protocol = self.transport.get_protocol()
         assert isinstance(protocol, BoundedWebSocketProtocol), "no other is configured"
-        protocol.upgraded_from(trust=self.trust, lost=self._leave)
+        protocol.upgraded_from(
+            trust=partial(self.admission.trust, self),
+            lost=partial(self.admission.leave, self, self._peer),
+        )
         self.admission.owe(self)
         self._ignores_input = True
         return True
-
-    def _leave(self) -> None:
-        self.admission.leave(self, self._peer)
 
     @override
     def _start_asgi_task(self, cycle: Cycle, app: ASGI3Application) -> None:  # type: ignore[override]

@@ -22,7 +22,7 @@ from gateway.server.http_protocol import bounded
 from gateway.server.websocket_protocol import BoundedWebSocketProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -85,7 +85,7 @@ class Draining(Protocol):
 
 
 class Lifespan:
-    """Passes everything on to an application; keeps what made its start fail, or itself later."""
+    """Runs an application's lifespan; keeps what made its start fail, or itself later."""
 
     def __init__(self, app: ASGIApp, failed: Callable[[], None]) -> None:
         """`failed` is called when the application ends by an error."""
@@ -93,13 +93,12 @@ class Lifespan:
         self._failed = failed
         self.failure: BaseException | None = None
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine of its own, which would have a part in every wake-up of a request."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Requests that come before the server has started are passed on."""
         if scope["type"] != "lifespan":
-            return self._app(scope, receive, send)
-        return self._live(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
 
-    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_without_traceback(message: Message) -> None:
             await send({"type": message["type"]})
 
@@ -127,6 +126,7 @@ class Server(uvicorn.Server):
         what is in it.
         """
         self._stopping = asyncio.Event()
+        self._app = app
         self._lifespan_of_app = Lifespan(app, self._stop)
         self._listener = listener
         self._draining = draining
@@ -167,6 +167,7 @@ class Server(uvicorn.Server):
         except SystemExit as exit_:
             self._listener.close()
             raise self._lifespan_of_app.failure or exit_ from None
+        self.config.loaded_app = self._app  # requests need not pass through the lifespan's wrapper
         await self.on_tick(0)
         return self
 

@@ -55,12 +55,12 @@ def outcome(pieces: list[bytes]) -> object:
             rest = head.feed(piece) if rest is None else rest + piece
         if rest is None:
             return "goes on"
-        version = head.version()
-        framing = type(head.framing(version)).__name__
-        said = head.method, head.target(), head.headers, head.keeps_alive, head.expects_continue
+        framing = type(head.framing()).__name__
+        target = head.path, head.query
+        said = head.method, target, head.headers, head.keeps_alive, head.expects_continue
     except Refused as refused:
         return refused.status, refused.message
-    return rest, version, framing, said
+    return rest, head.version, framing, said
 
 
 @given(st.sampled_from(HEADS), st.lists(st.integers(0, 600), max_size=12), st.booleans())
@@ -89,7 +89,7 @@ def refused(head: bytes) -> Refused:
 def read(head: bytes) -> Counted | Chunked:
     reading = RequestHead(BOUNDS)
     assert reading.feed(head) == b""
-    framing = reading.framing(reading.version())
+    framing = reading.framing()
     assert isinstance(framing, Counted | Chunked)
     return framing
 
@@ -148,7 +148,7 @@ def test_a_target_is_a_path_and_a_query() -> None:
     for target, expected in targets.items():
         head = RequestHead(BOUNDS)
         head.feed(b"OPTIONS " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert head.target() == expected
+        assert (head.path, head.query) == expected
 
 
 @pytest.mark.parametrize(
