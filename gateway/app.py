@@ -5,24 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.exceptions import ExceptionMiddleware
 from typing_extensions import override
 
 from gateway.api.auth import Authentication
+from gateway.api.body import BodyReader
 from gateway.api.chat import chat_endpoint, completion_endpoint
 from gateway.api.context import RequestContext
 from gateway.api.conversations import ConversationEndpoints
 from gateway.api.create import create_endpoint
 from gateway.api.dialects import DialectPaths
-from gateway.api.errors import routing_error_response
 from gateway.api.openapi.endpoints import OpenApiEndpoints
-from gateway.api.reading import EdgeLimits, Reading
-from gateway.api.responses import ResponseEndpoints
-from gateway.api.routes import Endpoints, ShortWay, routes, short_ways
+from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counting_endpoint
+from gateway.api.routes import Endpoints, routes
 from gateway.api.streaming import StreamLimits
-from gateway.api.subsets import compaction_endpoint, counting_endpoint
 from gateway.api.system import SystemEndpoints
 from gateway.api.traces import TracesEndpoint
 from gateway.api.websocket.endpoint import WebSocketEndpoint
@@ -42,11 +38,10 @@ COMMENT_INTERVAL_S = 15.0
 
 
 class Gateway(Starlette):
-    """Starlette with a short way to the routes that nearly all requests take."""
+    """The ASGI application of a process."""
 
     def __init__(self, process: Process, endpoints: Endpoints) -> None:
         """`state.process` is what it serves."""
-        self._short_ways = short_ways(endpoints)
         served = routes(endpoints)
         super().__init__(
             routes=served,
@@ -55,7 +50,6 @@ class Gateway(Starlette):
                 Middleware(DialectPaths),
                 Middleware(Authentication, access=process.access, routes=served),
             ],
-            exception_handlers={HTTPException: routing_error_response},
             lifespan=lambda _: process.running(),
         )
         self.state.process = process
@@ -64,11 +58,8 @@ class Gateway(Starlette):
 
     @override
     def build_middleware_stack(self) -> ASGIApp:
-        """Without Starlette's outermost frame, which would have a part in every write of a stream:
-        `RequestContext` is there to answer what nobody has caught.
-        """
-        routed = ExceptionMiddleware(self.router, handlers=self.exception_handlers)
-        app: ASGIApp = ShortWay(routed, self._short_ways)
+        """Without Starlette's middlewares for errors: `RequestContext` answers all of them."""
+        app: ASGIApp = self.router
         for middleware in reversed(self.user_middleware):
             app = middleware.cls(app, *middleware.args, **middleware.kwargs)
         return app
@@ -85,27 +76,28 @@ def create_app(settings: Settings) -> Gateway:
 
 
 def _endpoints(process: Process, settings: Settings) -> Endpoints:
-    creation, reading = process.creation, _reading(process, settings)
+    creation, bodies = process.creation, _body_reader(process, settings)
     streams = _stream_limits(settings)
     return Endpoints(
-        create=create_endpoint(creation, reading, stream_limits=streams),
-        count=counting_endpoint(process.preparation, reading),
-        compact=compaction_endpoint(process.compaction, reading),
+        create=create_endpoint(creation, bodies, stream_limits=streams),
+        count=counting_endpoint(process.preparation, bodies),
+        compact=compaction_endpoint(process.compaction, bodies),
         responses=ResponseEndpoints(process.retrieval, streams),
-        conversations=ConversationEndpoints(process.conversations, reading),
-        chat=chat_endpoint(creation, reading, stream_limits=streams),
-        completions=completion_endpoint(creation, reading, stream_limits=streams),
-        traces=TracesEndpoint(process.traces, reading, _trace_limits(settings)),
+        conversations=ConversationEndpoints(process.conversations, bodies),
+        chat=chat_endpoint(creation, bodies, stream_limits=streams),
+        completions=completion_endpoint(creation, bodies, stream_limits=streams),
+        traces=TracesEndpoint(process.traces, bodies, _trace_limits(settings)),
         websocket=WebSocketEndpoint(_workings(process, settings), process.sessions),
         system=SystemEndpoints(process.models, process.health),
         openapi=OpenApiEndpoints(),
     )
 
 
-def _reading(process: Process, settings: Settings) -> Reading:
-    return Reading(
+def _body_reader(process: Process, settings: Settings) -> BodyReader:
+    return BodyReader(
         process.foundation.threads,
-        _edge_limits(settings),
+        settings.limits.body_bytes_max,
+        settings.limits.body_timeout_s,
         _input_limits(settings),
         strict=settings.input.strict,
     )
@@ -136,19 +128,12 @@ def _workings(process: Process, settings: Settings) -> Workings:
     )
 
 
-def _edge_limits(settings: Settings) -> EdgeLimits:
-    return EdgeLimits(
-        body_bytes_max=settings.limits.body_bytes_max,
-        body_timeout_s=settings.limits.body_timeout_s,
-        start_grace_s=settings.stream.start_grace_s,
-    )
-
-
 def _stream_limits(settings: Settings) -> StreamLimits:
     return StreamLimits(
         write_timeout_s=settings.stream.write_timeout_s,
         write_bytes_max=settings.stream.write_bytes_max,
         comment_interval_s=COMMENT_INTERVAL_S,
+        start_grace_s=settings.stream.start_grace_s,
     )
 
 

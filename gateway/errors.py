@@ -29,6 +29,7 @@ GatewayError
 ├── SummaryFailed                    a model wrote nothing that could stand for a conversation
 ├── Draining                         this process ends, and others go on with what was asked for
 ├── Leaving                          this process ends, and takes nothing more
+├── TooManyConnections               this process has as many as it takes
 └── StartupError                     the process cannot start; carries what to do next
     ├── ConfigError
     └── VocabularyError
@@ -45,6 +46,9 @@ SHOWN_CHARS_MAX: Final = 128
 
 class GatewayError(Exception):
     """Base of all of them; `str(error)` is fit to be shown."""
+
+    retry_after_s: float | None = None
+    """Seconds after which the same request may succeed, where whoever raises it knows that."""
 
 
 class RequestError(GatewayError):
@@ -139,7 +143,18 @@ class PermissionDenied(RequestError):
 
 
 class RateLimited(RequestError):
-    """Too much at once, or too often."""
+    """Too much at once, or too often. `retry_after_s` is until there may be room, where known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, code=code, param=param)
+        self.retry_after_s = retry_after_s
 
 
 class UpstreamError(GatewayError):
@@ -181,10 +196,13 @@ class UpstreamFailed(UpstreamError):
 
 
 class NoUpstreamAvailable(UpstreamError):
-    """Every backend of the model is unhealthy or has been tried."""
+    """Every backend of the model is unhealthy or has been tried. `retry_after_s` is until one of
+    them is tried or asked again, where known.
+    """
 
-    def __init__(self, model: str, reason: str) -> None:
+    def __init__(self, model: str, reason: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(reason, upstream=f"model {model}")
+        self.retry_after_s = retry_after_s
 
 
 class StoreError(GatewayError):
@@ -237,6 +255,13 @@ class Leaving(GatewayError):
 
     def __init__(self) -> None:
         super().__init__("this process ends and takes no more requests")
+
+
+class TooManyConnections(GatewayError):
+    """The process has as many connections as it takes, or as one address may have."""
+
+    def __init__(self) -> None:
+        super().__init__("there are as many connections as this process takes")
 
 
 class StartupError(GatewayError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gateway.api.connection import trust
+from gateway.api.connection import connection_of
 from gateway.api.urls import is_served, path_of
 from gateway.errors import AuthenticationError
 
@@ -53,7 +53,7 @@ class Authentication:
         if principal is None:
             return self._ask(secret, scope, receive, send)
         scope["principal"] = principal
-        trust(scope)
+        _trust(scope)
         return self._app(scope, receive, send)
 
     def _answer_anybody(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -66,8 +66,15 @@ class Authentication:
 
     async def _ask(self, secret: str, scope: Scope, receive: Receive, send: Send) -> None:
         scope["principal"] = await self._access.authenticate(secret)
-        trust(scope)
+        _trust(scope)
         await self._app(scope, receive, send)
+
+
+def _trust(scope: Scope) -> None:
+    """Tell the server that the client has shown a valid API key."""
+    connection = connection_of(scope)
+    if connection is not None:
+        connection.trust()
 
 
 def _bearer_key(scope: Scope) -> str | None:

@@ -1,79 +1,78 @@
-"""Read a request body within its bounds."""
+"""Request bodies: bounded in size and time, and parsed where that holds up nobody else."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gateway.api.writing import begin
 from gateway.errors import InvalidRequest, PayloadTooLarge
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from starlette.types import Receive, Scope
 
-WHOLE_BODY: Final = "gateway.whole_body"
-"""The ASGI extension of a server that has a `TakeBody`: `{"take": ...}`."""
+    from gateway.protocol.limits import InputLimits
+    from gateway.services.threads import Threads
 
-TakeBody = Callable[[], bytes | None]
-"""Takes all of a request's body, once. None, and nothing was taken: it has not come, or its client
-waits to be asked for it, and `receive` is to be called.
-"""
+T = TypeVar("T")
 
 
 class ClientDisconnected(Exception):
     """The client went away: there is nobody to answer."""
 
 
-async def read_body(scope: Scope, receive: Receive, *, bytes_max: int, timeout_s: float) -> bytes:
-    """The whole body, at most `bytes_max` bytes, all of it within `timeout_s`.
+@dataclass(frozen=True, slots=True)
+class BodyReader:
+    """What all endpoints that take a body share.
 
-    Raises `PayloadTooLarge` without reading on, `InvalidRequest` for a compressed or a stalled
-    body, `ClientDisconnected`.
+    A body has at most `bytes_max` bytes, which come within `timeout_s`. `strict`: as for any
+    request (`protocol.requests`).
     """
-    for name, value in scope["headers"]:
-        if name == b"content-encoding" and value.lower() not in {b"", b"identity"}:
-            raise InvalidRequest("Compressed request bodies are not accepted; send plain JSON.")
-        if name == b"content-length" and value.isdigit() and int(value) > bytes_max:
-            raise _too_large(bytes_max)
-    whole = _whole(scope)
-    if whole is not None:
-        if len(whole) > bytes_max:
-            raise _too_large(bytes_max)
-        return whole
-    body = bytearray()
-    rest = begin(_read(receive, body, bytes_max))
-    try:
-        if rest is not None:
-            async with asyncio.timeout(timeout_s):
-                await rest
-    except TimeoutError:
-        raise InvalidRequest(
-            f"The request body did not arrive within {timeout_s:g} seconds. Please send it again."
-        ) from None
-    return bytes(body)
 
+    threads: Threads
+    bytes_max: int
+    timeout_s: float
+    input_limits: InputLimits
+    strict: bool
 
-def _whole(scope: Scope) -> bytes | None:
-    """A short body, which came with its head: there is nothing to wait for, and to be timed."""
-    extension = (scope.get("extensions") or {}).get(WHOLE_BODY)
-    return None if extension is None else extension["take"]()
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """All of the body of a request.
 
+        Raises `PayloadTooLarge` without reading on, `InvalidRequest` for a compressed or a stalled
+        body, `ClientDisconnected`.
+        """
+        for name, value in scope["headers"]:
+            if name == b"content-encoding" and value.lower() not in {b"", b"identity"}:
+                raise InvalidRequest("Compressed request bodies are not accepted; send plain JSON.")
+            if name == b"content-length" and value.isdigit() and int(value) > self.bytes_max:
+                raise self._too_large()
+        body, more = bytearray(), True
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnected
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > self.bytes_max:
+                        raise self._too_large()
+        except TimeoutError:
+            raise InvalidRequest(
+                f"The request body did not arrive within {self.timeout_s:g} seconds. Please send "
+                "it again."
+            ) from None
+        return bytes(body)
 
-async def _read(receive: Receive, body: bytearray, bytes_max: int) -> None:
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnected
-        body += message.get("body", b"")
-        if len(body) > bytes_max:
-            raise _too_large(bytes_max)
-        if not message.get("more_body", False):
-            return
+    def parse(self, body: bytes, parse: Callable[[bytes], T]) -> Coroutine[Any, Any, T]:
+        """What `parse` makes of a body. Raises what it raises."""
+        return self.threads.run(partial(parse, body), size_bytes=len(body))
 
-
-def _too_large(bytes_max: int) -> PayloadTooLarge:
-    return PayloadTooLarge(
-        f"The request body is larger than {bytes_max} bytes. Please send less input at once; "
-        "earlier turns can be left out with `previous_response_id`."
-    )
+    def _too_large(self) -> PayloadTooLarge:
+        return PayloadTooLarge(
+            f"The request body is larger than {self.bytes_max} bytes. Please send less input at "
+            "once; earlier turns can be left out with `previous_response_id`."
+        )

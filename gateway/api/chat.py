@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope
 
+    from gateway.api.body import BodyReader
     from gateway.api.create import Headers
-    from gateway.api.reading import Reading
     from gateway.api.streaming import StreamLimits
     from gateway.errors import InvalidRequest
     from gateway.protocol.chat.answers import Chunks
@@ -96,19 +96,19 @@ class _ChatAsked:
 
 
 def chat_endpoint(
-    creation: Creation, reading: Reading, *, stream_limits: StreamLimits
+    creation: Creation, bodies: BodyReader, *, stream_limits: StreamLimits
 ) -> CreateEndpoint:
     """`POST /v1/chat/completions`."""
-    parse = partial(parse_chat, limits=reading.input_limits, strict=reading.strict)
-    return CreateEndpoint(creation, reading, _asked(parse), stream_limits=stream_limits)
+    parse = partial(parse_chat, limits=bodies.input_limits, strict=bodies.strict)
+    return CreateEndpoint(creation, bodies, _asked(parse), stream_limits=stream_limits)
 
 
 def completion_endpoint(
-    creation: Creation, reading: Reading, *, stream_limits: StreamLimits
+    creation: Creation, bodies: BodyReader, *, stream_limits: StreamLimits
 ) -> CreateEndpoint:
     """`POST /v1/completions`."""
-    parse = partial(parse_completion, limits=reading.input_limits, strict=reading.strict)
-    return CreateEndpoint(creation, reading, _asked(parse), stream_limits=stream_limits)
+    parse = partial(parse_completion, limits=bodies.input_limits, strict=bodies.strict)
+    return CreateEndpoint(creation, bodies, _asked(parse), stream_limits=stream_limits)
 
 
 def _asked(parse: Callable[..., Respelled]) -> Callable[[bytes, bytes], _ChatAsked]:

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
-from gateway.api.body import ClientDisconnected
-from gateway.api.connection import Absence
+from typing_extensions import override
+
+from gateway.api.connection import CancelOnDisconnect
 
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import Self
 
 
-class Comments:
+class Comments(CancelOnDisconnect):
     """While entered, has a stream commented after each `interval_s` of silence.
 
-    It has no task, and what is written does not move its time: when that comes, it waits again for
-    what is left of the silence. A client that takes nothing for `patience_s` more counts as
-    gone: what is done in here is cancelled then, and `ClientDisconnected` raised instead.
+    It has no task, and what is written does not move its timer: when that fires, it waits again for
+    what is left of the silence. A client that takes nothing for `patience_s` more counts as gone:
+    what is done in here is cancelled then, and `ClientDisconnected` raised instead.
     """
 
-    __slots__ = ("_absence", "_interval_s", "_loop", "_patience_s", "_stream", "_timer")
+    __slots__ = ("_interval_s", "_patience_s", "_stream", "_timer")
 
     def __init__(self, stream: Commented, *, interval_s: float, patience_s: float) -> None:
+        super().__init__()
         self._stream = stream
         self._interval_s = interval_s
         self._patience_s = patience_s
-        self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._absence = Absence()
 
+    @override
     def __enter__(self) -> Self:
-        self._timer = self._loop.call_later(self._interval_s, self._look)
-        return self
+        self._wait(self._interval_s)
+        return super().__enter__()
 
+    @override
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -42,24 +45,25 @@ class Comments:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._absence.settle():
-            raise ClientDisconnected from None
+        super().__exit__(kind, error, trace)
 
-    def _look(self) -> None:
-        """The interval is over: comment, unless something was written meanwhile."""
+    def _wait(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._comment)
+
+    def _comment(self) -> None:
         left_s = self._interval_s - self._stream.silent_s
         if left_s <= 0:
             is_taken = self._stream.comment()
             gone_in_s = self._interval_s if is_taken else left_s + self._patience_s
             left_s = min(self._interval_s, gone_in_s)
         if left_s > 0:
-            self._timer = self._loop.call_later(left_s, self._look)
+            self._wait(left_s)
         else:
-            self._absence.notice()
+            self.client_gone()
 
 
 class Commented(Protocol):
-    """A stream that says nothing now and then."""
+    """A stream that is silent now and then."""
 
     @property
     def silent_s(self) -> float:

@@ -10,9 +10,11 @@ import re
 import time
 from typing import TYPE_CHECKING, Final, TypedDict
 
+from starlette.exceptions import HTTPException
+
 from gateway import ids, telemetry
 from gateway.api.body import ClientDisconnected
-from gateway.api.errors import error_response
+from gateway.api.errors import error_response, routing_error_response
 from gateway.errors import GatewayError, InvalidRequest
 
 if TYPE_CHECKING:
@@ -38,6 +40,13 @@ CLIENT_REQUEST_ID_CHARS_MAX: Final = 512
 _CLIENT_REQUEST_ID: Final = re.compile(rb"[ -~]{0,%d}" % CLIENT_REQUEST_ID_CHARS_MAX)
 """OpenAI's rule is ASCII of this length; what cannot be printed has no place in a log."""
 
+_STATUSES: Final[dict[str, int | None]] = {
+    "http.response.start": None,
+    "websocket.http.response.start": None,
+    "websocket.accept": SWITCHING_PROTOCOLS,
+}
+"""The messages that an answer starts with, and their status; None: they say it themselves."""
+
 _log = telemetry.EventLog("gateway.api")
 
 
@@ -52,30 +61,41 @@ class RequestContext:
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
-        scope["exchange"] = exchange = Exchange(scope, send)
-        telemetry.bind_anew(request_id=exchange.request_id)
+        scope["record"] = record = RequestRecord(scope)
+        telemetry.bind_anew(request_id=record.request_id)
         self._metrics.request_started()
+
+        def send_with_headers(message: Message) -> Awaitable[None]:
+            # Not a coroutine of its own: most messages are a part of a body, and pass through.
+            if message["type"] in _STATUSES:
+                _start(record, message)
+            return send(message)
+
         try:
-            _note_client_request_id(scope, exchange)
-            await self._app(scope, receive, exchange.send)
+            _note_client_request_id(scope, record)
+            await self._app(scope, receive, send_with_headers)
         except ClientDisconnected:
             self._metrics.client_disconnected()
-            exchange.facts["reason"] = "the client left"
+            record.facts["reason"] = "the client left"
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
-            if not isinstance(error, GatewayError):
+            if not isinstance(error, GatewayError | HTTPException):
                 _log.error("unexpected error", path=scope["path"], error=error)
-            if not exchange.started:
-                await _refuse(error, scope, receive, exchange.send)
+            if not record.started:
+                await _refuse(error, scope, receive, send_with_headers)
         finally:
-            exchange.book(self._metrics)
+            record.finish(self._metrics)
             # The two refer to each other, and would stay until a collection finds that out.
-            del scope["exchange"]
+            del scope["record"]
 
 
 async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
     """An HTTP answer; where a server knows none to an upgrade, what it takes for one: a 403."""
     if scope["type"] == "http" or "websocket.http.response" in (scope.get("extensions") or ()):
-        await error_response(error)(scope, receive, send)
+        if isinstance(error, HTTPException):
+            response = routing_error_response(scope, error)
+        else:
+            response = error_response(error)
+        await response(scope, receive, send)
     else:
         await send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
@@ -93,8 +113,9 @@ class Facts(TypedDict, total=False):
     ignored_parameters: str
 
 
-class Account:
-    """What is written down of one request, whatever carries it.
+class RequestRecord:
+    """What is logged and counted of one request, whatever carries it; `scope["record"]` of every
+    HTTP request and upgrade.
 
     `began` is in seconds of `time.perf_counter`. `facts["model"]` must be one that is served: it
     is a metric's label, too.
@@ -102,7 +123,7 @@ class Account:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._is_booked = False
+        self._is_finished = False
         self.began = time.perf_counter()
         self.request_id = ids.new_request_id()
         self.status = CLIENT_GONE
@@ -110,13 +131,14 @@ class Account:
 
     @property
     def started(self) -> bool:
+        """Whether there is a status."""
         return self.status != CLIENT_GONE
 
-    def book(self, metrics: Metrics) -> None:
+    def finish(self, metrics: Metrics) -> None:
         """It is over: count it and log it, once."""
-        if self._is_booked:
+        if self._is_finished:
             return
-        self._is_booked = True
+        self._is_finished = True
         seconds = time.perf_counter() - self.began
         model = self.facts.get("model", "")
         metrics.request_finished(status=self.status, model=model, seconds=seconds)
@@ -131,27 +153,7 @@ class Account:
             **self.facts,
         )
 
-
-class Exchange(Account):
-    """One request's answer on its way out; `scope["exchange"]` of every request and upgrade."""
-
-    def __init__(self, scope: Scope, send: Send) -> None:
-        super().__init__(scope)
-        self._send = send
-
-    def send(self, message: Message) -> Awaitable[None]:
-        """Not a coroutine of its own: most messages are a piece of a body, and pass through."""
-        if message["type"] != "http.response.body":
-            self._note(message)
-        return self._send(message)
-
-    def _note(self, message: Message) -> None:
-        status = _status_in(message)
-        if status is not None:
-            self.status = status
-            message["headers"] = [*message.get("headers", ()), *self._headers()]
-
-    def _headers(self) -> list[tuple[bytes, bytes]]:
+    def headers(self) -> list[tuple[bytes, bytes]]:
         """Those of every answer. The organization is whose key it is, not the one that a client
         says; a key is of one tenant only.
         """
@@ -167,18 +169,13 @@ class Exchange(Account):
         return headers
 
 
-def _status_in(message: Message) -> int | None:
-    """The status with which an answer starts; None for any other message."""
-    match message["type"]:
-        case "http.response.start" | "websocket.http.response.start":
-            return int(message["status"])
-        case "websocket.accept":
-            return SWITCHING_PROTOCOLS
-        case _:
-            return None
+def _start(record: RequestRecord, message: Message) -> None:
+    """The answer starts with this message: note its status, and give it the headers of all."""
+    record.status = _STATUSES[message["type"]] or int(message["status"])
+    message["headers"] = [*message.get("headers", ()), *record.headers()]
 
 
-def _note_client_request_id(scope: Scope, exchange: Exchange) -> None:
+def _note_client_request_id(scope: Scope, record: RequestRecord) -> None:
     """For the log line. Raises `InvalidRequest` for one that must not be in a log."""
     for name, value in scope["headers"]:
         if name == b"x-client-request-id":
@@ -190,4 +187,4 @@ def _note_client_request_id(scope: Scope, exchange: Exchange) -> None:
                     code="invalid_value",
                     param=CLIENT_REQUEST_ID,
                 )
-            exchange.facts["client_request_id"] = value.decode("ascii")
+            record.facts["client_request_id"] = value.decode("ascii")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 from starlette.responses import Response
 
-from gateway.api.pages import list_body, page_query
-from gateway.api.query import check_include
+from gateway.api.query import check_include, list_body, page_query
 from gateway.protocol.conversations import parse_conversation, parse_items, parse_metadata
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from gateway.api.reading import Reading
+    from gateway.api.body import BodyReader
     from gateway.services.conversations import Conversations
 
 T = TypeVar("T")
@@ -26,10 +25,10 @@ T = TypeVar("T")
 class ConversationEndpoints:
     """One method a URL, because with a route for each HTTP method a 405 would name one only."""
 
-    def __init__(self, conversations: Conversations, reading: Reading) -> None:
-        limits, strict = reading.input_limits, reading.strict
+    def __init__(self, conversations: Conversations, bodies: BodyReader) -> None:
+        limits, strict = bodies.input_limits, bodies.strict
         self._conversations = conversations
-        self._reading = reading
+        self._bodies = bodies
         self._parse_conversation = partial(parse_conversation, limits=limits, strict=strict)
         self._parse_items = partial(parse_items, limits=limits, strict=strict)
         self._parse_metadata = partial(parse_metadata, limits=limits, strict=strict)
@@ -102,8 +101,8 @@ class ConversationEndpoints:
 
     async def _read(self, request: Request, parse: Callable[[bytes], T]) -> tuple[T, int]:
         """What the body asks for, and how long the body is."""
-        body = await self._reading.body(request.scope, request.receive)
-        return await self._reading.parsed(body, parse), len(body)
+        body = await self._bodies.read(request.scope, request.receive)
+        return await self._bodies.parse(body, parse), len(body)
 
 
 def _named(request: Request) -> tuple[Any, str]:

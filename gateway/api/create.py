@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.api import dialects
-from gateway.api.connection import while_connected
+from gateway.api.connection import CancelOnDisconnect, connection_of
 from gateway.api.streaming import EventStream
 from gateway.errors import InvalidRequest
 from gateway.protocol.idempotency import request_key
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from gateway.api.context import Exchange
-    from gateway.api.reading import Reading
+    from gateway.api.body import BodyReader
+    from gateway.api.context import RequestRecord
     from gateway.api.sse import Encode
     from gateway.api.streaming import StreamLimits
     from gateway.protocol.limits import InputLimits
@@ -65,35 +65,33 @@ class CreateEndpoint:
     def __init__(
         self,
         creation: Creation,
-        reading: Reading,
+        bodies: BodyReader,
         parse: Callable[[bytes, bytes], Asked],
         *,
         stream_limits: StreamLimits,
     ) -> None:
         """`parse` is told whose body it is, by something that others do not have, and the body."""
         self._creation = creation
-        self._reading = reading
+        self._bodies = bodies
         self._parse = parse
         self._stream_limits = stream_limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = self._respond(scope, send, await self._reading.body(scope, receive))
-        await while_connected(scope, receive, work)
-
-    async def _respond(self, scope: Scope, send: Send, body: bytes) -> None:
-        whose = scope["principal"].tenant_id.bytes
-        asked = await self._reading.parsed(body, partial(self._parse, whose))
-        restated = asked.restated
-        work = self._answer(scope, send, asked, body)
-        # What is long is let go of once the prompt is made of it: an answer may take minutes.
-        del asked, body
-        try:
-            await work
-        except InvalidRequest as error:
-            raise restated(error) from None
+        body = await self._bodies.read(scope, receive)
+        with CancelOnDisconnect(connection_of(scope)):
+            whose = scope["principal"].tenant_id.bytes
+            asked = await self._bodies.parse(body, partial(self._parse, whose))
+            restated = asked.restated
+            work = self._answer(scope, send, asked, body)
+            # What is long is let go of once the prompt is made of it: an answer may take minutes.
+            del asked, body
+            try:
+                await work
+            except InvalidRequest as error:
+                raise restated(error) from None
 
     async def _answer(self, scope: Scope, send: Send, asked: Asked, body: bytes) -> None:
-        exchange: Exchange = scope["exchange"]
+        record: RequestRecord = scope["record"]
         request = asked.request
         generation = await self._creation.create(
             Order(
@@ -101,13 +99,13 @@ class CreateEndpoint:
                 request=request,
                 key=request_key(_idempotency_keys(scope), body, store=request.store),
                 body_bytes=len(body),
-                requested_at=exchange.began,
+                requested_at=record.began,
             )
         )
-        exchange.facts["response_id"] = generation.response_id
-        exchange.facts["model"] = generation.model
+        record.facts["response_id"] = generation.response_id
+        record.facts["model"] = generation.model
         if request.ignored:
-            exchange.facts["ignored_parameters"] = ", ".join(request.ignored)
+            record.facts["ignored_parameters"] = ", ".join(request.ignored)
         try:
             answer = self._stream if request.stream else _json
             work = answer(scope, send, asked, generation)
@@ -116,7 +114,7 @@ class CreateEndpoint:
         finally:
             generation.cancel()
             if generation.first_token_s is not None:
-                exchange.facts["first_token_s"] = round(generation.first_token_s, 4)
+                record.facts["first_token_s"] = round(generation.first_token_s, 4)
 
     async def _stream(self, scope: Scope, send: Send, asked: Asked, generation: Generation) -> None:
         """Events as they come.
@@ -127,7 +125,7 @@ class CreateEndpoint:
         stream = EventStream(scope, send, self._stream_limits, asked.encoder(scope))
         headers = _headers(asked, generation)
         del asked
-        play, grace_s = generation.play, self._reading.limits.start_grace_s
+        play, grace_s = generation.play, self._stream_limits.start_grace_s
         if generation.is_durable:
             # What is said into its silence comes behind a status.
             await generation.produced(grace_s)
@@ -137,11 +135,11 @@ class CreateEndpoint:
 
 
 def create_endpoint(
-    creation: Creation, reading: Reading, *, stream_limits: StreamLimits
+    creation: Creation, bodies: BodyReader, *, stream_limits: StreamLimits
 ) -> CreateEndpoint:
     """`POST /v1/responses`."""
-    parse = partial(_parse, limits=reading.input_limits, strict=reading.strict)
-    return CreateEndpoint(creation, reading, parse, stream_limits=stream_limits)
+    parse = partial(_parse, limits=bodies.input_limits, strict=bodies.strict)
+    return CreateEndpoint(creation, bodies, parse, stream_limits=stream_limits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ told what to do instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from gateway import errors
@@ -22,13 +22,17 @@ from gateway.errors import shown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from starlette.requests import Request
+    from starlette.exceptions import HTTPException
+    from starlette.types import Scope
 
 INVALID_REQUEST: Final = "invalid_request_error"
 SERVER_ERROR: Final = "server_error"
 OVERLOADED: Final = "server_is_overloaded"
 CONTEXT_LENGTH_EXCEEDED: Final = "context_length_exceeded"
 INSUFFICIENT_QUOTA: Final = "insufficient_quota"
+
+RETRY_AFTER_S_MAX: Final = 120
+"""What asks for longer is not tried again by OpenAI's SDKs."""
 
 _TRY_AGAIN: Final = "Please try again."
 _BUG: Final = (
@@ -41,8 +45,8 @@ _BUG: Final = (
 class Answer:
     """How one class of exceptions is answered.
 
-    `code` and `message` stand in for what the exception does not say itself. `retry_after_s` is
-    sent in seconds; `retry` False tells OpenAI's SDKs not to repeat what they otherwise would.
+    `code`, `message` and `retry_after_s` stand in for what the exception does not say itself.
+    `retry` False tells OpenAI's SDKs not to repeat what they otherwise would.
     """
 
     status: int
@@ -158,6 +162,14 @@ ANSWERS: Final[Mapping[type[BaseException], Answer]] = {
         "connection and send the request again.",
         retry_after_s=1,
     ),
+    errors.TooManyConnections: Answer(
+        503,
+        SERVER_ERROR,
+        OVERLOADED,
+        "This server has as many connections as it takes. Please try again in a few seconds, and "
+        "keep connections open to use them again.",
+        retry_after_s=1,
+    ),
     errors.StartupError: Answer(500, SERVER_ERROR, message=_BUG),
     errors.ConfigError: Answer(500, SERVER_ERROR, message=_BUG),
     errors.VocabularyError: Answer(500, SERVER_ERROR, message=_BUG),
@@ -181,6 +193,9 @@ def error_response(error: BaseException) -> Response:
 def worded(error: BaseException) -> tuple[Answer, Wording]:
     """How `error` is answered, whatever carries the answer."""
     answer = answer_to(error)
+    if isinstance(error, errors.GatewayError) and error.retry_after_s is not None:
+        delay_s = min(max(1, math.ceil(error.retry_after_s)), RETRY_AFTER_S_MAX)
+        answer = replace(answer, retry_after_s=delay_s)
     if not isinstance(error, errors.RequestError):
         return answer, Wording(answer.message or _BUG, answer.code)
     if error.code == INSUFFICIENT_QUOTA:
@@ -188,20 +203,19 @@ def worded(error: BaseException) -> tuple[Answer, Wording]:
     return answer, Wording(error.message, error.code or answer.code, error.param)
 
 
-async def routing_error_response(request: Request, error: Exception) -> Response:
+def routing_error_response(scope: Scope, error: HTTPException) -> Response:
     """The answer to what Starlette itself raises: no such URL, or not with this method."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    place = f"{request.method} {shown(request.url.path)}"
-    if status == 404:
+    place = f"{scope['method']} {shown(scope['path'])}"
+    if error.status_code == 404:
         answer = Answer(404, INVALID_REQUEST)
-        message = unknown_url(place, path_of(request.scope), request.app.routes)
-    elif status == 405:
+        message = unknown_url(place, path_of(scope), scope["app"].routes)
+    elif error.status_code == 405:
         answer = Answer(405, INVALID_REQUEST, "method_not_supported")
         message = f"Not allowed: {place}. Use one of the methods in the Allow header."
     else:
         return error_response(error)
     response = _response(answer, message=message, code=answer.code, param=None)
-    response.headers.update(getattr(error, "headers", None) or {})
+    response.headers.update(error.headers or {})
     return response
 
 
@@ -216,7 +230,9 @@ def _response(answer: Answer, *, message: str, code: str | None, param: str | No
 
 
 def retry_headers(answer: Answer) -> dict[str, str]:
-    """What tells clients whether, when and how to ask again."""
+    """What tells clients whether, when and how to ask again. No other code makes a `Retry-After`,
+    of HTTP, of a WebSocket's frames, or of what is refused before the application sees it.
+    """
     headers = {}
     if answer.status == 401:
         headers["www-authenticate"] = "Bearer"

@@ -1,9 +1,11 @@
-"""Query parameters, typed, with the same envelopes as body parameters."""
+"""Query parameters, typed, with the same envelopes as body parameters; and pages of lists."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
+
+import orjson
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.create import TOKEN_ID_VALUES
@@ -19,6 +21,9 @@ Word = TypeVar("Word", bound=str)
 
 SHOWN_CHARS_MAX: Final = 64
 """As much of a value as a refusal repeats."""
+PAGE_ITEMS_MAX: Final = 100
+PAGE_ITEMS_DEFAULT: Final = 20
+ORDERS: Final[tuple[Literal["asc", "desc"], ...]] = ("asc", "desc")
 _INCLUDE_VALUES: Final = (*INCLUDE_VALUES, *TOKEN_ID_VALUES)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,1000}")
 """Less than `int` reads: no spaces, underscores or digits of other scripts, and not without end."""
@@ -71,6 +76,36 @@ def check_include(query: QueryParams) -> None:
     for index, value in enumerate([*query.getlist("include[]"), *query.getlist("include")]):
         if value not in _INCLUDE_VALUES:
             raise wrong_value(f"include[{index}]", value, _INCLUDE_VALUES)
+
+
+class PageQuery(TypedDict):
+    """Which page of a list is asked for; `after` is the id of the item before it."""
+
+    limit: int
+    order: Literal["asc", "desc"]
+    after: str | None
+
+
+def page_query(query: QueryParams) -> PageQuery:
+    """The page that a query asks for. Raises `InvalidRequest`."""
+    check_include(query)
+    return PageQuery(
+        limit=integer(query, "limit", minimum=1, maximum=PAGE_ITEMS_MAX) or PAGE_ITEMS_DEFAULT,
+        order=choice(query, "order", ORDERS) or "desc",
+        after=query.get("after") or None,
+    )
+
+
+def list_body(items: Sequence[bytes], *, has_more: bool) -> dict[str, Any]:
+    """The list object of items that are JSON; an empty one has no ids."""
+    listed = [orjson.loads(item) for item in items]
+    return {
+        "object": "list",
+        "data": listed,
+        "first_id": listed[0]["id"] if listed else None,
+        "last_id": listed[-1]["id"] if listed else None,
+        "has_more": has_more,
+    }
 
 
 def _out_of_bounds(name: str, side: str, expected: str, text: str) -> InvalidRequest:

@@ -1,24 +1,37 @@
-"""`/v1/responses/{id}`: retrieve (JSON or stream), cancel, delete, list input items."""
+"""`/v1/responses/…`: retrieve (JSON or stream), cancel, delete, list input items; count input
+tokens and compact, which take a part of a request for a response.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
 from starlette.responses import Response
 
 from gateway.api import dialects, sse
-from gateway.api.connection import while_connected
-from gateway.api.pages import list_body, page_query
-from gateway.api.query import boolean, check_include, integer
+from gateway.api.connection import CancelOnDisconnect, connection_of
+from gateway.api.query import boolean, check_include, integer, list_body, page_query
 from gateway.api.streaming import EventStream
+from gateway.protocol.subsets import COMPACTION, COUNTING, parse_subset
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from gateway.api.body import BodyReader
     from gateway.api.streaming import StreamLimits
+    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.subsets import Subset
+    from gateway.services.compaction import Compaction
+    from gateway.services.preparation import Preparation
     from gateway.services.retrieval import Retrieval
+
+    Answer = Callable[[Scope, CreateResponse, int], Awaitable[bytes]]
+    """Makes the JSON that answers a request, which was so many bytes long."""
 
 
 class ResponseEndpoints:
@@ -52,14 +65,15 @@ class ResponseEndpoints:
         play = await self._responses.played(
             request.scope["principal"], response_id, after=-1 if after is None else after
         )
-        request.scope["exchange"].facts["response_id"] = response_id
+        request.scope["record"].facts["response_id"] = response_id
         if request.method == "HEAD":
             return _head_of_stream()
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def answer(scope: Scope, _receive: Receive, send: Send) -> None:
             encode = dialects.encoder(scope, obfuscate=obfuscate)
             stream = EventStream(scope, send, self._limits, encode)
-            await while_connected(scope, receive, stream.write(play, comments=True))
+            with CancelOnDisconnect(connection_of(scope)):
+                await stream.write(play, comments=True)
 
         return answer
 
@@ -86,6 +100,54 @@ class ResponseEndpoints:
         body = list_body(page.items, has_more=page.has_more)
         content = dialects.body(request.scope, orjson.dumps(body))
         return Response(content, media_type="application/json")
+
+
+class SubsetEndpoint:
+    """`POST` of a part of a request for a response, whose work ends when the client hangs up."""
+
+    def __init__(self, bodies: BodyReader, subset: Subset, answer: Answer) -> None:
+        self._bodies = bodies
+        self._parse = partial(
+            parse_subset, subset=subset, limits=bodies.input_limits, strict=bodies.strict
+        )
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await self._bodies.read(scope, receive)
+        with CancelOnDisconnect(connection_of(scope)):
+            request = await self._bodies.parse(body, self._parse)
+            answer = await self._answer(scope, request, len(body))
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(answer)),
+            ]
+            if request.ignored:
+                scope["record"].facts["ignored_parameters"] = ", ".join(request.ignored)
+                ignored = ", ".join(request.ignored).encode("ascii", "replace")
+                headers.append((b"x-ignored-parameters", ignored))
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": answer})
+
+
+def counting_endpoint(preparation: Preparation, bodies: BodyReader) -> SubsetEndpoint:
+    """`POST /v1/responses/input_tokens`: how long the prompt would be. Nothing is stored."""
+
+    async def answer(scope: Scope, request: CreateResponse, body_bytes: int) -> bytes:
+        count = await preparation.count(scope["principal"], request, body_bytes=body_bytes)
+        return orjson.dumps({"object": "response.input_tokens", "input_tokens": count})
+
+    return SubsetEndpoint(bodies, COUNTING, answer)
+
+
+def compaction_endpoint(compaction: Compaction, bodies: BodyReader) -> SubsetEndpoint:
+    """`POST /v1/responses/compact`: a conversation made short, to be sent as input from then on."""
+
+    async def answer(scope: Scope, request: CreateResponse, body_bytes: int) -> bytes:
+        compacted = await compaction.compact(scope["principal"], request, body_bytes=body_bytes)
+        scope["record"].facts["model"] = compacted.model
+        return dialects.body(scope, compacted.body)
+
+    return SubsetEndpoint(bodies, COMPACTION, answer)
 
 
 def _head_of_stream() -> Response:

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from gateway.api.websocket.endpoint import Elsewhere
+from gateway.errors import ResourceNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
-
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from gateway.api.conversations import ConversationEndpoints
     from gateway.api.create import CreateEndpoint
     from gateway.api.openapi.endpoints import OpenApiEndpoints
-    from gateway.api.responses import ResponseEndpoints
-    from gateway.api.subsets import SubsetEndpoint
+    from gateway.api.responses import ResponseEndpoints, SubsetEndpoint
     from gateway.api.system import SystemEndpoints
     from gateway.api.traces import TracesEndpoint
     from gateway.api.websocket.endpoint import WebSocketEndpoint
@@ -48,7 +45,7 @@ def routes(endpoints: Endpoints) -> list[BaseRoute]:
     return [
         Route("/v1/responses", endpoints.create, methods=["POST"]),
         WebSocketRoute("/v1/responses", endpoints.websocket),
-        WebSocketRoute("/{path:path}", Elsewhere()),
+        WebSocketRoute("/{path:path}", WebSocketElsewhere()),
         Route("/v1/responses/input_tokens", endpoints.count, methods=["POST"]),
         Route("/v1/responses/compact", endpoints.compact, methods=["POST"]),
         Route("/v1/responses/{response_id}", responses.one, methods=["GET", "DELETE"]),
@@ -74,27 +71,10 @@ def routes(endpoints: Endpoints) -> list[BaseRoute]:
     ]
 
 
-def short_ways(endpoints: Endpoints) -> Mapping[str, ASGIApp]:
-    """Where prompts are posted to: the same as in `routes`."""
-    return {
-        "/v1/responses": endpoints.create,
-        "/v1/chat/completions": endpoints.chat,
-        "/v1/completions": endpoints.completions,
-    }
+class WebSocketElsewhere:
+    """An upgrade on any other path: 404."""
 
-
-class ShortWay:
-    """To where nearly all requests go, at the cost of one look into a dictionary."""
-
-    def __init__(self, app: ASGIApp, posts: Mapping[str, ASGIApp]) -> None:
-        """`posts` are by path; whatever else comes, and every other spelling, is left to `app`."""
-        self._app = app
-        self._posts = posts
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        app = self._app
-        # Below a root path it is the rest of the path that counts: the router knows how.
-        is_plain = scope["type"] == "http" and not scope.get("root_path")
-        if is_plain and scope["method"] == "POST":
-            app = self._posts.get(scope["path"], app)
-        return app(scope, receive, send)
+    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise ResourceNotFound(
+            f"Invalid URL (WebSocket {scope['path']}). WebSocket mode is at /v1/responses."
+        )

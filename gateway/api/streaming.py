@@ -37,12 +37,14 @@ class StreamLimits:
     """Bounds of one stream.
 
     A client that does not read one write of about `write_bytes_max` within `write_timeout_s` counts
-    as gone. After `comment_interval_s` of silence a stream that has comments gets one.
+    as gone. After `comment_interval_s` of silence a stream that has comments gets one. The status
+    is held back until the first token, for `start_grace_s` at most.
     """
 
     write_timeout_s: float
     write_bytes_max: int
     comment_interval_s: float
+    start_grace_s: float = 0.0
 
 
 class EventStream:

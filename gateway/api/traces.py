@@ -12,7 +12,7 @@ from gateway.protocol.traces import parse_traces
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from gateway.api.reading import Reading
+    from gateway.api.body import BodyReader
     from gateway.protocol.traces import TraceLimits
     from gateway.services.traces import Traces
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class TracesEndpoint:
     """Answers 204 once everything in the body is kept; exporters look at nothing else."""
 
-    def __init__(self, traces: Traces, reading: Reading, trace_limits: TraceLimits) -> None:
+    def __init__(self, traces: Traces, bodies: BodyReader, trace_limits: TraceLimits) -> None:
         self._traces = traces
-        self._reading = reading
-        self._parse = partial(parse_traces, input_limits=reading.input_limits, limits=trace_limits)
+        self._bodies = bodies
+        self._parse = partial(parse_traces, input_limits=bodies.input_limits, limits=trace_limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await self._reading.body(scope, receive)
-        records = await self._reading.parsed(body, self._parse)
+        body = await self._bodies.read(scope, receive)
+        records = await self._bodies.parse(body, self._parse)
         await self._traces.keep(scope["principal"], records)
         await Response(status_code=204)(scope, receive, send)

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from gateway.api.connection import connection_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
 
     from starlette.types import Scope
 
-BODY_PART: Final = "gateway.body_part"
-"""The ASGI extension of a server that has a `WritePart`: `{"write": ...}`.
-
-Whoever stands between server and application and wants to see the body takes it out of the scope.
-"""
-
-WritePart = Callable[[bytes], bool]
-"""Writes bytes, not none, that are a part of an answer's body and not its last.
-
-It does what `send` does with them, in one step instead of a coroutine and a message. False, and
-nothing was done: it would have to wait, or this is no moment for it, and `send` will tell.
-"""
+    from gateway.api.connection import WritePart
 
 
 def part_writer(scope: Scope) -> WritePart:
-    """What the server of a request offers; with one that offers nothing, all is sent."""
-    extension = (scope.get("extensions") or {}).get(BODY_PART)
-    write: WritePart = _cannot if extension is None else extension["write"]
-    return write
+    """`Connection.write_part` of a request; with a server that has none, all is sent."""
+    connection = connection_of(scope)
+    return _cannot if connection is None else connection.write_part
 
 
 def _cannot(_part: bytes) -> bool:

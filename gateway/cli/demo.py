@@ -21,11 +21,11 @@ from gateway.app import create_app
 from gateway.cli import demo_environment, terminal
 from gateway.cli.options import PORT_MAX, run
 from gateway.cli.provision import connected, embedded_database, load_pepper
-from gateway.cli.request_lines import RequestLines
-from gateway.cli.serving import PortTaken, Server, listen, stopped_by_signals, until_stopped
-from gateway.cli.websocket import FrameBounds
 from gateway.composition.foundation import access
 from gateway.errors import AuthenticationError, StartupError
+from gateway.server.access_log import AccessLog
+from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
+from gateway.server.websocket_protocol import FrameBounds
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
@@ -94,9 +94,8 @@ async def _demo(port: int | None, *, once: bool) -> None:
             key = await _key(settings)
             app = create_app(settings)
             frames = FrameBounds.of(settings)
-            gateway = Server(
-                RequestLines(app), listener, settings.server, app.state.process, frames
-            )
+            logged = AccessLog(app, terminal.show)
+            gateway = Server(logged, listener, settings.server, app.state.process, frames)
             stack.enter_context(stopped_by_signals(gateway, simulator))
             await stack.enter_async_context(simulator)
             models = ", ".join(options.models)

@@ -10,8 +10,8 @@ from gateway.app import create_app
 from gateway.cli.options import PORT_MAX, Config, run
 from gateway.cli.provision import provisioned
 from gateway.cli.requirements import require_complete
-from gateway.cli.serving import Server, listen, stopped_by_signals, until_stopped
-from gateway.cli.websocket import FrameBounds
+from gateway.server.server import Server, listen, stopped_by_signals, until_stopped
+from gateway.server.websocket_protocol import FrameBounds
 from gateway.settings import Server as ServerSettings
 from gateway.settings import Settings, load_settings
 from gateway.telemetry import EventLog, configure_logging

@@ -19,13 +19,13 @@ from gateway.api.body import ClientDisconnected
 from gateway.api.websocket.frames import error_frame, unsteered_frame
 from gateway.api.websocket.lanes import Lanes
 from gateway.api.websocket.turns import Turns
-from gateway.errors import InvalidRequest, Leaving, PayloadTooLarge, ResourceNotFound
+from gateway.errors import InvalidRequest, Leaving, PayloadTooLarge
 from gateway.protocol.frames import STEER, read_frame, read_steer
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from gateway.api.context import Exchange
+    from gateway.api.context import RequestRecord
     from gateway.api.websocket.turns import ConnectionLimits, Workings
     from gateway.services.sessions import Sessions
 
@@ -44,33 +44,24 @@ class WebSocketEndpoint:
         self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange: Exchange = scope["exchange"]
+        record: RequestRecord = scope["record"]
         await receive()  # websocket.connect
         with self._sessions.connected():
             await send({"type": "websocket.accept"})
-            exchange.book(self._workings.metrics)
+            record.finish(self._workings.metrics)
             connection = Connection(self._workings, scope, send, self._sessions.leaving)
             try:
                 await connection.serve(receive)
             finally:
-                telemetry.bind(request_id=exchange.request_id)
+                telemetry.bind(request_id=record.request_id)
                 _log.info(
                     "connection closed",
                     path=scope["path"],
                     tenant=scope["principal"].tenant_name,
-                    seconds=round(time.perf_counter() - exchange.began, 4),
+                    seconds=round(time.perf_counter() - record.began, 4),
                     count=connection.turns.count,
                     reason=connection.reason,
                 )
-
-
-class Elsewhere:
-    """An upgrade on any other path: 404."""
-
-    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
-        raise ResourceNotFound(
-            f"Invalid URL (WebSocket {scope['path']}). WebSocket mode is at /v1/responses."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +108,7 @@ class Connection:
         self._input_limits = workings.input_limits
         self._send = send
         self._leaving = leaving
-        self._request_id: str = scope["exchange"].request_id
+        self._request_id: str = scope["record"].request_id
         self._expires_at = asyncio.get_running_loop().time() + workings.limits.lifetime_s
         self._listening = asyncio.timeout(None)
         self._is_gone = False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gateway import telemetry
 from gateway.api import dialects, sse
 from gateway.api.body import ClientDisconnected
-from gateway.api.context import Account
+from gateway.api.context import RequestRecord
 from gateway.api.errors import answer_to
 from gateway.api.websocket.frames import error_frame, event_frame
 from gateway.errors import Draining, GatewayError
@@ -90,54 +90,54 @@ class Turns:
 
     async def take(self, frame: ClientFrame) -> None:
         """Answer one. Raises nothing but a cancellation, which ends the generation."""
-        account = self._open_account()
+        record = self._begin_record()
         try:
-            await self._answer(frame, account)
+            await self._answer(frame, record)
         except ClientDisconnected:
-            self._note_left(account)
+            self._note_left(record)
         except asyncio.CancelledError:
             if self.is_left:
-                self._note_left(account)
+                self._note_left(record)
             raise
         finally:
-            account.book(self._at.metrics)
+            record.finish(self._at.metrics)
 
-    def _note_left(self, account: Account) -> None:
+    def _note_left(self, record: RequestRecord) -> None:
         self._at.metrics.client_disconnected()
-        account.facts["reason"] = "the client left"
+        record.facts["reason"] = "the client left"
 
     async def refuse(self, error: Exception, stream_id: str | None) -> None:
         """Answer what has no turn. Raises `ClientDisconnected`."""
-        account = self._open_account()
+        record = self._begin_record()
         try:
-            await self._fail(error, stream_id, account)
+            await self._fail(error, stream_id, record)
         finally:
-            account.book(self._at.metrics)
+            record.finish(self._at.metrics)
 
-    def _open_account(self) -> Account:
-        account = Account(self._scope)
-        account.facts["connection"] = self._scope["exchange"].request_id
-        telemetry.bind(request_id=account.request_id, connection=account.facts["connection"])
+    def _begin_record(self) -> RequestRecord:
+        record = RequestRecord(self._scope)
+        record.facts["connection"] = self._scope["record"].request_id
+        telemetry.bind(request_id=record.request_id, connection=record.facts["connection"])
         self._at.metrics.request_started()
         self.count += 1
-        return account
+        return record
 
-    async def _fail(self, error: Exception, stream_id: str | None, account: Account) -> None:
-        account.status = answer_to(error).status
+    async def _fail(self, error: Exception, stream_id: str | None, record: RequestRecord) -> None:
+        record.status = answer_to(error).status
         if not isinstance(error, GatewayError):
             _log.error("unexpected error", path=self._scope["path"], error=error)
-        await self._say(error_frame(error, stream_id=stream_id, request_id=account.request_id))
+        await self._say(error_frame(error, stream_id=stream_id, request_id=record.request_id))
 
-    async def _answer(self, frame: ClientFrame, account: Account) -> None:
+    async def _answer(self, frame: ClientFrame, record: RequestRecord) -> None:
         try:
-            await self._generate(frame, account)
+            await self._generate(frame, record)
         except ClientDisconnected:
             raise
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             self._memory.forget(frame.stream_id, frame.previous_response_id)
-            await self._fail(error, frame.stream_id, account)
+            await self._fail(error, frame.stream_id, record)
 
-    async def _generate(self, frame: ClientFrame, account: Account) -> None:
+    async def _generate(self, frame: ClientFrame, record: RequestRecord) -> None:
         # The key may have been disabled since the last request, or its tenant's policy changed.
         principal = self._scope["principal"] = await self._scope["authenticate"]()
         read = partial(
@@ -154,28 +154,28 @@ class Turns:
                 request=turn.request,
                 key=None,
                 body_bytes=size_bytes,
-                requested_at=account.began,
+                requested_at=record.began,
                 local=self._memory,
                 remembered=True,
                 generate=turn.generate,
             )
         )
-        account.facts["response_id"] = generation.response_id
-        account.facts["model"] = generation.model
+        record.facts["response_id"] = generation.response_id
+        record.facts["model"] = generation.model
         if turn.request.ignored:
-            account.facts["ignored_parameters"] = ", ".join(turn.request.ignored)
+            record.facts["ignored_parameters"] = ", ".join(turn.request.ignored)
         try:
-            await self._show(frame, turn, generation, account)
+            await self._show(frame, turn, generation, record)
         finally:
             generation.cancel()
             if generation.first_token_s is not None:
-                account.facts["first_token_s"] = round(generation.first_token_s, 4)
+                record.facts["first_token_s"] = round(generation.first_token_s, 4)
 
     async def _show(
-        self, frame: ClientFrame, turn: Turn, generation: Generation, account: Account
+        self, frame: ClientFrame, turn: Turn, generation: Generation, record: RequestRecord
     ) -> None:
         await generation.produced(self._at.limits.start_grace_s)
-        account.status = OK
+        record.status = OK
         async with aclosing(generation.follow()) as batches:
             async for batch in batches:
                 for event in batch:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.api.body import WHOLE_BODY, ClientDisconnected, read_body
-from gateway.api.connection import CONNECTION, while_connected
+from gateway.api.body import BodyReader, ClientDisconnected
+from gateway.api.connection import EXTENSION, CancelOnDisconnect, connection_of
 from gateway.errors import InvalidRequest, PayloadTooLarge
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ DISCONNECT = {"type": "http.disconnect"}
 
 async def read(receive: Receive, *headers: tuple[bytes, bytes], timeout_s: float = 5) -> bytes:
     scope = {"type": "http", "headers": list(headers)}
-    return await read_body(scope, receive, bytes_max=10, timeout_s=timeout_s)
+    unused: Any = None
+    reader = BodyReader(unused, 10, timeout_s, unused, strict=False)
+    return await reader.read(scope, receive)
 
 
 async def test_chunks_are_joined() -> None:
@@ -70,141 +72,94 @@ async def test_a_client_that_leaves_while_sending_is_gone() -> None:
         await read(receiving(chunk(b"a", more=True), DISCONNECT))
 
 
-async def read_whole(body: bytes | None, *messages: dict[str, Any]) -> bytes:
-    scope = {"headers": [], "extensions": {WHOLE_BODY: {"take": lambda: body}}}
-    return await read_body(scope, receiving(*messages), bytes_max=10, timeout_s=5)
+class Told:
+    """A connection that tells when its client has gone."""
+
+    def __init__(self, *, is_gone: bool = False) -> None:
+        self.watched: list[Callable[[], None] | None] = []
+        self._is_gone = is_gone
+
+    def watch(self, on_disconnect: Callable[[], None] | None) -> None:
+        self.watched.append(on_disconnect)
+        if self._is_gone:
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        on_disconnect = self.watched[-1]
+        if on_disconnect is not None:
+            on_disconnect()
 
 
-async def test_a_body_that_came_with_its_head_is_taken_at_once() -> None:
-    assert await read_whole(b"abc") == b"abc"
-    assert await read_whole(b"") == b""
-    with pytest.raises(PayloadTooLarge, match="larger than 10 bytes"):
-        await read_whole(b"x" * 11)
+def ending_with(told: Told | None) -> CancelOnDisconnect:
+    scope = {"extensions": {} if told is None else {EXTENSION: {"connection": told}}}
+    return CancelOnDisconnect(connection_of(scope))
 
 
-async def test_a_body_that_is_not_whole_is_received() -> None:
-    assert await read_whole(None, chunk(b"abc", more=True), chunk(b"def")) == b"abcdef"
-
-
-async def test_work_of_a_client_that_leaves_is_cancelled() -> None:
-    started, cancelled = asyncio.Event(), asyncio.Event()
-    waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-
-    async def work() -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    async def leave() -> None:
-        await started.wait()
-        await waiting.put(DISCONNECT)
-
-    with pytest.raises(ClientDisconnected):
-        await asyncio.gather(while_connected({}, waiting.get, work()), leave())
-    assert cancelled.is_set()
-
-
-async def test_work_is_cancelled_when_the_server_tells_that_its_client_left() -> None:
-    watching: list[Callable[[], None] | None] = []
-    cancelled = asyncio.Event()
+async def test_work_is_cancelled_when_its_client_leaves() -> None:
+    told, cancelled = Told(), asyncio.Event()
 
     async def work() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
+        with ending_with(told):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
 
-    async def leave() -> None:
-        (gone,) = watching
-        assert gone is not None
-        gone()
-
-    scope = {"extensions": {CONNECTION: {"watch": watching.append}}}
+    working = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    told.disconnect()
     with pytest.raises(ClientDisconnected):
-        await asyncio.gather(while_connected(scope, receiving(), work()), leave())
+        await working
     assert cancelled.is_set()
-    assert watching[1:] == [None]
+    assert told.watched[1:] == [None]
 
 
 async def test_work_for_a_client_that_has_left_is_cancelled_at_once() -> None:
-    def watch(gone: Callable[[], None] | None) -> None:
-        if gone is not None:
-            gone()
-
-    scope = {"extensions": {CONNECTION: {"watch": watch}}}
-    with pytest.raises(ClientDisconnected):
-        await while_connected(scope, receiving(), asyncio.Event().wait())  # type: ignore[arg-type]
+    with pytest.raises(ClientDisconnected), ending_with(Told(is_gone=True)):
+        await asyncio.Event().wait()
 
 
 async def test_a_client_that_leaves_at_the_end_of_the_work_disturbs_nothing_later() -> None:
-    watching: list[Callable[[], None] | None] = []
-
-    async def work() -> None:
-        (gone,) = watching
-        assert gone is not None
-        gone()
-
-    await while_connected(
-        {"extensions": {CONNECTION: {"watch": watching.append}}}, receiving(), work()
-    )
+    told = Told()
+    with ending_with(told):
+        told.disconnect()
     await asyncio.sleep(0)
 
 
 async def test_what_cancels_the_work_from_elsewhere_is_no_client_that_left() -> None:
-    watching: list[Callable[[], None] | None] = []
-    scope = {"extensions": {CONNECTION: {"watch": watching.append}}}
+    told = Told()
 
-    async def both() -> None:
-        await while_connected(scope, receiving(), asyncio.Event().wait())  # type: ignore[arg-type]
+    async def work() -> None:
+        with ending_with(told):
+            await asyncio.Event().wait()
 
-    async with asyncio.TaskGroup() as group:
-        working = group.create_task(both())
-        await asyncio.sleep(0)
-        (gone,) = watching
-        assert gone is not None
-        gone()
-        await asyncio.sleep(0)
-        working.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await working
+    working = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    told.disconnect()
+    await asyncio.sleep(0)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
 
 
-async def test_what_work_makes_of_being_cancelled_is_not_asked() -> None:
-    watching: list[Callable[[], None] | None] = []
-    scope = {"extensions": {CONNECTION: {"watch": watching.append}}}
+@pytest.mark.parametrize("failure", [None, InvalidRequest("no")])
+async def test_what_work_makes_of_being_cancelled_is_not_asked(failure: Exception | None) -> None:
+    told = Told()
 
-    async def work(failure: Exception | None) -> None:
-        gone = watching.pop()
-        assert gone is not None
-        gone()
+    async def work() -> None:
+        told.disconnect()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             if failure is not None:
                 raise failure from None
 
-    for failure in (None, InvalidRequest("no")):
-        watching.clear()
-        with pytest.raises(ClientDisconnected):
-            await while_connected(scope, receiving(), work(failure))
-        await asyncio.sleep(0)
+    with pytest.raises(ClientDisconnected), ending_with(told):
+        await work()
+    await asyncio.sleep(0)
 
 
-async def test_work_that_ends_is_not_disturbed() -> None:
-    done: list[int] = []
-
-    async def work() -> None:
-        done.append(1)
-
-    await while_connected({}, receiving(), work())
-    assert done == [1]
-
-
-async def test_what_work_raises_comes_out_as_it_is() -> None:
-    async def work() -> None:
+@pytest.mark.parametrize("told", [None, Told()])
+async def test_what_work_raises_comes_out_as_it_is(told: Told | None) -> None:
+    with pytest.raises(InvalidRequest, match="no"), ending_with(told):
         raise InvalidRequest("no")
-
-    with pytest.raises(InvalidRequest, match="no"):
-        await while_connected({}, receiving(), work())

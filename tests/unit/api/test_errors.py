@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from starlette.applications import Starlette
@@ -13,6 +13,9 @@ from starlette.testclient import TestClient
 
 from gateway import errors
 from gateway.api.errors import ANSWERS, Answer, answer_to, error_response, routing_error_response
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 LONGEST_WAIT_S = 120
 """What asks for longer is not tried again by OpenAI's SDKs."""
@@ -255,11 +258,16 @@ def _refuse(_: object) -> Response:
     raise HTTPException(418, SECRET)
 
 
+async def _routing_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return routing_error_response(request.scope, error)
+
+
 @pytest.fixture
 def client() -> TestClient:
     app = Starlette(
         routes=[Route("/v1/models", Response(), methods=["GET"]), Route("/teapot", _refuse)],
-        exception_handlers={HTTPException: routing_error_response},
+        exception_handlers={HTTPException: _routing_error},
     )
     app.router.redirect_slashes = False
     return TestClient(app)

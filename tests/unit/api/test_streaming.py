@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, cycle
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -16,8 +17,8 @@ from starlette.types import Message, Scope
 
 from gateway.api import sse
 from gateway.api.body import ClientDisconnected
+from gateway.api.connection import EXTENSION
 from gateway.api.streaming import RUN_FRAME_BYTES, EventStream, StreamLimits
-from gateway.api.writing import BODY_PART
 from gateway.log import Alive, Finished, Tokens, TurnStarted
 from gateway.protocol.deltas import Deltas
 from gateway.protocol.events import Event
@@ -29,7 +30,7 @@ from tests.fakes.toy_parser import TEXT
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from gateway.api.writing import WritePart
+    from gateway.api.connection import WritePart
     from gateway.protocol.showing import Show
 
 LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=60)
@@ -157,7 +158,7 @@ async def test_a_client_that_does_not_read_counts_as_gone(comments: bool) -> Non
 
 def offering(write_part: WritePart) -> Scope:
     """The scope of a server that has this extension."""
-    return {"extensions": {BODY_PART: {"write": write_part}}}
+    return {"extensions": {EXTENSION: {"connection": SimpleNamespace(write_part=write_part)}}}
 
 
 async def test_a_client_that_takes_no_comment_counts_as_gone() -> None:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from gateway.api.body import WHOLE_BODY
-from gateway.api.connection import CONNECTION
+from gateway.api.connection import Connection, connection_of
 from gateway.api.writing import part_writer
-from gateway.cli.refusals import NO_REQUEST
-from gateway.cli.serving import Server, listen
+from gateway.server.error_responses import NO_REQUEST
+from gateway.server.server import Server, listen
 from gateway.settings import Server as ServerSettings
 
 if TYPE_CHECKING:
@@ -32,6 +31,12 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
             await send({"type": f"lifespan.{moment}.complete"})
         return
     await PlainTextResponse("hello")(scope, receive, send)
+
+
+def connection(scope: Scope) -> Connection:
+    found = connection_of(scope)
+    assert found is not None
+    return found
 
 
 async def answer_to(head: bytes) -> tuple[str, dict[str, str], dict[str, Any]]:
@@ -132,18 +137,18 @@ async def test_requests_that_come_in_one_read_are_answered_one_after_the_other()
 
 
 async def test_a_body_that_comes_with_its_head_is_there_when_its_request_begins() -> None:
-    taken: list[bytes | None] = []
+    taken: list[object] = []
 
     async def taking(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            taken.append(scope["extensions"][WHOLE_BODY]["take"]())
+            taken.append(await receive())
         await application(scope, receive, send)
 
     head = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n"
     with listen(HOST, 0, 10) as listener:
         async with Server(taking, listener, SETTINGS) as server:
             await _exchange(server, head + b"hi")
-    assert taken == [b"hi"]
+    assert taken == [{"type": "http.request", "body": b"hi", "more_body": False}]
 
 
 async def test_an_application_may_write_parts() -> None:
@@ -171,7 +176,7 @@ async def test_the_server_tells_when_a_connection_is_lost() -> None:
         if scope["type"] == "lifespan":
             await application(scope, receive, send)
             return
-        watch = scope["extensions"][CONNECTION]["watch"]
+        watch = connection(scope).watch
         watch(lost.set)
         asked.set()
         await lost.wait()
@@ -199,7 +204,7 @@ async def test_an_answer_is_lost_with_its_connection_though_another_request_wait
             await application(scope, receive, send)
             return
         assert (await receive())["type"] == "http.request"
-        scope["extensions"][CONNECTION]["watch"](lost.set)
+        connection(scope).watch(lost.set)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"hello", "more_body": True})
         asked.set()

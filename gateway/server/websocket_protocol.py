@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode
 
-from gateway.api.connection import TRUST
-from gateway.cli.refusals import refusal
+from gateway.api.connection import EXTENSION
+from gateway.server.error_responses import response_bytes, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +54,7 @@ class FrameBounds:
         )
 
 
-class PatientWebSocketProtocol(WebSocketsSansIOProtocol):
+class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
     """Leaves open connections to the application when the server stops, and is short with those
     that misuse them.
 
@@ -64,13 +63,20 @@ class PatientWebSocketProtocol(WebSocketsSansIOProtocol):
     cancelled when the grace is over.
     """
 
-    _trusted: Callable[[], None] | None = None
+    _trust: Callable[[], None] | None = None
     _lost: Callable[[], None] | None = None
 
-    def tell(self, *, trusted: Callable[[], None], lost: Callable[[], None]) -> None:
-        """Say so when its client has shown a valid API key, and when it has gone."""
-        self._trusted = trusted
+    def upgraded_from(self, *, trust: Callable[[], None], lost: Callable[[], None]) -> None:
+        """Before the application runs: call `trust` when the client has shown a valid API key, and
+        `lost` when it has gone.
+        """
+        self._trust = trust
         self._lost = lost
+
+    def trust(self) -> None:
+        """`gateway.api.connection.Connection`: the client has shown a valid API key."""
+        if self._trust is not None:
+            self._trust()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -86,9 +92,9 @@ class PatientWebSocketProtocol(WebSocketsSansIOProtocol):
     @override
     async def run_asgi(self) -> None:
         """A client that the application gave up on, because it does not read, is not waited for."""
-        if self._trusted is not None:
-            self.scope.setdefault("extensions", {})[TRUST] = {"trust": self._trusted}
+        self.scope.setdefault("extensions", {})[EXTENSION] = {"connection": self}
         await super().run_asgi()
+        del self.scope["extensions"][EXTENSION]  # it refers to this, and this to the scope
         if not self.writable.is_set():
             self.transport.abort()
 
@@ -103,7 +109,7 @@ class PatientWebSocketProtocol(WebSocketsSansIOProtocol):
         """What is no upgrade is answered, too; uvicorn would leave it open for ever."""
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
-            self.transport.write(refusal(HTTPStatus.BAD_REQUEST, NO_UPGRADE))
+            self.transport.write(response_bytes(unreadable(NO_UPGRADE)))
             self.transport.close()
 
     @override

@@ -1,9 +1,10 @@
-"""An answer on its way out: what uvicorn's own does, in fewer writes."""
+"""A response is what uvicorn makes of it, and what is added for streams and old clients."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.cli.answering import Answer
+from gateway.server.cycle import Cycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,17 +63,22 @@ def ours(
     keep_alive: bool = True,
     expects: bool = False,
     on_response: Callable[[], None] = lambda: None,
-) -> Answer:
-    return Answer(
-        {"type": "http", "method": method},
-        wire,
-        FlowControl(wire),
-        default_headers=[DATE],
+    version: str = "1.1",
+) -> Cycle:
+    protocol: Any = SimpleNamespace(
+        transport=wire,
+        flow=FlowControl(wire),
+        logger=LOG,
+        access_logger=LOG,
+        server_state=SimpleNamespace(default_headers=[DATE]),
+        on_response_complete=on_response,
+    )
+    return Cycle(
+        protocol,
+        {"type": "http", "method": method, "http_version": version},
         expects_continue=expects,
         keep_alive=keep_alive,
-        on_response=on_response,
-        logger=LOG,
-        loop=asyncio.get_running_loop(),
+        trust=lambda: None,
     )
 
 
@@ -226,38 +232,6 @@ def test_a_body_comes_as_from_uvicorn(chunks: list[bytes], expects: bool) -> Non
     asyncio.run(compared())
 
 
-async def test_a_head_leaves_with_the_first_of_its_body() -> None:
-    wire = Wire()
-    answer = ours(wire)
-    await answer.send(START)
-    assert wire.writes == []
-    assert answer.write_part(b"part")
-    (write,) = wire.writes
-    assert write.startswith(b"HTTP/1.1 200 OK\r\ndate: ")
-    assert write.endswith(b"\r\n\r\n4\r\npart\r\n")
-    await asyncio.sleep(0)
-    assert wire.writes == [write]
-
-
-async def test_a_head_alone_leaves_in_the_same_turn_of_the_loop() -> None:
-    wire = Wire()
-    answer = ours(wire)
-    await answer.send(START)
-    await asyncio.sleep(0)
-    (head,) = wire.writes
-    assert answer.write_part(b"part")
-    assert wire.writes == [head, b"4\r\npart\r\n"]
-
-
-async def test_a_head_for_a_connection_that_is_gone_is_dropped() -> None:
-    wire = Wire()
-    answer = ours(wire)
-    await answer.send(START)
-    wire.closed = True
-    await asyncio.sleep(0)
-    assert wire.writes == []
-
-
 @given(st.lists(st.tuples(st.binary(max_size=40), st.booleans()), max_size=8))
 def test_what_is_written_as_a_part_is_what_would_be_sent(parts: list[tuple[bytes, bool]]) -> None:
     async def written(*, as_parts: bool) -> bytes:
@@ -290,7 +264,7 @@ async def test_a_part_is_written_only_in_the_middle_of_a_body_of_unknown_length(
     await answer.send(END)
     refused += [not answer.write_part(b"behind the end")]
     assert all(refused)
-    assert wire.writes[1:] == [b"0\r\n\r\n"]
+    assert wire.writes[1:] == [b"4\r\npart\r\n", b"0\r\n\r\n"]
 
 
 @pytest.mark.parametrize(
@@ -335,30 +309,41 @@ async def test_an_answer_is_over_once() -> None:
         await answer.send(END)
 
 
-async def test_a_whole_body_is_taken_once() -> None:
-    answer = ours(Wire(), "POST")
-    answer.body += b"abc"
-    assert answer.take_body() is None, "there is more to come"
-    answer.more_body = False
-    answer.message_event.set()
-    assert answer.take_body() == b"abc"
-    assert not answer.message_event.is_set(), "what comes next is the disconnect"
+async def test_an_answer_to_a_request_that_is_not_complete_leaves_the_connection_open() -> None:
+    wire, ended = Wire(), list[bool]()
+    answer = ours(wire, "POST", on_response=lambda: ended.append(wire.closed))
+    await answer.send(START)
+    await answer.send(END)
+    assert b"connection: close\r\n" in wire.writes[0]
+    assert (ended, wire.closed) == ([False], False)
 
 
-@pytest.mark.parametrize("how", ["expects", "disconnected", "response_complete"])
-async def test_no_body_is_taken_that_is_asked_for_first_or_comes_too_late(how: str) -> None:
-    answer = ours(Wire(), "POST", expects=how == "expects")
+async def test_a_request_that_is_complete_before_the_end_of_its_answer_closes_it() -> None:
+    wire = Wire()
+    answer = ours(wire, "POST")
+    await answer.send(START)
     answer.more_body = False
-    if how != "expects":
-        setattr(answer, how, True)
-    assert answer.take_body() is None
+    await answer.send(END)
+    assert wire.closed
+
+
+async def test_who_watches_is_told_once_that_the_client_has_gone() -> None:
+    told: list[str] = []
+    answer = ours(Wire())
+    answer.watch(lambda: told.append("first"))
+    answer.watch(lambda: told.append("second"))
+    answer.disconnect()
+    answer.disconnect()
+    answer.watch(lambda: told.append("late"))
+    assert told == ["second", "late"]
+    assert not answer.is_watched
 
 
 async def run(app: ASGIApp) -> Wire:
     wire = Wire()
     answer = ours(wire)
     answer.more_body = False
-    await answer.run_asgi(app)
+    await answer.run_asgi(app)  # type: ignore[arg-type]
     return wire
 
 
@@ -391,17 +376,7 @@ async def test_an_answer_without_an_end_is_cut_off(caplog: pytest.LogCaptureFixt
 async def test_a_client_that_knows_no_chunks_gets_none(length: int | None) -> None:
     headers = [(b"content-length", b"%d" % length)] if length else []
     wire = Wire()
-    answer = Answer(
-        {"type": "http", "method": "GET", "http_version": "1.0"},
-        wire,
-        FlowControl(wire),
-        default_headers=[],
-        expects_continue=False,
-        keep_alive=False,
-        on_response=lambda: None,
-        logger=LOG,
-        loop=asyncio.get_running_loop(),
-    )
+    answer = ours(wire, keep_alive=False, version="1.0")
     answer.more_body = False
     await answer.send({"type": "http.response.start", "status": 200, "headers": headers})
     assert not answer.write_part(b"hello")

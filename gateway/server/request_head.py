@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import httptools
 
-from gateway.cli.framing import Chunked, Counted
-from gateway.cli.refusals import too_large, unreadable
+from gateway.server.body_framing import Chunked, Counted
+from gateway.server.error_responses import too_large, unreadable
 
 if TYPE_CHECKING:
-    from gateway.cli.framing import Framing
+    from gateway.server.body_framing import Framing
 
 NO_HOST: Final = (
     "A request of HTTP/1.1 has exactly one Host header, which is a name or an address and perhaps "
@@ -48,6 +48,11 @@ class RequestHead:
     """
 
     method: str
+    path: bytes
+    """Percent-encoded, as it was sent."""
+    query: bytes
+    version: str
+    """`1.1` or `1.0`."""
     keeps_alive: bool
     """Whether its client may send another request behind it."""
     is_upgrade: bool
@@ -104,8 +109,17 @@ class RequestHead:
             )
 
     def _parse(self, data: bytes) -> None:
+        """The request line by itself: one that is wrong is refused without waiting for more."""
         if not self._line.endswith(b"\n"):
-            self._line += data[: data.find(b"\n") + 1 or None]
+            length = data.find(b"\n") + 1 or len(data)
+            line, data = data[:length], data[length:]
+            self._line += line
+            self._feed_parser(line)
+            if line.endswith(b"\n"):
+                self._read_request_line()
+        self._feed_parser(data)
+
+    def _feed_parser(self, data: bytes) -> None:
         try:
             if data and self._parser is not None:
                 self._parser.feed_data(data)
@@ -134,39 +148,34 @@ class RequestHead:
         self.keeps_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
         self.is_upgrade = parser.should_upgrade()
 
-    def target(self) -> tuple[bytes, bytes]:
-        """Path and query. Raises `Refused`."""
+    def _read_request_line(self) -> None:
+        """Raises `Refused` for another version, or none, and for another protocol's."""
+        version = _VERSIONS.get(self._line.rstrip(_BLANK).rpartition(b" ")[2])
+        if version is None:
+            raise unreadable(OTHER_VERSION)
         try:
             url = httptools.parse_url(self.url)
         except httptools.HttpParserInvalidURLError as error:
             raise unreadable() from error
-        return url.path or b"/", url.query or b""
+        self.version, self.path, self.query = version, url.path or b"/", url.query or b""
 
-    def version(self) -> str:
-        """`1.1` or `1.0`. Raises `Refused` for another, or none, and for another protocol's."""
-        version = _VERSIONS.get(self._line.rstrip(_BLANK).rpartition(b" ")[2])
-        if version is None:
-            raise unreadable(OTHER_VERSION)
-        return version
-
-    def framing(self, version: str) -> Framing:
+    def framing(self) -> Framing:
         """How its body is framed. Raises `Refused` where that, or for whom it is, is uncertain."""
-        hosts = self._values(b"host")
-        if len(hosts) > 1 or (version == "1.1" and not hosts) or not all(map(_is_host, hosts)):
+        hosts: list[bytes] = []
+        lengths: list[bytes] = []
+        encodings: list[bytes] = []
+        known = {b"host": hosts, b"content-length": lengths, b"transfer-encoding": encodings}
+        for name, value in self.headers:
+            if name in known:
+                known[name].append(value.strip())
+        is_1_1 = self.version == "1.1"
+        if len(hosts) > 1 or (is_1_1 and not hosts) or not all(map(_HOST.fullmatch, hosts)):
             raise unreadable(NO_HOST)
-        lengths, encodings = self._values(b"content-length"), self._values(b"transfer-encoding")
         if not encodings:
             # There is at most one length, of digits only: `httptools` refuses all else.
             return Counted(int(lengths[0]) if lengths else 0)
-        if version == "1.0":
+        if not is_1_1:
             raise unreadable(OLD_CHUNKS)
         if [encoding.lower() for encoding in encodings] != [b"chunked"]:
             raise unreadable(ENCODED)
         return Chunked(bytes_max=self._bounds.bytes_max, fields_max=self._bounds.fields_max)
-
-    def _values(self, wanted: bytes) -> list[bytes]:
-        return [value.strip() for name, value in self.headers if name == wanted]
-
-
-def _is_host(value: bytes) -> bool:
-    return _HOST.fullmatch(value) is not None

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import WebSocketRoute
 from websockets.frames import Frame, Opcode
 
-from gateway.cli.websocket import FRAGMENTS_MAX
+from gateway.server.websocket_protocol import FRAGMENTS_MAX
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:

@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.framing import Chunked, Counted
-from gateway.cli.head import ENCODED, NO_HOST, OLD_CHUNKS, OTHER_VERSION, HeadBounds, RequestHead
-from gateway.cli.refusals import NO_REQUEST, Refused
+from gateway.server.body_framing import Chunked, Counted
+from gateway.server.error_responses import NO_REQUEST, Refused
+from gateway.server.request_head import (
+    ENCODED,
+    NO_HOST,
+    OLD_CHUNKS,
+    OTHER_VERSION,
+    HeadBounds,
+    RequestHead,
+)
 
 BOUNDS = HeadBounds(bytes_max=400, fields_max=8)
 NEXT = b"behind it"
@@ -48,12 +55,12 @@ def outcome(pieces: list[bytes]) -> object:
             rest = head.feed(piece) if rest is None else rest + piece
         if rest is None:
             return "goes on"
-        version = head.version()
-        framing = type(head.framing(version)).__name__
-        said = head.method, head.target(), head.headers, head.keeps_alive, head.expects_continue
+        framing = type(head.framing()).__name__
+        target = head.path, head.query
+        said = head.method, target, head.headers, head.keeps_alive, head.expects_continue
     except Refused as refused:
         return refused.status, refused.message
-    return rest, version, framing, said
+    return rest, head.version, framing, said
 
 
 @given(st.sampled_from(HEADS), st.lists(st.integers(0, 600), max_size=12), st.booleans())
@@ -82,7 +89,7 @@ def refused(head: bytes) -> Refused:
 def read(head: bytes) -> Counted | Chunked:
     reading = RequestHead(BOUNDS)
     assert reading.feed(head) == b""
-    framing = reading.framing(reading.version())
+    framing = reading.framing()
     assert isinstance(framing, Counted | Chunked)
     return framing
 
@@ -141,8 +148,19 @@ def test_a_target_is_a_path_and_a_query() -> None:
     for target, expected in targets.items():
         head = RequestHead(BOUNDS)
         head.feed(b"OPTIONS " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert head.target() == expected
-    tunnel = RequestHead(BOUNDS)
-    tunnel.feed(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n")
-    with pytest.raises(Refused):
-        tunnel.target()
+        assert (head.path, head.query) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"GET /healthz", b"GET", b"/healthz", b"GET /a b HTTP/1.1"),
+        *(b"GET / HTTP/1.1 ", b" GET / HTTP/1.1", b"GET / HTTP/0.9", b"GET / HTTP/2.0"),
+        *(b"GET / RTSP/1.0", b"GET / HTTP/1", b"GET / http/1.1", b"GET /\0 HTTP/1.1", b"hello"),
+        *(b"get / HTTP/1.1", b"GET HTTP/1.1", b"CONNECT x:1 HTTP/1.1", b"GET \xff HTTP/1.1"),
+    ],
+)
+def test_a_line_that_is_no_request_line_is_refused_without_waiting_for_more(line: bytes) -> None:
+    with pytest.raises(Refused) as caught:
+        RequestHead(BOUNDS).feed(line + b"\r\n")
+    assert caught.value.status == 400

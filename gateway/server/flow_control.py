@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
 
-class Flow(FlowControl):
+class BoundedFlowControl(FlowControl):
     """Whether a connection is read from, and takes what is written."""
 
     __slots__ = ("_is_full", "_takes")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.framing import CHUNKED_BYTES_MAX, Chunked, Counted, Framing
-from gateway.cli.refusals import Refused
+from gateway.server.body_framing import CHUNKED_BYTES_MAX, Chunked, Counted, Framing
+from gateway.server.error_responses import Refused
 
 BYTES_MAX = 60
 FIELDS_MAX = 3

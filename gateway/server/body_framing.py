@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.cli.refusals import Refused, too_large, unreadable
+from gateway.server.error_responses import Refused, too_large, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import asyncio
 
 from typing_extensions import override
 
-from gateway.cli.flow import Flow
+from gateway.server.flow_control import BoundedFlowControl
 
 
 class Wire(asyncio.Transport):
@@ -24,7 +24,7 @@ class Wire(asyncio.Transport):
 
 
 async def test_who_writes_waits_for_as_long_as_the_client_does_not_read() -> None:
-    flow = Flow(Wire())
+    flow = BoundedFlowControl(Wire())
     await flow.drain()
     flow.pause_writing()
     flow.pause_writing()
@@ -39,7 +39,7 @@ async def test_who_writes_waits_for_as_long_as_the_client_does_not_read() -> Non
 
 def test_a_connection_is_not_read_while_its_reading_is_paused() -> None:
     wire = Wire()
-    flow = Flow(wire)
+    flow = BoundedFlowControl(wire)
     flow.pause_reading()
     assert (flow.read_paused, wire.is_read) == (True, False)
     flow.resume_reading()

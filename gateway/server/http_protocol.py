@@ -14,9 +14,10 @@ sent what every client skips: one that has gone answers with a reset, which ends
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 from typing_extensions import override
@@ -24,26 +25,22 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.api.auth import PROBES
-from gateway.api.body import WHOLE_BODY
-from gateway.api.connection import CONNECTION, TRUST
-from gateway.api.errors import OVERLOADED, SERVER_ERROR
-from gateway.api.writing import BODY_PART
-from gateway.cli.admission import Admission, Room
-from gateway.cli.answering import Answer
-from gateway.cli.flow import Flow
-from gateway.cli.head import HeadBounds, RequestHead
-from gateway.cli.refusals import BUSY, REFUSE_ONE_MORE, Refused, refusal
-from gateway.cli.websocket import PatientWebSocketProtocol
-from gateway.runs import eager
+from gateway.api.connection import EXTENSION
+from gateway.errors import TooManyConnections
+from gateway.server.admission import Admission, Room
+from gateway.server.cycle import Cycle
+from gateway.server.error_responses import Refused, response_bytes, too_many_connections
+from gateway.server.flow_control import BoundedFlowControl
+from gateway.server.request_head import HeadBounds, RequestHead
+from gateway.server.websocket_protocol import BoundedWebSocketProtocol
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from starlette.types import Scope
     from uvicorn._types import ASGI3Application
 
-    from gateway.cli.framing import Framing
+    from gateway.server.body_framing import Framing
     from gateway.settings import Server as ServerSettings
 
 ABSENCE_CHECKS_S: Final = (0.05, 0.1, 1.0, 11.0)
@@ -52,45 +49,47 @@ UNHEARD_MS: Final = 10_000
 """A client that confirms nothing for so long after it ended its side has gone."""
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedHttpProtocol(HttpToolsProtocol):
     """Reads requests one after the other, and closes a connection that is not worth its place."""
 
     head_bounds: HeadBounds
     head_timeout_s: float
     linger_s: float
     admission: Admission
+    flow: BoundedFlowControl
+    cycle: Cycle | None  # type: ignore[assignment]
+
     _timer: asyncio.TimerHandle | None = None
     """What is done unless something else comes first."""
-    _held = b""
-    """What has come and is not read yet."""
+    _peer: str | None = None
+    _unread = b""
+    """What has come and is not parsed yet."""
     _head: RequestHead | None = None
+    """The head that is being read."""
     _body: Framing | None = None
     """What is still to come of the request that is read, or answered."""
-    _is_deaf = False
+    _unstarted: tuple[Cycle, ASGI3Application] | None = None
+    """The request whose head was read just now."""
+    _is_lost = False
+    _ignores_input = False
     """Whatever comes now is of no use."""
     _is_half_closed = False
-    _is_turn_due = False
-    _is_lost = False
-    _peer: str | None = None
-    _when_lost: Callable[[], None] | None = None
-    _to_begin: tuple[Answer, ASGI3Application] | None = None
-    flow: Flow
-    cycle: Answer | None  # type: ignore[assignment]
+    """Nothing more comes."""
+    _is_read_scheduled = False
+    """What is unread is read in the next turn of the loop."""
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.parser = None  # type: ignore[assignment]  # each head has its own
-        self.flow = Flow(transport)
+        self.flow = BoundedFlowControl(transport)
         self._peer = self.client[0] if self.client else None
-        if self.admission.enter(self, self._peer):
-            self._start_head_timer()
-        else:
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            self._say_last(refusal(status, BUSY, type=SERVER_ERROR, code=OVERLOADED))
+        self._set_timer(self.head_timeout_s, self._close)
+        if not self.admission.enter(self, self._peer):
+            self._write_last(response_bytes(TooManyConnections()))
 
     def abort(self) -> None:
-        """`gateway.cli.admission.Connection`: there is no room for it."""
+        """`gateway.server.admission.Connection`: there is no room for it."""
         self.transport.abort()
 
     @override
@@ -98,132 +97,115 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self.admission.leave(self, self._peer)
         super().connection_lost(exc)
-        self._is_lost = self._is_deaf = True
-        self._forget()
-        self._lose()
+        self._is_lost = True
+        self._ignore_input()
+        if self.cycle is not None:
+            self.cycle.disconnect()
 
-    def _forget(self) -> None:
-        """What was not read yet will not be."""
+    def _ignore_input(self) -> None:
+        """Read nothing more, neither what has come nor what comes."""
+        self._ignores_input = True
         if self._head is not None:
             self._head.close()
-        self._held, self._body, self._head = b"", None, None
-
-    def _lose(self) -> None:
-        """There is nobody to answer."""
-        if self.cycle is not None:
-            self.cycle.lose()
-        when_lost, self._when_lost = self._when_lost, None
-        if when_lost is not None:
-            when_lost()
+        self._unread, self._body, self._head = b"", None, None
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self._is_deaf:
+        if self._ignores_input:
             return
-        self._held += data
-        if not self._is_turn_due:
-            self._read_on()
+        self._unread += data
+        if not self._is_read_scheduled:
+            self._read()
 
-    def _read_on(self) -> None:
-        """Read what is held: of one request, and only when the one before is answered."""
-        data, self._held = self._held, b""
+    def _read(self) -> None:
+        """Parse what is unread: of one request, and only when the one before is answered."""
         try:
-            rest = self._read(data)
+            self._parse()
         except Refused as refused:
             self._refuse(refused)
             return
-        self._held = rest
-        self.flow.hold(is_full=len(rest) > HIGH_WATER_LIMIT)
-        if rest and self._body is not None:
-            self._take_turns()
-        self._begin()
+        self.flow.hold(is_full=len(self._unread) > HIGH_WATER_LIMIT)
+        if self._unread and self._body is not None:
+            self._schedule_read()
+        if self._unstarted is not None:
+            # Not before all of the read is parsed: what follows the head may have to be refused.
+            (cycle, app), self._unstarted = self._unstarted, None
+            self._start_asgi_task(cycle, app)
         if self._is_half_closed:
-            self._see_to_half_closed()
+            self._answer_half_closed()
 
-    def _read(self, data: bytes) -> bytes:
-        """What is not to be read yet. Raises `Refused`."""
-        if self._body is None:
-            if self._is_answering:
-                return data
-            rest = self._read_head(data)
-            if rest is None:
-                return b""
-            data = rest
-        return data if self._body is None else self._read_body(self._body, data)
+    def _parse(self) -> None:
+        """Raises `Refused`."""
+        if self._body is None and (self._is_answering or not self._read_head()):
+            return
+        if self._body is not None:
+            self._read_body(self._body)
 
     @property
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _take_turns(self) -> None:
-        """Go on when other connections have had a turn."""
-        if not self._is_turn_due:
-            self._is_turn_due = True
-            self.loop.call_soon(self._take_turn)
+    def _schedule_read(self) -> None:
+        """Read on when other connections have had a turn."""
+        if not self._is_read_scheduled:
+            self._is_read_scheduled = True
+            self.loop.call_soon(self._read_scheduled)
 
-    def _take_turn(self) -> None:
-        self._is_turn_due = False
-        if not self._is_deaf:
-            self._read_on()
-            if not (self.cycle and self._is_answering and len(self.cycle.body) > HIGH_WATER_LIMIT):
+    def _read_scheduled(self) -> None:
+        self._is_read_scheduled = False
+        if not self._ignores_input:
+            self._read()
+            if not (self._is_answering and len(self.cycle.body) > HIGH_WATER_LIMIT):  # type: ignore[union-attr]
                 self.flow.resume_reading()
 
-    def _read_head(self, data: bytes) -> bytes | None:
-        """What stands behind the head, if it is complete."""
-        if self._head is None:
-            self._head = RequestHead(self.head_bounds)
-            self._start_head_timer()
-        rest = self._head.feed(data)
+    def _read_head(self) -> bool:
+        """Whether the head of the next request is complete; then its cycle is made."""
+        is_begun = self._head is not None
+        head = self._head = self._head or RequestHead(self.head_bounds)
+        rest = head.feed(self._unread)
+        self._unread = rest or b""
         if rest is None:
-            return None
-        head, self._head = self._head, None
+            if not is_begun:
+                self._set_timer(self.head_timeout_s, self._close)
+            return False
+        self._head = None
         self._stop_timer()
         self.admission.refresh(self)
-        self._take_up(head)
-        return rest
+        self._receive_request(head)
+        return True
 
-    def _take_up(self, head: RequestHead) -> None:
+    def _receive_request(self, head: RequestHead) -> None:
         """Have the request answered that has this head."""
-        version = head.version()
-        framing = head.framing(version)
-        scope = self._new_scope(head, version)
-        app = self.app if self._may_ask(scope["path"]) else REFUSE_ONE_MORE
-        if head.is_upgrade and app is self.app and self._upgrade(head, scope):
+        framing = head.framing()
+        scope = self._scope_of(head)
+        app = self.app
+        if not self._has_room_for(scope["path"]):
+            app = cast("ASGI3Application", too_many_connections)
+        elif head.is_upgrade and self._upgrade(head, scope):
             return
-        self.cycle = answer = Answer(
+        self.cycle = cycle = Cycle(
+            self,
             scope,
-            self.transport,
-            self.flow,
-            default_headers=self.server_state.default_headers,
             expects_continue=head.expects_continue,
             keep_alive=head.keeps_alive,
-            on_response=self.on_response_complete,
-            logger=self.logger,
-            loop=self.loop,
+            trust=partial(self.admission.trust, self),
         )
-        scope["extensions"] = {
-            BODY_PART: {"write": answer.write_part},
-            CONNECTION: {"watch": self._watch},
-            WHOLE_BODY: {"take": answer.take_body},
-        }
-        if self.admission.is_keyless(self):
-            scope["extensions"][TRUST] = {"trust": self._trust}
-        self._body = None if framing.is_complete else framing
-        answer.more_body = not framing.is_complete
-        if not answer.more_body:
-            answer.message_event.set()
-        self._to_begin = answer, app
+        scope["extensions"] = {EXTENSION: {"connection": cycle}}
+        if framing.is_complete:
+            self._end_request(cycle)
+        else:
+            self._body = framing
+        self._unstarted = cycle, app
 
-    def _new_scope(self, head: RequestHead, version: str) -> Scope:
+    def _scope_of(self, head: RequestHead) -> Scope:
         """The scope of a request (ASGI HTTP 2.3)."""
-        raw_path, query = head.target()
-        path = raw_path.decode("ascii")
+        path = head.path.decode("ascii")
         if "%" in path:
             path = unquote(path)
         return {
             "type": "http",
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": version,
+            "http_version": head.version,
             "server": self.server,
             "client": self.client,
             "scheme": self.scheme,
@@ -232,37 +214,44 @@ class BoundedProtocol(HttpToolsProtocol):
             "state": self.app_state.copy(),
             "method": head.method,
             "path": self.root_path + path,
-            "raw_path": self.root_path.encode("ascii") + raw_path,
-            "query_string": query,
+            "raw_path": self.root_path.encode("ascii") + head.path,
+            "query_string": head.query,
         }
 
-    def _may_ask(self, path: str) -> bool:
+    def _has_room_for(self, path: str) -> bool:
         """Whether there is room for the request. Those of clients that have gone may still be at
         work, so there may be more of them than connections.
         """
-        if path in PROBES or not self.admission.is_keyless(self):
+        if not self.admission.is_keyless(self):
+            return True
+        if not self.admission.may_owe():
+            return False
+        if path in PROBES:
             return True
         limit = self.limit_concurrency
         has_room = limit is None or len(self.tasks) < limit
         return has_room and self.admission.has_room_for(self)
 
-    def _trust(self) -> None:
-        self.admission.trust(self)
-
-    def _read_body(self, body: Framing, data: bytes) -> bytes:
-        """What stands behind the part of the body that was read."""
-        part, rest = body.feed(data)
-        answer = self.cycle
-        assert answer is not None, "it has a body"
-        answer.body += part
-        if len(answer.body) > HIGH_WATER_LIMIT:
+    def _read_body(self, body: Framing) -> None:
+        """Give what has come of the body to the cycle. Raises `Refused`."""
+        part, self._unread = body.feed(self._unread)
+        cycle = self.cycle
+        assert cycle is not None, "it has a body"
+        cycle.body += part
+        if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
         if body.is_complete:
             self._body = None
-            answer.more_body = False
-        if part or body.is_complete:
-            answer.message_event.set()
-        return rest
+            self._end_request(cycle)
+        elif part:
+            cycle.message_event.set()
+
+    def _end_request(self, cycle: Cycle) -> None:
+        """All of the request is read: its connection stays until it is answered."""
+        cycle.more_body = False
+        cycle.message_event.set()
+        if not cycle.response_complete:
+            self.admission.owe(self)
 
     def _upgrade(self, head: RequestHead, scope: Scope) -> bool:
         """Whether this is a WebSocket from now on."""
@@ -272,34 +261,25 @@ class BoundedProtocol(HttpToolsProtocol):
         self.url, self.scope = head.url, scope  # type: ignore[assignment]  # what uvicorn looks at
         self.handle_websocket_upgrade()
         protocol = self.transport.get_protocol()
-        assert isinstance(protocol, PatientWebSocketProtocol), "no other is configured"
-        protocol.tell(trusted=self._trust, lost=self._leave)
-        self._is_deaf = True
+        assert isinstance(protocol, BoundedWebSocketProtocol), "no other is configured"
+        protocol.upgraded_from(
+            trust=partial(self.admission.trust, self),
+            lost=partial(self.admission.leave, self, self._peer),
+        )
+        self.admission.owe(self)
+        self._ignores_input = True
         return True
 
-    def _leave(self) -> None:
-        self.admission.leave(self, self._peer)
-
-    def _watch(self, when_lost: Callable[[], None] | None) -> None:
-        """`gateway.api.connection.Watch`: requests of one connection come one after the other."""
-        self._when_lost = when_lost
-        if self._is_lost and when_lost is not None:
-            when_lost()
-
-    def _begin(self) -> None:
-        """Begin an answer once all of the read is parsed, for the body may be in it, and at once:
-        what is asked of a backend must not wait until the loop has heard everybody else.
-        """
-        if self._to_begin is None:
-            return
-        (answer, app), self._to_begin = self._to_begin, None
-        task = eager.start(answer.run_asgi(app))  # type: ignore[arg-type]
+    @override
+    def _start_asgi_task(self, cycle: Cycle, app: ASGI3Application) -> None:  # type: ignore[override]
+        task = self.loop.create_task(cycle.run_asgi(app))
         self.tasks.add(task)
-        task.add_done_callback(self._is_done)
+        task.add_done_callback(partial(self._asgi_task_done, cycle))
 
-    def _is_done(self, task: asyncio.Task[None]) -> None:
+    def _asgi_task_done(self, cycle: Cycle, task: asyncio.Task[None]) -> None:
         """A client that does not take the end of its answer is not waited for without end."""
         self.tasks.discard(task)
+        cycle.release()
         if self.transport.is_closing() and not self._is_lost:
             self._close()
 
@@ -307,13 +287,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Read the next request, or wait for it."""
         self.server_state.total_requests += 1
+        self.admission.settle(self)
         if self.transport.is_closing() or self.cycle is None:
             return
         self.flow.resume_reading()
         if self.cycle.more_body:
             self._linger()
-        elif self._held:
-            self._take_turns()
+        elif self._unread:
+            self._schedule_read()
         elif self._is_half_closed:
             self._close()
         else:
@@ -321,22 +302,29 @@ class BoundedProtocol(HttpToolsProtocol):
             self._set_timer(self.timeout_keep_alive, self._close)
 
     @override
+    def pause_writing(self) -> None:
+        """Its client does not take what it asked for."""
+        super().pause_writing()
+        self.admission.settle(self)
+
+    @override
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the connection stays open because a complete request is still to be answered."""
-        if self._is_deaf or self._body is not None or not (self._is_answering or self._is_turn_due):
+        is_request_left = self._is_answering or self._is_read_scheduled
+        if self._ignores_input or self._body is not None or not is_request_left:
             return False
         self._is_half_closed = True
         connection = self.transport.get_extra_info("socket")
         if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNHEARD_MS)
-        self._see_to_half_closed()
+        self._answer_half_closed()
         return True
 
-    def _see_to_half_closed(self) -> None:
+    def _answer_half_closed(self) -> None:
         """Nothing more comes: what is still to be answered is all there is."""
         if self._is_answering:
             self._set_timer(ABSENCE_CHECKS_S[0], self._probe, ABSENCE_CHECKS_S[1:])
-        elif not self._is_turn_due:
+        elif not self._is_read_scheduled:
             self._close()
 
     def _probe(self, gaps_s: Sequence[float]) -> None:
@@ -345,27 +333,26 @@ class BoundedProtocol(HttpToolsProtocol):
         """
         if not self._is_answering or self.cycle is None:
             return
-        if not self.cycle.probe() and self._when_lost is not None:
+        if not self.cycle.probe() and self.cycle.is_watched:
             self.abort()
         elif gaps_s:
             self._set_timer(gaps_s[0], self._probe, gaps_s[1:])
 
     def _refuse(self, refused: Refused) -> None:
         """Answer what is no request, or what was taken for one until now."""
-        if self._body is not None and self._to_begin is None:
+        if self._unstarted is not None:
+            self._unstarted[0].release()
+            self._unstarted = self.cycle = None
+        elif self._body is not None:
             assert self.cycle is not None, "it has a body"
-            is_begun = self.cycle.response_started
-            self._lose()
-            if is_begun:
+            self.cycle.disconnect()
+            if self.cycle.response_started:
                 # In the middle of another answer it would be a part of that.
                 self._close()
                 return
-        if self._to_begin is not None:
-            self._to_begin[0].drop()
-            self._to_begin = self.cycle = None
-        self._say_last(refusal(refused.status, refused.message))
+        self._write_last(response_bytes(refused))
 
-    def _say_last(self, answer: bytes) -> None:
+    def _write_last(self, answer: bytes) -> None:
         if not self.transport.is_closing():
             self.transport.write(answer)
             self._linger()
@@ -374,8 +361,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Close it, but read on for a moment, to no purpose: what is closed while more comes is
         reset, and its client may never see the answer.
         """
-        self._is_deaf = True
-        self._forget()
+        self._ignore_input()
         self.flow.hold(is_full=False)
         self.flow.resume_reading()
         self.transport.write_eof()
@@ -385,9 +371,6 @@ class BoundedProtocol(HttpToolsProtocol):
         """When its client has taken what is left for it, for which it has a while."""
         self.transport.close()
         self._set_timer(self.timeout_keep_alive, self.abort)
-
-    def _start_head_timer(self) -> None:
-        self._set_timer(self.head_timeout_s, self._close)
 
     def _set_timer(self, delay_s: float, action: Callable[..., None], *arguments: object) -> None:
         self._stop_timer()
@@ -399,7 +382,15 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
 
-def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[BoundedProtocol]:
+def when_read(action: Callable[[], None]) -> None:
+    """Call it when each connection there is has been read from once. Of those that were made in
+    this turn of the loop the first bytes are read at the end of this one or in the next.
+    """
+    loop = asyncio.get_running_loop()
+    loop.call_soon(loop.call_soon, action)
+
+
+def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[BoundedHttpProtocol]:
     """The protocol class of one server: uvicorn wants a class."""
     room = Room(
         settings.connections_max,
@@ -410,6 +401,6 @@ def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[Bounde
         "head_bounds": HeadBounds(settings.head_bytes_max, settings.head_fields_max),
         "head_timeout_s": settings.head_timeout_s,
         "linger_s": settings.linger_s,
-        "admission": Admission(room, clock),
+        "admission": Admission(room, clock, when_read),
     }
-    return type("BoundedProtocol", (BoundedProtocol,), bounds)
+    return type("BoundedHttpProtocol", (BoundedHttpProtocol,), bounds)

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import uvicorn
 from typing_extensions import override
 
-from gateway.cli.connection import bounded
-from gateway.cli.websocket import PatientWebSocketProtocol
 from gateway.errors import StartupError
+from gateway.server.http_protocol import bounded
+from gateway.server.websocket_protocol import BoundedWebSocketProtocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from gateway.cli.websocket import FrameBounds
+    from gateway.server.websocket_protocol import FrameBounds
     from gateway.settings import Server as ServerSettings
 
 _REASONS = {
@@ -62,7 +62,7 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
         reason = _REASONS.get(error.errno or 0, error.strerror)
         kind_of = PortTaken if error.errno == errno.EADDRINUSE else StartupError
         raise kind_of(f"cannot listen on {host}:{port}: {reason}", remedy=remedy) from error
-    listener.setblocking(False)
+    listener.settimeout(0)
     return listener
 
 
@@ -85,7 +85,7 @@ class Draining(Protocol):
 
 
 class Lifespan:
-    """Passes everything on to an application; keeps what made its start fail, or itself later."""
+    """Runs an application's lifespan; keeps what made its start fail, or itself later."""
 
     def __init__(self, app: ASGIApp, failed: Callable[[], None]) -> None:
         """`failed` is called when the application ends by an error."""
@@ -93,13 +93,12 @@ class Lifespan:
         self._failed = failed
         self.failure: BaseException | None = None
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine of its own, which would have a part in every wake-up of a request."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Requests that come before the server has started are passed on."""
         if scope["type"] != "lifespan":
-            return self._app(scope, receive, send)
-        return self._live(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
 
-    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_without_traceback(message: Message) -> None:
             await send({"type": message["type"]})
 
@@ -127,6 +126,7 @@ class Server(uvicorn.Server):
         what is in it.
         """
         self._stopping = asyncio.Event()
+        self._app = app
         self._lifespan_of_app = Lifespan(app, self._stop)
         self._listener = listener
         self._draining = draining
@@ -167,6 +167,7 @@ class Server(uvicorn.Server):
         except SystemExit as exit_:
             self._listener.close()
             raise self._lifespan_of_app.failure or exit_ from None
+        self.config.loaded_app = self._app  # requests need not pass through the lifespan's wrapper
         await self.on_tick(0)
         return self
 
@@ -231,7 +232,7 @@ def _websockets(frames: FrameBounds | None) -> dict[str, Any]:
     if frames is None:
         return {"ws": "none"}
     return {
-        "ws": PatientWebSocketProtocol,
+        "ws": BoundedWebSocketProtocol,
         "ws_max_size": frames.bytes_max,
         "ws_ping_interval": frames.ping_interval_s,
         "ws_ping_timeout": frames.ping_timeout_s,

@@ -14,8 +14,8 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from gateway.cli.serving import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.errors import StartupError
+from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.settings import Server as ServerSettings
 
 if TYPE_CHECKING:
