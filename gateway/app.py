@@ -89,7 +89,7 @@ def _endpoints(process: Process, settings: Settings) -> Endpoints:
     streams = _stream_limits(settings)
     return Endpoints(
         create=create_endpoint(creation, reading, stream_limits=streams),
-        count=counting_endpoint(process.preparation, reading),
+        count=counting_endpoint(process.run_builder, reading),
         compact=compaction_endpoint(process.compaction, reading),
         responses=ResponseEndpoints(process.retrieval, streams),
         conversations=ConversationEndpoints(process.conversations, reading),

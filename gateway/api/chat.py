@@ -111,5 +111,5 @@ def completion_endpoint(
     return CreateEndpoint(creation, reading, _asked(parse), stream_limits=stream_limits)
 
 
-def _asked(parse: Callable[..., Respelled]) -> Callable[[bytes, bytes], _ChatAsked]:
-    return lambda whose, body: _ChatAsked(parse(body, scope=whose))
+def _asked(parse: Callable[[bytes], Respelled]) -> Callable[[bytes], _ChatAsked]:
+    return lambda body: _ChatAsked(parse(body))

@@ -12,7 +12,7 @@ from gateway.api.streaming import EventStream
 from gateway.errors import InvalidRequest
 from gateway.protocol.idempotency import request_key
 from gateway.protocol.requests import parse_create
-from gateway.services.orders import Order
+from gateway.services.create_command import CreateCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,11 +66,10 @@ class CreateEndpoint:
         self,
         creation: Creation,
         reading: Reading,
-        parse: Callable[[bytes, bytes], Asked],
+        parse: Callable[[bytes], Asked],
         *,
         stream_limits: StreamLimits,
     ) -> None:
-        """`parse` is told whose body it is, by something that others do not have, and the body."""
         self._creation = creation
         self._reading = reading
         self._parse = parse
@@ -81,8 +80,7 @@ class CreateEndpoint:
         await while_connected(scope, receive, work)
 
     async def _respond(self, scope: Scope, send: Send, body: bytes) -> None:
-        whose = scope["principal"].tenant_id.bytes
-        asked = await self._reading.parsed(body, partial(self._parse, whose))
+        asked = await self._reading.parsed(body, self._parse)
         restated = asked.restated
         work = self._answer(scope, send, asked, body)
         # What is long is let go of once the prompt is made of it: an answer may take minutes.
@@ -96,7 +94,7 @@ class CreateEndpoint:
         exchange: Exchange = scope["exchange"]
         request = asked.request
         generation = await self._creation.create(
-            Order(
+            CreateCommand(
                 principal=scope["principal"],
                 request=request,
                 key=request_key(_idempotency_keys(scope), body, store=request.store),
@@ -169,8 +167,8 @@ def _as_it_is(error: InvalidRequest) -> InvalidRequest:
     return error
 
 
-def _parse(whose: bytes, body: bytes, *, limits: InputLimits, strict: bool) -> Asked:
-    return _ResponseAsked(parse_create(body, limits=limits, strict=strict, scope=whose))
+def _parse(body: bytes, *, limits: InputLimits, strict: bool) -> Asked:
+    return _ResponseAsked(parse_create(body, limits=limits, strict=strict))
 
 
 async def _json(scope: Scope, send: Send, asked: Asked, generation: Generation) -> None:

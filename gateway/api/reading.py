@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
     from gateway.protocol.limits import InputLimits
-    from gateway.services.threads import Threads
+    from gateway.services.executor import Executor
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class EdgeLimits:
 class Reading:
     """What all endpoints that take a body share. `strict`: as for any (`protocol.requests`)."""
 
-    threads: Threads
+    threads: Executor
     limits: EdgeLimits
     input_limits: InputLimits
     strict: bool

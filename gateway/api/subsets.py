@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.protocol.requests import CreateResponse
     from gateway.protocol.subsets import Subset
     from gateway.services.compaction import Compaction
-    from gateway.services.preparation import Preparation
+    from gateway.services.run_builder import RunBuilder
 
     Answer = Callable[[Scope, CreateResponse, int], Awaitable[bytes]]
     """Makes the JSON that answers a request, which was so many bytes long."""
@@ -55,11 +55,11 @@ class SubsetEndpoint:
         await send({"type": "http.response.body", "body": answer})
 
 
-def counting_endpoint(preparation: Preparation, reading: Reading) -> SubsetEndpoint:
+def counting_endpoint(builder: RunBuilder, reading: Reading) -> SubsetEndpoint:
     """`POST /v1/responses/input_tokens`: how long the prompt would be. Nothing is stored."""
 
     async def answer(scope: Scope, request: CreateResponse, body_bytes: int) -> bytes:
-        count = await preparation.count(scope["principal"], request, body_bytes=body_bytes)
+        count = await builder.count(scope["principal"], request, body_bytes=body_bytes)
         return orjson.dumps({"object": "response.input_tokens", "input_tokens": count})
 
     return SubsetEndpoint(reading, COUNTING, answer)

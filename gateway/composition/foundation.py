@@ -18,7 +18,7 @@ from gateway.protocol.rules import rules_of
 from gateway.runs.housekeeping import Housekeeping
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.access import Access
-from gateway.services.threads import Threads
+from gateway.services.executor import Executor
 from gateway.store.engine import Database
 from gateway.telemetry import Metrics
 from gateway.tenancy import TenantPolicy
@@ -55,7 +55,7 @@ class Foundation:
     vocabulary: Vocabulary
     renderer: Renderer
     sealer: Sealer
-    threads: Threads
+    threads: Executor
     pool: Pool
     owner: str = field(default_factory=ids.new_replica_id)
 
@@ -76,7 +76,7 @@ class Foundation:
             vocabulary=vocabulary,
             renderer=Renderer(vocabulary, bounds.schema_limits(settings)),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
-            threads=Threads(
+            threads=Executor(
                 threads_max=settings.limits.tokenize_threads_max,
                 inline_bytes_max=settings.limits.inline_tokenize_chars_max,
                 waiting_bytes_max=settings.limits.tokenize_waiting_bytes_max,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from gateway.cache import LruCache
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.harmony.framing import OPENING
 from gateway.harmony.history import (
@@ -37,7 +38,6 @@ from gateway.harmony.transcript import messages
 from gateway.harmony.vocabulary import CHANNEL, MESSAGE, START
 from gateway.harmony.writing import MessageWriter
 from gateway.ids import call_form, message_form
-from gateway.keeping import Kept
 from gateway.pacing import give_way
 from gateway.protocol.items import CallItem, Message
 from gateway.values import value
@@ -94,7 +94,7 @@ class Renderer:
         self._writer = MessageWriter(vocabulary)
         self._schema_limits = schema_limits or SchemaLimits()
         self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
-        self._repeated: Kept[tuple[bytes, str, bytes], Sequence[int]] = Kept(
+        self._repeated: LruCache[tuple[bytes, str, bytes], Sequence[int]] = LruCache(
             size_max=repeated_ids_max
         )
         self._system = (START, *vocabulary.encode("system"), MESSAGE)
@@ -149,13 +149,6 @@ class Renderer:
                 start = end
         ids.extend(OPENING)
         return Prompt(ids, tuple(spans))
-
-    def has_told(self, options: RenderOptions, leading: Sequence[str]) -> bool:
-        """Whether the message with tools and instructions is kept; `leading` are the texts of those
-        that the context begins with.
-        """
-        key = options.scope, _DECLARED, _declarations(options, leading)
-        return self._repeated.get(key) is not None
 
     def _ids_of(self, placed: Placed, scope: bytes) -> Sequence[int]:
         """Those of `render_item`, for an item that others stand behind: clients that keep the

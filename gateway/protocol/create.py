@@ -6,9 +6,7 @@ mistakes the one in the earlier field is reported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -33,9 +31,6 @@ from gateway.protocol.parameters import (
 )
 from gateway.protocol.tools import AnyTool, HostedTool, Tool
 
-if TYPE_CHECKING:
-    from gateway.protocol.limits import InputLimits
-
 MODEL_CHARS_MAX: Final = 256
 RESPONSE_ID_CHARS_MAX: Final = 512
 PROMPT_CACHE_KEY_CHARS_MAX: Final = 64
@@ -57,7 +52,7 @@ TokenIds = Literal["input_messages.token_ids", "output_messages.token_ids"]
 TOKEN_ID_VALUES: Final = literal_values(TokenIds)
 
 
-def input_items(value: object) -> object:
+def _input_items(value: object) -> object:
     """A string is one user message, the empty string none."""
     match value:
         case "":
@@ -100,7 +95,7 @@ class CreateResponse(WireModel):
     """
 
     model: Annotated[str, Field(max_length=MODEL_CHARS_MAX)]
-    input: Annotated[VeryMany[AnyInputItem], BeforeValidator(input_items)] = ()
+    input: Annotated[VeryMany[AnyInputItem], BeforeValidator(_input_items)] = ()
     conversation: AnyConversation | None = None
     previous_response_id: Annotated[str, Field(max_length=RESPONSE_ID_CHARS_MAX)] | None = None
     prompt: PromptTemplate | None = None
@@ -145,13 +140,6 @@ class CreateResponse(WireModel):
     ignored: tuple[str, ...] = Field((), exclude=True)
     """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
     header. Not a parameter itself."""
-
-    @cached_property
-    def kind(self) -> Kind | None:
-        """By which it was read like others (`protocol.alike`); None for one that was read by
-        itself. It stays with a copy, whatever was changed in it: `is_like` tells.
-        """
-        return None
 
     def effort_or(self, default: Effort) -> Effort:
         """The effort that the model is told; `default` when the request names none."""
@@ -208,19 +196,6 @@ class CreateResponse(WireModel):
     def obfuscated(self) -> bool:
         """Whether delta events are padded; OpenAI's default."""
         return self.stream_options is None or self.stream_options.include_obfuscation
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Kind:
-    """`common` is the request of this kind that says next to nothing, read within `limits`.
-    `json_bytes` is how long the JSON of its parameters is, `weight_bytes` what it takes to keep it,
-    in bytes of text as JSON.
-    """
-
-    common: CreateResponse
-    limits: InputLimits
-    json_bytes: int
-    weight_bytes: int
 
 
 PARAMETERS: Final = frozenset(CreateResponse.model_fields) - {"ignored"}

@@ -71,8 +71,8 @@ def read_frame(text: bytes, limits: InputLimits) -> ClientFrame:
     )
 
 
-def read_turn(text: bytes, *, limits: InputLimits, strict: bool, scope: bytes = b"") -> Turn:
-    """The request of a frame that `read_frame` took; `scope` is as in `requests.parse_create`.
+def read_turn(text: bytes, *, limits: InputLimits, strict: bool) -> Turn:
+    """The request of a frame that `read_frame` took.
 
     `stream`, `stream_options` and `background` must not be sent, but clients that share their code
     with HTTP do (Codex, OpenAI's Agents SDK). So they may ask for what happens anyway, unless
@@ -81,7 +81,7 @@ def read_turn(text: bytes, *, limits: InputLimits, strict: bool, scope: bytes = 
     fields = parse_object(text, limits)
     _check_transport(fields, strict=strict)
     body = {name: value for name, value in fields.items() if name not in _ENVELOPE}
-    request = create_of(body | {"stream": True}, limits=limits, strict=strict, scope=scope)
+    request = create_of(body | {"stream": True}, limits=limits, strict=strict)
     generate = _generate(fields.get("generate"))
     options = fields.get("stream_options") or {}
     return Turn(

@@ -30,13 +30,6 @@ CONTAINERS_AT_ONCE: Final = 1_000
 
 def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
     """The object that `body` spells. Raises `InvalidRequest`, whose code is null (OpenAI's way)."""
-    document = load_object(body, limits)
-    check_shape(document, limits)
-    return document
-
-
-def load_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
-    """The same before `check_shape`."""
     _check_size(body, limits.json_containers_max)
     try:
         document = orjson.loads(body)
@@ -50,6 +43,8 @@ def load_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
             "We could not parse the JSON body of your request. It is JSON, but it is not a JSON "
             'object: send one such as {"model": "...", "input": "..."}.'
         )
+    if any(isinstance(value, dict | list) for value in document.values()):
+        _check_depth(document, min(limits.json_depth_max, DEPTH_MAX))
     return document
 
 
@@ -93,18 +88,12 @@ def _too_many(containers_max: int) -> InvalidRequest:
     )
 
 
-def check_shape(document: dict[str, Any], limits: InputLimits) -> None:
-    """That it is not nested too deeply. Raises `InvalidRequest`.
+def _check_depth(document: dict[str, Any], depth_max: int) -> None:
+    """Raise `InvalidRequest` for a document that is nested more deeply.
 
     Level by level, so that nothing recurses and a hostile body costs one look at each value.
     """
-    for value in document.values():
-        if isinstance(value, dict | list):
-            break
-    else:
-        return  # nothing is in it but texts and numbers
     level: list[Container] = [document]
-    depth_max = min(limits.json_depth_max, DEPTH_MAX)
     depth = 0
     while level:
         depth += 1

@@ -20,7 +20,7 @@ from gateway.api.errors import answer_to
 from gateway.api.websocket.frames import error_frame, event_frame
 from gateway.errors import Draining, GatewayError
 from gateway.protocol.frames import read_turn
-from gateway.services.orders import Order
+from gateway.services.create_command import CreateCommand
 from gateway.services.sessions import Memory
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from gateway.protocol.frames import ClientFrame, Turn
     from gateway.protocol.limits import InputLimits
     from gateway.services.creation import Creation
+    from gateway.services.executor import Executor
     from gateway.services.generation import Generation
-    from gateway.services.threads import Threads
     from gateway.telemetry import Metrics
 
     Say = Callable[[str], Awaitable[None]]
@@ -67,7 +67,7 @@ class Workings:
     """What all connections share. `strict`: as for any request (`protocol.requests`)."""
 
     creation: Creation
-    threads: Threads
+    threads: Executor
     metrics: Metrics
     limits: ConnectionLimits
     input_limits: InputLimits
@@ -140,16 +140,11 @@ class Turns:
     async def _generate(self, frame: ClientFrame, account: Account) -> None:
         # The key may have been disabled since the last request, or its tenant's policy changed.
         principal = self._scope["principal"] = await self._scope["authenticate"]()
-        read = partial(
-            read_turn,
-            limits=self._at.input_limits,
-            strict=self._at.strict,
-            scope=principal.tenant_id.bytes,
-        )
-        size_bytes = len(frame.text)
-        turn = await self._at.threads.run(partial(read, frame.text), size_bytes=size_bytes)
+        limits, strict, size_bytes = self._at.input_limits, self._at.strict, len(frame.text)
+        read = partial(read_turn, frame.text, limits=limits, strict=strict)
+        turn = await self._at.threads.run(read, size_bytes=size_bytes)
         generation = await self._at.creation.create(
-            Order(
+            CreateCommand(
                 principal=principal,
                 request=turn.request,
                 key=None,

@@ -36,11 +36,8 @@ if TYPE_CHECKING:
 COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARED
 
 
-def parse_completion(
-    body: bytes, *, limits: InputLimits, strict: bool = False, scope: bytes = b""
-) -> Respelled:
-    """The request that `body` spells, as one of the Responses API; `scope` is as in
-    `requests.parse_create`.
+def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Respelled:
+    """The request that `body` spells, as one of the Responses API.
 
     Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
     """
@@ -77,7 +74,7 @@ def parse_completion(
             }
         ),
         CompletionAnswers(include_usage=bool(options and options.include_usage)),
-        check=partial(checked, limits=limits, strict=strict, scope=scope),
+        check=partial(checked, limits=limits, strict=strict),
         ignored=presentable(ignored),
     )
 

@@ -44,11 +44,8 @@ if TYPE_CHECKING:
 CHAT_PARAMETERS: Final = frozenset(ChatRequest.model_fields) | SHARED
 
 
-def parse_chat(
-    body: bytes, *, limits: InputLimits, strict: bool = False, scope: bytes = b""
-) -> Respelled:
-    """The request that `body` spells, as one of the Responses API; `scope` is as in
-    `requests.parse_create`.
+def parse_chat(body: bytes, *, limits: InputLimits, strict: bool = False) -> Respelled:
+    """The request that `body` spells, as one of the Responses API.
 
     Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
     """
@@ -81,7 +78,7 @@ def parse_chat(
         asked,
         places,
         answers,
-        check=partial(checked, limits=limits, strict=strict, scope=scope),
+        check=partial(checked, limits=limits, strict=strict),
         ignored=presentable((*ignored, *names)),
     )
 

@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 BODIES: dict[str, tuple[Callable[[bytes], Any], Json]] = {
-    "responses": (lambda body: parse_create(body, limits=LIMITS, scope=b"t"), {"input": "hi"}),
+    "responses": (lambda body: parse_create(body, limits=LIMITS), {"input": "hi"}),
     "count": (lambda body: parse_subset(body, COUNTING, limits=LIMITS), {"input": "hi"}),
     "compact": (lambda body: parse_subset(body, COMPACTION, limits=LIMITS), {"input": "hi"}),
     "chat": (lambda body: parse_chat(body, limits=LIMITS), {"messages": MESSAGES}),

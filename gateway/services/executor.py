@@ -1,4 +1,4 @@
-"""A few threads for what would hold up the event loop."""
+"""An executor for work that would hold up the event loop: threads, and a bound on what waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Threads:
+class Executor:
     """Where large requests are parsed, assembled and rendered.
 
     Tokenising frees the GIL; the rest competes with the loop for it. So there are few of them, and

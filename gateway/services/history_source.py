@@ -1,8 +1,12 @@
-"""What a request continues: nothing, a stored response and all before it, or one it was told of."""
+"""The history that a create command continues.
+
+It continues nothing, a stored response and all before it, a conversation, or a response that only
+the connection knows which it came on (WebSocket mode).
+"""
 
 from __future__ import annotations
 
-from operator import attrgetter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway import ids
@@ -11,34 +15,32 @@ from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseN
 from gateway.protocol.conversations import unknown_conversation
 from gateway.protocol.items import Message
 from gateway.store import messages, turns
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from gateway.protocol.context import ContextItem, ConversationPlace
+    from gateway.protocol.items import InputItem
     from gateway.protocol.requests import CreateResponse
     from gateway.store.engine import Database
     from gateway.tenancy import TenantId
 
 _RUNNING = frozenset({"queued", "in_progress"})
-_MESSAGES = {Message}
-_item_id = attrgetter("id")
 
 
-@value
-class Parent:
+@dataclass(frozen=True, slots=True)
+class History:
     """What a response continues.
 
-    `uuid` is the stored response before it, None without one. `items` are all of its context.
+    `parent` is the stored response before it, None without one. `items` are all of its context.
     `root_created_at` (unix seconds) pins the date in the prompt, so that a conversation that goes
     on after midnight still finds its cached prefix. `unstored` are those at the end of `items` that
     are kept nowhere but here: whoever stores what continues them stores them, too. `conversation`
     is the one that it continues instead of a response, as far as that had come.
     """
 
-    uuid: UUID | None
+    parent: UUID | None
     items: Sequence[ContextItem]
     root_created_at: int
     unstored: Sequence[ContextItem] = ()
@@ -55,12 +57,16 @@ def opens(request: CreateResponse) -> bool:
     return (
         request.previous_response_id is None
         and request.conversation is None
-        and {*map(type, request.input)} == _MESSAGES
-        and not any(map(_item_id, request.input))
+        and bool(request.input)
+        and not any(map(_is_other, request.input))
     )
 
 
-class Parents:
+def _is_other(item: InputItem) -> bool:
+    return item.id is not None or not isinstance(item, Message)
+
+
+class HistorySource:
     """Looks up what requests continue, and the items that they only name."""
 
     def __init__(self, database: Database, *, depth_max: int, items_max: int) -> None:
@@ -75,10 +81,10 @@ class Parents:
         request: CreateResponse,
         *,
         created_at: int,
-        local: Mapping[str, Parent],
+        local: Mapping[str, History],
         with_json: bool = False,
-    ) -> Parent:
-        """The parent of a response that is created at `created_at` (unix seconds).
+    ) -> History:
+        """The history of a response that is created at `created_at` (unix seconds).
 
         `with_json`: its items are to be shown, not only to be continued.
 
@@ -93,7 +99,7 @@ class Parents:
             )
         previous = request.previous_response_id
         if previous is None:
-            return Parent(None, (), created_at)
+            return History(None, (), created_at)
         return local.get(previous) or await self._stored(tenant_id, previous, with_json=with_json)
 
     async def named_items(
@@ -105,7 +111,7 @@ class Parents:
 
     async def _conversation(
         self, tenant_id: TenantId, conversation_id: str, *, is_written: bool, with_json: bool
-    ) -> Parent:
+    ) -> History:
         """`is_written`: the response will be added to it."""
         uuid = ids.parse_conversation_id(conversation_id)
         found = uuid and await turns.read(
@@ -116,9 +122,9 @@ class Parents:
         if is_written and found.is_locked:
             raise ConversationLocked
         created_at = int(found.created_at.timestamp())
-        return Parent(None, found.items, created_at, conversation=found.place)
+        return History(None, found.items, created_at, conversation=found.place)
 
-    async def _stored(self, tenant_id: TenantId, previous: str, *, with_json: bool) -> Parent:
+    async def _stored(self, tenant_id: TenantId, previous: str, *, with_json: bool) -> History:
         uuid = ids.parse_response_id(previous)
         history = uuid and await messages.history(
             self._database,
@@ -137,4 +143,4 @@ class Parents:
                 code="invalid_value",
                 param="previous_response_id",
             )
-        return Parent(uuid, history.items, int(history.root_created_at.timestamp()))
+        return History(uuid, history.items, int(history.root_created_at.timestamp()))

@@ -1,23 +1,21 @@
-"""What is ordered: a request, who sent it, and what is to become of it."""
+"""The create command: a request for a response, who sent it, and what is to become of it."""
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from gateway.values import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.protocol.idempotency import RequestKey
     from gateway.protocol.requests import CreateResponse
-    from gateway.services.parents import Parent
+    from gateway.services.history_source import History
     from gateway.tenancy import Principal
 
 
-@value
-class Order:
+@dataclass(frozen=True, slots=True)
+class CreateCommand:
     """One request to create a response.
 
     `body_bytes` is how long it was as JSON; `requested_at` when it came, in seconds of
@@ -32,7 +30,7 @@ class Order:
     key: RequestKey | None
     body_bytes: int
     requested_at: float
-    local: Mapping[str, Parent] = field(default_factory=dict)
+    local: Mapping[str, History] = field(default_factory=dict)
     remembered: bool = False
     generate: bool = True
 

@@ -1,4 +1,4 @@
-"""What a request gets beside its prompt: a tier, a budget for reasoning, sampling parameters."""
+"""What a run gets beside its prompt: its tier, its reasoning budget, its sampling parameters."""
 
 from __future__ import annotations
 

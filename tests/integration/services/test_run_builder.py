@@ -13,12 +13,12 @@ from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidReq
 from gateway.harmony.rendering import Renderer, SchemaLimits
 from gateway.harmony.vocabulary import STOP_IDS
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
+from gateway.services.create_command import CreateCommand
+from gateway.services.executor import Executor
+from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
-from gateway.services.orders import Order
-from gateway.services.parents import Parents
-from gateway.services.preparation import Preparation
-from gateway.services.specifying import Secrets, Specifier, SystemMessage
-from gateway.services.threads import Threads
+from gateway.services.run_builder import RunBuilder
+from gateway.services.run_spec import Secrets, SpecBuilder, SystemMessage
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantPolicy
 from gateway.upstreams.backend import Backend
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.context import ConversationPlace
     from gateway.runs.specification import RunSpecification
-    from gateway.services.preparation import Check
+    from gateway.services.run_builder import BuiltRun, Check
     from gateway.store.engine import Database
 
 MODEL, CONTEXT_LENGTH = "gpt-oss-20b", 600
@@ -61,23 +61,19 @@ async def passing(conversation: ConversationPlace | None) -> None:
 class Desk:
     """Prepares requests of one tenant."""
 
-    def __init__(self, preparation: Preparation, principal: Principal) -> None:
-        self._preparation = preparation
+    def __init__(self, builder: RunBuilder, principal: Principal) -> None:
+        self.builder = builder
         self.principal = principal
 
     async def prepare(self, **body: Any) -> RunSpecification:
-        async with self.prepared(**body) as specification:
-            return specification
+        return (await self.build(**body)).specification
 
-    @asynccontextmanager
-    async def prepared(
+    async def build(
         self, *, generate: bool = True, check: Check = passing, **body: Any
-    ) -> AsyncIterator[RunSpecification]:
-        """For as long as it takes to have it accepted."""
+    ) -> BuiltRun:
         request = parse(**{"model": MODEL, "input": "hi", **body})
-        order = Order(self.principal, request, None, 0, 0.0, generate=generate)
-        async with self._preparation.prepared(order, check) as specification:
-            yield specification
+        command = CreateCommand(self.principal, request, None, 0, 0.0, generate=generate)
+        return await self.builder.build(command, check)
 
 
 @asynccontextmanager
@@ -92,11 +88,11 @@ async def desk(
     )
     pool = Pool([backend], client, stop_ids=STOP_IDS, policy=PoolPolicy(), metrics=Metrics())
     principal = Principal(await new_tenant(database), "acme", ids.new_uuid(), policy)
-    with closing(Threads(threads_max=1, inline_bytes_max=100_000)) as threads:
-        preparation = Preparation(
-            parents=Parents(database, depth_max=9, items_max=99),
+    with closing(Executor(threads_max=1, inline_bytes_max=100_000)) as threads:
+        builder = RunBuilder(
+            history_source=HistorySource(database, depth_max=9, items_max=99),
             models=Models(pool, aliases={"alias": MODEL}, efforts={}),
-            specifier=Specifier(
+            specs=SpecBuilder(
                 Renderer(vocabulary(), SchemaLimits(depth_max=20)),
                 system_message=SystemMessage(
                     "You.", "2024-06", with_date=False, commentary_without_tools=False
@@ -105,9 +101,9 @@ async def desk(
                 answer_share=0.25,
             ),
             compactor=(summaries or SummaryDesk()).compactor(SEALER),
-            threads=threads,
+            executor=threads,
         )
-        yield Desk(preparation, principal)
+        yield Desk(builder, principal)
     await pool.close()
 
 
@@ -351,8 +347,10 @@ async def test_a_summary_for_what_is_not_accepted_is_booked(
 ) -> None:
     summaries = SummaryDesk(says(SUMMARY))
     async with desk(shared_database, summaries=summaries) as at:
+        built = await at.build(input=[*told("hi"), TRIGGER])
+        assert built.summary is not None
         with pytest.raises(type(error)):
-            async with at.prepared(input=[*told("hi"), TRIGGER]):
+            async with at.builder.booking(built.summary):
                 raise error
     assert summaries.booked == ["completed"]
 
@@ -366,8 +364,7 @@ async def test_for_what_would_not_be_accepted_no_summary_is_made(
     summaries = SummaryDesk(says(SUMMARY))
     async with desk(shared_database, summaries=summaries) as at:
         with pytest.raises(ConversationLocked):
-            async with at.prepared(input=[*told("hi"), TRIGGER], check=refuse):
-                pass
+            await at.build(input=[*told("hi"), TRIGGER], check=refuse)
     assert summaries.tokens.requests == []
 
 
