@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.protocol.chat.answers import Chunks
     from gateway.protocol.chat.respelling import Respelled
     from gateway.protocol.events import Event
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.responses.requests import CreateResponse
     from gateway.services.creation import Creation
 
 HIDDEN_EVENTS_MAX: Final = 64

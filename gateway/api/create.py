@@ -10,8 +10,8 @@ from gateway.api import dialects
 from gateway.api.connection import while_connected
 from gateway.api.streaming import EventStream
 from gateway.errors import InvalidRequest
-from gateway.protocol.idempotency import request_key
-from gateway.protocol.requests import parse_create
+from gateway.protocol.responses.idempotency import request_key
+from gateway.protocol.responses.requests import parse_create
 from gateway.services.create_command import CreateCommand
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.api.sse import Encode
     from gateway.api.streaming import StreamLimits
     from gateway.protocol.limits import InputLimits
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.responses.requests import CreateResponse
     from gateway.services.creation import Creation
     from gateway.services.generation import Generation
 

@@ -30,7 +30,7 @@ class EdgeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What all endpoints that take a body share. `strict`: as for any (`protocol.requests`)."""
+    """What all endpoints that take a body share. `strict`: as in `requests.parse_create`."""
 
     threads: Executor
     limits: EdgeLimits

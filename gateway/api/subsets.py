@@ -9,7 +9,7 @@ import orjson
 
 from gateway.api import dialects
 from gateway.api.connection import while_connected
-from gateway.protocol.subsets import COMPACTION, COUNTING, parse_subset
+from gateway.protocol.responses.requests import COMPACTION, COUNTING, parse_subset
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from gateway.api.reading import Reading
-    from gateway.protocol.requests import CreateResponse
-    from gateway.protocol.subsets import Subset
+    from gateway.protocol.responses.requests import CreateResponse, Parameters
     from gateway.services.compaction import Compaction
     from gateway.services.run_builder import RunBuilder
 
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
 class SubsetEndpoint:
     """Plain ASGI, so that the work ends when the client hangs up."""
 
-    def __init__(self, reading: Reading, subset: Subset, answer: Answer) -> None:
+    def __init__(self, reading: Reading, parameters: Parameters, answer: Answer) -> None:
         self._reading = reading
         self._parse = partial(
-            parse_subset, subset=subset, limits=reading.input_limits, strict=reading.strict
+            parse_subset, parameters=parameters, limits=reading.input_limits, strict=reading.strict
         )
         self._answer = answer
 

@@ -30,7 +30,7 @@ from gateway.upstreams.transport import KeepAlive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.protocol.rules import OutputRules
     from gateway.settings import Settings
 

@@ -27,12 +27,12 @@ from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.pacing import give_way, paced
 from gateway.protocol.calls import author_of, call_of
 from gateway.protocol.context import ContextItem
-from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import (
     ApplyPatchCallOutput,
     CallItem,
     Compaction,
     CompactionTrigger,
+    HostedItem,
     InputText,
     ItemReference,
     Message,

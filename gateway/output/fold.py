@@ -28,17 +28,17 @@ from gateway.log import (
 from gateway.output.builder import Builder
 from gateway.output.reading import Reading, Turn
 from gateway.output.screen import Astray, Body, Screen, demands
-from gateway.protocol.responses import Outcome
+from gateway.protocol.responses.body import Outcome
 from gateway.sealing import Unsealed
 from gateway.values import value
 
 if TYPE_CHECKING:
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
     from gateway.log import Entry, Portion
+    from gateway.protocol.event_sink import DeltaPattern, DeltaText
     from gateway.protocol.events import Event
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.protocol.rules import OutputRules
-    from gateway.protocol.showing import DeltaPattern, DeltaText
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]

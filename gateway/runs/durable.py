@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.log import Finished
     from gateway.output.fold import Fold
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.protocol.rules import OutputRules
     from gateway.runs.archive import Archive
     from gateway.runs.lives import Lives

@@ -18,7 +18,7 @@ import orjson
 from gateway.checking import Checker
 from gateway.generation import Sampling
 from gateway.log import Compacted, pack, unpack
-from gateway.protocol.responses import HarmonyMessages, ResponseHead
+from gateway.protocol.responses.body import HarmonyMessages, ResponseHead
 from gateway.protocol.rules import rules_of
 from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding

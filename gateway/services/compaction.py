@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from gateway import ids
-from gateway.protocol.compaction import compacted_response, compaction_body
+from gateway.protocol.responses.body import compacted_response, compaction_body
 
 if TYPE_CHECKING:
-    from gateway.protocol.create import CreateResponse
+    from gateway.protocol.responses.create import CreateResponse
     from gateway.runs.supervisor import Supervisor
     from gateway.services.compactor import Compactor, Made, SummaryPlan
     from gateway.services.run_builder import RunBuilder

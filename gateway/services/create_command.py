@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.protocol.idempotency import RequestKey
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.responses.idempotency import RequestKey
+    from gateway.protocol.responses.requests import CreateResponse
     from gateway.services.history_source import History
     from gateway.tenancy import Principal
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.errors import ConversationLocked, KeyTaken, StoreUnavailable
-from gateway.protocol.idempotency import reused_key
+from gateway.protocol.responses.idempotency import reused_key
 from gateway.runs.journal import MemoryJournal
 from gateway.runs.live import LiveLog
 from gateway.runs.runner import Run

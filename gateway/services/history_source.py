@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gateway.protocol.context import ContextItem, ConversationPlace
     from gateway.protocol.items import InputItem
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.responses.requests import CreateResponse
     from gateway.store.engine import Database
     from gateway.tenancy import TenantId
 

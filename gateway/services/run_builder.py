@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from gateway.protocol.context import ConversationPlace
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.responses.requests import CreateResponse
     from gateway.runs.specification import RunSpecification
     from gateway.services.compactor import Compactor, Made
     from gateway.services.create_command import CreateCommand

@@ -23,11 +23,11 @@ from gateway.errors import ContextLengthExceeded
 from gateway.generation import PREAMBLE
 from gateway.harmony.history import is_answer, leading_instructions, repeated_ids
 from gateway.harmony.rendering import RenderOptions, Repeated
-from gateway.protocol.callables import declared, named
-from gateway.protocol.echo import echo
 from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
-from gateway.protocol.responses import HarmonyMessages, ResponseHead, spelled_echo
+from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, spelled_echo
+from gateway.protocol.responses.echo import echo
 from gateway.protocol.rules import rules_of
+from gateway.protocol.tools import declared, named
 from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding
 from gateway.services import sampling_parameters
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gateway.log import Compacted
     from gateway.protocol.context import ContextItem
     from gateway.protocol.items import InputItem
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.responses.requests import CreateResponse
     from gateway.protocol.rules import OutputRules
     from gateway.sealing import Sealer
     from gateway.services.history_source import History

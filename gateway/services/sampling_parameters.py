@@ -6,14 +6,14 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import Sampling
-from gateway.protocol.formats import JsonSchemaFormat
+from gateway.protocol.parameters import JsonSchemaFormat
 from gateway.protocol.tools import CustomTool, FunctionTool, GrammarFormat, NamespaceTool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.protocol.create import CreateResponse
-    from gateway.protocol.echo import ServiceTier
+    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.echo import ServiceTier
     from gateway.protocol.tools import Tool
     from gateway.tenancy import TenantPolicy
 

@@ -21,7 +21,7 @@ from gateway.harmony.parsing import Parser
 from gateway.harmony.vocabulary import END, RETURN
 from gateway.log import Compacted, Repair, Tokens, unpack
 from gateway.output.fold import Fold, Framing
-from gateway.protocol.responses import ResponseHead
+from gateway.protocol.responses.body import ResponseHead
 from gateway.protocol.rules import rules_of
 from tests.chaos.history import Anomaly, Record, Transcript, is_terminal
 from tests.chaos.oracle import Question, answer_to

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.protocol.responses import ResponseHead
+from gateway.protocol.responses.body import ResponseHead
 from gateway.protocol.rules import OutputRules
 
 UUID_OF_TEST: Final = UUID("019aa0b0-c0d0-7e0f-8102-030405060708")

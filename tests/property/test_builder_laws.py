@@ -17,7 +17,7 @@ from gateway.generation import (
 )
 from gateway.output.builder import Builder
 from gateway.output.lifecycle import ENVELOPES
-from gateway.protocol.responses import Outcome
+from gateway.protocol.responses.body import Outcome
 from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import CREATED_AT, response_head

@@ -12,7 +12,7 @@ from gateway.output.fold import Fold
 from gateway.protocol.chat.answers import ChatAnswers, CompletionAnswers
 from gateway.protocol.chat.bodies import ChatForm
 from gateway.protocol.chat.pieces import SEPARATOR
-from gateway.protocol.responses import ResponseHead
+from gateway.protocol.responses.body import ResponseHead
 from tests.fakes.chat_streams import as_assembled, assembled_chat
 from tests.fakes.response_heads import CREATED_AT, ECHO, UUID_OF_TEST
 from tests.fakes.toy_logs import FRAMING, apply_all, steered_logs

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from gateway import ids
 from gateway.harmony.rendering import Renderer
-from gateway.protocol.create import CreateResponse
-from gateway.protocol.echo import echo
-from gateway.protocol.responses import spelled_echo
+from gateway.protocol.responses.body import spelled_echo
+from gateway.protocol.responses.create import CreateResponse
+from gateway.protocol.responses.echo import echo
 from gateway.protocol.rules import rules_of
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History, opens

@@ -19,7 +19,7 @@ from gateway.api.context import Account
 from gateway.api.errors import answer_to
 from gateway.api.websocket.frames import error_frame, event_frame
 from gateway.errors import Draining, GatewayError
-from gateway.protocol.frames import read_turn
+from gateway.protocol.responses.websocket import read_turn
 from gateway.services.create_command import CreateCommand
 from gateway.services.sessions import Memory
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from gateway.api.websocket.lanes import LaneLimits
     from gateway.protocol.events import Event
-    from gateway.protocol.frames import ClientFrame, Turn
     from gateway.protocol.limits import InputLimits
+    from gateway.protocol.responses.websocket import ClientFrame, Turn
     from gateway.services.creation import Creation
     from gateway.services.executor import Executor
     from gateway.services.generation import Generation
@@ -64,7 +64,7 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Workings:
-    """What all connections share. `strict`: as for any request (`protocol.requests`)."""
+    """What all connections share. `strict`: as for any request (`protocol.responses.requests`)."""
 
     creation: Creation
     threads: Executor

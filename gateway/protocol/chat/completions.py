@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
+from gateway.protocol.base import without_nulls
 from gateway.protocol.chat.answers import CompletionAnswers
 from gateway.protocol.chat.parameters import CompletionRequest
 from gateway.protocol.chat.places import Places
 from gateway.protocol.chat.respelling import SHARED, Respelled, respelled, shared
-from gateway.protocol.elsewhere import IN_COMPLETIONS, check_own
+from gateway.protocol.documented import IN_COMPLETIONS, check_own
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.nulls import without_nulls
 from gateway.protocol.refusals import (
     array_empty,
     missing,
@@ -26,7 +26,7 @@ from gateway.protocol.refusals import (
     unsupported,
     wrong_type,
 )
-from gateway.protocol.requests import checked, presentable
+from gateway.protocol.responses.requests import checked, presentable
 from gateway.protocol.validation import refusal_of
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Tools, choices and formats of a chat request, respelled.
 
 Only as far as the two APIs differ: what is the same in both is passed on as it came, and looked at
-once (`protocol.requests.checked`).
+once (`protocol.responses.requests.checked`).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from gateway.protocol.base import NullableModel
 from gateway.protocol.fields import Many
-from gateway.protocol.nulls import NullableModel
 
 ChatRole = Literal["developer", "system", "user", "assistant", "tool", "function"]
 

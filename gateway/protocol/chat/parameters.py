@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
+from gateway.protocol.base import NullableModel
 from gateway.protocol.chat.messages import ChatMessage
 from gateway.protocol.fields import Many
-from gateway.protocol.nulls import NullableModel
 
 
 class ChatStreamOptions(NullableModel):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.protocol.nulls import without_nulls
+from gateway.protocol.base import without_nulls
 from gateway.protocol.refusals import missing, wrong_value
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
+from gateway.protocol.base import without_nulls
 from gateway.protocol.bounds import check_counts
 from gateway.protocol.chat.answers import ChatAnswers
 from gateway.protocol.chat.bodies import ChatForm
@@ -28,12 +29,11 @@ from gateway.protocol.chat.conversation import items_of
 from gateway.protocol.chat.parameters import ChatRequest
 from gateway.protocol.chat.places import Places
 from gateway.protocol.chat.respelling import SHARED, Respelled, respelled, shared
-from gateway.protocol.create import LOGPROBS
-from gateway.protocol.elsewhere import IN_CHATS, check_own
+from gateway.protocol.documented import IN_CHATS, check_own
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.nulls import without_nulls
 from gateway.protocol.refusals import missing, unknown, unsupported
-from gateway.protocol.requests import checked, presentable
+from gateway.protocol.responses.create import LOGPROBS
+from gateway.protocol.responses.requests import checked, presentable
 from gateway.protocol.validation import refusal_of
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.create import OUTPUT_TOKENS_MIN
+from gateway.protocol.responses.create import OUTPUT_TOKENS_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.protocol.chat.answers import Answers
     from gateway.protocol.chat.places import Places
-    from gateway.protocol.create import CreateResponse
+    from gateway.protocol.responses.create import CreateResponse
 
     Json = dict[str, Any]
 

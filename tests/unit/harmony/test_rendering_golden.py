@@ -13,9 +13,8 @@ from pydantic import TypeAdapter
 from gateway.generation import Prompt, Span
 from gateway.harmony.reference import prompt_messages
 from gateway.harmony.rendering import Renderer, RenderOptions
-from gateway.protocol.callables import declared
 from gateway.protocol.rules import AnswerFormat
-from gateway.protocol.tools import AnyTool, Tool
+from gateway.protocol.tools import AnyTool, Tool, declared
 from tests.fakes.contexts import from_wire
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary
 

@@ -10,7 +10,7 @@ import pytest
 from gateway import ids
 from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.output.builder import Builder
-from gateway.protocol.responses import Outcome
+from gateway.protocol.responses.body import Outcome
 from gateway.protocol.rules import OutputRules
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import NO_RULES, UUID_OF_TEST, response_head

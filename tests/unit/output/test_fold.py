@@ -24,7 +24,7 @@ from gateway.log import (
     unpack,
 )
 from gateway.output.fold import Astray, Body, Fold
-from gateway.protocol.responses import HarmonyMessages
+from gateway.protocol.responses.body import HarmonyMessages
 from gateway.protocol.rules import OutputRules
 from gateway.sealing import Unsealed
 from tests.fakes.event_grammar import check_stream

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gateway.protocol.formats import JsonSchemaFormat
-from gateway.protocol.nulls import without_nulls
-from gateway.protocol.parameters import DEFAULT_EFFORT, AllowedTools, ToolChoice
+from gateway.protocol.base import without_nulls
+from gateway.protocol.parameters import DEFAULT_EFFORT, AllowedTools, JsonSchemaFormat, ToolChoice
 from gateway.protocol.tools import HOSTED_TOOL_TYPES, FunctionTool, HostedTool, NamespaceTool
 
 if TYPE_CHECKING:
-    from gateway.protocol.create import CreateResponse
     from gateway.protocol.parameters import Effort
+    from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.tools import Tool
 
 ServiceTier = Literal["default", "flex", "priority"]

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.subsets import COMPACTION, COUNTING, Subset, parse_subset
+from gateway.protocol.responses.requests import COMPACTION, COUNTING, Parameters, parse_subset
 from tests.fakes.create_bodies import LIMITS
 
 COUNTED = {
@@ -21,7 +21,9 @@ COMPACTED = {
 }
 
 
-def refusal(subset: Subset, body: bytes, *, strict: bool = False) -> tuple[str | None, str | None]:
+def refusal(
+    subset: Parameters, body: bytes, *, strict: bool = False
+) -> tuple[str | None, str | None]:
     with pytest.raises(InvalidRequest) as caught:
         parse_subset(body, subset, limits=LIMITS, strict=strict)
     return caught.value.code, caught.value.param
@@ -39,7 +41,7 @@ def test_the_parameters_are_those_of_the_sdk() -> None:
 
 
 @pytest.mark.parametrize("subset", [COUNTING, COMPACTION])
-def test_other_parameters_have_no_effect_and_are_named(subset: Subset) -> None:
+def test_other_parameters_have_no_effect_and_are_named(subset: Parameters) -> None:
     request = parse_subset(body_of(stream=True, image={}, user=None), subset, limits=LIMITS)
     assert (request.stream, request.ignored) == (False, ("stream", "image"))
 
@@ -51,7 +53,7 @@ def test_with_strict_only_what_is_documented_may_have_no_effect() -> None:
 
 
 @pytest.mark.parametrize("subset", [COUNTING, COMPACTION])
-def test_mistakes_are_found_in_the_order_of_a_response(subset: Subset) -> None:
+def test_mistakes_are_found_in_the_order_of_a_response(subset: Parameters) -> None:
     assert refusal(subset, b'{"input": 5}') == ("missing_required_parameter", "model")
     assert refusal(subset, b'{"model": 5}') == ("missing_required_parameter", "input")
     assert refusal(subset, b'{"model": 5, "input": 5}') == ("invalid_type", "model")

@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 import pytest
 
-from gateway.protocol.create import CreateResponse
 from gateway.protocol.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -23,7 +22,8 @@ from gateway.protocol.items import (
     Refusal,
 )
 from gateway.protocol.parameters import Effort
-from gateway.protocol.requests import IGNORED_NAMES_MAX, parse_create
+from gateway.protocol.responses.create import CreateResponse
+from gateway.protocol.responses.requests import IGNORED_NAMES_MAX, parse_create
 from gateway.protocol.tools import (
     ApplyPatchTool,
     CustomTool,

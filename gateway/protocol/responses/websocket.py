@@ -14,11 +14,11 @@ from gateway.errors import InvalidRequest
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.refusals import missing, wrong_type, wrong_value
-from gateway.protocol.requests import create_of
+from gateway.protocol.responses.requests import create_of
 
 if TYPE_CHECKING:
-    from gateway.protocol.create import CreateResponse
     from gateway.protocol.limits import InputLimits
+    from gateway.protocol.responses.create import CreateResponse
 
 FrameType = Literal["response.create", "response.steer"]
 

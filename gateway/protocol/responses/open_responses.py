@@ -3,7 +3,7 @@
 Its OpenAPI document decides: a strict reader of it refuses a type of event or item that it does not
 list, and an optional value that is null. So what it lists under another name is renamed, the calls
 of a shell, the patcher and custom tools are calls of the functions that the model knows them as
-(`protocol.callables`), and what is left is left out. Sequence numbers stay, with gaps where an
+(`protocol.tools`), and what is left is left out. Sequence numbers stay, with gaps where an
 event was: they are where a stream is resumed, in both dialects.
 
 Everything here takes JSON as the fold makes it or the store has it, and changes none of it.
@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import orjson
 from pydantic import Field, TypeAdapter
 
-from gateway.protocol.callables import CUSTOM_INPUT, declared
+from gateway.protocol.base import without_nulls
 from gateway.protocol.calls import call_of, output_text
 from gateway.protocol.deltas import Deltas
 from gateway.protocol.events import Event
 from gateway.protocol.items import CallItem, OutputItem
-from gateway.protocol.nulls import without_nulls
-from gateway.protocol.tools import AnyTool
+from gateway.protocol.tools import CUSTOM_INPUT, AnyTool, declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gateway.protocol.showing import DeltaPattern
+    from gateway.protocol.event_sink import DeltaPattern
 
     Json = dict[str, Any]
 

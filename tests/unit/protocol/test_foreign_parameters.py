@@ -11,10 +11,9 @@ from gateway.errors import InvalidRequest
 from gateway.protocol import documented
 from gateway.protocol.chat.completions import COMPLETION_PARAMETERS, parse_completion
 from gateway.protocol.chat.request import CHAT_PARAMETERS, parse_chat
-from gateway.protocol.create import PARAMETERS
-from gateway.protocol.elsewhere import IN_CHATS, IN_COMPLETIONS, IN_RESPONSES, is_harmless
-from gateway.protocol.requests import parse_create
-from gateway.protocol.subsets import COMPACTION, COUNTING, parse_subset
+from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, IN_RESPONSES, is_harmless
+from gateway.protocol.responses.create import PARAMETERS
+from gateway.protocol.responses.requests import COMPACTION, COUNTING, parse_create, parse_subset
 from tests.fakes.create_bodies import LIMITS
 
 if TYPE_CHECKING:

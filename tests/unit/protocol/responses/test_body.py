@@ -11,7 +11,7 @@ from openai.types.responses import Response
 
 from gateway import ids
 from gateway.generation import TokenUsage
-from gateway.protocol.responses import (
+from gateway.protocol.responses.body import (
     ECHO_FIELDS,
     Outcome,
     encoded_body,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.frames import Turn, read_frame, read_steer, read_turn
+from gateway.protocol.responses.websocket import Turn, read_frame, read_steer, read_turn
 from tests.fakes.create_bodies import LIMITS
 
 ASK = {"type": "response.create", "model": "m", "input": "Hello"}

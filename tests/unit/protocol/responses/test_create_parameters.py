@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.protocol.create import PARAMETERS
 from gateway.protocol.documented import CREATE_PARAMETERS, EFFORTS, INCLUDE_VALUES
+from gateway.protocol.responses.create import PARAMETERS
 from tests.fakes.create_bodies import CALL, FUNCTION, SCHEMA, Row, parse, refusal
 
 OWN = {
