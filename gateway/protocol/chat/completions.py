@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 from pydantic import ValidationError
 
 from gateway.protocol.base import without_nulls
-from gateway.protocol.chat.answers import CompletionAnswers
-from gateway.protocol.chat.parameters import CompletionRequest
-from gateway.protocol.chat.places import Places
-from gateway.protocol.chat.respelling import SHARED, Respelled, respelled, shared
+from gateway.protocol.chat.adapters import CompletionAdapter
+from gateway.protocol.chat.models import CompletionRequest
+from gateway.protocol.chat.to_responses import SHARED, Converted, Places, converted, shared
 from gateway.protocol.documented import IN_COMPLETIONS, check_own
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.refusals import (
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARED
 
 
-def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Respelled:
+def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Converted:
     """The request that `body` spells, as one of the Responses API.
 
     Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
@@ -63,7 +62,7 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
         "reasoning": request.reasoning_effort and {"effort": request.reasoning_effort},
         "stream_options": options and {"include_obfuscation": options.include_obfuscation},
     }
-    return respelled(
+    return converted(
         {**shared(document), **without_nulls(asked)},
         Places(
             {
@@ -73,7 +72,7 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
                 "reasoning.effort": "reasoning_effort",
             }
         ),
-        CompletionAnswers(include_usage=bool(options and options.include_usage)),
+        CompletionAdapter(include_usage=bool(options and options.include_usage)),
         check=partial(checked, limits=limits, strict=strict),
         ignored=presentable(ignored),
     )

@@ -15,7 +15,7 @@ from gateway.errors import InvalidRequest
 from gateway.harmony.schema import SchemaLimits, SchemaNormaliser
 from gateway.harmony.typescript import function_text
 from gateway.output.refusals import Beginning
-from gateway.protocol.chat.request import parse_chat
+from gateway.protocol.chat.to_responses import parse_chat
 from gateway.protocol.responses.echo import echo
 from gateway.protocol.rules import rules_of
 from gateway.protocol.schemas import form_fault

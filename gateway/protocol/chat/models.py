@@ -1,7 +1,7 @@
-"""Messages of a chat, as they come in.
+"""Chat Completions and Completions as they come in: their parameters, and the messages of a chat.
 
 One model for all roles and one for all parts: a mistake is then told with the path that the client
-wrote. Which role may say what is looked at when they are respelled (`conversation`).
+wrote. Which role may say what is looked at when they are converted (`to_responses`).
 
 More is accepted than OpenAI documents, because clients replay what other servers gave them: nulls
 for absent values, tool calls without a type, a URL in place of an image's object, and reasoning
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.protocol.base import NullableModel
@@ -123,3 +123,73 @@ class ChatMessage(NullableModel):
             if isinstance(value, str) and value:
                 return name, value
         return None
+
+
+def in_chat_words(message: str) -> str:
+    """What a message calls parameters of the Responses API, as this API calls them."""
+    for name, word in _WORDS.items():
+        message = message.replace(name, word)
+    return message
+
+
+_WORDS: dict[str, str] = {
+    "text.format": "response_format",
+    "max_output_tokens": "max_completion_tokens",
+}
+
+
+class ChatStreamOptions(NullableModel):
+    """`include_usage`: a last chunk with the usage. `include_obfuscation` pads deltas."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = True
+
+
+class ChatTool(NullableModel):
+    """A function or a custom tool; what it is stands under the name of its type."""
+
+    type: str
+    function: dict[str, Any] | None = None
+    custom: dict[str, Any] | None = None
+
+
+class ChatRequest(NullableModel):
+    """Of a chat completion."""
+
+    messages: Many[ChatMessage] = Field(min_length=1)
+    tools: Many[ChatTool] = ()
+    tool_choice: Any = None
+    functions: Many[dict[str, Any]] = ()
+    function_call: Any = None
+    response_format: Any = None
+    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    logit_bias: dict[str, Any] | None = None
+    modalities: Many[str] | None = None
+    reasoning: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    stream_options: ChatStreamOptions | None = None
+
+    @property
+    def has_names(self) -> bool:
+        """A participant is named, of which the model is not told."""
+        return any(message.name and message.role != "function" for message in self.messages)
+
+
+class CompletionRequest(NullableModel):
+    """Of a completion."""
+
+    prompt: Any
+    max_tokens: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1)
+    best_of: int | None = Field(None, ge=1)
+    echo: bool = False
+    suffix: str | None = None
+    logprobs: int | None = None
+    logit_bias: dict[str, Any] | None = None
+    reasoning_effort: Any = None
+    stream_options: ChatStreamOptions | None = None

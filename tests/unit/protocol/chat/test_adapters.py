@@ -13,9 +13,13 @@ from pydantic import TypeAdapter
 
 from gateway.generation import FinishReason
 from gateway.log import Finished, Tokens, TurnEnded, TurnStarted
-from gateway.protocol.chat.answers import ChatAnswers, CompletionAnswers
-from gateway.protocol.chat.bodies import ChatForm
-from gateway.protocol.chat.pieces import SEPARATOR, failure_of
+from gateway.protocol.chat.adapters import (
+    SEPARATOR,
+    ChatAdapter,
+    ChatForm,
+    CompletionAdapter,
+    failure_of,
+)
 from tests.fakes.toy_logs import RULES, apply_all, logprob_of, new_fold
 from tests.fakes.toy_parser import CALL, COMMENTARY, END, FINAL, REASONING, RETURN, TEXT, call, say
 
@@ -40,7 +44,7 @@ def told(ids: list[int], ending: Finished, rules: int = 0) -> tuple[list[Any], J
 
 
 def body(ids: list[int], ending: Finished = DONE, form: ChatForm | None = None) -> Json:
-    shown = ChatAnswers(form or ChatForm(), include_usage=False).body(told(ids, ending)[1])
+    shown = ChatAdapter(form or ChatForm(), include_usage=False).body(told(ids, ending)[1])
     TypeAdapter(ChatCompletion).validate_python(shown)
     return shown
 
@@ -48,7 +52,7 @@ def body(ids: list[int], ending: Finished = DONE, form: ChatForm | None = None) 
 def chunks(
     ids: list[int], ending: Finished = DONE, form: ChatForm | None = None, rules: int = 0
 ) -> list[Json]:
-    stream = ChatAnswers(form or ChatForm(), include_usage=False).chunks()
+    stream = ChatAdapter(form or ChatForm(), include_usage=False).chunks()
     events, _ = told(ids, ending, rules)
     shown = [orjson.loads(chunk) for event in events for chunk in stream.of(event)]
     for chunk in shown:
@@ -181,11 +185,11 @@ def test_only_the_first_deprecated_call_is_streamed() -> None:
 
 def test_a_refusal_is_shown_in_the_place_of_the_answer() -> None:
     events, response = told([FINAL, say("I'm"), say(" sorry"), RETURN], DONE, rules=2)
-    answers = ChatAnswers(ChatForm(logprobs=True), include_usage=False)
-    (choice,) = answers.body(response)["choices"]
+    adapter = ChatAdapter(ChatForm(logprobs=True), include_usage=False)
+    (choice,) = adapter.body(response)["choices"]
     assert (choice["message"]["refusal"], choice["message"]["content"]) == ("I'm sorry", None)
     assert choice["logprobs"] == {"content": None, "refusal": None}
-    stream = answers.chunks()
+    stream = adapter.chunks()
     shown = deltas([orjson.loads(chunk) for event in events for chunk in stream.of(event)])
     assert "".join(delta.get("refusal") or "" for delta in shown) == "I'm sorry"
 
@@ -229,7 +233,7 @@ def test_a_failure_is_told_in_the_words_of_the_chat() -> None:
 
 
 def test_the_usage_is_in_a_last_chunk_without_choices() -> None:
-    stream = ChatAnswers(ChatForm(), include_usage=True).chunks()
+    stream = ChatAdapter(ChatForm(), include_usage=True).chunks()
     events, response = told(ANSWERED, DONE)
     *before, last = [orjson.loads(chunk) for event in events for chunk in stream.of(event)]
     assert all(chunk["usage"] is None for chunk in before)
@@ -238,7 +242,7 @@ def test_the_usage_is_in_a_last_chunk_without_choices() -> None:
 
 
 def test_each_delta_is_one_chunk_with_as_much_text() -> None:
-    stream = ChatAnswers(ChatForm(), include_usage=False).chunks()
+    stream = ChatAdapter(ChatForm(), include_usage=False).chunks()
     events, _ = told([*ANSWERED, *CALLED], DONE)
     shown = [[orjson.loads(chunk) for chunk in stream.of(event)] for event in events]
     lengths = [
@@ -252,14 +256,14 @@ def test_each_delta_is_one_chunk_with_as_much_text() -> None:
 
 def test_a_completion_is_the_answer_alone() -> None:
     events, response = told(ANSWERED, DONE)
-    answers = CompletionAnswers(include_usage=True)
-    shown = answers.body(response)
+    adapter = CompletionAdapter(include_usage=True)
+    shown = adapter.body(response)
     TypeAdapter(Completion).validate_python(shown)
     assert shown["id"] == "cmpl-019aa0b0c0d07e0f8102030405060708"
     assert shown["object"] == "text_completion"
     (choice,) = shown["choices"]
     assert choice == {"text": "b\n\na", "index": 0, "logprobs": None, "finish_reason": "stop"}
-    stream = answers.chunks()
+    stream = adapter.chunks()
     streamed = [orjson.loads(chunk) for event in events for chunk in stream.of(event)]
     texts = [chunk["choices"][0]["text"] for chunk in streamed[:-1]]
     assert texts == ["b", "\n\na", ""]
@@ -269,5 +273,5 @@ def test_a_completion_is_the_answer_alone() -> None:
 
 def test_a_completion_that_said_nothing_is_empty() -> None:
     _, response = told([REASONING, A], CUT)
-    (choice,) = CompletionAnswers(include_usage=False).body(response)["choices"]
+    (choice,) = CompletionAdapter(include_usage=False).body(response)["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("", "length")
