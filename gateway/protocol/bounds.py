@@ -69,7 +69,8 @@ def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
         value = document.get(name)
         if isinstance(value, list) and len(value) > maximum:
             raise array_too_long(name, len(value), maximum)
-    check_metadata(document)
+    if "metadata" in document:
+        check_metadata(document)
     text = document.get("input")
     if isinstance(text, str):
         check_text("input", text, limits)

@@ -30,7 +30,8 @@ CONTAINERS_AT_ONCE: Final = 1_000
 
 def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
     """The object that `body` spells. Raises `InvalidRequest`, whose code is null (OpenAI's way)."""
-    _check_size(body, limits.json_containers_max)
+    if len(body) > 2 * limits.json_containers_max:
+        _check_size(body, limits.json_containers_max)
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -43,8 +44,10 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
             "We could not parse the JSON body of your request. It is JSON, but it is not a JSON "
             'object: send one such as {"model": "...", "input": "..."}.'
         )
-    if any(isinstance(value, dict | list) for value in document.values()):
-        _check_depth(document, min(limits.json_depth_max, DEPTH_MAX))
+    for value in document.values():
+        if isinstance(value, dict | list):
+            _check_depth(document, min(limits.json_depth_max, DEPTH_MAX))
+            break
     return document
 
 
@@ -53,8 +56,6 @@ def _check_size(body: bytes, containers_max: int) -> None:
 
     Most bodies have too few brackets at all. In others those are told apart that text is made of.
     """
-    if len(body) <= 2 * containers_max:
-        return
     brackets = sum(map(_brackets, _pieces(body)))
     if brackets > containers_max and _containers(body) > containers_max:
         raise _too_many(containers_max)

@@ -74,8 +74,9 @@ class RunBuilder:
         that was sealed elsewhere, a prompt that is too long), `StoreUnavailable`, and where the
         context is to be compacted `UpstreamError`, `SummaryFailed` and what `check` raises.
         """
+        request = command.request
         given = await self._input(
-            command.principal, command.request, command.body_bytes, local=command.local
+            command.principal, request, command.body_bytes, local=command.local
         )
         given = replace(
             given,
@@ -83,7 +84,11 @@ class RunBuilder:
             remembered=command.is_remembered,
             silent=not command.generate,
         )
-        planned = await self._run(self._planned, given)
+        is_compacted = request.context_management or (
+            not given.is_opening and is_triggered(request)
+        )
+        work = self._planned if is_compacted and not given.silent else self._specs.spec
+        planned: RunSpecification | SummaryPlan = await self._run(work, given)
         if not isinstance(planned, SummaryPlan):
             return BuiltRun(planned)
         await check(given.history.conversation)
@@ -160,8 +165,6 @@ class RunBuilder:
     def _planned(self, given: RunInput) -> RunSpecification | SummaryPlan:
         """The specification, or the plan of the summary that has to be made before it."""
         request = given.request
-        if given.silent or not (request.context_management or is_triggered(request)):
-            return self._specs.spec(given)
         if is_triggered(request):
             return self._summary(given)
         written = self._specs.write(given)

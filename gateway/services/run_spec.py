@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.log import Compacted
     from gateway.protocol.context import ContextItem
     from gateway.protocol.items import InputItem
+    from gateway.protocol.parameters import Effort
     from gateway.protocol.responses.requests import CreateResponse
     from gateway.protocol.rules import OutputRules
     from gateway.sealing import Sealer
@@ -116,14 +117,6 @@ class RunInput:
     is_opening: bool = False
 
     @property
-    def size_bytes(self) -> int:
-        """How much there is to assemble and to render."""
-        size_bytes = self.body_bytes
-        if not self.is_opening:
-            size_bytes += _size_bytes(self.history.items) + _size_bytes((*self.stored.values(),))
-        return size_bytes
-
-    @property
     def is_mute(self) -> bool:
         """The model says nothing."""
         return self.silent or (not self.is_opening and is_triggered(self.request))
@@ -179,8 +172,10 @@ class SpecBuilder:
 
     def work_bytes(self, given: RunInput) -> int:
         """How much work `spec` is, in bytes of text that would have to be tokenised."""
-        size_bytes = given.size_bytes
-        if sampling_parameters.is_compiled(given.request):
+        size_bytes, request = given.body_bytes, given.request
+        if not given.is_opening:
+            size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
+        if (request.tools or request.text.format) and sampling_parameters.is_compiled(request):
             kept = self._contracts.get(_contract_key(_echo(given), given.principal.tenant_id)[0])
             if kept is None or kept[1] is None:
                 size_bytes += COMPILED_BYTES
@@ -191,14 +186,14 @@ class SpecBuilder:
 
         `item_by_item`: its items are to be known.
         """
-        repeated = None if item_by_item else _repeated(given)
+        repeated = None if item_by_item or given.is_opening else _repeated(given)
         echoed = _echo(given)
         contract = self._contract(given, echoed)
         context = self._assembled(given, with_history=repeated is None)
         items = context.items
         if given.compacted is not None:
             items = (*items, summary_in(given.compacted))
-        options = self._options(given, contract.rules)
+        options = self._options(given, contract.rules, echoed["reasoning"]["effort"])
         prompt = self._render(items, options, repeated)
         return Written(echoed, contract, context, items, options, prompt, repeated is not None)
 
@@ -308,14 +303,14 @@ class SpecBuilder:
             taken=() if with_history else _taken_ids(history, new),
         )
 
-    def _options(self, given: RunInput, rules: OutputRules) -> RenderOptions:
+    def _options(self, given: RunInput, rules: OutputRules, effort: Effort) -> RenderOptions:
         system, request = self._system_message, given.request
         tools = request.offered_tools
         return RenderOptions(
             instructions=request.instructions,
             tools=declared(tools) if tools else (),
             tool_paths=tuple([f"tools{tool.path}" for tool in named(tools)]) if tools else (),
-            effort=request.effort_or(given.model.reasoning_effort),
+            effort=effort,
             current_date=_date(given.history.root_created_at // DAY_S)
             if system.with_date
             else None,

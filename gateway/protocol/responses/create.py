@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from gateway.protocol.base import WireModel
 from gateway.protocol.documented import Includable, ServiceTier, literal_values
 from gateway.protocol.fields import Many, VeryMany
-from gateway.protocol.items import AnyInputItem
+from gateway.protocol.items import AnyInputItem, InputText, Message
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     AnyConversation,
@@ -58,7 +58,8 @@ def _input_items(value: object) -> object:
         case "":
             return ()
         case str():
-            return ({"type": "message", "role": "user", "content": value},)
+            said = (InputText.model_construct(text=value),)
+            return (Message.model_construct(role="user", content=said),)
         case list() | tuple():
             return value
         case _:
@@ -180,6 +181,8 @@ class CreateResponse(WireModel):
     @property
     def wants_messages(self) -> bool:
         """Whether the response comes with the Harmony messages of its prompt and its output."""
+        if not self.include:
+            return self.enable_response_messages
         return self.enable_response_messages or self.wants_input_ids or self.wants_output_ids
 
     @property

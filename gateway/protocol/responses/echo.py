@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from gateway.protocol.base import without_nulls
 from gateway.protocol.parameters import DEFAULT_EFFORT, AllowedTools, JsonSchemaFormat, ToolChoice
 from gateway.protocol.tools import HOSTED_TOOL_TYPES, FunctionTool, HostedTool, NamespaceTool
 
 if TYPE_CHECKING:
-    from gateway.protocol.parameters import Effort
+    from collections.abc import Iterable
+
+    from gateway.protocol.parameters import Effort, ReasoningOptions, TextOptions
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.tools import Tool
 
@@ -39,6 +40,7 @@ def echo(
     that it gets. Without `summaries` there are none, whatever the request asks for.
     `protocol.rules.rules_of` reads it back, so it holds every demand on the output.
     """
+    choice = request.tool_choice
     return {
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
@@ -50,42 +52,44 @@ def echo(
         "frequency_penalty": request.frequency_penalty,
         "previous_response_id": request.previous_response_id,
         "prompt_cache_key": request.prompt_cache_key,
-        "reasoning": _reasoning(request, default_effort, summaries=summaries),
+        "reasoning": _reasoning(request.reasoning, default_effort, summaries=summaries),
         "safety_identifier": request.safety_identifier,
         "service_tier": service_tier,
         "store": request.store,
         "background": request.background,
         "temperature": request.temperature,
-        "text": _text(request),
-        "tool_choice": _tool_choice(request),
-        "tools": [_tool(tool) for tool in request.tools if not isinstance(tool, HostedTool)],
+        "text": _text(request.text),
+        "tool_choice": choice if isinstance(choice, str) else _tool_choice(choice),
+        "tools": _tools(request.tools) if request.tools else [],
         "top_logprobs": request.top_logprobs,
         "top_p": request.top_p,
         "truncation": request.truncation,
         "user": request.user,
-        **_conversation(request),
-        **_extensions(request),
+        **_used(request),
     }
 
 
-def _conversation(request: CreateResponse) -> dict[str, Any]:
-    """Only for those who used one, as OpenAI does."""
-    return {"conversation": {"id": request.conversation.id}} if request.conversation else {}
-
-
-def _extensions(request: CreateResponse) -> dict[str, Any]:
-    """Parameters that OpenAI has not, only for those who used them."""
-    used = {"seed": request.seed, "top_k": request.top_k, "min_p": request.min_p}
-    return without_nulls({**used, "stop": list(request.stop) or None})
+def _used(request: CreateResponse) -> dict[str, Any]:
+    """What is shown to those alone who used it: the conversation, as OpenAI does, and parameters
+    that OpenAI has not.
+    """
+    used: dict[str, Any] = {}
+    if request.conversation:
+        used["conversation"] = {"id": request.conversation.id}
+    for name in ("seed", "top_k", "min_p"):
+        if (value := getattr(request, name)) is not None:
+            used[name] = value
+    if request.stop:
+        used["stop"] = list(request.stop)
+    return used
 
 
 def _reasoning(
-    request: CreateResponse, default_effort: Effort, *, summaries: bool
+    asked: ReasoningOptions, default_effort: Effort, *, summaries: bool
 ) -> dict[str, Any]:
     """`context` and `mode` only for those who asked for one, with the one value that is served."""
-    asked = request.reasoning
     return {
-        "effort": request.effort_or(default_effort),
+        "effort": asked.effective_effort(default_effort),
         "summary": asked.asked_summary if summaries else None,
         **({"context": REASONING_CONTEXT} if asked.context else {}),
         **({"mode": REASONING_MODE} if asked.mode else {}),
@@ -93,29 +97,23 @@ def _reasoning(
     }
 
 
-def _text(request: CreateResponse) -> dict[str, Any]:
-    text: dict[str, Any] = {"format": _format(request)}
-    if request.text.verbosity:
-        text["verbosity"] = request.text.verbosity
+def _text(asked: TextOptions) -> dict[str, Any]:
+    text: dict[str, Any] = {"format": {"type": asked.format.type if asked.format else "text"}}
+    if isinstance(asked.format, JsonSchemaFormat):
+        text["format"] |= {
+            "name": asked.format.name,
+            "description": asked.format.description,
+            "schema": asked.format.schema_,
+            "strict": asked.format.strict,
+        }
+    if asked.verbosity:
+        text["verbosity"] = asked.verbosity
     return text
 
 
-def _format(request: CreateResponse) -> dict[str, Any]:
-    asked = request.text.format
-    if isinstance(asked, JsonSchemaFormat):
-        return {
-            "type": asked.type,
-            "name": asked.name,
-            "description": asked.description,
-            "schema": asked.schema_,
-            "strict": asked.strict,
-        }
-    return {"type": asked.type if asked else "text"}
-
-
-def _tool_choice(request: CreateResponse) -> str | dict[str, Any]:
+def _tool_choice(choice: AllowedTools | ToolChoice) -> dict[str, Any]:
     """In a form that OpenAI's types have: they know no choice of `local_shell` alone."""
-    match request.tool_choice:
+    match choice:
         case AllowedTools() as allowed:
             tools = [tool for tool in allowed.tools if tool.type not in HOSTED_TOOL_TYPES]
             return {
@@ -125,10 +123,12 @@ def _tool_choice(request: CreateResponse) -> str | dict[str, Any]:
             }
         case ToolChoice(type="local_shell" as kind):
             return {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind}]}
-        case ToolChoice() as choice:
+        case _:
             return choice.model_dump(exclude_none=True)
-        case mode:
-            return mode
+
+
+def _tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
+    return [_tool(tool) for tool in tools if not isinstance(tool, HostedTool)]
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
                 "type": tool.type,
                 "name": tool.name,
                 "description": tool.description,
-                "tools": [_tool(member) for member in tool.tools],
+                "tools": _tools(tool.tools),
             }
         case _:
             return tool.model_dump(mode="json", exclude_none=True)

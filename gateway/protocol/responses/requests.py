@@ -104,7 +104,8 @@ def create_of(
     document = without_nulls(fields)
     if "model" not in document:
         raise missing("model")
-    check_own(document, IN_RESPONSES)
+    if not document.keys().isdisjoint(IN_RESPONSES):
+        check_own(document, IN_RESPONSES)
     served = parameters.served
     if not _CONTEXTS & served & document.keys():
         raise missing("input")
@@ -129,7 +130,8 @@ def checked(document: dict[str, Any], *, limits: InputLimits, strict: bool) -> C
     check_items(request.input, limits)
     if request.tools:
         check_tools(request.tools, limits)
-    check_format(request.text.format, limits)
+    if request.text.format:
+        check_format(request.text.format, limits)
     check_text("instructions", request.instructions, limits)
     check_support(request, strict=strict)
     check_media(request.input, strict=strict or limits.rejects_media)

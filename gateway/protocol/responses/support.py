@@ -32,20 +32,6 @@ def check_support(request: CreateResponse, *, strict: bool = False) -> None:
 
     With `strict`, tools that are not served here are refused, which are dropped otherwise.
     """
-    _check_context(request)
-    _check_delivery(request)
-    if request.tools or request.tool_choice != "auto":
-        _check_tool_choice(request)
-    _check_model_options(request)
-    if request.moderation:
-        raise unsupported("moderation", "Moderate the text with a service of your own.")
-    for index, tool in enumerate(request.tools if strict else ()):
-        if isinstance(tool, HostedTool):
-            remedy = "Leave the tool out, or offer a tool that your client executes."
-            raise unsupported(f"tools[{index}].type", remedy, value=tool.type)
-
-
-def _check_context(request: CreateResponse) -> None:
     if request.conversation and request.previous_response_id is not None:
         raise InvalidRequest(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
@@ -60,9 +46,6 @@ def _check_context(request: CreateResponse) -> None:
             "provided.",
             code="missing_required_parameter",
         )
-
-
-def _check_delivery(request: CreateResponse) -> None:
     if request.background and not request.store:
         raise InvalidRequest(
             "Unsupported parameter: 'background' cannot be true when 'store' is false. Set 'store' "
@@ -75,6 +58,20 @@ def _check_delivery(request: CreateResponse) -> None:
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
         )
+    if request.tools or request.tool_choice != "auto":
+        _check_tool_choice(request)
+    _check_model_options(request)
+    if request.moderation:
+        raise unsupported("moderation", "Moderate the text with a service of your own.")
+    if strict and request.tools:
+        _check_hosted(request)
+
+
+def _check_hosted(request: CreateResponse) -> None:
+    for index, tool in enumerate(request.tools):
+        if isinstance(tool, HostedTool):
+            remedy = "Leave the tool out, or offer a tool that your client executes."
+            raise unsupported(f"tools[{index}].type", remedy, value=tool.type)
 
 
 def _check_tool_choice(request: CreateResponse) -> None:
