@@ -80,7 +80,7 @@ def _endpoints(process: Process, settings: Settings) -> Endpoints:
     streams = _stream_limits(settings)
     return Endpoints(
         create=create_endpoint(creation, bodies, stream_limits=streams),
-        count=counting_endpoint(process.preparation, bodies),
+        count=counting_endpoint(process.run_builder, bodies),
         compact=compaction_endpoint(process.compaction, bodies),
         responses=ResponseEndpoints(process.retrieval, streams),
         conversations=ConversationEndpoints(process.conversations, bodies),

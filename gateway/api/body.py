@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
     from gateway.protocol.limits import InputLimits
-    from gateway.services.threads import Threads
+    from gateway.services.executor import Executor
 
 T = TypeVar("T")
 
@@ -29,10 +29,10 @@ class BodyReader:
     """What all endpoints that take a body share.
 
     A body has at most `bytes_max` bytes, which come within `timeout_s`. `strict`: as for any
-    request (`protocol.requests`).
+    request (`protocol.responses.requests`).
     """
 
-    threads: Threads
+    threads: Executor
     bytes_max: int
     timeout_s: float
     input_limits: InputLimits

@@ -14,9 +14,9 @@ import orjson
 
 from gateway.api import sse
 from gateway.api.create import CreateEndpoint
+from gateway.protocol.chat.adapters import failure_of
 from gateway.protocol.chat.completions import parse_completion
-from gateway.protocol.chat.pieces import failure_of
-from gateway.protocol.chat.request import parse_chat
+from gateway.protocol.chat.to_responses import parse_chat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from gateway.api.create import Headers
     from gateway.api.streaming import StreamLimits
     from gateway.errors import InvalidRequest
-    from gateway.protocol.chat.answers import Chunks
-    from gateway.protocol.chat.respelling import Respelled
+    from gateway.protocol.chat.adapters import Chunks
+    from gateway.protocol.chat.to_responses import Converted
     from gateway.protocol.events import Event
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.responses.requests import CreateResponse
     from gateway.services.creation import Creation
 
 HIDDEN_EVENTS_MAX: Final = 64
@@ -68,21 +68,21 @@ class Encoder:
 class _ChatAsked:
     """A request of one of the two: `api.create.Asked`."""
 
-    respelled: Respelled
+    converted: Converted
 
     @property
     def request(self) -> CreateResponse:
-        return self.respelled.request
+        return self.converted.request
 
     def encoder(self, _: Scope) -> sse.Encode:
-        return Encoder(self.respelled.answers.chunks(), obfuscate=self.request.obfuscated)
+        return Encoder(self.converted.adapter.chunks(), obfuscate=self.request.obfuscated)
 
     def body(self, _: Scope, content: bytes) -> tuple[int, bytes]:
         """These APIs know no answer that failed: it is an error."""
         response = orjson.loads(content)
         failure = failure_of(response)
         if failure is None:
-            return 200, orjson.dumps(self.respelled.answers.body(response))
+            return 200, orjson.dumps(self.converted.adapter.body(response))
         status = 400 if failure["type"] == "invalid_request_error" else 500
         return status, orjson.dumps({"error": failure})
 
@@ -92,7 +92,7 @@ class _ChatAsked:
 
     @property
     def restated(self) -> Callable[[InvalidRequest], InvalidRequest]:
-        return self.respelled.places.restated
+        return self.converted.places.restated
 
 
 def chat_endpoint(
@@ -111,5 +111,5 @@ def completion_endpoint(
     return CreateEndpoint(creation, bodies, _asked(parse), stream_limits=stream_limits)
 
 
-def _asked(parse: Callable[..., Respelled]) -> Callable[[bytes, bytes], _ChatAsked]:
-    return lambda whose, body: _ChatAsked(parse(body, scope=whose))
+def _asked(parse: Callable[[bytes], Converted]) -> Callable[[bytes], _ChatAsked]:
+    return lambda body: _ChatAsked(parse(body))

@@ -10,9 +10,9 @@ from gateway.api import dialects
 from gateway.api.connection import CancelOnDisconnect, connection_of
 from gateway.api.streaming import EventStream
 from gateway.errors import InvalidRequest
-from gateway.protocol.idempotency import request_key
-from gateway.protocol.requests import parse_create
-from gateway.services.orders import Order
+from gateway.protocol.responses.idempotency import request_key
+from gateway.protocol.responses.requests import parse_create
+from gateway.services.create_command import CreateCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.api.sse import Encode
     from gateway.api.streaming import StreamLimits
     from gateway.protocol.limits import InputLimits
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.responses.requests import CreateResponse
     from gateway.services.creation import Creation
     from gateway.services.generation import Generation
 
@@ -66,11 +66,10 @@ class CreateEndpoint:
         self,
         creation: Creation,
         bodies: BodyReader,
-        parse: Callable[[bytes, bytes], Asked],
+        parse: Callable[[bytes], Asked],
         *,
         stream_limits: StreamLimits,
     ) -> None:
-        """`parse` is told whose body it is, by something that others do not have, and the body."""
         self._creation = creation
         self._bodies = bodies
         self._parse = parse
@@ -79,8 +78,7 @@ class CreateEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._bodies.read(scope, receive)
         with CancelOnDisconnect(connection_of(scope)):
-            whose = scope["principal"].tenant_id.bytes
-            asked = await self._bodies.parse(body, partial(self._parse, whose))
+            asked = await self._bodies.parse(body, self._parse)
             restated = asked.restated
             work = self._answer(scope, send, asked, body)
             # What is long is let go of once the prompt is made of it: an answer may take minutes.
@@ -94,7 +92,7 @@ class CreateEndpoint:
         record: RequestRecord = scope["record"]
         request = asked.request
         generation = await self._creation.create(
-            Order(
+            CreateCommand(
                 principal=scope["principal"],
                 request=request,
                 key=request_key(_idempotency_keys(scope), body, store=request.store),
@@ -167,8 +165,8 @@ def _as_it_is(error: InvalidRequest) -> InvalidRequest:
     return error
 
 
-def _parse(whose: bytes, body: bytes, *, limits: InputLimits, strict: bool) -> Asked:
-    return _ResponseAsked(parse_create(body, limits=limits, strict=strict, scope=whose))
+def _parse(body: bytes, *, limits: InputLimits, strict: bool) -> Asked:
+    return _ResponseAsked(parse_create(body, limits=limits, strict=strict))
 
 
 async def _json(scope: Scope, send: Send, asked: Asked, generation: Generation) -> None:

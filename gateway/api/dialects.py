@@ -1,9 +1,8 @@
 """In which of two spellings a client is answered, and the answer in it.
 
 All is made and stored as OpenAI spells it. The client of a request under `/openresponses/v1`, and
-of a key that was made so, is written to as Open Responses 2026-04-24 has it
-(`protocol.open_responses`). Nothing else depends on it: either may read, resume or continue what
-was created through the other.
+of a key that was made so, is written to as Open Responses 2026-04-24 has it (`open_responses`).
+Nothing else depends on it: either may read, resume or continue what was created through the other.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from gateway.api import sse, sse_runs
-from gateway.protocol import open_responses
+from gateway.protocol.responses import open_responses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.protocol.deltas import Deltas
+    from gateway.protocol.event_sink import DeltaPattern, ShowDelta
     from gateway.protocol.events import Event
-    from gateway.protocol.showing import DeltaPattern, ShowDelta
     from gateway.tenancy import Dialect
 
 BASE_PATH: Final = "/openresponses"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, TypeVar
 import orjson
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.create import TOKEN_ID_VALUES
 from gateway.protocol.documented import INCLUDE_VALUES
 from gateway.protocol.refusals import wrong_value
+from gateway.protocol.responses.create import TOKEN_ID_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

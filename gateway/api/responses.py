@@ -14,7 +14,7 @@ from gateway.api import dialects, sse
 from gateway.api.connection import CancelOnDisconnect, connection_of
 from gateway.api.query import boolean, check_include, integer, list_body, page_query
 from gateway.api.streaming import EventStream
-from gateway.protocol.subsets import COMPACTION, COUNTING, parse_subset
+from gateway.protocol.responses.requests import COMPACTION, COUNTING, parse_subset
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
     from gateway.api.body import BodyReader
     from gateway.api.streaming import StreamLimits
-    from gateway.protocol.requests import CreateResponse
-    from gateway.protocol.subsets import Subset
+    from gateway.protocol.responses.requests import CreateResponse, Parameters
     from gateway.services.compaction import Compaction
-    from gateway.services.preparation import Preparation
     from gateway.services.retrieval import Retrieval
+    from gateway.services.run_builder import RunBuilder
 
     Answer = Callable[[Scope, CreateResponse, int], Awaitable[bytes]]
     """Makes the JSON that answers a request, which was so many bytes long."""
@@ -105,10 +104,10 @@ class ResponseEndpoints:
 class SubsetEndpoint:
     """`POST` of a part of a request for a response, whose work ends when the client hangs up."""
 
-    def __init__(self, bodies: BodyReader, subset: Subset, answer: Answer) -> None:
+    def __init__(self, bodies: BodyReader, parameters: Parameters, answer: Answer) -> None:
         self._bodies = bodies
         self._parse = partial(
-            parse_subset, subset=subset, limits=bodies.input_limits, strict=bodies.strict
+            parse_subset, parameters=parameters, limits=bodies.input_limits, strict=bodies.strict
         )
         self._answer = answer
 
@@ -129,11 +128,11 @@ class SubsetEndpoint:
             await send({"type": "http.response.body", "body": answer})
 
 
-def counting_endpoint(preparation: Preparation, bodies: BodyReader) -> SubsetEndpoint:
+def counting_endpoint(builder: RunBuilder, bodies: BodyReader) -> SubsetEndpoint:
     """`POST /v1/responses/input_tokens`: how long the prompt would be. Nothing is stored."""
 
     async def answer(scope: Scope, request: CreateResponse, body_bytes: int) -> bytes:
-        count = await preparation.count(scope["principal"], request, body_bytes=body_bytes)
+        count = await builder.count(scope["principal"], request, body_bytes=body_bytes)
         return orjson.dumps({"object": "response.input_tokens", "input_tokens": count})
 
     return SubsetEndpoint(bodies, COUNTING, answer)

@@ -12,7 +12,7 @@ from gateway.runs.scheduler import Appetite
 from gateway.runs.steering import Steering
 from gateway.runs.writer import WriterBounds
 from gateway.services.compactor import CompactionLimits
-from gateway.services.specifying import SystemMessage
+from gateway.services.run_spec import SystemMessage
 from gateway.store.claims import Terms
 from gateway.store.retention import Keep
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts

@@ -14,7 +14,7 @@ from gateway.protocol.rules import rules_of
 from gateway.runs.housekeeping import Housekeeping
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.access import Access
-from gateway.services.threads import Threads
+from gateway.services.executor import Executor
 from gateway.store.postgres.database import Database
 from gateway.telemetry import Metrics
 from gateway.upstreams.client import build_client
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import TokenParser
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.settings import Settings
 
 
@@ -48,7 +48,7 @@ class Foundation:
     notices: Database
     formats: Formats
     sealer: Sealer
-    threads: Threads
+    threads: Executor
     pool: Pool
     owner: str = field(default_factory=ids.new_replica_id)
 
@@ -72,7 +72,7 @@ class Foundation:
                 bounds.schema_limits(settings),
             ),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
-            threads=Threads(
+            threads=Executor(
                 threads_max=settings.limits.tokenize_threads_max,
                 inline_bytes_max=settings.limits.inline_tokenize_chars_max,
                 waiting_bytes_max=settings.limits.tokenize_waiting_bytes_max,

@@ -22,12 +22,12 @@ from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
 from gateway.services.generation import Reading
 from gateway.services.health import Health
+from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
-from gateway.services.parents import Parents
-from gateway.services.preparation import Preparation
 from gateway.services.retrieval import Retrieval
+from gateway.services.run_builder import RunBuilder
+from gateway.services.run_spec import Secrets, SpecBuilder
 from gateway.services.sessions import Sessions
-from gateway.services.specifying import Secrets, Specifier
 from gateway.services.storage import Storage
 from gateway.services.traces import Traces
 
@@ -61,7 +61,7 @@ class Process:
     health: Health
     retrieval: Retrieval
     creation: Creation
-    preparation: Preparation
+    run_builder: RunBuilder
     compaction: Compaction
     sessions: Sessions
     traces: Traces
@@ -83,7 +83,7 @@ class Process:
             archive=replica.workplace.archive,
         )
         compactor = _compactor(base, replica)
-        preparation = _preparation(base, models, compactor)
+        run_builder = _run_builder(base, models, compactor)
         return cls(
             foundation=base,
             replica=replica,
@@ -96,13 +96,13 @@ class Process:
             creation=Creation(
                 replica.workplace,
                 replica.runs,
-                preparation=preparation,
+                builder=run_builder,
                 reading=Reading(base.database, replica.feed, retrieval),
                 key_ttl_s=settings.retention.idempotency_key_s,
                 is_cut_off=lambda: replica.keeper.is_cut_off,
             ),
-            preparation=preparation,
-            compaction=Compaction(replica.workplace.supervisor, preparation, compactor),
+            run_builder=run_builder,
+            compaction=Compaction(replica.workplace.supervisor, run_builder, compactor),
             traces=Traces(base.database),
             conversations=Conversations(
                 base.database,
@@ -172,24 +172,24 @@ def _compactor(base: Foundation, replica: Replica) -> Compactor:
     )
 
 
-def _preparation(base: Foundation, models: Models, compactor: Compactor) -> Preparation:
+def _run_builder(base: Foundation, models: Models, compactor: Compactor) -> RunBuilder:
     settings = base.settings
     limits = settings.limits
-    return Preparation(
-        parents=Parents(
+    return RunBuilder(
+        history_source=HistorySource(
             base.database,
             depth_max=limits.history_depth_max,
             items_max=limits.history_items_max,
         ),
         models=models,
-        specifier=Specifier(
+        specs=SpecBuilder(
             base.formats.of,
             system_message=bounds.system_message(settings),
             secrets=Secrets(settings.cache_salt_key, base.sealer),
             answer_share=settings.generation.answer_share,
         ),
         compactor=compactor,
-        threads=base.threads,
+        executor=base.threads,
     )
 
 

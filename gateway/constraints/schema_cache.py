@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gateway.keeping import Kept
+from gateway.cache import LruCache
 
 if TYPE_CHECKING:
     from gateway.constraints.schema_validation import SchemaValidator
@@ -22,7 +22,7 @@ class SchemaCache:
 
     def __init__(self, *, json_bytes_max: int = 1 << 20) -> None:
         """Compiled a schema takes about thirty times as much memory as it is long."""
-        self._by_digest: Kept[bytes, SchemaValidator] = Kept(size_max=json_bytes_max)
+        self._by_digest: LruCache[bytes, SchemaValidator] = LruCache(size_max=json_bytes_max)
 
     def get(self, scope: bytes, schema: dict[str, Any]) -> SchemaValidator | None:
         """The schema, compiled; None where it has to be compiled anew."""

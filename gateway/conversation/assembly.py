@@ -26,12 +26,12 @@ from gateway.conversation.pairing import (
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.calls import author_of, call_of
 from gateway.protocol.context import ContextItem
-from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import (
     ApplyPatchCallOutput,
     CallItem,
     Compaction,
     CompactionTrigger,
+    HostedItem,
     InputText,
     ItemReference,
     Message,
@@ -277,24 +277,18 @@ def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
     if isinstance(item, HostedItem):
         body = item.model_dump(exclude_unset=True) | {"id": item_id}
     else:
-        body = _plain_body(item) or item.model_dump(exclude_none=True)
+        match item:
+            case Message(status=None, phase=None, content=(InputText(text=text),)):
+                # What `model_dump` makes of a message that is one text, as most are.
+                content = [{"type": "input_text", "text": text}]
+                named = {} if item.id is None else {"id": item_id}
+                body = {"type": item.type, **named, "role": item.role, "content": content}
+            case _:
+                body = item.model_dump(exclude_none=True)
         body |= {"id": item_id, "status": status}
     encoded = orjson.dumps(body)
     # A copy, for what orjson returns has 4 KiB of its buffer behind it, and this is kept.
     return b"".join((encoded, b""))
-
-
-def _plain_body(item: PlainItem) -> dict[str, object]:
-    """What `model_dump` makes of a message that is one text and says nothing else of itself, as
-    most do; empty for anything else.
-    """
-    match item:
-        case Message(status=None, phase=None, content=(InputText(text=text),)):
-            named = {} if item.id is None else {"id": item.id}
-            content = [{"type": "input_text", "text": text}]
-            return {"type": item.type, **named, "role": item.role, "content": content}
-        case _:
-            return {}
 
 
 def _answered_calls(items: Iterable[InputItem], stored: Mapping[str, ContextItem]) -> set[int]:

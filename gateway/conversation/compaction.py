@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.protocol.compaction import compaction_body
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import InputText, Message
+from gateway.protocol.responses.body import compaction_body
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _OUTPUT_SUFFIX: Final = "_output"
 """The kind of an output is that of its call, and this."""
 _ANY_OUTPUT: Final = "function_call_output"
-"""Answers every call: in Open Responses all are calls of functions (`protocol.open_responses`), and
-Codex answers its local shell as one (`LocalShellCall` in its source)."""
+"""Answers every call: in Open Responses all are calls of functions, and Codex answers its local
+shell as one (`LocalShellCall` in its source)."""
 
 
 def fits(output: str, call: str | None) -> bool:

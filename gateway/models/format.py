@@ -156,12 +156,6 @@ class ModelFormat(Protocol):
         """
         ...
 
-    def has_told(self, options: RenderOptions, leading: Sequence[str]) -> bool:
-        """Whether what the model is told before the conversation is kept, tokenised. `leading` are
-        the texts of the instructions that the context begins with.
-        """
-        ...
-
     # Transcripts: what operators and clients are shown of raw ids.
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:

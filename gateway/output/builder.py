@@ -39,9 +39,14 @@ from gateway.output.lifecycle import (
 from gateway.output.logprobs import entries
 from gateway.output.summaries import summarizer
 from gateway.protocol.calls import call_fields
-from gateway.protocol.compaction import compaction_body
 from gateway.protocol.events import Event
-from gateway.protocol.responses import Outcome, encoded_body, response_body, spelled_echo
+from gateway.protocol.responses.body import (
+    Outcome,
+    compaction_body,
+    encoded_body,
+    response_body,
+    spelled_echo,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,8 +56,8 @@ if TYPE_CHECKING:
     from gateway.output.lifecycle import Envelope, ItemStatus
     from gateway.output.logprobs import Spelling
     from gateway.protocol.deltas import Deltas
-    from gateway.protocol.responses import ResponseHead, ResponseStatus
-    from gateway.protocol.showing import DeltaPattern
+    from gateway.protocol.event_sink import DeltaPattern
+    from gateway.protocol.responses.body import ResponseHead, ResponseStatus
 
 
 class Builder:

@@ -28,16 +28,16 @@ from gateway.log import (
 from gateway.output.builder import Builder
 from gateway.output.reading import Reading, Turn
 from gateway.output.screen import Astray, Body, Screen, demands
-from gateway.protocol.responses import Outcome
+from gateway.protocol.responses.body import Outcome
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
     from gateway.log import Entry, Portion
+    from gateway.protocol.event_sink import DeltaPattern, DeltaText
     from gateway.protocol.events import Event
-    from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.showing import DeltaPattern, DeltaText
+    from gateway.protocol.responses.body import ResponseHead
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.protocol.items import Phase
-    from gateway.protocol.responses import ResponseStatus
+    from gateway.protocol.responses.body import ResponseStatus
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ItemType = Literal[

@@ -1,10 +1,10 @@
-"""The base of every model that mirrors something on the wire."""
+"""The bases of all models that mirror something on the wire, and what null fields mean in them."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -34,3 +34,19 @@ def type_of(value: object) -> str | None:
     """The tag of a union's member, raw or typed; None when it has none that could be looked up."""
     tag = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return tag if isinstance(tag, str) else None
+
+
+def without_nulls(mapping: dict[str, Any]) -> dict[str, Any]:
+    """The same without keys whose value is None; itself, where there are none."""
+    if None not in mapping.values():
+        return mapping
+    return {key: value for key, value in mapping.items() if value is not None}
+
+
+class NullableModel(WireModel):
+    """A model in which a null takes the field's default, or is missing if there is none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, value: object) -> object:
+        return without_nulls(value) if isinstance(value, dict) else value

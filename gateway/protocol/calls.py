@@ -1,6 +1,6 @@
 """Call items ↔ what the model wrote: a function's name and its arguments as JSON.
 
-The model knows every tool as a function (`protocol.callables`), so a call of a custom tool, a shell
+The model knows every tool as a function (`protocol.tools`), so a call of a custom tool, a shell
 or the patcher is told to it as a call of that function, and what it writes is read back.
 """
 
@@ -13,34 +13,40 @@ import orjson
 from pydantic import ValidationError
 
 from gateway.generation import SegmentKind
-from gateway.protocol.base import WireModel
-from gateway.protocol.callables import APPLY_PATCH, CUSTOM_INPUT, LOCAL_SHELL, SHELL, flat_name
-from gateway.protocol.hosted import ComputerCallOutput, ImageGenerationCall, McpCall
+from gateway.protocol.base import WireModel, without_nulls
 from gateway.protocol.items import (
+    ComputerCallOutput,
     CustomToolCall,
     CustomToolCallOutput,
     FileOperation,
     FunctionCall,
     FunctionCallOutput,
+    ImageGenerationCall,
     InputImage,
     InputText,
     LocalShellAction,
     LocalShellCall,
     LocalShellCallOutput,
+    McpCall,
     ShellAction,
     ShellCall,
     ShellCallOutput,
 )
-from gateway.protocol.nulls import without_nulls
-from gateway.protocol.tools import FUNCTION_NAME
+from gateway.protocol.tools import (
+    APPLY_PATCH,
+    CUSTOM_INPUT,
+    FUNCTION_NAME,
+    LOCAL_SHELL,
+    SHELL,
+    flat_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.constraints.rules import ToolRule
     from gateway.protocol.context import HostedKind
-    from gateway.protocol.hosted import AnyHostedItem
-    from gateway.protocol.items import CallItem, InputFile, OutputItem
+    from gateway.protocol.items import AnyHostedItem, CallItem, InputFile, OutputItem
 
 _M = TypeVar("_M", bound=WireModel)
 

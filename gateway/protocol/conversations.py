@@ -9,15 +9,13 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from gateway import ids
 from gateway.errors import ResourceNotFound, shown
-from gateway.protocol.base import WireModel
-from gateway.protocol.bounds import check_items, check_metadata
+from gateway.protocol.base import WireModel, without_nulls
+from gateway.protocol.bounds import check_items, check_media, check_metadata
 from gateway.protocol.fields import Many
 from gateway.protocol.items import AnyInputItem, CompactionTrigger
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.nulls import without_nulls
 from gateway.protocol.parameters import Metadata
 from gateway.protocol.refusals import array_too_long, unknown, unsupported
-from gateway.protocol.support import check_media
 from gateway.protocol.validation import refusal_of
 
 if TYPE_CHECKING:

@@ -27,14 +27,8 @@ PIECE_BYTES: Final = 64 * 1024
 
 def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
     """The object that `body` spells. Raises `InvalidRequest`, whose code is null (OpenAI's way)."""
-    document = load_object(body, limits)
-    check_shape(document, limits)
-    return document
-
-
-def load_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
-    """The same before `check_shape`."""
-    _check_size(body, limits.json_containers_max)
+    if len(body) > 2 * limits.json_containers_max:
+        _check_size(body, limits.json_containers_max)
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -47,6 +41,10 @@ def load_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
             "We could not parse the JSON body of your request. It is JSON, but it is not a JSON "
             'object: send one such as {"model": "...", "input": "..."}.'
         )
+    for value in document.values():
+        if isinstance(value, dict | list):
+            _check_depth(document, min(limits.json_depth_max, DEPTH_MAX))
+            break
     return document
 
 
@@ -55,8 +53,6 @@ def _check_size(body: bytes, containers_max: int) -> None:
 
     Most bodies have too few brackets at all. In others those are told apart that text is made of.
     """
-    if len(body) <= 2 * containers_max:
-        return
     brackets = sum(map(_brackets, _pieces(body)))
     if brackets > containers_max and _containers(body) > containers_max:
         raise _too_many(containers_max)
@@ -90,18 +86,12 @@ def _too_many(containers_max: int) -> InvalidRequest:
     )
 
 
-def check_shape(document: dict[str, Any], limits: InputLimits) -> None:
-    """That it is not nested too deeply. Raises `InvalidRequest`.
+def _check_depth(document: dict[str, Any], depth_max: int) -> None:
+    """Raise `InvalidRequest` for a document that is nested more deeply.
 
     Level by level, so that nothing recurses and a hostile body costs one look at each value.
     """
-    for value in document.values():
-        if isinstance(value, dict | list):
-            break
-    else:
-        return  # nothing is in it but texts and numbers
     level: list[Container] = [document]
-    depth_max = min(limits.json_depth_max, DEPTH_MAX)
     depth = 0
     while level:
         depth += 1

@@ -12,19 +12,30 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import TypeAdapter
 
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.protocol.callables import NO_ARGUMENTS, PARAMETERS, named
-from gateway.protocol.choices import allowed_names
 from gateway.protocol.fields import VeryMany
-from gateway.protocol.formats import AnyFormat, JsonSchemaFormat
-from gateway.protocol.parameters import AllowedTools, AnyToolChoice, ToolChoice
-from gateway.protocol.tools import AnyTool, CustomTool, FunctionTool, GrammarFormat
+from gateway.protocol.parameters import (
+    AllowedTools,
+    AnyFormat,
+    AnyToolChoice,
+    JsonSchemaFormat,
+    ToolChoice,
+)
+from gateway.protocol.tools import (
+    NO_ARGUMENTS,
+    PARAMETERS,
+    AnyTool,
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    allowed_names,
+    named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.constraints.rules import CallMode, Summary
-    from gateway.protocol.callables import NamedTool
-    from gateway.protocol.tools import Tool
+    from gateway.protocol.tools import NamedTool, Tool
 
 _TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(VeryMany[AnyTool])
 _CHOICE: Final[TypeAdapter[AnyToolChoice]] = TypeAdapter(AnyToolChoice)
@@ -39,7 +50,7 @@ _SUMMARIES: Final[dict[str | None, Summary]] = {
 
 
 def rules_of(echo: Mapping[str, Any]) -> OutputRules:
-    """The rules of a response that repeats `echo` of its request (`protocol.echo.echo`)."""
+    """The rules of a response that repeats `echo` of its request (`responses.echo.echo`)."""
     choice = echo["tool_choice"]
     is_plain = isinstance(choice, str) and not echo["tools"] and "stop" not in echo
     if is_plain and echo["text"]["format"]["type"] == "text":

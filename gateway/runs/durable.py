@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
     from gateway.log import Finished
     from gateway.output.fold import Fold
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.runs.archive import Archive
     from gateway.runs.lives import Lives
     from gateway.runs.runner import Engine

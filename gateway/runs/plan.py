@@ -19,7 +19,7 @@ from gateway.constraints.validation import Checker
 from gateway.generation import Sampling
 from gateway.log import Compacted, pack, unpack
 from gateway.protocol.calls import call_fields
-from gateway.protocol.responses import HarmonyMessages, ResponseHead
+from gateway.protocol.responses.body import HarmonyMessages, ResponseHead
 from gateway.protocol.rules import rules_of
 from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding

@@ -12,7 +12,7 @@ import orjson
 from gateway.log import FOLD_VERSION, Queued, pack, packed_entry
 from gateway.protocol.calls import call_of
 from gateway.protocol.context import ContextItem, Kind, StoredItem
-from gateway.protocol.responses import Outcome, response_body
+from gateway.protocol.responses.body import Outcome, response_body
 from gateway.runs.plan import compacted_of, head_of, inputs_of, plan_of, request_of
 from gateway.runs.slices import check_complete, fold_rows
 from gateway.store.endings import FinishedResponse
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.models.format import FormatOf
     from gateway.output.fold import Fold
     from gateway.protocol.items import CallItem
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.runs.specification import RunSpecification
     from gateway.store.idempotency import IdempotencyKey
     from gateway.store.responses import StoredResponse

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gateway.generation import Sampling
     from gateway.log import Compacted
     from gateway.protocol.context import ContextItem, ConversationPlace
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.tenancy import Principal
 
 

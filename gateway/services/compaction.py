@@ -7,24 +7,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from gateway import ids
-from gateway.protocol.compaction import compacted_response, compaction_body
+from gateway.protocol.responses.body import compacted_response, compaction_body
 
 if TYPE_CHECKING:
-    from gateway.protocol.create import CreateResponse
+    from gateway.protocol.responses.create import CreateResponse
     from gateway.runs.supervisor import Supervisor
     from gateway.services.compactor import Compactor, Made, SummaryPlan
-    from gateway.services.preparation import Preparation
+    from gateway.services.run_builder import RunBuilder
     from gateway.tenancy import Principal
 
 
 class Compaction:
     """The use case of `POST /v1/responses/compact`."""
 
-    def __init__(
-        self, supervisor: Supervisor, preparation: Preparation, compactor: Compactor
-    ) -> None:
+    def __init__(self, supervisor: Supervisor, builder: RunBuilder, compactor: Compactor) -> None:
         self._supervisor = supervisor
-        self._preparation = preparation
+        self._builder = builder
         self._compactor = compactor
 
     async def compact(
@@ -32,10 +30,10 @@ class Compaction:
     ) -> CompactedContext:
         """All messages of the user, and a compaction item that stands for everything else.
 
-        Raises what `Preparation.prepared` does, `RateLimited`, `UpstreamError`, `SummaryFailed`.
+        Raises what `RunBuilder.build` does, `RateLimited`, `UpstreamError`, `SummaryFailed`.
         """
         with self._supervisor.admitted():
-            plan = await self._preparation.summary(principal, request, body_bytes=body_bytes)
+            plan = await self._builder.summary(principal, request, body_bytes=body_bytes)
             made = await self._compactor.make(plan.specification)
         await self._compactor.book(made)
         return CompactedContext(plan, made)

@@ -20,9 +20,9 @@ from gateway.conversation.unsealing import COMPACTION
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.log import Compacted
 from gateway.protocol.context import ContextItem
-from gateway.protocol.create import OUTPUT_TOKENS_MIN, CreateResponse
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.parameters import Effort, ReasoningOptions
+from gateway.protocol.responses.create import OUTPUT_TOKENS_MIN, CreateResponse
 from gateway.sealing import Binding, Unsealed
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gateway.protocol.conversations import NewConversation
     from gateway.protocol.items import InputItem
     from gateway.sealing import Sealer, Unsealed
+    from gateway.services.executor import Executor
     from gateway.services.models import Models
-    from gateway.services.threads import Threads
     from gateway.store.messages import ItemPage
     from gateway.store.postgres.database import Database
     from gateway.tenancy import Principal, TenantId
@@ -46,7 +46,7 @@ class Conversations:
         models: Models,
         sealer: Sealer,
         format_: ModelFormat,
-        threads: Threads,
+        threads: Executor,
         items_max: int,
     ) -> None:
         """A conversation may have `items_max` items. They are kept with their ids in `format_`."""

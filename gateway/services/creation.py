@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.errors import ConversationLocked, KeyTaken, StoreUnavailable
-from gateway.protocol.idempotency import reused_key
+from gateway.protocol.responses.idempotency import reused_key
 from gateway.runs.journal import MemoryJournal
 from gateway.runs.live import LiveLog
 from gateway.runs.runner import Run
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from gateway.protocol.context import ConversationPlace
     from gateway.runs.durable import DurableRuns, Workplace
     from gateway.runs.specification import RunSpecification
+    from gateway.services.create_command import CreateCommand
     from gateway.services.generation import Generation, Reading
-    from gateway.services.orders import Order
-    from gateway.services.preparation import Preparation
+    from gateway.services.run_builder import RunBuilder
 
 KEY_TRIES_MAX: Final = 3
 """Times a key may be taken, and be free again, while one request tries to use it."""
@@ -55,7 +55,7 @@ class Creation:
         workplace: Workplace,
         runs: DurableRuns,
         *,
-        preparation: Preparation,
+        builder: RunBuilder,
         reading: Reading,
         key_ttl_s: float,
         is_cut_off: Callable[[], bool],
@@ -67,98 +67,107 @@ class Creation:
         """
         self._at = workplace
         self._runs = runs
-        self._preparation = preparation
+        self._builder = builder
         self._reading = reading
         self._key_ttl_s = key_ttl_s
         self._is_cut_off = is_cut_off
 
-    async def create(self, order: Order) -> Generation:
+    async def create(self, command: CreateCommand) -> Generation:
         """Start to generate a response, or find the one that was started for the same request.
 
         Raises `RequestError`, `StoreUnavailable`, and `KeyTaken` when others use the key again and
         again. From here on the generation has an end, whether or not anybody follows it. That what
         is stored could not be recorded comes out of the generation, before a token is spent.
         """
-        if order.request.store and self._is_cut_off():
+        if command.request.store and self._is_cut_off():
             raise StoreUnavailable("the last heartbeat did not reach the database")
+        if command.key is None:
+            return await self._started(command)
         for _ in range(KEY_TRIES_MAX):
-            repeated = await self._repeated(order)
+            repeated = await self._repeated(command)
             if repeated is not None:
                 return repeated
             try:
-                return await self._started(order)
+                return await self._started(command)
             except KeyTaken:
                 # Another request with it was accepted meanwhile: that one's response is ours.
                 continue
             except ConversationLocked:
                 # So it may be here: then it is that response that holds the conversation.
-                if (repeated := await self._repeated(order)) is None:
+                if (repeated := await self._repeated(command)) is None:
                     raise
                 return repeated
         raise KeyTaken
 
-    async def _repeated(self, order: Order) -> Generation | None:
-        """The response that the order's key stands for; None without a key, or for a free one."""
-        if order.key is None:
+    async def _repeated(self, command: CreateCommand) -> Generation | None:
+        """The response that the command's key stands for; None where it is free, or not there."""
+        key, principal, database = command.key, command.principal, self._reading.database
+        if key is None:
             return None
-        principal, database = order.principal, self._reading.database
-        use = await find_key(
-            database, principal.tenant_id, order.key.key_hash, ttl_s=self._key_ttl_s
-        )
+        use = await find_key(database, principal.tenant_id, key.key_hash, ttl_s=self._key_ttl_s)
         if use is None:
             return None
-        if use.fingerprint != order.key.fingerprint:
+        if use.fingerprint != key.fingerprint:
             raise reused_key()
         stored = await rows.load(database, principal.tenant_id, use.uuid)
         if stored is None:
             return None
         batches = None
-        if order.request.stream:
+        if command.request.stream:
             response_id = ids.response_id(use.uuid)
             batches = await self._reading.retrieval.stream(principal, response_id)
         return RepeatedGeneration(principal, stored, self._reading, batches)
 
-    async def _started(self, order: Order) -> Generation:
-        check = partial(self._check, order)
+    async def _started(self, command: CreateCommand) -> Generation:
         with self._at.supervisor.admitted():
-            async with self._preparation.prepared(order, check) as specification:
-                if order.is_durable:
-                    return await self._accepted(order, specification)
-                return self._in_memory(order, specification)
+            built = await self._builder.build(command, partial(self._check, command))
+            if built.summary is None:
+                return await self._begun(command, built.specification)
+            async with self._builder.booking(built.summary):
+                return await self._begun(command, built.specification)
 
-    async def _check(self, order: Order, conversation: ConversationPlace | None) -> None:
+    async def _begun(self, command: CreateCommand, specification: RunSpecification) -> Generation:
+        if command.is_durable:
+            return await self._accepted(command, specification)
+        return self._in_memory(command, specification)
+
+    async def _check(self, command: CreateCommand, conversation: ConversationPlace | None) -> None:
         """Raise what accepting it would, as far as that is known before tokens are spent on it."""
-        if not order.request.store:
+        if not command.request.store:
             return
-        principal = order.principal
+        principal = command.principal
         queued_max = principal.policy.background_queued_max
         await rows.check(
             self._reading.database,
             principal.tenant_id,
             conversation=conversation,
-            idempotency=self._kept_key(order),
-            queued_max=queued_max if order.request.background else None,
+            idempotency=self._kept_key(command),
+            queued_max=queued_max if command.request.background else None,
         )
 
-    def _kept_key(self, order: Order) -> IdempotencyKey | None:
-        if order.key is None:
+    def _kept_key(self, command: CreateCommand) -> IdempotencyKey | None:
+        if command.key is None:
             return None
-        return IdempotencyKey(order.key.key_hash, order.key.fingerprint, self._key_ttl_s)
+        return IdempotencyKey(command.key.key_hash, command.key.fingerprint, self._key_ttl_s)
 
-    async def _accepted(self, order: Order, specification: RunSpecification) -> Generation:
-        is_ours = not order.request.background
-        key = self._kept_key(order)
+    async def _accepted(
+        self, command: CreateCommand, specification: RunSpecification
+    ) -> Generation:
+        is_ours = not command.request.background
+        key = self._kept_key(command)
         if not is_ours and key is None and specification.conversation is None:
             await self._runs.queue(specification)
             return AcceptedGeneration(specification, self._reading, None)
         claim = await self._at.archive.accept(specification, key, owned=is_ours)
         started = None
         if claim is not None:
-            run, live = self._runs.begin(specification, claim, requested_at=order.requested_at)
+            run, live = self._runs.begin(specification, claim, requested_at=command.requested_at)
             started = Started(run, live)
         return AcceptedGeneration(specification, self._reading, started)
 
-    def _in_memory(self, order: Order, specification: RunSpecification) -> ForegroundGeneration:
+    def _in_memory(
+        self, command: CreateCommand, specification: RunSpecification
+    ) -> ForegroundGeneration:
         at = self._at
         new_fold = at.new_fold_for(specification.head, specification.rules)
         live = LiveLog(new_fold, reader_events_max=at.reader_events_max, turn=at.replays)
@@ -168,6 +177,6 @@ class Creation:
             await at.archive.finish(specification, finished, fold, run.claim, None)
 
         journal = MemoryJournal(live, commit if specification.store else None)
-        run = Run(specification, journal, at.engine, requested_at=order.requested_at)
+        run = Run(specification, journal, at.engine, requested_at=command.requested_at)
         at.supervisor.start(run)
         return ForegroundGeneration(specification, Started(run, live))

@@ -10,20 +10,20 @@ import orjson
 
 from gateway import ids
 from gateway.errors import Draining
-from gateway.protocol.responses import Outcome, response_body
-from gateway.protocol.showing import play_batches
+from gateway.protocol.event_sink import play_batches
+from gateway.protocol.responses.body import Outcome, response_body
 from gateway.runs.plan import head_of
 from gateway.runs.records import output_context
-from gateway.services.parents import Parent
+from gateway.services.history_source import History
 from gateway.services.retrieval import not_found
 from gateway.store import responses as rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
 
+    from gateway.protocol.event_sink import Show
     from gateway.protocol.events import Event
-    from gateway.protocol.responses import ResponseHead
-    from gateway.protocol.showing import Show
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.runs.feed import Feed
     from gateway.runs.live import LiveLog
     from gateway.runs.runner import Run
@@ -82,7 +82,7 @@ class Generation(Protocol):
         """The same events, for who asks for them."""
         ...
 
-    def continued(self) -> Parent | None:
+    def continued(self) -> History | None:
         """Once it is over: what a response begins with that continues it.
 
         None if that is not known here, because it is stored or nobody wanted it remembered.
@@ -188,7 +188,7 @@ class ForegroundGeneration:
         """All events, as they come; the last one is terminal."""
         return self._live.follow()
 
-    def continued(self) -> Parent | None:
+    def continued(self) -> History | None:
         """Its context and what it said, as they would come back from the database."""
         specification = self._specification
         if specification.inherited is None:
@@ -198,7 +198,9 @@ class ForegroundGeneration:
         items = (*specification.inherited, *own)
         # What hangs on no stored response would be lost to whoever stores what continues it.
         unstored = own if specification.parent is not None else items
-        return Parent(specification.parent, items, specification.root_created_at, unstored=unstored)
+        return History(
+            specification.parent, items, specification.root_created_at, unstored=unstored
+        )
 
     async def response(self) -> bytes:
         """The finished Response object. Raises what made it fail."""

@@ -15,7 +15,7 @@ import orjson
 from gateway import ids
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.log import FOLD_VERSION
-from gateway.protocol.responses import Outcome, ResponseStatus, response_body
+from gateway.protocol.responses.body import Outcome, ResponseStatus, response_body
 from gateway.runs.plan import head_of
 from gateway.store import messages
 from gateway.store import responses as rows
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from uuid import UUID
 
+    from gateway.protocol.event_sink import Play
     from gateway.protocol.events import Event
-    from gateway.protocol.showing import Play
     from gateway.runs.feed import Feed
     from gateway.store.events import LogRow
     from gateway.store.messages import ItemPage

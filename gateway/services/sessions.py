@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from gateway.errors import Leaving, RateLimited
-from gateway.services.parents import Parent
+from gateway.services.history_source import History
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +31,12 @@ ID_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    parent: Parent
+    history: History
     lane: str | None
     size_bytes: int
 
 
-class Memory(Mapping[str, Parent]):
+class Memory(Mapping[str, History]):
     """The unstored responses of one connection, by their public ids: what continues them begins
     with what is here.
 
@@ -52,11 +52,11 @@ class Memory(Mapping[str, Parent]):
         self._size_bytes = 0
 
     @override
-    def __getitem__(self, response_id: str) -> Parent:
+    def __getitem__(self, response_id: str) -> History:
         """Using it makes it the most recently used."""
-        parent = self._by_id[response_id].parent
+        history = self._by_id[response_id].history
         self._by_id.move_to_end(response_id)
-        return parent
+        return history
 
     @override
     def __iter__(self) -> Iterator[str]:
@@ -71,9 +71,9 @@ class Memory(Mapping[str, Parent]):
         """At most so much memory is held."""
         return self._size_bytes
 
-    def remember(self, lane: str | None, response_id: str, parent: Parent) -> None:
+    def remember(self, lane: str | None, response_id: str, history: History) -> None:
         """A response of this lane is over. One that is larger than all of this is not kept."""
-        entry = _Remembered(parent, lane, sum(map(_size_bytes, parent.items)))
+        entry = _Remembered(history, lane, sum(map(_size_bytes, history.items)))
         self._by_id[response_id] = entry
         self._latest[lane] = response_id
         self._size_bytes += entry.size_bytes

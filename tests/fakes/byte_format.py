@@ -159,9 +159,6 @@ class ByteFormat:
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> None:
         return None
 
-    def has_told(self, options: RenderOptions, leading: Sequence[str]) -> bool:
-        return False
-
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
         return [{"text": spelled(prompt.ids[:-1])}]
 

@@ -9,11 +9,11 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.chat.completions import parse_completion
-from gateway.protocol.chat.request import parse_chat
+from gateway.protocol.chat.to_responses import parse_chat
 from tests.fakes.create_bodies import LIMITS
 
 if TYPE_CHECKING:
-    from gateway.protocol.chat.respelling import Respelled
+    from gateway.protocol.chat.to_responses import Converted
 
 Json = dict[str, Any]
 
@@ -37,18 +37,18 @@ GRAMMAR: Json = {
 }
 
 
-def chat(*, strict: bool = False, **fields: Any) -> Respelled:
+def chat(*, strict: bool = False, **fields: Any) -> Converted:
     """The chat request of a body with these fields; `...` leaves one out."""
     return parse_chat(_body({"messages": [HI], **fields}), limits=LIMITS, strict=strict)
 
 
-def completion(*, strict: bool = False, **fields: Any) -> Respelled:
+def completion(*, strict: bool = False, **fields: Any) -> Converted:
     """The same for a completion."""
     return parse_completion(_body({"prompt": "hi", **fields}), limits=LIMITS, strict=strict)
 
 
 def items(*messages: Json) -> list[Json]:
-    """What a chat of these messages is respelled as."""
+    """What a chat of these messages is converted as."""
     return [item.model_dump(exclude_none=True) for item in chat(messages=messages).request.input]
 
 

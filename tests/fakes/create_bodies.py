@@ -9,10 +9,10 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.limits import InputLimits
-from gateway.protocol.requests import parse_create
+from gateway.protocol.responses.requests import parse_create
 
 if TYPE_CHECKING:
-    from gateway.protocol.requests import CreateResponse
+    from gateway.protocol.responses.requests import CreateResponse
 
 LIMITS = InputLimits(
     json_depth_max=128,

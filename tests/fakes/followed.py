@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from gateway.log import Entry
     from gateway.protocol.events import Event
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.store.remote_logs import Seen, Watched
 
 TENANT: Final = TenantId(UUID(int=7))

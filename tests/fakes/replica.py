@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
     from gateway.generation import Listener, TokenRequest
     from gateway.output.fold import Fold
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.runs.live import LiveLog
     from gateway.runs.runner import Run
     from gateway.runs.specification import RunSpecification

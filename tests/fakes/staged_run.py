@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gateway.generation import Listener
     from gateway.log import Entry, Finished
     from gateway.protocol.events import Event
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses.body import ResponseHead
 
     Commit = Callable[[Finished, Fold], Awaitable[None]]
 

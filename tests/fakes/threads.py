@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.services.threads import Threads
+from gateway.services.executor import Executor
 
-THREADS: Final = Threads(threads_max=2, inline_bytes_max=0)
+THREADS: Final = Executor(threads_max=2, inline_bytes_max=0)

@@ -18,7 +18,7 @@ from gateway.generation import (
 )
 from gateway.output.builder import Builder
 from gateway.output.lifecycle import ENVELOPES
-from gateway.protocol.responses import Outcome
+from gateway.protocol.responses.body import Outcome
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import CREATED_AT, response_head
 from tests.fakes.toy_logs import ALLOWED, TOOL_RULES

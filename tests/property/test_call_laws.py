@@ -19,7 +19,6 @@ from openai.types.responses.response_output_item import LocalShellCall as OpenAI
 
 from gateway.generation import SegmentKind
 from gateway.protocol.calls import call_fields, call_of
-from gateway.protocol.echo import echo
 from gateway.protocol.items import (
     ApplyPatchCall,
     CustomToolCall,
@@ -30,6 +29,7 @@ from gateway.protocol.items import (
     ShellAction,
     ShellCall,
 )
+from gateway.protocol.responses.echo import echo
 from gateway.protocol.rules import rules_of
 from tests.fakes.create_bodies import NAMESPACE, TOOLS, parse
 

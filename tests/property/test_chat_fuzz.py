@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.chat.completions import COMPLETION_PARAMETERS, parse_completion
-from gateway.protocol.chat.request import CHAT_PARAMETERS, parse_chat
-from gateway.protocol.echo import echo
+from gateway.protocol.chat.to_responses import CHAT_PARAMETERS, parse_chat
+from gateway.protocol.responses.echo import echo
 from tests.fakes.chat_bodies import CALLING, CUSTOM, FUNCTION, GRAMMAR, HI, OUTPUT
 from tests.fakes.create_bodies import LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.protocol.chat.respelling import Respelled
+    from gateway.protocol.chat.to_responses import Converted
 
 WORDS: Final = (
     *("type", "role", "content", "id", "text", "name", "url", "arguments", "input", "detail"),
@@ -94,7 +94,7 @@ def outcome(body: bytes) -> None:
             assert has_both or not _FOREIGN.match(error.param or "")
 
 
-def refusal(parse: Callable[..., Respelled], body: bytes) -> InvalidRequest | None:
+def refusal(parse: Callable[..., Converted], body: bytes) -> InvalidRequest | None:
     """What it is refused with; None for what is accepted, and whose echo can be written."""
     try:
         asked = parse(body, limits=LIMITS)

@@ -9,10 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gateway.output.fold import Fold
-from gateway.protocol.chat.answers import ChatAnswers, CompletionAnswers
-from gateway.protocol.chat.bodies import ChatForm
-from gateway.protocol.chat.pieces import SEPARATOR
-from gateway.protocol.responses import ResponseHead
+from gateway.protocol.chat.adapters import SEPARATOR, ChatAdapter, ChatForm, CompletionAdapter
+from gateway.protocol.responses.body import ResponseHead
 from tests.fakes.chat_streams import as_assembled, assembled_chat
 from tests.fakes.response_heads import CREATED_AT, ECHO, UUID_OF_TEST
 from tests.fakes.toy_logs import FRAMING, apply_all, steered_logs
@@ -41,8 +39,8 @@ def told(case: Case, format_type: str) -> tuple[list[Event], Json]:
     return events, orjson.loads(orjson.dumps(fold.response()))
 
 
-def shown(events: list[Event], answers: ChatAnswers | CompletionAnswers) -> list[Json]:
-    chunks = answers.chunks()
+def shown(events: list[Event], adapter: ChatAdapter | CompletionAdapter) -> list[Json]:
+    chunks = adapter.chunks()
     return [orjson.loads(chunk) for event in events for chunk in chunks.of(event)]
 
 
@@ -53,13 +51,13 @@ def test_a_stream_says_what_the_body_says(case: Case, form: ChatForm, format_typ
     # Who sends deprecated functions has no custom tools.
     kinds = {item["type"] for item in response["output"]}
     assume(not (form.is_deprecated and "custom_tool_call" in kinds))
-    answers = ChatAnswers(form, include_usage=True)
-    streamed = shown(events, answers)
+    adapter = ChatAdapter(form, include_usage=True)
+    streamed = shown(events, adapter)
     if response["status"] in {"failed", "cancelled"}:
         assert [list(chunk) for chunk in streamed if "error" in chunk] == [["error"]]
         assert list(streamed[-1]) == ["error"]
         return
-    body, stream = as_assembled(answers.body(response)), assembled_chat(streamed)
+    body, stream = as_assembled(adapter.body(response)), assembled_chat(streamed)
     # Where not all of a text is spelled, its body has no logprobs at all.
     if not body["logprobs"]:
         stream["logprobs"] = []
@@ -75,7 +73,7 @@ def test_a_body_says_what_the_response_says(case: Case, format_type: str) -> Non
     _, response = told(case, format_type)
     if response["status"] in {"failed", "cancelled"}:
         return
-    body = ChatAnswers(ChatForm(), include_usage=False).body(response)
+    body = ChatAdapter(ChatForm(), include_usage=False).body(response)
     message = body["choices"][0]["message"]
     parts = [
         (item, part)
@@ -107,10 +105,10 @@ def test_a_completion_is_the_content_of_the_chat(case: Case, format_type: str) -
     events, response = told(case, format_type)
     if response["status"] in {"failed", "cancelled"}:
         return
-    answers = CompletionAnswers(include_usage=False)
-    body = answers.body(response)
-    streamed = shown(events, answers)
-    chat = ChatAnswers(ChatForm(), include_usage=False).body(response)
+    adapter = CompletionAdapter(include_usage=False)
+    body = adapter.body(response)
+    streamed = shown(events, adapter)
+    chat = ChatAdapter(ChatForm(), include_usage=False).body(response)
     text = chat["choices"][0]["message"]["content"] or ""
     assert body["choices"][0]["text"] == text
     assert "".join(chunk["choices"][0]["text"] for chunk in streamed) == text

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gateway.constraints.rules import OutputRules
 from gateway.log import Entry, Queued
-from gateway.protocol import open_responses
 from gateway.protocol.calls import call_of
 from gateway.protocol.items import CustomToolCall
+from gateway.protocol.responses import open_responses
 from tests.conformance.checking import Document, read_specification
 from tests.fakes.toy_logs import apply_all, new_fold, steered_logs
 

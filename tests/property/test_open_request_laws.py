@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.protocol import open_responses
-from gateway.protocol.echo import echo
 from gateway.protocol.items import ItemReference
 from gateway.protocol.limits import InputLimits
-from gateway.protocol.requests import parse_create
-from gateway.protocol.responses import Outcome, ResponseHead, response_body
+from gateway.protocol.responses import open_responses
+from gateway.protocol.responses.body import Outcome, ResponseHead, response_body
+from gateway.protocol.responses.echo import echo
+from gateway.protocol.responses.requests import parse_create
 from tests.conformance.checking import Document, read_specification
 from tests.fakes.open_requests import bodies, with_tools
 from tests.fakes.response_heads import CREATED_AT, UUID_OF_TEST

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.errors import InvalidRequest
 from gateway.protocol import fields
 from gateway.protocol.limits import InputLimits
-from gateway.protocol.requests import CreateResponse, parse_create
+from gateway.protocol.responses.requests import CreateResponse, parse_create
 
 LIMITS: Final = InputLimits(
     json_depth_max=128,

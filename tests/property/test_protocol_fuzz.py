@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.callables import declared
-from gateway.protocol.create import PARAMETERS
-from gateway.protocol.echo import echo
 from gateway.protocol.limits import InputLimits
-from gateway.protocol.requests import CreateResponse, parse_create
+from gateway.protocol.responses.create import PARAMETERS
+from gateway.protocol.responses.echo import echo
+from gateway.protocol.responses.requests import CreateResponse, parse_create
 from gateway.protocol.rules import rules_of
+from gateway.protocol.tools import declared
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.create_bodies import SCHEMA, TOOLS
 

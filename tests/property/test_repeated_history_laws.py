@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gateway import ids
 from gateway.errors import GatewayError
 from gateway.sealing import Sealer, SealingSecret
+from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.parents import Parent
-from gateway.services.specifying import Draft, Secrets, Specifier, SystemMessage, Written
+from gateway.services.run_spec import RunInput, Secrets, SpecBuilder, SystemMessage, Written
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.contexts import answer, call, output, said, thought, user
 from tests.fakes.create_bodies import parse
@@ -24,7 +24,7 @@ from tests.fakes.packed import packed
 if TYPE_CHECKING:
     from gateway.protocol.context import ContextItem
 
-SPECIFIER = Specifier(
+SPECS = SpecBuilder(
     harmony_of,
     system_message=SystemMessage(
         "You.", "2024-06", with_date=False, commentary_without_tools=False
@@ -72,13 +72,13 @@ def histories(draw: st.DrawFn) -> list[ContextItem]:
     return made
 
 
-def draft_of(history: list[ContextItem], new: list[Any], model: Model = MODEL) -> Draft:
-    return Draft(
+def input_of(history: list[ContextItem], new: list[Any], model: Model = MODEL) -> RunInput:
+    return RunInput(
         principal=PRINCIPAL,
         request=parse(input=new, truncation="auto", max_output_tokens=16),
         body_bytes=0,
         model=model,
-        parent=Parent(None, packed(history), 0),
+        history=History(None, packed(history), 0),
         stored={item.item_id: item for item in history},
         uuid=PRINCIPAL.tenant_id,
         created_at=0,
@@ -87,7 +87,7 @@ def draft_of(history: list[ContextItem], new: list[Any], model: Model = MODEL) -
 
 def written(history: list[ContextItem], new: list[Any], *, item_by_item: bool) -> Written | str:
     try:
-        return SPECIFIER.write(draft_of(history, new), item_by_item=item_by_item)
+        return SPECS.write(input_of(history, new), item_by_item=item_by_item)
     except GatewayError as error:
         return str(error)
 
@@ -126,14 +126,14 @@ def test_reasoning_is_repeated_only_behind_the_last_answer() -> None:
 @settings(max_examples=100, deadline=None)
 @given(histories(), st.integers(60, 120))
 def test_its_oldest_turns_are_left_out_all_the_same(history: list[ContextItem], room: int) -> None:
-    draft = draft_of(history, NEW[:1], replace(MODEL, context_length=room))
-    assert fitting(draft, item_by_item=False) == fitting(draft, item_by_item=True)
+    given = input_of(history, NEW[:1], replace(MODEL, context_length=room))
+    assert fitting(given, item_by_item=False) == fitting(given, item_by_item=True)
 
 
-def fitting(draft: Draft, *, item_by_item: bool) -> list[int] | str:
+def fitting(given: RunInput, *, item_by_item: bool) -> list[int] | str:
     """The prompt that is sent, or why there is none."""
     try:
-        made = SPECIFIER.write(draft, item_by_item=item_by_item)
-        return list(SPECIFIER.specify(draft, made).prompt_ids)
+        made = SPECS.write(given, item_by_item=item_by_item)
+        return list(SPECS.spec(given, made).prompt_ids)
     except GatewayError as error:
         return str(error)

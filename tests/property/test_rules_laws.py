@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.callables import declared
-from gateway.protocol.echo import echo
+from gateway.protocol.responses.echo import echo
 from gateway.protocol.rules import rules_of
+from gateway.protocol.tools import declared
 from tests.fakes.create_bodies import SCHEMA, TOOLS, parse
 
 if TYPE_CHECKING:
-    from gateway.protocol.create import CreateResponse
+    from gateway.protocol.responses.create import CreateResponse
 
 HOSTED: list[dict[str, Any]] = [
     {"type": "web_search"},

@@ -36,8 +36,8 @@ from pydantic import TypeAdapter
 
 from gateway.api.openapi.descriptions import PARAMETERS
 from gateway.api.openapi.packaged import REFERENCE, Json
-from gateway.protocol.create import CreateResponse
 from gateway.protocol.documented import ITEM_TYPES, TOOL_CHOICE_TYPES, TOOL_TYPES
+from gateway.protocol.responses.create import CreateResponse
 from gateway.protocol.tools import SERVED_TOOL_TYPES
 
 if TYPE_CHECKING:

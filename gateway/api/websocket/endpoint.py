@@ -20,7 +20,7 @@ from gateway.api.websocket.frames import error_frame, unsteered_frame
 from gateway.api.websocket.lanes import Lanes
 from gateway.api.websocket.turns import Turns
 from gateway.errors import InvalidRequest, Leaving, PayloadTooLarge
-from gateway.protocol.frames import STEER, read_frame, read_steer
+from gateway.protocol.responses.websocket import STEER, read_frame, read_steer
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -12,7 +12,7 @@ from gateway.errors import InvalidRequest, RateLimited
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gateway.protocol.frames import ClientFrame
+    from gateway.protocol.responses.websocket import ClientFrame
 
     Lane = str | None
     TakeTurn = Callable[[ClientFrame], Awaitable[None]]

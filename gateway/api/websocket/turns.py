@@ -19,8 +19,8 @@ from gateway.api.context import RequestRecord
 from gateway.api.errors import answer_to
 from gateway.api.websocket.frames import error_frame, event_frame
 from gateway.errors import Draining, GatewayError
-from gateway.protocol.frames import read_turn
-from gateway.services.orders import Order
+from gateway.protocol.responses.websocket import read_turn
+from gateway.services.create_command import CreateCommand
 from gateway.services.sessions import Memory
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
     from gateway.api.websocket.lanes import LaneLimits
     from gateway.protocol.events import Event
-    from gateway.protocol.frames import ClientFrame, Turn
     from gateway.protocol.limits import InputLimits
+    from gateway.protocol.responses.websocket import ClientFrame, Turn
     from gateway.services.creation import Creation
+    from gateway.services.executor import Executor
     from gateway.services.generation import Generation
-    from gateway.services.threads import Threads
     from gateway.telemetry import Metrics
 
     Say = Callable[[str], Awaitable[None]]
@@ -64,10 +64,10 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Workings:
-    """What all connections share. `strict`: as for any request (`protocol.requests`)."""
+    """What all connections share. `strict`: as for any request (`protocol.responses.requests`)."""
 
     creation: Creation
-    threads: Threads
+    threads: Executor
     metrics: Metrics
     limits: ConnectionLimits
     input_limits: InputLimits
@@ -140,16 +140,11 @@ class Turns:
     async def _generate(self, frame: ClientFrame, record: RequestRecord) -> None:
         # The key may have been disabled since the last request, or its tenant's policy changed.
         principal = self._scope["principal"] = await self._scope["authenticate"]()
-        read = partial(
-            read_turn,
-            limits=self._at.input_limits,
-            strict=self._at.strict,
-            scope=principal.tenant_id.bytes,
-        )
-        size_bytes = len(frame.text)
-        turn = await self._at.threads.run(partial(read, frame.text), size_bytes=size_bytes)
+        limits, strict, size_bytes = self._at.input_limits, self._at.strict, len(frame.text)
+        read = partial(read_turn, frame.text, limits=limits, strict=strict)
+        turn = await self._at.threads.run(read, size_bytes=size_bytes)
         generation = await self._at.creation.create(
-            Order(
+            CreateCommand(
                 principal=principal,
                 request=turn.request,
                 key=None,

@@ -12,7 +12,7 @@ r"""Items of the Responses API as Harmony messages.
 | item of a hosted tool | role tool, named after it, what it was asked and returned as JSON |
 | compaction | none: once it is opened, the message that it stands for is in its place |
 
-Every tool is a function to the model (`protocol.callables`), so every call is one of a function.
+Every tool is a function to the model (`protocol.tools`), so every call is one of a function.
 
 One item is at most one message with one text: the parts of an input are joined by a newline, those
 of the assistant by nothing, as they were one text when the model said them.
@@ -31,18 +31,17 @@ from gateway.protocol.calls import (
     hosted_text,
     output_text,
 )
-from gateway.protocol.hosted import HostedItem
 from gateway.protocol.items import (
     CallItem,
     Compaction,
+    HostedItem,
     Message,
     Reasoning,
 )
 from gateway.protocol.tools import FUNCTION_NAME
 
 if TYPE_CHECKING:
-    from gateway.protocol.hosted import AnyHostedItem
-    from gateway.protocol.items import Item
+    from gateway.protocol.items import AnyHostedItem, Item
 
 JSON_CONTENT: Final = "<|constrain|>json"
 TOOL_PREFIX: Final = "functions."

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from gateway.cache import LruCache
 from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import call_form, message_form
-from gateway.keeping import Kept
 from gateway.models.format import RenderOptions, Repeated, SchemaLimits
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.messages import harmony_message
@@ -80,7 +80,7 @@ class Renderer:
         self._writer = MessageWriter(vocabulary)
         self._schema_limits = schema_limits or SchemaLimits()
         self._system_ids = lru_cache(SYSTEM_MESSAGES_MAX)(self._new_system_ids)
-        self._repeated: Kept[tuple[bytes, str, bytes], Sequence[int]] = Kept(
+        self._repeated: LruCache[tuple[bytes, str, bytes], Sequence[int]] = LruCache(
             size_max=repeated_ids_max
         )
         self._system = (START, *vocabulary.encode("system"), MESSAGE)
@@ -133,13 +133,6 @@ class Renderer:
                 start = end
         ids.extend(OPENING)
         return Prompt(ids, tuple(spans))
-
-    def has_told(self, options: RenderOptions, leading: Sequence[str]) -> bool:
-        """Whether the message with tools and instructions is kept; `leading` are the texts of those
-        that the context begins with.
-        """
-        key = options.scope, _DECLARED, _declarations(options, leading)
-        return self._repeated.get(key) is not None
 
     def _ids_of(self, placed: Placed, scope: bytes) -> Sequence[int]:
         """Those of `render_item`, for an item that others stand behind: clients that keep the

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
-from gateway.protocol.chat.answers import CompletionAnswers
-from gateway.protocol.chat.parameters import CompletionRequest
-from gateway.protocol.chat.places import Places
-from gateway.protocol.chat.respelling import SHARED, Respelled, respelled, shared
-from gateway.protocol.elsewhere import IN_COMPLETIONS, check_own
+from gateway.protocol.base import without_nulls
+from gateway.protocol.chat.adapters import CompletionAdapter
+from gateway.protocol.chat.models import CompletionRequest
+from gateway.protocol.chat.to_responses import SHARED, Converted, Places, converted, shared
+from gateway.protocol.documented import IN_COMPLETIONS, check_own
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.nulls import without_nulls
 from gateway.protocol.refusals import (
     array_empty,
     missing,
@@ -26,7 +25,7 @@ from gateway.protocol.refusals import (
     unsupported,
     wrong_type,
 )
-from gateway.protocol.requests import checked, presentable
+from gateway.protocol.responses.requests import checked, presentable
 from gateway.protocol.validation import refusal_of
 
 if TYPE_CHECKING:
@@ -36,11 +35,8 @@ if TYPE_CHECKING:
 COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARED
 
 
-def parse_completion(
-    body: bytes, *, limits: InputLimits, strict: bool = False, scope: bytes = b""
-) -> Respelled:
-    """The request that `body` spells, as one of the Responses API; `scope` is as in
-    `requests.parse_create`.
+def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Converted:
+    """The request that `body` spells, as one of the Responses API.
 
     Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
     """
@@ -66,7 +62,7 @@ def parse_completion(
         "reasoning": request.reasoning_effort and {"effort": request.reasoning_effort},
         "stream_options": options and {"include_obfuscation": options.include_obfuscation},
     }
-    return respelled(
+    return converted(
         {**shared(document), **without_nulls(asked)},
         Places(
             {
@@ -76,8 +72,8 @@ def parse_completion(
                 "reasoning.effort": "reasoning_effort",
             }
         ),
-        CompletionAnswers(include_usage=bool(options and options.include_usage)),
-        check=partial(checked, limits=limits, strict=strict, scope=scope),
+        CompletionAdapter(include_usage=bool(options and options.include_usage)),
+        check=partial(checked, limits=limits, strict=strict),
         ignored=presentable(ignored),
     )
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.log import Entry
     from gateway.protocol.context import ContextItem
     from gateway.protocol.events import Event
-    from gateway.protocol.responses import ResponseHead
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.runs.records import NewFoldFor
     from gateway.runs.specification import RunSpecification
     from gateway.store.claims import Claim

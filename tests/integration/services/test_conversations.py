@@ -13,8 +13,8 @@ from gateway.errors import InvalidRequest, NoUpstreamAvailable, ResourceNotFound
 from gateway.protocol.conversations import NewConversation, parse_items
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.conversations import Conversations
+from gateway.services.executor import Executor
 from gateway.services.models import Models
-from gateway.services.threads import Threads
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal
 from gateway.upstreams.backend import Backend
@@ -75,7 +75,7 @@ async def desk(database: Database, *models: str) -> AsyncIterator[Desk]:
     )
     pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     # Whatever is heavy is done in a thread.
-    with closing(Threads(threads_max=1, inline_bytes_max=-1)) as threads:
+    with closing(Executor(threads_max=1, inline_bytes_max=-1)) as threads:
         conversations = Conversations(
             database,
             models=Models(pool, aliases={}, efforts={}),

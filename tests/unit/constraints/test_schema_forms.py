@@ -10,19 +10,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.constraints.schema_forms import form_fault
+from gateway.constraints.schemas import form_fault
 from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
 from gateway.models.format import SchemaLimits
 from gateway.models.harmony.schema import SchemaNormaliser
 from gateway.models.harmony.typescript import function_text
 from gateway.output.refusals import Beginning
-from gateway.protocol.callables import named
 from gateway.protocol.calls import call_fields
-from gateway.protocol.chat.request import parse_chat
-from gateway.protocol.echo import echo
+from gateway.protocol.chat.to_responses import parse_chat
+from gateway.protocol.responses.echo import echo
 from gateway.protocol.rules import rules_of
-from gateway.protocol.tools import FunctionTool
+from gateway.protocol.tools import FunctionTool, named
 from tests.fakes.any_schemas import SCHEMAS
 from tests.fakes.create_bodies import LIMITS, parse, refusal
 

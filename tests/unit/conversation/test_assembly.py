@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from gateway.conversation.assembly import Context, assemble, opening, referenced_ids
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.context import ContextItem
-from gateway.protocol.create import CreateResponse
-from gateway.protocol.hosted import McpCall, McpListTools
 from gateway.protocol.items import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
@@ -31,6 +29,8 @@ from gateway.protocol.items import (
     LocalShellAction,
     LocalShellCall,
     LocalShellCallOutput,
+    McpCall,
+    McpListTools,
     Message,
     OutputText,
     Reasoning,
@@ -39,6 +39,7 @@ from gateway.protocol.items import (
     ShellCall,
     ShellCallOutput,
 )
+from gateway.protocol.responses.create import CreateResponse
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:

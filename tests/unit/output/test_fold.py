@@ -25,7 +25,7 @@ from gateway.log import (
     unpack,
 )
 from gateway.output.fold import Astray, Body, Fold
-from gateway.protocol.responses import HarmonyMessages
+from gateway.protocol.responses.body import HarmonyMessages
 from gateway.sealing import Unsealed
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import NO_RULES, response_head

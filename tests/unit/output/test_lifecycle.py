@@ -24,7 +24,7 @@ from gateway.output.lifecycle import (
 from gateway.protocol.events import TERMINAL_TYPES
 
 if TYPE_CHECKING:
-    from gateway.protocol.responses import ResponseStatus
+    from gateway.protocol.responses.body import ResponseStatus
 
 
 def test_every_kind_of_segment_has_an_envelope() -> None:

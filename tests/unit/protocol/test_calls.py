@@ -18,8 +18,7 @@ from gateway.protocol.calls import (
 )
 from gateway.protocol.context import HostedKind
 from gateway.protocol.documented import literal_values
-from gateway.protocol.hosted import HostedItem
-from gateway.protocol.items import CallItem, OutputItem
+from gateway.protocol.items import CallItem, HostedItem, OutputItem
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.create_bodies import parse, refusal
 from tests.fakes.hosted_items import HOSTED

@@ -18,8 +18,8 @@ from openai.types.responses.tool_param import ToolParam
 from openai.types.shared import ReasoningEffort
 
 from gateway.protocol import documented
-from gateway.protocol.create import PARAMETERS
 from gateway.protocol.documented import literal_values
+from gateway.protocol.responses.create import PARAMETERS
 
 
 def type_tags(union: object) -> tuple[str, ...]:

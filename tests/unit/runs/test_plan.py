@@ -19,7 +19,7 @@ from gateway.generation import Sampling
 from gateway.log import Alive, Compacted, pack
 from gateway.protocol.calls import call_fields
 from gateway.protocol.context import ConversationPlace
-from gateway.protocol.responses import HarmonyMessages
+from gateway.protocol.responses.body import HarmonyMessages
 from gateway.protocol.rules import rules_of
 from gateway.runs.plan import EXTENDED_VERSION, compacted_of, inputs_of, plan_of, rebuild
 from gateway.runs.records import accepted

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import Leaving, RateLimited
 from gateway.protocol.context import ContextItem
-from gateway.services.parents import Parent
+from gateway.services.history_source import History
 from gateway.services.sessions import ITEM_BYTES, Memory, Sessions
 from gateway.telemetry import Metrics
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def parent(size_bytes: int = 0) -> Parent:
+def parent(size_bytes: int = 0) -> History:
     """A response that takes `ITEM_BYTES` and so many more."""
-    return Parent(None, [ContextItem("message", "msg_1", b"x" * size_bytes)], 0)
+    return History(None, [ContextItem("message", "msg_1", b"x" * size_bytes)], 0)
 
 
 def remembered(*names: str, room: int, lane: str | None = None) -> Memory:

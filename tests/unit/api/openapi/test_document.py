@@ -14,8 +14,8 @@ from gateway.api.openapi.packaged import REFERENCE, packaged
 from gateway.api.openapi.page import page
 from gateway.api.routes import routes
 from gateway.output import lifecycle
-from gateway.protocol.create import PARAMETERS
 from gateway.protocol.events import TERMINAL_TYPES
+from gateway.protocol.responses.create import PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,6 @@ from gateway.models.harmony.messages import harmony_message, recipient
 from gateway.models.harmony.reference import library_message
 from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE
-from gateway.protocol.hosted import McpCall, McpListTools
 from gateway.protocol.items import (
     ApplyPatchCall,
     ApplyPatchCallOutput,
@@ -23,6 +22,8 @@ from gateway.protocol.items import (
     LocalShellAction,
     LocalShellCall,
     LocalShellCallOutput,
+    McpCall,
+    McpListTools,
     Message,
     OutputText,
     Phase,

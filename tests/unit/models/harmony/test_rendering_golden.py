@@ -15,8 +15,7 @@ from gateway.generation import Prompt, Span
 from gateway.models.format import RenderOptions
 from gateway.models.harmony.reference import prompt_messages
 from gateway.models.harmony.rendering import Renderer
-from gateway.protocol.callables import declared
-from gateway.protocol.tools import AnyTool, Tool
+from gateway.protocol.tools import AnyTool, Tool, declared
 from tests.fakes.contexts import from_wire
 from tests.fakes.harmony_oracle import library_prompt, spelled, vocabulary
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.protocol.chat.answers import CompletionAnswers
+from gateway.protocol.chat.adapters import CompletionAdapter
 from tests.fakes.chat_bodies import Row, check_refusal, completion
 
 Json = dict[str, Any]
@@ -44,7 +44,7 @@ def test_the_effort_is_that_of_the_reasoning() -> None:
 def test_the_usage_of_a_stream_is_for_those_who_ask() -> None:
     options = {"include_usage": True, "include_obfuscation": False}
     asked = completion(stream=True, stream_options=options)
-    assert asked.answers == CompletionAnswers(include_usage=True)
+    assert asked.adapter == CompletionAdapter(include_usage=True)
     assert not asked.request.obfuscated
 
 

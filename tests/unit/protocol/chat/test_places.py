@@ -1,11 +1,11 @@
-"""Paths of the respelled request, and those that the client wrote."""
+"""Paths of the converted request, and those that the client wrote."""
 
 from __future__ import annotations
 
 import pytest
 
 from gateway.errors import ContextLengthExceeded, InvalidRequest
-from gateway.protocol.chat.places import Places
+from gateway.protocol.chat.to_responses import Places
 
 PLACES = Places(
     {"input": "messages", "input[0]": "messages[0]", "input[0].call_id": "messages[0].id"}

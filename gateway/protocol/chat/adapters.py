@@ -1,0 +1,571 @@
+"""Adapters: from a Response object to a chat completion or a completion, from events to chunks.
+
+| item | is |
+|---|---|
+| message | content, or a refusal |
+| message, phase commentary, of an answer in a format | reasoning: the content is the JSON alone |
+| reasoning | reasoning |
+| call of a function or a custom tool | a tool call |
+
+A chat has one text of each sort where a response may have several items: they are joined by a
+blank line. All chunks of a stream together say what the body would have said; a stream that fails
+after its start ends with an `error` in the place of a chunk.
+
+Sources: `ChatCompletion` and `Completion` of the OpenAI SDK (3.52). Servers of open models call the
+chain of thought `reasoning_content` or `reasoning`; clients read one or the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+
+import orjson
+
+from gateway import __version__, ids
+from gateway.protocol.chat.models import in_chat_words
+from gateway.protocol.events import TERMINAL_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from gateway.protocol.events import Event
+
+    Json = dict[str, Any]
+
+Field = Literal["content", "refusal", "reasoning_content"]
+MEMBERS: Final[Mapping[Field, tuple[str, ...]]] = {
+    "content": ("content",),
+    "refusal": ("refusal",),
+    "reasoning_content": ("reasoning_content", "reasoning"),
+}
+"""The members of a message, and of a delta, that a text of each sort stands in."""
+FIELDS: Final[tuple[Field, ...]] = get_args(Field)
+
+SEPARATOR: Final = "\n\n"
+CALL_TEXTS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
+"""The calls that a chat knows, with the field that has what the model wrote."""
+CALL_KINDS: Final = {"function_call": "function", "custom_tool_call": "custom"}
+"""What kinds of tools a chat says they call."""
+CANCELLED: Final = "The response was cancelled."
+
+_CALLER_MISTAKES: Final = frozenset({"context_length_exceeded"})
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Some text of an item. `logprobs` are those of its tokens, where they are known."""
+
+    field: Field
+    index: int
+    text: str
+    logprobs: list[Json]
+
+
+def is_formatted(response: Json) -> bool:
+    """The answer is in a format that the request asked for."""
+    return bool(response["text"]["format"]["type"] != "text")
+
+
+def field_of(item: Json, *, formatted: bool) -> Field:
+    """Where the text of a message or of reasoning is shown, unless it is a refusal."""
+    is_aside = formatted and item.get("phase") == "commentary"
+    return "reasoning_content" if is_aside or item["type"] == "reasoning" else "content"
+
+
+def texts_of(response: Json) -> Iterator[Text]:
+    """The texts of a body, in order."""
+    formatted = is_formatted(response)
+    for index, item in enumerate(response["output"]):
+        if item["type"] not in {"message", "reasoning"}:
+            continue
+        field = field_of(item, formatted=formatted)
+        for part in item["content"]:
+            if part["type"] == "refusal":
+                yield Text("refusal", index, part["refusal"], [])
+            else:
+                yield Text(field, index, part["text"], part.get("logprobs", []))
+
+
+def calls_of(response: Json) -> list[Json]:
+    """The items of a body that are calls a chat knows."""
+    return [item for item in response["output"] if item["type"] in CALL_TEXTS]
+
+
+class Joiner:
+    """Makes one text of each sort of all there are."""
+
+    def __init__(self) -> None:
+        self._last: dict[Field, int] = {}
+
+    def add(self, field: Field, index: int, text: str) -> str:
+        """What to append for more text of the item at `index`."""
+        before = self._last.get(field, index)
+        self._last[field] = index
+        return text if before == index else SEPARATOR + text
+
+
+def failure_of(response: Json) -> Json | None:
+    """The error of a response that failed or was cancelled, as envelopes spell it."""
+    if response["status"] not in {"failed", "cancelled"}:
+        return None
+    error = response["error"] or {"code": None, "message": CANCELLED}
+    is_mistake = error["code"] in _CALLER_MISTAKES
+    return {
+        "message": in_chat_words(error["message"]),
+        "type": "invalid_request_error" if is_mistake else "server_error",
+        "param": None,
+        "code": error["code"],
+    }
+
+
+CHAT_PREFIX: Final = "chatcmpl-"
+COMPLETION_PREFIX: Final = "cmpl-"
+FINGERPRINT_CHARS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ChatForm:
+    """What a chat's client asked to see: `logprobs`, or calls as the deprecated `function_call`."""
+
+    logprobs: bool = False
+    is_deprecated: bool = False
+
+
+def identity(response: Json, kind: str) -> Json:
+    """The first members of every body and chunk; `kind` is the `object`.
+
+    The id is that of the response, with another prefix. The fingerprint is that of the model and of
+    the release that serves it: what changes at a backend, nobody tells the gateway.
+    """
+    prefix = COMPLETION_PREFIX if kind == "text_completion" else CHAT_PREFIX
+    served = f"{__version__} {response['model']}".encode()
+    return {
+        "id": prefix + response["id"].removeprefix(ids.RESPONSE_PREFIX),
+        "object": kind,
+        "created": response["created_at"],
+        "model": response["model"],
+        "system_fingerprint": f"fp_{hashlib.sha256(served).hexdigest()[:FINGERPRINT_CHARS]}",
+    }
+
+
+def chat_body(response: Json, form: ChatForm) -> Json:
+    """A `chat.completion` of one choice."""
+    calls = calls_of(response)
+    choice = {
+        "index": 0,
+        "message": _message(response, calls, form),
+        "logprobs": _logprobs(response) if form.logprobs else None,
+        "finish_reason": finish_reason(response, form),
+    }
+    return {
+        **identity(response, "chat.completion"),
+        "service_tier": response["service_tier"],
+        "choices": [choice],
+        "usage": usage_of(response),
+        **({"metadata": response["metadata"]} if response["metadata"] else {}),
+    }
+
+
+def completion_body(response: Json) -> Json:
+    """A `text_completion` of one choice: the answer without the reasoning."""
+    return {
+        **identity(response, "text_completion"),
+        "choices": [text_choice(_joined(response).get("content", ""), stop_reason(response))],
+        "usage": usage_of(response),
+    }
+
+
+def text_choice(text: str, finish: str | None) -> Json:
+    """The only choice of a completion, or of a chunk of one."""
+    return {"text": text, "index": 0, "logprobs": None, "finish_reason": finish}
+
+
+def stop_reason(response: Json) -> str:
+    """Why an answer ended where it does."""
+    return "length" if response["status"] == "incomplete" else "stop"
+
+
+def finish_reason(response: Json, form: ChatForm) -> str:
+    """The same, where it may have ended with calls."""
+    reason = stop_reason(response)
+    if reason == "stop" and calls_of(response):
+        return "function_call" if form.is_deprecated else "tool_calls"
+    return reason
+
+
+def call_body(item: Json) -> Json:
+    """One of `tool_calls`, from the item of a call."""
+    kind, text = CALL_KINDS[item["type"]], CALL_TEXTS[item["type"]]
+    return {
+        "id": item["call_id"],
+        "type": kind,
+        kind: {"name": item["name"], text: item[text]},
+    }
+
+
+def usage_of(response: Json) -> Json:
+    """The same exact counts under the names of these APIs; what there is no notion of is 0."""
+    usage = response["usage"]
+    cached = usage["input_tokens_details"]["cached_tokens"]
+    reasoning = usage["output_tokens_details"]["reasoning_tokens"]
+    return {
+        "prompt_tokens": usage["input_tokens"],
+        "completion_tokens": usage["output_tokens"],
+        "total_tokens": usage["total_tokens"],
+        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": reasoning,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def _message(response: Json, calls: list[Json], form: ChatForm) -> Json:
+    """Content is null only where there is something else: clients strip the text of an answer."""
+    texts = _joined(response)
+    refusal = texts.get("refusal")
+    is_other = bool(calls) or refusal is not None
+    message: Json = {
+        "role": "assistant",
+        "content": texts.get("content", None if is_other else ""),
+        "refusal": refusal,
+        "annotations": [],
+    }
+    if "reasoning_content" in texts:
+        message |= dict.fromkeys(MEMBERS["reasoning_content"], texts["reasoning_content"])
+    if calls and form.is_deprecated:
+        message["function_call"] = call_body(calls[0])["function"]
+    elif calls:
+        message["tool_calls"] = [call_body(call) for call in calls]
+    return message
+
+
+def _joined(response: Json) -> dict[Field, str]:
+    """The texts of each sort; a sort that the response has not is absent."""
+    joiner = Joiner()
+    texts: dict[Field, str] = {}
+    for piece in texts_of(response):
+        more = joiner.add(piece.field, piece.index, piece.text)
+        texts[piece.field] = texts.get(piece.field, "") + more
+    return texts
+
+
+def _logprobs(response: Json) -> Json:
+    pieces = [piece for piece in texts_of(response) if piece.field == "content"]
+    told = [entry for piece in pieces for entry in piece.logprobs]
+    return {"content": told or None, "refusal": None}
+
+
+_CREATED: Final = "response.created"
+_ADDED: Final = "response.output_item.added"
+_SAID: Final = {
+    "response.output_text.delta": False,
+    "response.reasoning_text.delta": False,
+    "response.refusal.delta": True,
+}
+"""Deltas of texts, and whether it is that of a refusal."""
+_WRITTEN: Final = frozenset(
+    {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
+)
+_READ: Final = frozenset({_CREATED, _ADDED, *_SAID, *_WRITTEN, *TERMINAL_TYPES})
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The stream begins; the response has no output yet."""
+
+    response: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """More of one of the texts, encoded as JSON."""
+
+    field: Field
+    text: bytes
+    logprobs: list[Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call begins, the `position`-th of the response from 0; `item` has no text yet."""
+
+    position: int
+    item: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """More of what was given to a call."""
+
+    position: int
+    item: Json
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing follows."""
+
+    response: Json
+
+
+Step = Opened | Said | Called | Written | Ended
+
+
+class Steps:
+    """Reads one stream of events, from its first one on."""
+
+    def __init__(self) -> None:
+        self._formatted = False
+        self._index = 0
+        self._field: Field = "content"
+        self._is_begun = False
+        self._calls: dict[int, Called] = {}
+        self._joiner = Joiner()
+
+    def of(self, event: Event) -> Step | None:
+        """What the next event means; None for one that means nothing here."""
+        is_refusal = _SAID.get(event.type)
+        if is_refusal is not None:
+            return self._hear(event, "refusal" if is_refusal else self._field)
+        if event.type not in _READ:
+            return None
+        data = orjson.loads(event.data)
+        if event.type in _WRITTEN:
+            call = self._calls[data["output_index"]]
+            return Written(call.position, call.item, data["delta"])
+        if event.type == _ADDED:
+            return self._add(data["output_index"], data["item"])
+        if event.type == _CREATED:
+            self._formatted = is_formatted(data["response"])
+            return Opened(data["response"])
+        return Ended(data["response"])
+
+    def _hear(self, event: Event, field: Field) -> Said:
+        """It is of the last item that was added: items never overlap."""
+        logprobs: list[Json] = []
+        text = event.text
+        if not text:
+            data = orjson.loads(event.data)
+            text, logprobs = orjson.dumps(data["delta"]), data["logprobs"]
+        if not self._is_begun:
+            self._is_begun = True
+            separator = self._joiner.add(field, self._index, "")
+            text = orjson.dumps(separator)[:-1] + text[1:]
+        return Said(field, text, logprobs)
+
+    def _add(self, index: int, item: Json) -> Called | None:
+        if item["type"] in CALL_TEXTS:
+            call = self._calls[index] = Called(len(self._calls), item)
+            return call
+        self._index, self._field = index, field_of(item, formatted=self._formatted)
+        self._is_begun = False
+        return None
+
+
+CHAT_CHUNK: Final = "chat.completion.chunk"
+TEXT_CHUNK: Final = "text_completion"
+
+
+class ChatChunks:
+    """The chunks of one chat completion."""
+
+    def __init__(self, form: ChatForm, *, include_usage: bool) -> None:
+        self._form = form
+        self._steps = Steps()
+        self._frame = _Frame(CHAT_CHUNK, include_usage=include_usage)
+        self._texts: dict[Field, _TextChunk] = {}
+        self._is_silent = True
+
+    def of(self, event: Event) -> list[bytes]:
+        """The chunks that show the next event, encoded: none, one or several (`Chunks`)."""
+        match self._steps.of(event):
+            case Said() as said:
+                return [self._say(said)]
+            case None:
+                return []
+            case Opened(response):
+                self._frame.name(response, service_tier=response["service_tier"])
+                self._texts = {one: self._frame.text(_choice, *MEMBERS[one]) for one in FIELDS}
+                delta = {"role": "assistant", "content": None, "refusal": None}
+                return [self._frame.chunk(_choice(delta))]
+            case Called(position, item):
+                return self._call(position, call_body(item))
+            case Ended(response):
+                return self._frame.last(self._ending(response), response)
+            case written:
+                return self._write(written)
+
+    def _say(self, said: Said) -> bytes:
+        if said.field != "reasoning_content":
+            self._is_silent = False
+        if self._form.logprobs and said.field == "content":
+            logprobs = {"content": said.logprobs or None, "refusal": None}
+            content = orjson.Fragment(said.text)
+            return self._frame.chunk(_choice({"content": content}, logprobs=logprobs))
+        return self._texts[said.field].of(said.text)
+
+    def _call(self, position: int, call: Json) -> list[bytes]:
+        """A call, or more of one. The deprecated form knows only one."""
+        self._is_silent = False
+        if not self._form.is_deprecated:
+            delta: Json = {"tool_calls": [{"index": position, **call}]}
+        elif position == 0:
+            delta = {"function_call": call["function"]}
+        else:
+            return []
+        return [self._frame.chunk(_choice(delta))]
+
+    def _write(self, written: Written) -> list[bytes]:
+        """Only the first text of a call may be empty, and says nothing."""
+        if not written.text:
+            return []
+        kind = written.item["type"]
+        return self._call(written.position, {CALL_KINDS[kind]: {CALL_TEXTS[kind]: written.text}})
+
+    def _ending(self, response: Json) -> Json:
+        delta = {"content": ""} if self._is_silent else {}
+        return _choice(delta, finish=finish_reason(response, self._form))
+
+
+class CompletionChunks:
+    """The chunks of one completion: the answer alone."""
+
+    def __init__(self, *, include_usage: bool) -> None:
+        self._steps = Steps()
+        self._frame = _Frame(TEXT_CHUNK, include_usage=include_usage)
+        self._text = _TextChunk((b"", b""))
+
+    def of(self, event: Event) -> list[bytes]:
+        """The chunks that show the next event, encoded: none, one or several (`Chunks`)."""
+        match self._steps.of(event):
+            case Said(field="content", text=text):
+                return [self._text.of(text)]
+            case Opened(response):
+                self._frame.name(response)
+                self._text = self._frame.text(_completed, "text")
+            case Ended(response):
+                return self._frame.last(text_choice("", stop_reason(response)), response)
+            case _:
+                pass
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class _TextChunk:
+    """A chunk that was encoded once, except for its text: there is one for each token.
+
+    `around` is what stands before the text, behind it, and between it and the same once more.
+    """
+
+    around: tuple[bytes, ...]
+
+    def of(self, text: bytes) -> bytes:
+        return text.join(self.around)
+
+
+class _Frame:
+    """What is around the choice of every chunk of a stream."""
+
+    def __init__(self, kind: str, *, include_usage: bool) -> None:
+        self._kind = kind
+        self._include_usage = include_usage
+        self._head = b""
+        # For those who ask for the usage, all chunks have one: null but in the last.
+        self._tail = b'],"usage":null}' if include_usage else b"]}"
+
+    def name(self, response: Json, **more: str) -> None:
+        """Tell whose chunks they are, before the first."""
+        named = orjson.dumps({**identity(response, self._kind), **more})
+        self._head = named.removesuffix(b"}") + b',"choices":['
+
+    def chunk(self, choice: Json) -> bytes:
+        """One with its choice."""
+        return self._head + orjson.dumps(choice) + self._tail
+
+    def text(self, choice: Callable[[Json], Json], *fields: str) -> _TextChunk:
+        """Those with this choice and any text, which stands in all the `fields`."""
+        before, around = self.chunk(choice(dict.fromkeys(fields, ""))), deque[bytes]()
+        for field in reversed(fields):
+            before, name, behind = before.rpartition(b'"%b":""' % field.encode())
+            before += name.removesuffix(b'""')
+            around.appendleft(behind)
+        return _TextChunk((before, *around))
+
+    def last(self, choice: Json, response: Json) -> list[bytes]:
+        """The end of a stream: why it ended, and perhaps the usage; or the error that ended it."""
+        failure = failure_of(response)
+        if failure is not None:
+            return [orjson.dumps({"error": failure})]
+        if not self._include_usage:
+            return [self.chunk(choice)]
+        usage = orjson.dumps(usage_of(response))
+        return [self.chunk(choice), b'%b],"usage":%b}' % (self._head, usage)]
+
+
+def _choice(delta: Json, *, logprobs: Json | None = None, finish: str | None = None) -> Json:
+    return {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _completed(text: Json) -> Json:
+    return {**text_choice("", None), **text}
+
+
+class Chunks(Protocol):
+    """One stream."""
+
+    def of(self, event: Event) -> list[bytes]:
+        """The chunks that show the next event, encoded: none, one or several. An error is one, too.
+
+        What text they have is that of the event: as long, but for what joins two texts.
+        """
+        ...
+
+
+class Adapter(Protocol):
+    """How one client is answered."""
+
+    def body(self, response: Json) -> Json:
+        """The body that says what a finished Response object says."""
+        ...
+
+    def chunks(self) -> Chunks:
+        """For a new stream, from its first event on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAdapter:
+    """Of chat completions; `include_usage` is for streams."""
+
+    form: ChatForm
+    include_usage: bool
+
+    def body(self, response: Json) -> Json:
+        """A `chat.completion`."""
+        return chat_body(response, self.form)
+
+    def chunks(self) -> Chunks:
+        """Each is a `chat.completion.chunk`."""
+        return ChatChunks(self.form, include_usage=self.include_usage)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionAdapter:
+    """Of completions."""
+
+    include_usage: bool
+
+    def body(self, response: Json) -> Json:
+        """A `text_completion`."""
+        return completion_body(response)
+
+    def chunks(self) -> Chunks:
+        """Each is a `text_completion`, too."""
+        return CompletionChunks(include_usage=self.include_usage)

@@ -1,0 +1,195 @@
+"""Chat Completions and Completions as they come in: their parameters, and the messages of a chat.
+
+One model for all roles and one for all parts: a mistake is then told with the path that the client
+wrote. Which role may say what is looked at when they are converted (`to_responses`).
+
+More is accepted than OpenAI documents, because clients replay what other servers gave them: nulls
+for absent values, tool calls without a type, a URL in place of an image's object, and reasoning
+under both of its names. The `name` of a participant has no effect: Harmony has none.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from gateway.protocol.base import NullableModel
+from gateway.protocol.fields import Many
+
+ChatRole = Literal["developer", "system", "user", "assistant", "tool", "function"]
+
+
+def _image(value: object) -> object:
+    """A URL alone is an image without a detail."""
+    return {"url": value} if isinstance(value, str) else value
+
+
+class ImageUrl(NullableModel):
+    """An image, by URL or as a data URL."""
+
+    url: str
+    detail: str | None = None
+
+
+class InputAudio(NullableModel):
+    """Sound, in Base64."""
+
+    data: str
+    format: str | None = None
+
+
+class ChatFile(NullableModel):
+    """A file, by id or as a data URL."""
+
+    file_id: str | None = None
+    file_data: str | None = None
+    filename: str | None = None
+
+
+class ChatPart(NullableModel):
+    """A part of a message: what its `type` names."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: Annotated[ImageUrl | None, BeforeValidator(_image)] = None
+    input_audio: InputAudio | None = None
+    file: ChatFile | None = None
+
+
+class CalledFunction(NullableModel):
+    """The call of a function; `arguments` is JSON, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class CalledCustom(NullableModel):
+    """The call of a custom tool."""
+
+    name: str
+    input: str
+
+
+class ChatCall(NullableModel):
+    """One tool call of an assistant's message."""
+
+    id: str
+    type: Literal["function", "custom"] = "function"
+    function: CalledFunction | None = None
+    custom: CalledCustom | None = None
+
+
+class ChatMessage(NullableModel):
+    """A message of any role. Its content is a `text`, or parts, or nothing."""
+
+    role: ChatRole
+    text: str | None = None
+    content: Many[ChatPart] | None = None
+    name: str | None = None
+    refusal: str | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Many[ChatCall] = ()
+    function_call: CalledFunction | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """A text is kept apart from parts, so that neither is taken for the other."""
+        if not isinstance(value, dict):
+            return value
+        content = value.get("content")
+        if isinstance(content, str):
+            return {**value, "content": None, "text": content}
+        return {name: member for name, member in value.items() if name != "text"}
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _either(cls, value: object) -> object:
+        if isinstance(value, list | tuple):
+            return value
+        expected = "one of a string or array of objects"
+        raise PydanticCustomError("expected", "", {"expected": expected})
+
+    @property
+    def thought(self) -> tuple[str, str] | None:
+        """The chain of thought that the assistant is given back: its field's name, and the text."""
+        for name in ("reasoning_content", "reasoning"):
+            value = getattr(self, name)
+            if isinstance(value, str) and value:
+                return name, value
+        return None
+
+
+def in_chat_words(message: str) -> str:
+    """What a message calls parameters of the Responses API, as this API calls them."""
+    for name, word in _WORDS.items():
+        message = message.replace(name, word)
+    return message
+
+
+_WORDS: dict[str, str] = {
+    "text.format": "response_format",
+    "max_output_tokens": "max_completion_tokens",
+}
+
+
+class ChatStreamOptions(NullableModel):
+    """`include_usage`: a last chunk with the usage. `include_obfuscation` pads deltas."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = True
+
+
+class ChatTool(NullableModel):
+    """A function or a custom tool; what it is stands under the name of its type."""
+
+    type: str
+    function: dict[str, Any] | None = None
+    custom: dict[str, Any] | None = None
+
+
+class ChatRequest(NullableModel):
+    """Of a chat completion."""
+
+    messages: Many[ChatMessage] = Field(min_length=1)
+    tools: Many[ChatTool] = ()
+    tool_choice: Any = None
+    functions: Many[dict[str, Any]] = ()
+    function_call: Any = None
+    response_format: Any = None
+    max_completion_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int | None = None
+    logit_bias: dict[str, Any] | None = None
+    modalities: Many[str] | None = None
+    reasoning: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    stream_options: ChatStreamOptions | None = None
+
+    @property
+    def has_names(self) -> bool:
+        """A participant is named, of which the model is not told."""
+        return any(message.name and message.role != "function" for message in self.messages)
+
+
+class CompletionRequest(NullableModel):
+    """Of a completion."""
+
+    prompt: Any
+    max_tokens: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1)
+    best_of: int | None = Field(None, ge=1)
+    echo: bool = False
+    suffix: str | None = None
+    logprobs: int | None = None
+    logit_bias: dict[str, Any] | None = None
+    reasoning_effort: Any = None
+    stream_options: ChatStreamOptions | None = None

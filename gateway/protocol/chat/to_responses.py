@@ -1,0 +1,592 @@
+"""`POST /v1/chat/completions`: how a request is read, and converted to one of the Responses API.
+
+`CHAT_PARAMETERS` are all that has an effect. Hints that can have none here (`prediction`, `audio`
+without its modality) and `web_search_options` are accepted, and named in the answer's headers; so
+is everything that OpenAI does not know. What is the same in both APIs is passed on as it came, and
+looked at once (`responses.requests.checked`).
+
+| message | items |
+|---|---|
+| developer, system, user | a message |
+| assistant | reasoning that it is given back, a message, its calls |
+| tool | the output of the call that it names |
+| function (deprecated) | the output of the last `function_call` of that name |
+
+What an assistant says beside calls is a preamble (phase `commentary`): as an answer it would end
+the chain of thought that led to the calls. An assistant's message that says nothing adds nothing.
+
+A sound is converted to a file, because items know none: the model, which reads text only, is told
+that there was one (`protocol.calls`), or the request is refused (settings, `input`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import ValidationError
+
+from gateway.errors import InvalidRequest
+from gateway.protocol import documented
+from gateway.protocol.base import without_nulls
+from gateway.protocol.bounds import check_counts
+from gateway.protocol.chat.adapters import ChatAdapter, ChatForm
+from gateway.protocol.chat.models import ChatRequest, in_chat_words
+from gateway.protocol.documented import IN_CHATS, check_own
+from gateway.protocol.json_body import parse_object
+from gateway.protocol.refusals import missing, unknown, unsupported, wrong_type, wrong_value
+from gateway.protocol.responses.create import LOGPROBS, OUTPUT_TOKENS_MIN
+from gateway.protocol.responses.requests import checked, presentable
+from gateway.protocol.validation import refusal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gateway.protocol.chat.adapters import Adapter
+    from gateway.protocol.chat.models import ChatCall, ChatMessage, ChatPart, ChatTool
+    from gateway.protocol.limits import InputLimits
+    from gateway.protocol.responses.create import CreateResponse
+
+    Json = dict[str, Any]
+
+SHARED: Final = frozenset(
+    {
+        "frequency_penalty",
+        "metadata",
+        "min_p",
+        "model",
+        "moderation",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "seed",
+        "service_tier",
+        "stop",
+        "store",
+        "stream",
+        "temperature",
+        "top_k",
+        "top_p",
+        "user",
+    }
+)
+"""Parameters that are the same in all these APIs, but for the default of `store`."""
+
+CHAT_PARAMETERS: Final = frozenset(ChatRequest.model_fields) | SHARED
+
+
+def parse_chat(body: bytes, *, limits: InputLimits, strict: bool = False) -> Converted:
+    """The request that `body` spells, as one of the Responses API.
+
+    Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
+    """
+    document = without_nulls(parse_object(body, limits))
+    if "model" not in document:
+        raise missing("model")
+    check_own(document, IN_CHATS)
+    if "messages" not in document:
+        raise missing("messages")
+    ignored = tuple(name for name in document if name not in CHAT_PARAMETERS)
+    if strict:
+        _check_known(ignored)
+    places = Places({"input": "messages", "text.verbosity": "verbosity"})
+    try:
+        check_counts({"input": document["messages"]}, limits)
+    except InvalidRequest as error:
+        raise places.restated(error) from None
+    try:
+        request = ChatRequest.model_validate(document)
+    except ValidationError as error:
+        raise refusal_of(error) from None
+    check_served(request)
+    asked = {**shared(document), **_converted_members(request, places)}
+    adapter = ChatAdapter(
+        ChatForm(logprobs=request.logprobs, is_deprecated=bool(request.functions)),
+        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+    )
+    names = ("messages.name",) if request.has_names else ()
+    return converted(
+        asked,
+        places,
+        adapter,
+        check=partial(checked, limits=limits, strict=strict),
+        ignored=presentable((*ignored, *names)),
+    )
+
+
+def _converted_members(request: ChatRequest, places: Places) -> Json:
+    """What the Responses API has under other names, or in another shape."""
+    options = request.stream_options
+    text = {"format": format_of(request.response_format, places), "verbosity": request.verbosity}
+    members: Json = {
+        "input": items_of(request.messages, places),
+        "tools": tools_of(request, places),
+        "tool_choice": tool_choice_of(request, places),
+        "text": without_nulls(text),
+        "reasoning": reasoning_of(request, places),
+        "max_output_tokens": _output_tokens(request, places),
+        "include": [LOGPROBS] if request.logprobs else None,
+        "top_logprobs": request.top_logprobs,
+        "parallel_tool_calls": False if request.functions else None,
+        "stream_options": options and {"include_obfuscation": options.include_obfuscation},
+    }
+    return without_nulls(members)
+
+
+def _output_tokens(request: ChatRequest, places: Places) -> int | None:
+    name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
+    places.add("max_output_tokens", name)
+    return request.max_completion_tokens or request.max_tokens
+
+
+def _check_known(ignored: tuple[str, ...]) -> None:
+    """Hosted search is a tool that is not served; other hints that OpenAI knows are no mistake."""
+    for name in ignored:
+        if name not in documented.CHAT_PARAMETERS:
+            raise unknown(name)
+        if name == "web_search_options":
+            raise unsupported(name, "Leave it out, or offer a tool that your client executes.")
+
+
+TOOL_TYPES: Final = ("function", "custom")
+
+
+def tools_of(request: ChatRequest, places: Places) -> list[Json]:
+    """The tools, or else the deprecated functions. Raises `InvalidRequest` for both at once."""
+    if request.tools and request.functions:
+        raise InvalidRequest(
+            "Mutually exclusive parameters: 'functions' and 'tools'. 'functions' is deprecated: "
+            "send 'tools' only.",
+            code="mutually_exclusive_parameters",
+            param="functions",
+        )
+    if request.functions:
+        places.add("tools", "functions")
+        return [{**function, "type": "function"} for function in request.functions]
+    return [_tool(tool, index, places) for index, tool in enumerate(request.tools)]
+
+
+def _tool(tool: ChatTool, index: int, places: Places) -> Json:
+    at = f"tools[{index}]"
+    if tool.type not in TOOL_TYPES:
+        raise wrong_value(f"{at}.type", tool.type, TOOL_TYPES)
+    spec = tool.function if tool.type == "function" else tool.custom
+    if spec is None:
+        raise missing(f"{at}.{tool.type}")
+    places.add(at, f"{at}.{tool.type}")
+    asked = spec.get("format")
+    if tool.type == "custom" and isinstance(asked, dict) and asked.get("type") == "grammar":
+        path = f"{at}.custom.format.grammar"
+        places.add(f"{at}.format", path)
+        spec = {**spec, "format": {**_object(asked.get("grammar"), path), "type": "grammar"}}
+    return {**spec, "type": tool.type}
+
+
+def _object(value: object, path: str) -> Json:
+    """`value`, which must be there and be an object. Raises `InvalidRequest`."""
+    if value is None:
+        raise missing(path)
+    if not isinstance(value, dict):
+        raise wrong_type(path, "an object", value)
+    return value
+
+
+def tool_choice_of(request: ChatRequest, places: Places) -> object:
+    """The choice, or else the deprecated one of a function; None for neither."""
+    choice = request.tool_choice
+    if choice is None:
+        return _function_call(request.function_call, places)
+    if _type_of(choice) == "allowed_tools":
+        return _allowed(choice, places)
+    return _named(choice, "tool_choice", places)
+
+
+def _function_call(choice: object, places: Places) -> object:
+    places.add("tool_choice", "function_call")
+    return {"type": "function", **choice} if isinstance(choice, dict) else choice
+
+
+def _named(choice: object, at: str, places: Places) -> object:
+    """`{"type": "function", "function": {"name": …}}`, and the same for a custom tool."""
+    kind = _type_of(choice)
+    if not isinstance(choice, dict) or kind not in TOOL_TYPES:
+        return choice
+    path = f"{places.original(at)}.{kind}"
+    places.add(f"{at}.name", f"{path}.name")
+    return {**_object(choice.get(kind), path), "type": kind}
+
+
+def _allowed(choice: Json, places: Places) -> Json:
+    path = "tool_choice.allowed_tools"
+    for name in ("mode", "tools"):
+        places.add(f"tool_choice.{name}", f"{path}.{name}")
+    allowed = _object(choice.get("allowed_tools"), path)
+    tools = allowed.get("tools")
+    if isinstance(tools, list):
+        tools = [_named(tool, f"tool_choice.tools[{i}]", places) for i, tool in enumerate(tools)]
+    return {**allowed, "type": "allowed_tools", "tools": tools}
+
+
+def _type_of(value: object) -> object:
+    return value.get("type") if isinstance(value, dict) else None
+
+
+def format_of(asked: object, places: Places) -> object:
+    """`response_format` as `text.format`."""
+    places.add("text.format", "response_format")
+    if not isinstance(asked, dict) or asked.get("type") != "json_schema":
+        return asked
+    path = "response_format.json_schema"
+    places.add("text.format", path)
+    places.add("text.format.type", "response_format.type")
+    return {**_object(asked.get("json_schema"), path), "type": "json_schema"}
+
+
+def reasoning_of(request: ChatRequest, places: Places) -> object:
+    """`reasoning`, with the effort that `reasoning_effort` names."""
+    if request.reasoning_effort is None:
+        return request.reasoning
+    places.add("reasoning.effort", "reasoning_effort")
+    match request.reasoning:
+        case None:
+            return {"effort": request.reasoning_effort}
+        case dict(options):
+            return {**options, "effort": request.reasoning_effort}
+        case other:
+            return other
+
+
+def check_served(request: ChatRequest) -> None:
+    """Raises `InvalidRequest` for what would be answered in another way than it was asked for."""
+    if request.n is not None and request.n > 1:
+        raise unsupported("n", "Send the request as often as you want answers.")
+    if request.logit_bias:
+        raise unsupported("logit_bias", "Tell the model in a message what to say and what not.")
+    if request.modalities and "audio" in request.modalities:
+        raise unsupported("modalities", "This model writes text only.", value="audio")
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequest(
+            "Invalid 'top_logprobs': it needs 'logprobs' to be true.",
+            code="invalid_value",
+            param="top_logprobs",
+        )
+
+
+def items_of(messages: Sequence[ChatMessage], places: Places) -> list[Json]:
+    """The items that these messages mean; `places` learns where each came from.
+
+    Raises `InvalidRequest` for a message without its content, a part that its role has not, a call
+    without its output and an output without its call.
+    """
+    chat = _Chat(places)
+    for index, message in enumerate(messages):
+        chat.take(message, f"messages[{index}]")
+    chat.check_answered()
+    return chat.items
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A call without an output so far. `name` is for calls that have no id of their own."""
+
+    path: str
+    kind: str
+    name: str | None = None
+
+
+class _Chat:
+    """The messages so far, as items."""
+
+    def __init__(self, places: Places) -> None:
+        self.items: list[Json] = []
+        self._places = places
+        self._waiting: dict[str, _Waiting] = {}
+
+    def take(self, message: ChatMessage, path: str) -> None:
+        """Append what the next message means."""
+        match message.role:
+            case "assistant":
+                self._hear(message, path)
+            case "tool":
+                self._take_output(message, path)
+            case "function":
+                self._take_return(message, path)
+            case _:
+                _check_content(message, path)
+                self._add(self._message(message, path), path)
+
+    def check_answered(self) -> None:
+        """Every call must have its output."""
+        for call_id, waiting in self._waiting.items():
+            raise _unanswered(call_id, waiting)
+
+    def _hear(self, message: ChatMessage, path: str) -> None:
+        if message.thought is not None:
+            name, text = message.thought
+            self._add(_reasoning(text), path, {".content[0].text": f".{name}"})
+        spoken = self._message(message, path)
+        if message.refusal is not None:
+            at = f"{self._next}.content[{len(spoken['content'])}]"
+            self._places.add(f"{at}.refusal", f"{path}.refusal")
+            spoken["content"].append({"type": "refusal", "refusal": message.refusal})
+        if any(part.get("text") or part.get("refusal") for part in spoken["content"]):
+            if message.tool_calls or message.function_call:
+                spoken["phase"] = "commentary"
+            self._add(spoken, path)
+        for index, call in enumerate(message.tool_calls):
+            self._call(call, f"{path}.tool_calls[{index}]")
+        if message.function_call is not None:
+            self._call_by_name(message, path)
+
+    def _call(self, call: ChatCall, path: str) -> None:
+        self._wait(call.id, _Waiting(path, call.type))
+        if call.type == "function":
+            if call.function is None:
+                raise missing(f"{path}.function")
+            item = {"type": "function_call", **call.function.model_dump()}
+        else:
+            if call.custom is None:
+                raise missing(f"{path}.custom")
+            item = {"type": "custom_tool_call", **call.custom.model_dump()}
+        names = {f".{name}": f".{call.type}.{name}" for name in ("name", "arguments", "input")}
+        self._add({**item, "call_id": call.id}, path, {**names, ".call_id": ".id"})
+
+    def _call_by_name(self, message: ChatMessage, path: str) -> None:
+        assert message.function_call is not None
+        call_id = f"function_call_{len(self.items)}"
+        self._wait(call_id, _Waiting(path, "function", message.function_call.name))
+        call = {"type": "function_call", "call_id": call_id, **message.function_call.model_dump()}
+        self._add(call, f"{path}.function_call")
+
+    def _wait(self, call_id: str, waiting: _Waiting) -> None:
+        if call_id in self._waiting:
+            raise _unanswered(call_id, self._waiting[call_id])
+        self._waiting[call_id] = waiting
+
+    def _take_output(self, message: ChatMessage, path: str) -> None:
+        if message.tool_call_id is None:
+            raise missing(f"{path}.tool_call_id")
+        answered = self._waiting.pop(message.tool_call_id, None)
+        if answered is None:
+            raise InvalidRequest(
+                "Invalid parameter: messages with role 'tool' must be a response to a preceding "
+                f"message with 'tool_calls'. No call has the id '{message.tool_call_id}'.",
+                param=f"{path}.role",
+            )
+        self._output(message, path, message.tool_call_id, answered.kind)
+
+    def _take_return(self, message: ChatMessage, path: str) -> None:
+        if message.name is None:
+            raise missing(f"{path}.name")
+        calls = [key for key, call in self._waiting.items() if call.name == message.name]
+        if not calls:
+            raise InvalidRequest(
+                "Invalid parameter: messages with role 'function' must be a response to a "
+                f"preceding message with a 'function_call' of '{message.name}'.",
+                param=f"{path}.role",
+            )
+        del self._waiting[calls[-1]]
+        self._output(message, path, calls[-1], "function")
+
+    def _output(self, message: ChatMessage, path: str, call_id: str, kind: str) -> None:
+        _check_content(message, path)
+        item_type = "custom_tool_call_output" if kind == "custom" else "function_call_output"
+        output: str | list[Json] | None = message.text
+        if output is None:
+            output = converted_parts(message, path, self._places, f"{self._next}.output")
+        item = {"type": item_type, "call_id": call_id, "output": output}
+        self._add(item, path, {".output": ".content", ".call_id": ".tool_call_id"})
+
+    def _message(self, message: ChatMessage, path: str) -> Json:
+        content = converted_parts(message, path, self._places, f"{self._next}.content")
+        return {"type": "message", "role": message.role, "content": content}
+
+    @property
+    def _next(self) -> str:
+        """The path of the item that is added next."""
+        return f"input[{len(self.items)}]"
+
+    def _add(self, item: Json, path: str, below: dict[str, str] | None = None) -> None:
+        self._places.add(self._next, path)
+        for name, original in (below or {}).items():
+            self._places.add(f"{self._next}{name}", f"{path}{original}")
+        self.items.append(item)
+
+
+def _reasoning(text: str) -> Json:
+    content = [{"type": "reasoning_text", "text": text}]
+    return {"type": "reasoning", "summary": [], "content": content}
+
+
+def _check_content(message: ChatMessage, path: str) -> None:
+    if message.text is None and message.content is None:
+        raise missing(f"{path}.content")
+
+
+def _unanswered(call_id: str, waiting: _Waiting) -> InvalidRequest:
+    if waiting.name is not None:
+        return InvalidRequest(
+            "An assistant message with 'function_call' must be followed by a message with role "
+            f"'function' and the name '{waiting.name}'.",
+            param=f"{waiting.path}.function_call",
+        )
+    return InvalidRequest(
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to "
+        "each 'tool_call_id'. The following tool_call_ids did not have response messages: "
+        f"{call_id}",
+        param=waiting.path,
+    )
+
+
+_SPOKEN: Final = ("text", "refusal")
+_SHOWN: Final = ("text", "image_url", "input_audio", "file")
+PART_TYPES: Final[dict[str, tuple[str, ...]]] = {
+    "developer": ("text",),
+    "system": ("text",),
+    "user": _SHOWN,
+    "assistant": _SPOKEN,
+    "tool": _SHOWN,
+    "function": _SHOWN,
+}
+"""What a message of each role may hold. OpenAI's tools return text; some show what they saw."""
+
+
+def converted_parts(message: ChatMessage, path: str, places: Places, to: str) -> list[Json]:
+    """The content of the message at `path`, as that at `to` of the converted request.
+
+    Notes in `places` where each part came from. Raises `InvalidRequest` for a part of a type that
+    its role has not, and for one that lacks what it is named after.
+    """
+    if message.text is not None:
+        places.add(f"{to}[0].text", f"{path}.content")
+        return [{"type": "input_text", "text": message.text}]
+    return [
+        _part(message.role, part, f"{path}.content[{index}]", places, f"{to}[{index}]")
+        for index, part in enumerate(message.content or ())
+    ]
+
+
+def _part(role: str, part: ChatPart, path: str, places: Places, to: str) -> Json:
+    if part.type not in PART_TYPES[role]:
+        raise wrong_value(f"{path}.type", part.type, PART_TYPES[role])
+    if getattr(part, part.type) is None:
+        raise missing(f"{path}.{part.type}")
+    places.add(to, path)
+    convert, names = _CONVERTED[part.type]
+    for name, original in names.items():
+        places.add(f"{to}.{name}", f"{path}.{original}")
+    return convert(part)
+
+
+def _text(part: ChatPart) -> Json:
+    return {"type": "input_text", "text": part.text}
+
+
+def _refusal(part: ChatPart) -> Json:
+    return {"type": "refusal", "refusal": part.refusal}
+
+
+def _image(part: ChatPart) -> Json:
+    assert part.image_url is not None
+    image = {"image_url": part.image_url.url, "detail": part.image_url.detail}
+    return {"type": "input_image", **without_nulls(image)}
+
+
+def _sound(part: ChatPart) -> Json:
+    assert part.input_audio is not None
+    name = f"audio.{part.input_audio.format}" if part.input_audio.format else "audio"
+    return {"type": "input_file", "file_data": part.input_audio.data, "filename": name}
+
+
+def _file(part: ChatPart) -> Json:
+    assert part.file is not None
+    return {"type": "input_file", **part.file.model_dump(exclude_none=True)}
+
+
+_CONVERTED: Final[dict[str, tuple[Callable[[ChatPart], Json], dict[str, str]]]] = {
+    "text": (_text, {}),
+    "refusal": (_refusal, {}),
+    "image_url": (_image, {"image_url": "image_url.url", "detail": "image_url.detail"}),
+    "input_audio": (_sound, {"file_data": "input_audio.data"}),
+    "file": (_file, {name: f"file.{name}" for name in ("file_id", "file_data", "filename")}),
+}
+"""How a part is converted, and where its fields came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A request as the Responses API has it, and how its client is told of what comes of it.
+
+    `places` knows what the client calls the request's parts, `adapter` what it is shown.
+    """
+
+    request: CreateResponse
+    places: Places
+    adapter: Adapter
+
+
+def shared(document: Json) -> Json:
+    """What is passed on as it came. These APIs keep nothing unless they are asked to."""
+    return {"store": False} | {name: document[name] for name in SHARED & document.keys()}
+
+
+def converted(
+    document: Json,
+    places: Places,
+    adapter: Adapter,
+    *,
+    check: Callable[[Json], CreateResponse],
+    ignored: tuple[str, ...],
+) -> Converted:
+    """The request of a document in the words of the Responses API, as `check` (see
+    `requests.checked`) reads it.
+
+    These APIs know no least number of output tokens, so theirs is checked as if it were enough.
+    Raises `InvalidRequest` in the words of the client.
+    """
+    bound = document.get("max_output_tokens")
+    if bound is not None:
+        document = {**document, "max_output_tokens": max(bound, OUTPUT_TOKENS_MIN)}
+    try:
+        request = check(document)
+    except InvalidRequest as error:
+        raise places.restated(error) from None
+    request = request.model_copy(update={"ignored": ignored, "max_output_tokens": bound})
+    return Converted(request, places, adapter)
+
+
+_SEPARATORS: Final = ".["
+
+
+class Places:
+    """Paths of the converted request, each with the path that the client wrote."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        """What is below a path is below its counterpart, unless it has one of its own."""
+        self._places = dict(places)
+
+    def add(self, path: str, original: str) -> None:
+        """Say where one more part came from."""
+        self._places[path] = original
+
+    def original(self, path: str) -> str:
+        """The client's path of what stands at `path`; the same where nothing else is known."""
+        known, rest = path, ""
+        while known not in self._places:
+            cut = max(map(known.rfind, _SEPARATORS))
+            if cut < 0:
+                return path
+            known, rest = known[:cut], known[cut:] + rest
+        return self._places[known] + rest
+
+    def restated(self, error: InvalidRequest) -> InvalidRequest:
+        """The same refusal, in the words of the client's request."""
+        if error.param is None:
+            return InvalidRequest(in_chat_words(error.message), code=error.code)
+        param = self.original(error.param)
+        message = error.message.replace(f"'{error.param}'", f"'{param}'")
+        return InvalidRequest(in_chat_words(message), code=error.code, param=param)

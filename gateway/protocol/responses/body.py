@@ -1,0 +1,210 @@
+"""The Response object: every field, always present, from a request and what became of it.
+
+Sources: `Response` of the OpenAI SDK (3.52) and `ResponseResource` of Open Responses 2026-04-24,
+which requires nearly every key, null where there is nothing to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import orjson
+
+from gateway import ids
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from uuid import UUID
+
+    from gateway.generation import TokenUsage
+    from gateway.sealing import Binding
+
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+ECHO_FIELDS: Final = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "metadata",
+    "model",
+    "parallel_tool_calls",
+    "presence_penalty",
+    "frequency_penalty",
+    "previous_response_id",
+    "prompt_cache_key",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+)
+"""What `ResponseHead.echo` must hold, in the order in which it is shown. It may hold more."""
+_echoed: Final = itemgetter(*ECHO_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyMessages:
+    """What the terminal Response object shows of the prompt, where the request asked for it.
+
+    `input` are the messages of the prompt (`harmony.transcript.messages`). `with_output_ids`: those
+    of the output, which are shown too, come with their token ids.
+    """
+
+    input: list[dict[str, Any]] = field(hash=False)
+    with_output_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """What a response is known by before a token was generated; the fold's only other input.
+
+    `echo` holds every field of the Response object that follows from the request alone. With a
+    `binding` its reasoning items are sealed. `spelled` is `spelled_echo(echo)` where that was made
+    already: with many tools it is long, and every event with the Response object repeats it.
+    With `messages` the Response object shows them, and those of the output, once it has ended.
+    """
+
+    uuid: UUID
+    created_at: int
+    background: bool
+    echo: dict[str, Any] = field(hash=False)
+    binding: Binding | None = None
+    spelled: bytes = field(default=b"", compare=False, repr=False)
+    messages: HarmonyMessages | None = field(default=None, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a response ended, or (status `queued`, `in_progress`) that it did not yet.
+
+    `error` is `{"code", "message"}`, `incomplete_details` is `{"reason"}`, `completed_at` is in
+    unix seconds. Each is None unless the status calls for it. `messages` are `input_messages` and
+    `output_messages`, where the request asked for them and the response has ended.
+    """
+
+    status: ResponseStatus = "in_progress"
+    completed_at: int | None = None
+    error: dict[str, Any] | None = None
+    incomplete_details: dict[str, Any] | None = None
+    usage: TokenUsage | None = None
+    messages: dict[str, Any] | None = field(default=None, hash=False)
+
+
+def response_body(
+    head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """The Response object.
+
+    Keys come in a fixed order: identity and fate, the output, `ECHO_FIELDS`, what else `echo`
+    holds, the usage (null until the end), the Harmony messages if any. Raises `KeyError` when
+    `echo` lacks a field.
+    """
+    return {
+        **_fate(head, outcome, output),
+        **_shown_echo(head.echo),
+        "usage": usage_body(outcome.usage) if outcome.usage else None,
+        **(outcome.messages or {}),
+    }
+
+
+def encoded_body(
+    head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]], *, echo: bytes
+) -> bytes:
+    """JSON of `response_body`; `echo` is `spelled_echo` of the head's."""
+    fate = orjson.dumps(_fate(head, outcome, output))
+    usage = orjson.dumps(usage_body(outcome.usage)) if outcome.usage else b"null"
+    messages = b"," + orjson.dumps(outcome.messages)[1:-1] if outcome.messages else b""
+    return b'%b,%b,"usage":%b%b}' % (fate[:-1], echo, usage, messages)
+
+
+def spelled_echo(echo: Mapping[str, Any]) -> bytes:
+    """What `response_body` shows of it, as the inside of a JSON object.
+
+    Raises `KeyError` when it lacks a field.
+    """
+    return orjson.dumps(_shown_echo(echo))[1:-1]
+
+
+def echo_template(echo: Mapping[str, Any], own: Collection[str]) -> bytes:
+    """`spelled_echo` with a `%b` in place of the JSON of each field that is named in `own`.
+
+    They stand in the order of `ECHO_FIELDS`. Raises `KeyError` when the echo lacks a field.
+    """
+    return b",".join(
+        b'"%b":%%b' % name.encode()
+        if name in own
+        else orjson.dumps({name: value})[1:-1].replace(b"%", b"%%")
+        for name, value in _shown_echo(echo).items()
+    )
+
+
+def _fate(head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": ids.response_id(head.uuid),
+        "object": "response",
+        "created_at": head.created_at,
+        "status": outcome.status,
+        "background": head.echo.get("background", head.background),
+        "completed_at": outcome.completed_at,
+        "error": outcome.error,
+        "incomplete_details": outcome.incomplete_details,
+        "output": list(output),
+    }
+
+
+def _shown_echo(echo: Mapping[str, Any]) -> dict[str, Any]:
+    shown = dict(zip(ECHO_FIELDS, _echoed(echo), strict=True))
+    shown.update(echo)
+    shown.pop("background", None)  # it stands before the output
+    return shown
+
+
+def usage_body(usage: TokenUsage) -> dict[str, Any]:
+    """`usage` as the API spells it. Every count is of ids, so it is exact on every exit path.
+
+    * input: the ids of the rendered prompt, system and developer messages included. What the
+      gateway itself writes to make a model go on that had stopped without an answer is not counted.
+    * cached: as many of them as the backend says it took from its prefix cache; 0 if it says
+      nothing.
+    * output: all ids that the model generated, headers and markers included, whatever became of
+      them.
+    * reasoning: those of them inside the bodies of messages that became reasoning items.
+    * cache writes: 0, because backends cache every prompt and charge nothing for it.
+    """
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }
+
+
+def compaction_body(item_id: str, seal: str) -> dict[str, Any]:
+    """A compaction item as clients are shown it. It has a status in none of the published types."""
+    return {"id": item_id, "type": "compaction", "encrypted_content": seal}
+
+
+def compacted_response(
+    uuid: UUID, created_at: int, output: Sequence[dict[str, Any]], usage: TokenUsage
+) -> dict[str, Any]:
+    """The answer of `POST /v1/responses/compact`; `created_at` is in unix seconds.
+
+    Keys are those of `CompactResource` (Open Responses 2026-04-24) and OpenAI's SDK.
+    """
+    return {
+        "id": ids.response_id(uuid),
+        "object": "response.compaction",
+        "created_at": created_at,
+        "output": list(output),
+        "usage": usage_body(usage),
+    }

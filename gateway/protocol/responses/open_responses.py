@@ -1,0 +1,289 @@
+"""How Open Responses 2026-04-24 spells what is spelled as OpenAI does everywhere else.
+
+Its OpenAPI document decides: a strict reader of it refuses a type of event or item that it does not
+list, and an optional value that is null. So what it lists under another name is renamed, the calls
+of a shell, the patcher and custom tools are calls of the functions that the model knows them as
+(`protocol.tools`), and what is left is left out. Sequence numbers stay, with gaps where an
+event was: they are where a stream is resumed, in both dialects.
+
+Everything here takes JSON as the fold makes it or the store has it, and changes none of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import orjson
+from pydantic import Field, TypeAdapter
+
+from gateway.protocol.base import without_nulls
+from gateway.protocol.calls import call_of, output_text
+from gateway.protocol.deltas import Deltas
+from gateway.protocol.events import Event
+from gateway.protocol.items import CallItem, OutputItem
+from gateway.protocol.tools import CUSTOM_INPUT, AnyTool, declared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gateway.protocol.event_sink import DeltaPattern
+
+    Json = dict[str, Any]
+
+UNCHANGED: Final = frozenset(
+    {
+        "response.content_part.added",
+        "response.content_part.done",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.refusal.delta",
+        "response.refusal.done",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.reasoning_summary_part.added",
+        "response.reasoning_summary_part.done",
+        "response.reasoning_summary_text.delta",
+        "response.reasoning_summary_text.done",
+        "error",
+    }
+)
+"""Events that are the same in both."""
+RENAMED: Final[Mapping[str, str]] = {
+    "response.reasoning_text.delta": "response.reasoning.delta",
+    "response.reasoning_text.done": "response.reasoning.done",
+}
+"""Events that differ in nothing but their name."""
+_HEADS: Final = {
+    old: (len(b'{"type":"' + old.encode()), b'{"type":"' + new.encode())
+    for old, new in RENAMED.items()
+}
+"""How long the data up to the name is, and what stands in its place."""
+
+_OF_THE_TOOL: Final = frozenset({"name", "namespace"})
+"""What the dialect lets the call of an output say, not the output."""
+
+_CALL: Final[TypeAdapter[CallItem]] = TypeAdapter(Annotated[CallItem, Field(discriminator="type")])
+_OUTPUT: Final[TypeAdapter[OutputItem]] = TypeAdapter(
+    Annotated[OutputItem, Field(discriminator="type")]
+)
+_TOOL: Final[TypeAdapter[AnyTool]] = TypeAdapter(AnyTool)
+
+
+def shown(event: Event) -> Event | None:
+    """The event as the dialect has it, under its own number; None where the dialect has none."""
+    if event.type in UNCHANGED:
+        return event
+    name = RENAMED.get(event.type)
+    if name is not None:
+        # Its type is the first thing that the data says.
+        size, head = _HEADS[event.type]
+        return Event(name, event.sequence_number, head + event.data[size:], event.delta_length)
+    change = _CHANGED.get(event.type)
+    if change is None:
+        return None
+    said = change(orjson.loads(event.data))
+    return Event(said["type"], event.sequence_number, orjson.dumps(said))
+
+
+def shown_deltas(deltas: Deltas) -> Deltas | None:
+    """The same of a run of deltas, as long as they differ in nothing but their name; else None."""
+    pattern = shown_pattern(deltas.pattern)
+    if pattern is None:
+        return None
+    return Deltas(pattern, deltas.sequence_number, deltas.texts)
+
+
+def shown_pattern(pattern: DeltaPattern) -> DeltaPattern | None:
+    """The same of what deltas have in common."""
+    if pattern.type in UNCHANGED:
+        return pattern
+    name = RENAMED.get(pattern.type)
+    if name is None:
+        return None
+    size, head = _HEADS[pattern.type]
+    return replace(pattern, type=name, before=head + pattern.before[size:])
+
+
+def body(said: Json) -> Json:
+    """A Response object, a list of items or a compaction as the dialect has it."""
+    match said["object"]:
+        case "response":
+            return response(said)
+        case "list":
+            return {**said, "data": items(said["data"])}
+        case _:
+            return {**said, "output": items(said["output"])}
+
+
+def response(said: Json) -> Json:
+    """A Response object."""
+    return {
+        **said,
+        "output": items(said["output"]),
+        "text": _text(said["text"]),
+        "tool_choice": _tool_choice(said["tool_choice"], said["tools"]),
+        "tools": [function for tool in said["tools"] for function in _functions(tool)],
+    }
+
+
+def items(said: list[Json]) -> list[Json]:
+    """Items, without those of types that the dialect does not have, and without outputs that no
+    call asked for: it has none.
+    """
+    return [_ITEMS[item["type"]](item) for item in said if _is_known(item)]
+
+
+def _is_known(item: Json) -> bool:
+    kind = item["type"]
+    return kind in _ITEMS and (kind != "function_call_output" or "call_id" in item)
+
+
+def _response_event(said: Json) -> Json:
+    return {**said, "response": response(said["response"])}
+
+
+def _item_event(said: Json) -> Json:
+    """An item of a stream has a type that the dialect has; OpenAI gives not all a status."""
+    is_announced = said["type"] == "response.output_item.added"
+    item = {"status": "in_progress" if is_announced else "completed", **said["item"]}
+    return {**said, "item": _ITEMS[item["type"]](item)}
+
+
+def _custom_input_done(said: Json) -> Json:
+    """The input of a custom tool was the only argument of a function, and is known now."""
+    return {
+        "type": "response.function_call_arguments.done",
+        "sequence_number": said["sequence_number"],
+        "item_id": said["item_id"],
+        "output_index": said["output_index"],
+        "arguments": orjson.dumps({CUSTOM_INPUT: said["input"]}).decode(),
+    }
+
+
+_CHANGED: Final[Mapping[str, Callable[[Json], Json]]] = {
+    "response.created": _response_event,
+    "response.queued": _response_event,
+    "response.in_progress": _response_event,
+    "response.completed": _response_event,
+    "response.incomplete": _response_event,
+    "response.failed": _response_event,
+    "response.output_item.added": _item_event,
+    "response.output_item.done": _item_event,
+    "response.custom_tool_call_input.done": _custom_input_done,
+}
+
+
+def _item(said: Json) -> Json:
+    """With a status, which every item has, and without nulls."""
+    return {"status": "completed", **without_nulls(said)}
+
+
+def _message(said: Json) -> Json:
+    return {**_item(said), "content": [_part(part) for part in said["content"]]}
+
+
+def _call(said: Json) -> Json:
+    """The call of a function. Its arguments are not known before it is over."""
+    call = call_of(_CALL.validate_python(said))
+    status = said.get("status") or "completed"
+    names = {"name": said.get("name", call.name), "namespace": said.get("namespace")}
+    return without_nulls(
+        {
+            "id": said["id"],
+            "type": "function_call",
+            "status": status,
+            "call_id": said["call_id"],
+            **names,
+            "arguments": "" if status == "in_progress" else call.arguments,
+        }
+    )
+
+
+def _function_output(said: Json) -> Json:
+    output = said["output"]
+    if isinstance(output, list):
+        output = [_part(part) for part in output]
+    known = {name: value for name, value in _item(said).items() if name not in _OF_THE_TOOL}
+    return {**known, "type": "function_call_output", "output": output}
+
+
+def _output(said: Json) -> Json:
+    """What a function returned: the text that the model is shown of it."""
+    return {
+        "id": said["id"],
+        "type": "function_call_output",
+        "status": "completed",
+        "call_id": said["call_id"],
+        "output": output_text(_OUTPUT.validate_python(said)),
+    }
+
+
+_ITEMS: Final[Mapping[str, Callable[[Json], Json]]] = {
+    "message": _message,
+    "reasoning": _item,
+    "compaction": _item,
+    "function_call": _item,
+    "function_call_output": _function_output,
+    "custom_tool_call": _call,
+    "custom_tool_call_output": _function_output,
+    "local_shell_call": _call,
+    "local_shell_call_output": _output,
+    "shell_call": _call,
+    "shell_call_output": _output,
+    "apply_patch_call": _call,
+    "apply_patch_call_output": _output,
+}
+
+
+def _part(said: Json) -> Json:
+    """A part of a message or of a function's output."""
+    part = without_nulls(said)
+    match said["type"]:
+        case "input_image":
+            detail = part.get("detail", "auto")
+            detail = "high" if detail == "original" else detail
+            return {**part, "image_url": said.get("image_url"), "detail": detail}
+        case "output_text":
+            known = [one for one in said["annotations"] if one.get("type") == "url_citation"]
+            return {**part, "annotations": known}
+        case _:
+            return part
+
+
+def _text(said: Json) -> Json:
+    """The document allows a schema to be nothing but null."""
+    form = said["format"]
+    return {**said, "format": {**form, "schema": None}} if "schema" in form else said
+
+
+def _functions(tool: Json) -> list[Json]:
+    """The functions that a tool is to the model."""
+    match tool["type"]:
+        case "function":
+            return [tool]
+        case "namespace":
+            members = [function for member in tool["tools"] for function in _functions(member)]
+            return [{**function, "namespace": tool["name"]} for function in members]
+        case _:
+            return [one.model_dump() for one in declared([_TOOL.validate_python(tool)])]
+
+
+def _tool_choice(said: str | Json, tools: list[Json]) -> str | Json:
+    if isinstance(said, str):
+        return said
+    if said["type"] == "allowed_tools":
+        return {**said, "tools": [one for tool in said["tools"] for one in _chosen(tool, tools)]}
+    return _chosen(said, tools)[0]
+
+
+def _chosen(tool: Json, tools: list[Json]) -> list[Json]:
+    """A tool by name or by type alone, as the functions that it is."""
+    if tool["type"] != "namespace":
+        return [{**tool, "type": "function", "name": tool.get("name", tool["type"])}]
+    spaces = [one for one in tools if one["type"] == "namespace" and one["name"] == tool["name"]]
+    return [
+        {"type": "function", "name": one["name"], "namespace": one["namespace"]}
+        for space in spaces
+        for one in _functions(space)
+    ]

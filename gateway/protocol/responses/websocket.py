@@ -1,0 +1,158 @@
+"""WebSocket mode: what clients send, one JSON object a frame (responses-api §1.12).
+
+`response.create` is the body of `POST /v1/responses` with `type` in it, and with `stream_id` and
+`generate`, which only this transport has. `response.steer` is read, and refused elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from gateway.errors import InvalidRequest
+from gateway.protocol.items import CompactionTrigger
+from gateway.protocol.json_body import parse_object
+from gateway.protocol.refusals import missing, wrong_type, wrong_value
+from gateway.protocol.responses.requests import create_of
+
+if TYPE_CHECKING:
+    from gateway.protocol.limits import InputLimits
+    from gateway.protocol.responses.create import CreateResponse
+
+FrameType = Literal["response.create", "response.steer"]
+
+CREATE: Final = "response.create"
+STEER: Final = "response.steer"
+FRAME_TYPES: Final = (CREATE, STEER)
+STREAM_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+STEER_FIELDS: Final = ("previous_response_id", "input")
+
+_ENVELOPE: Final = frozenset({"type", "stream_id", "generate"})
+_TRANSPORT: Final = ("stream", "stream_options", "background")
+"""How an answer comes is settled by the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFrame:
+    """One frame, read as far as it takes to tell whose turn it is.
+
+    `stream_id` names its lane, None is the one without a name. `previous_response_id` is what it
+    means to continue. `text` is all of it.
+    """
+
+    type: FrameType
+    stream_id: str | None
+    previous_response_id: str | None
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A request to create a response; without `generate` the model is not asked.
+
+    `obfuscated`: delta events are padded, which on this transport somebody must ask for.
+    """
+
+    request: CreateResponse
+    generate: bool
+    obfuscated: bool
+
+
+def read_frame(text: bytes, limits: InputLimits) -> ClientFrame:
+    """Raises `InvalidRequest` for what is no JSON object, of no known type, or on no lane."""
+    fields = parse_object(text, limits)
+    previous = fields.get("previous_response_id")
+    return ClientFrame(
+        type=_type(fields),
+        stream_id=_stream_id(fields.get("stream_id")),
+        previous_response_id=previous if isinstance(previous, str) else None,
+        text=text,
+    )
+
+
+def read_turn(text: bytes, *, limits: InputLimits, strict: bool) -> Turn:
+    """The request of a frame that `read_frame` took.
+
+    `stream`, `stream_options` and `background` must not be sent, but clients that share their code
+    with HTTP do (Codex, OpenAI's Agents SDK). So they may ask for what happens anyway, unless
+    `strict`. Raises `InvalidRequest`, as `requests.parse_create` does.
+    """
+    fields = parse_object(text, limits)
+    _check_transport(fields, strict=strict)
+    body = {name: value for name, value in fields.items() if name not in _ENVELOPE}
+    request = create_of(body | {"stream": True}, limits=limits, strict=strict)
+    generate = _generate(fields.get("generate"))
+    options = fields.get("stream_options") or {}
+    return Turn(
+        request if generate else _without_summary(request),
+        generate=generate,
+        obfuscated=options.get("include_obfuscation") is True,
+    )
+
+
+def read_steer(text: bytes, limits: InputLimits) -> dict[str, Any]:
+    """What a `response.steer` wanted: it goes back to its sender, who may need it."""
+    fields = parse_object(text, limits)
+    for name in STEER_FIELDS:
+        if name not in fields:
+            raise missing(name)
+    return {name: fields[name] for name in STEER_FIELDS}
+
+
+def _type(fields: dict[str, Any]) -> FrameType:
+    kind = fields.get("type")
+    if kind is None:
+        raise missing("type")
+    if not isinstance(kind, str):
+        raise wrong_type("type", "a string", kind)
+    if kind not in FRAME_TYPES:
+        raise wrong_value("type", kind, FRAME_TYPES)
+    return cast("FrameType", kind)
+
+
+def _stream_id(value: object) -> str | None:
+    if value is None or (isinstance(value, str) and STREAM_ID.fullmatch(value)):
+        return value
+    raise InvalidRequest(
+        "Invalid 'stream_id': expected a string of 1 to 256 letters, digits, underscores, dashes "
+        "or dots.",
+        code="invalid_stream_id",
+        param="stream_id",
+    )
+
+
+def _generate(value: object) -> bool:
+    if isinstance(value, bool | None):
+        return value is not False
+    raise wrong_type("generate", "a boolean", value)
+
+
+def _without_summary(request: CreateResponse) -> CreateResponse:
+    """A warm-up spends no token: what would compact its context is left to what continues it."""
+    if any(isinstance(item, CompactionTrigger) for item in request.input):
+        raise InvalidRequest(
+            "Invalid input: a request with 'generate' set to false generates nothing, so it cannot "
+            "compact anything. Leave the 'compaction_trigger' out, or 'generate'.",
+            code="invalid_value",
+            param="input",
+        )
+    return request.model_copy(update={"context_management": None})
+
+
+def _check_transport(fields: dict[str, Any], *, strict: bool) -> None:
+    for name in _TRANSPORT:
+        if name in fields and (strict or _asks_otherwise(name, fields[name])):
+            raise InvalidRequest(
+                f"Unsupported parameter: '{name}' is not supported in WebSocket mode: a response "
+                "is always streamed, and never generated in the background. Leave it out, or use "
+                "POST /v1/responses.",
+                code="unsupported_parameter",
+                param=name,
+            )
+
+
+def _asks_otherwise(name: str, value: object) -> bool:
+    """Whether a parameter of the transport asks for anything but what a connection does."""
+    usual = {"stream": True, "background": False}
+    return name in usual and value is not None and value is not usual[name]

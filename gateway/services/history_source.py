@@ -1,0 +1,146 @@
+"""The history that a create command continues.
+
+It continues nothing, a stored response and all before it, a conversation, or a response that only
+the connection knows which it came on (WebSocket mode).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway import ids
+from gateway.conversation.assembly import referenced_ids
+from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
+from gateway.protocol.conversations import unknown_conversation
+from gateway.protocol.items import Message
+from gateway.store import messages, turns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from gateway.protocol.context import ContextItem, ConversationPlace
+    from gateway.protocol.items import InputItem
+    from gateway.protocol.responses.requests import CreateResponse
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import TenantId
+
+_RUNNING = frozenset({"queued", "in_progress"})
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a response continues.
+
+    `parent` is the stored response before it, None without one. `items` are all of its context.
+    `root_created_at` (unix seconds) pins the date in the prompt, so that a conversation that goes
+    on after midnight still finds its cached prefix. `unstored` are those at the end of `items` that
+    are kept nowhere but here: whoever stores what continues them stores them, too. `conversation`
+    is the one that it continues instead of a response, as far as that had come.
+    """
+
+    parent: UUID | None
+    items: Sequence[ContextItem]
+    root_created_at: int
+    unstored: Sequence[ContextItem] = ()
+    conversation: ConversationPlace | None = None
+
+    @property
+    def stored(self) -> tuple[ContextItem, ...]:
+        """The items before those."""
+        return tuple(self.items[: len(self.items) - len(self.unstored)])
+
+
+def opens(request: CreateResponse) -> bool:
+    """Whether it continues nothing, and brings nothing but messages without ids."""
+    return (
+        request.previous_response_id is None
+        and request.conversation is None
+        and bool(request.input)
+        and not any(map(_is_other, request.input))
+    )
+
+
+def _is_other(item: InputItem) -> bool:
+    return item.id is not None or not isinstance(item, Message)
+
+
+class HistorySource:
+    """Looks up what requests continue, and the items that they only name."""
+
+    def __init__(self, database: Database, *, depth_max: int, items_max: int) -> None:
+        """A chain has at most `depth_max` responses, a context at most `items_max` items."""
+        self._database = database
+        self._depth_max = depth_max
+        self._items_max = items_max
+
+    async def of(
+        self,
+        tenant_id: TenantId,
+        request: CreateResponse,
+        *,
+        created_at: int,
+        local: Mapping[str, History],
+        with_json: bool = False,
+    ) -> History:
+        """The history of a response that is created at `created_at` (unix seconds).
+
+        `with_json`: its items are to be shown, not only to be continued.
+
+        `local` knows responses by their public id that may be in no database; it is asked first.
+        Raises `PreviousResponseNotFound`, `InvalidRequest` for one that is still generated or a
+        chain that is too long, `ResourceNotFound` for an unknown conversation, `ConversationLocked`
+        when the response could not be added to it, `StoreUnavailable`.
+        """
+        if request.conversation is not None:
+            return await self._conversation(
+                tenant_id, request.conversation.id, is_written=request.store, with_json=with_json
+            )
+        previous = request.previous_response_id
+        if previous is None:
+            return History(None, (), created_at)
+        return local.get(previous) or await self._stored(tenant_id, previous, with_json=with_json)
+
+    async def named_items(
+        self, tenant_id: TenantId, request: CreateResponse
+    ) -> dict[str, ContextItem]:
+        """Stored items that the request's input only names, by id; unknown ones are absent."""
+        wanted = referenced_ids(request.input)
+        return await messages.find_items(self._database, tenant_id, wanted) if wanted else {}
+
+    async def _conversation(
+        self, tenant_id: TenantId, conversation_id: str, *, is_written: bool, with_json: bool
+    ) -> History:
+        """`is_written`: the response will be added to it."""
+        uuid = ids.parse_conversation_id(conversation_id)
+        found = uuid and await turns.read(
+            self._database, tenant_id, uuid, items_max=self._items_max, with_json=with_json
+        )
+        if not found:
+            raise unknown_conversation(conversation_id)
+        if is_written and found.is_locked:
+            raise ConversationLocked
+        created_at = int(found.created_at.timestamp())
+        return History(None, found.items, created_at, conversation=found.place)
+
+    async def _stored(self, tenant_id: TenantId, previous: str, *, with_json: bool) -> History:
+        uuid = ids.parse_response_id(previous)
+        history = uuid and await messages.history(
+            self._database,
+            tenant_id,
+            uuid,
+            depth_max=self._depth_max,
+            items_max=self._items_max,
+            with_json=with_json,
+        )
+        if not history:
+            raise PreviousResponseNotFound(previous)
+        if history.status in _RUNNING:
+            raise InvalidRequest(
+                f"Previous response with id '{previous}' is still in progress. Wait until it has "
+                "ended, then continue it.",
+                code="invalid_value",
+                param="previous_response_id",
+            )
+        return History(uuid, history.items, int(history.root_created_at.timestamp()))
