@@ -30,7 +30,6 @@ from gateway.output.reading import Reading, Turn
 from gateway.output.screen import Astray, Body, Screen, demands
 from gateway.protocol.responses import Outcome
 from gateway.sealing import Unsealed
-from gateway.values import value
 
 if TYPE_CHECKING:
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
@@ -38,13 +37,12 @@ if TYPE_CHECKING:
     from gateway.protocol.events import Event
     from gateway.protocol.responses import ResponseHead
     from gateway.protocol.rules import OutputRules
-    from gateway.protocol.showing import DeltaPattern, DeltaText
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
 """The messages of a turn: `harmony.transcript.messages_of_turn`."""
 
-__all__ = ["Astray", "Body", "Flowing", "Fold", "Framing", "Turn"]
+__all__ = ["Astray", "Body", "Fold", "Framing", "Turn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +56,6 @@ class Framing:
     opening: tuple[int, ...]
     turn_end: int
     message_end: int
-
-
-@value
-class Flowing:
-    """What is open shows each id that spells whole characters in one delta, of this `pattern`.
-
-    `spell` tells the text of an id, none if it is no whole characters. `number` is the first
-    delta's.
-    """
-
-    spell: Callable[[int], DeltaText]
-    pattern: DeltaPattern
-    number: int
 
 
 class Fold:
@@ -304,15 +289,6 @@ class Fold:
             events += deltas
             heard += 1
         return events
-
-    def flowing(self) -> Flowing | None:
-        """How the next ids show, as long as each is more text of the open part and nothing else;
-        None where there is more to it.
-        """
-        if self._reading is None or not self._builder.is_flowing:
-            return None
-        spelling = self._reading.spelling
-        return None if spelling is None else Flowing(spelling, *self._builder.pattern)
 
     def items(self) -> list[RenderedItem]:
         """The items that are done, with the ids that repeat them in the next prompt.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import httpx2
 
-from gateway.upstreams.frame_shape import ID_END
+from gateway.upstreams.completions import ID_END
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -21,7 +22,7 @@ class Deadline(Waiting):
     timeout instead of being put elsewhere at each read.
     """
 
-    __slots__ = ("_expire", "_loop", "_ticker", "at")
+    __slots__ = ("_expire", "_loop", "_ticker", "_wakes_for", "at")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[], None]) -> None:
         super().__init__()
@@ -29,7 +30,9 @@ class Deadline(Waiting):
         self._ticker = ticker_of(loop)
         self._expire = expire
         self.at: float | None = None
-        """When it passes, in the loop's time. A later time may be put here as it is."""
+        """When it passes, in the loop's time."""
+        self._wakes_for = math.inf
+        """The time that the ticker was told last, which it rounds up."""
 
     def set(self, seconds: float) -> None:
         """Let the deadline be `seconds` from now, whatever it was."""
@@ -38,9 +41,13 @@ class Deadline(Waiting):
     def set_at(self, at: float) -> None:
         """Let the deadline be at `at` of the loop's time."""
         self.at = at
-        if at < self.due_at:
+        if at < self._wakes_for:
             self._ticker.take(self)
-            self._ticker.put(self, at)
+            self._wake_for(at)
+
+    def _wake_for(self, at: float) -> None:
+        self._wakes_for = at
+        self._ticker.put(self, at)
 
     def clear(self) -> None:
         """No deadline; it is left to be woken for nothing, the next `set` may have use for that."""
@@ -49,14 +56,16 @@ class Deadline(Waiting):
     def cancel(self) -> None:
         """No deadline, and nothing waits for it."""
         self.at = None
+        self._wakes_for = math.inf
         self._ticker.take(self)
 
     @override
     def wake(self) -> None:
+        self._wakes_for = math.inf
         if self.at is None:
             return
         if self.at > self._loop.time():
-            self._ticker.put(self, self.at)
+            self._wake_for(self.at)
             return
         self.at = None
         self._expire()

@@ -11,9 +11,7 @@ import pytest
 from gateway.output.lifecycle import EVENT_FIELDS
 from gateway.protocol import open_responses
 from gateway.protocol.callables import CUSTOM_PARAMETERS, SHELL_PARAMETERS
-from gateway.protocol.deltas import Deltas
-from gateway.protocol.events import Event
-from gateway.protocol.showing import DeltaPattern
+from gateway.protocol.events import DeltaPattern, Deltas, Event
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.response_heads import ECHO
 
