@@ -54,8 +54,8 @@ class CompletionReader:
     __slots__ = (
         "_alternatives", "_block", "_block_at", "_cached", "_constrained", "_id_end", "_ids",
         "_ids_left_before", "_last_id", "_logprobs", "_read_bytes", "_read_bytes_max", "_said_all",
-        "_splitter", "_stop_ids", "_upstream", "fault", "finish", "finished", "ids_left", "overran",
-        "started",
+        "_splitter", "_stop_ids", "_upstream", "fault", "finish", "finished", "has_more", "ids_left",
+        "overran", "started",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,8 @@ class CompletionReader:
         self.started = False
         self.finished = False
         self.overran = False
+        self.has_more = False
+        """Not all that was fed was looked at."""
         self.fault: UpstreamError | None = None
         self.finish: FinishReason | None = None
         """Once it is known; only token counts may follow."""
@@ -106,14 +108,10 @@ class CompletionReader:
             return self._chunk()
         if block:
             self._parse(block)
-        if self._read_bytes > self._read_bytes_max or self._splitter.is_too_long:
+        splitter = self._splitter
+        if self._read_bytes > self._read_bytes_max or len(splitter.rest) > splitter.frame_bytes_max:
             self._check_bounds()
         return self._chunk()
-
-    @property
-    def has_more(self) -> bool:
-        """Not all that was fed was looked at."""
-        return bool(self._block) and self.fault is None and not self._said_all
 
     def go_on(self) -> TokenChunk | None:
         """Look at more of it; as `feed`."""
@@ -131,13 +129,15 @@ class CompletionReader:
         if end == len(block):
             self._block = b""
             self._check_bounds()
+        self.has_more = bool(self._block) and self.fault is None and not self._said_all
 
     def _check_bounds(self) -> None:
         """It may send no event without an end, nor more than its longest event without any id."""
         if self.fault is not None or self._said_all:
             return
-        if self._splitter.is_too_long:
-            self._break(str(self._splitter.too_large))
+        splitter = self._splitter
+        if len(splitter.rest) > splitter.frame_bytes_max:
+            self._break(str(FrameTooLarge(splitter.frame_bytes_max)))
         elif self._read_bytes > self._read_bytes_max:
             if self.ids_left == self._ids_left_before:
                 self._break(f"{self._read_bytes} bytes without an id")
@@ -190,7 +190,11 @@ class CompletionReader:
             usage = event.get("usage")
             if usage is not None:
                 self._usage(usage)
-            self._choices(event.get("choices"))
+            choices = event.get("choices")
+            if choices and isinstance(choices, list) and self.finish is None:
+                self._choice(choices[0])
+            else:
+                self._no_choice(choices)
 
     def _refused(self, event: dict[str, object]) -> None:
         why = message_of(event)
@@ -207,13 +211,12 @@ class CompletionReader:
         if type(cached) is int and cached >= 0:
             self._cached = cached
 
-    def _choices(self, choices: object) -> None:
+    def _no_choice(self, choices: object) -> None:
+        """An event that has none, or comes behind the finish."""
         if not isinstance(choices, list):
             self._break("event has no choices")
         elif not choices:
             self._said_all = self.finish is not None  # the token counts, which come last
-        elif self.finish is None:
-            self._choice(choices[0])
         elif isinstance(choices[0], dict) and choices[0].get("token_ids"):
             self._overrun()
 

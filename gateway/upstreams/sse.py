@@ -26,30 +26,20 @@ class SseSplitter:
     The first event of a completion repeats the whole prompt: 128k ids are about 800 kB.
     """
 
-    __slots__ = ("_ends_in_cr", "_frame_bytes_max", "_rest")
+    __slots__ = ("_ends_in_cr", "frame_bytes_max", "rest")
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self._frame_bytes_max = frame_bytes_max
-        self._rest = bytearray()
-        """Of an event that is not complete."""
+        self.frame_bytes_max = frame_bytes_max
+        self.rest = bytearray()
+        """Of an event that is not complete. Longer than the bound, it is too long already."""
         self._ends_in_cr = False
         """A line feed that comes next is part of a line end that was there before."""
-
-    @property
-    def is_too_long(self) -> bool:
-        """The event that has begun is longer than the bound already."""
-        return len(self._rest) > self._frame_bytes_max
-
-    @property
-    def too_large(self) -> FrameTooLarge:
-        """The error for such an event."""
-        return FrameTooLarge(self._frame_bytes_max)
 
     def feed(self, data: bytes) -> bytes:
         """The events that `data` completes, each with its blank line, and with LF for line ends."""
         if self._ends_in_cr or b"\r" in data:
             data = self._with_plain_newlines(data)
-        rest = self._rest
+        rest = self.rest
         if not rest:
             if data.endswith(b"\n\n"):
                 return data
@@ -69,10 +59,12 @@ class SseSplitter:
         return block
 
     def payloads(self, block: bytes) -> Iterator[bytes]:
-        """The `data` of each of these events, in order; comments vanish. Raises FrameTooLarge."""
-        for frame in block.split(b"\n\n"):
-            if len(frame) > self._frame_bytes_max:
-                raise self.too_large
+        """The `data` of each event of a block that `feed` returned, not empty, in order; comments
+        vanish. Raises FrameTooLarge.
+        """
+        for frame in block[:-2].split(b"\n\n"):
+            if len(frame) > self.frame_bytes_max:
+                raise FrameTooLarge(self.frame_bytes_max)
             if frame.startswith(b"data: ") and len(frame) > 6 and b"\n" not in frame:
                 yield frame[6:]
             elif b"data" in frame and (payload := _joined_data(frame)):
