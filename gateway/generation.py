@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -243,36 +242,17 @@ class TokenChunk:
     upstream: str = field(default="", compare=False)
 
 
-HearText = Callable[[int, float], bool]
-"""Hears one id at a time of the event loop's clock, as `Listener.hear` does that goes on.
+class TokenSink(Protocol):
+    """Who takes the tokens of a generation as they come.
 
-False: there is more to this id, and nothing was heard. It never raises, nor is a listener full
-behind it.
-"""
-
-
-class Listener(Protocol):
-    """Who hears a generation as it comes.
-
-    `hear` is called in the read that brought the ids, so it must not block; one that says False has
-    heard enough, and the generation is broken off. After it the listener may be full: then nothing
-    is read until there is `room`, which may tell as well that it has heard enough (False): it may
-    keep some of what it heard for then, so that hearing it does not take long. What any of these
+    `on_tokens` is called in the read of the backend's socket that brought the ids, so it must not
+    block. False: nothing more is read until `room` has returned. `room` waits until the sink can
+    take more, and returns False if it has enough: then the generation is broken off. What either
     raises ends the generation, too, and comes out of whoever generates; an `UpstreamError` it must
     not be, which would be the backend's.
     """
 
-    @property
-    def is_full(self) -> bool: ...
-
-    def hear(self, chunk: TokenChunk) -> bool: ...
-
-    def flow(self) -> HearText | None:
-        """A shorter way for the ids that are nothing but more text; None where there is none.
-
-        It serves until it says False, or `hear` is called.
-        """
-        ...
+    def on_tokens(self, chunk: TokenChunk) -> bool: ...
 
     async def room(self) -> bool: ...
 
@@ -280,14 +260,15 @@ class Listener(Protocol):
 class Upstream(Protocol):
     """One inference server.
 
-    `generate` has a generation heard, of which exactly the last chunk has a `finish`, and returns
-    when it was heard, or enough. It raises `UpstreamUnavailable` or `UpstreamRejected` before the
-    first id, `UpstreamFailed` after it. To cancel it aborts the request at the backend.
+    `generate` gives a generation to the sink, of which exactly the last chunk has a `finish`, and
+    returns when the sink has that, or enough. It raises `UpstreamUnavailable` or
+    `UpstreamRejected` before the first id, `UpstreamFailed` after it. To cancel it aborts the
+    request at the backend.
     """
 
     name: str
 
-    async def generate(self, request: TokenRequest, listener: Listener) -> None: ...
+    async def generate(self, request: TokenRequest, sink: TokenSink) -> None: ...
 
     def hang_up_on_silent(self, silent_s: float, *, begun_only: bool) -> int:
         """Break off the generations that said nothing for `silent_s`; how many those are.
@@ -445,14 +426,6 @@ class TokenParser(Protocol):
         but text of the open segment: the text of each, empty for one of which it would tell none.
 
         The ids behind those are not read; a parser that traces its text reads none.
-        """
-        ...
-
-    @property
-    def spelling(self) -> Callable[[int], tuple[int, bytes]] | None:
-        """How many characters an id is, none if it is no text or not whole characters, and these as
-        JSON, as long as each of an id is more text of the open segment and nothing else; None where
-        there is more to it.
         """
         ...
 

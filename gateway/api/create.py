@@ -123,13 +123,13 @@ class CreateEndpoint:
         stream = EventStream(scope, send, self._stream_limits, asked.encoder(scope))
         headers = _headers(asked, generation)
         del asked
-        play, grace_s = generation.play, self._stream_limits.start_grace_s
+        source, grace_s = generation.stream, self._stream_limits.start_grace_s
         if generation.is_durable:
             # What is said into its silence comes behind a status.
             await generation.produced(grace_s)
-            await stream.write(play, headers=headers, comments=True)
+            await stream.write(source, headers=headers, comments=True)
         else:
-            await stream.write(partial(play, grace_s=grace_s), headers=headers, comments=False)
+            await stream.write(partial(source, grace_s=grace_s), headers=headers, comments=False)
 
 
 def create_endpoint(

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.api import sse, sse_runs
+from gateway.api import sse
 from gateway.protocol.responses import open_responses
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from gateway.protocol.deltas import Deltas
-    from gateway.protocol.event_sink import DeltaPattern, ShowDelta
-    from gateway.protocol.events import Event
+    from gateway.protocol.events import Deltas, Event
     from gateway.tenancy import Dialect
 
 BASE_PATH: Final = "/openresponses"
@@ -83,13 +81,6 @@ class _OpenResponses:
         return self._encode(shown) if shown else sse.COMMENT
 
     def run(self, deltas: Deltas) -> bytes:
-        """`sse_runs.EncodesRuns`"""
+        """`sse.EncodesRuns`"""
         shown = open_responses.shown_deltas(deltas)
-        return sse_runs.ENCODERS[self._encode](shown) if shown else sse.COMMENT * len(deltas)
-
-    def delta_writer(
-        self, pattern: DeltaPattern, write: Callable[[bytes], bool]
-    ) -> ShowDelta | None:
-        """`sse.WritesDeltas`"""
-        shown = open_responses.shown_pattern(pattern)
-        return None if shown is None else sse.delta_writer(self._encode, shown, write)
+        return sse.RUNS[self._encode](shown) if shown else sse.COMMENT * len(deltas)

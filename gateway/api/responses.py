@@ -61,7 +61,7 @@ class ResponseEndpoints:
         """`GET /v1/responses/{id}?stream=true&starting_after=N`"""
         after = integer(request.query_params, "starting_after", minimum=0)
         response_id = request.path_params["response_id"]
-        play = await self._responses.played(
+        source = await self._responses.stream(
             request.scope["principal"], response_id, after=-1 if after is None else after
         )
         request.scope["record"].facts["response_id"] = response_id
@@ -72,7 +72,7 @@ class ResponseEndpoints:
             encode = dialects.encoder(scope, obfuscate=obfuscate)
             stream = EventStream(scope, send, self._limits, encode)
             with CancelOnDisconnect(connection_of(scope)):
-                await stream.write(play, comments=True)
+                await stream.write(source, comments=True)
 
         return answer
 

@@ -11,21 +11,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from gateway.api import sse, sse_runs
+from gateway.api import sse
 from gateway.api.body import ClientDisconnected
 from gateway.api.comments import Comments
 from gateway.api.writing import Later, begin, offers_parts, part_writer
-from gateway.protocol.deltas import Deltas
+from gateway.protocol.events import Deltas
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
     from starlette.types import Message, Scope, Send
 
-    from gateway.api.sse import Encode
-    from gateway.api.sse_runs import EncodeRun
-    from gateway.protocol.event_sink import DeltaPattern, Play, ShowDelta
-    from gateway.protocol.events import Event
+    from gateway.api.sse import Encode, EncodeRun
+    from gateway.protocol.events import Event, EventSource
 
 
 RUN_FRAME_BYTES: Final = 256
@@ -48,9 +46,9 @@ class StreamLimits:
 
 
 class EventStream:
-    """One answer of server-sent events.
+    """One answer of server-sent events, which is the event sink of its source.
 
-    What is shown is written in the same call, with one system call for all of it, and the request's
+    What comes is written in the same call, with one system call for all of it, and the request's
     task sleeps until there is an end, or a client to wait for.
     """
 
@@ -60,28 +58,27 @@ class EventStream:
         self._write_part = part_writer(scope)
         self._limits = limits
         self._encode = encode
-        self._encode_run = sse_runs.encoder(encode)
+        self._encode_run = sse.run_encoder(encode)
         self._clock = asyncio.get_running_loop().time
         self._written_at = self._clock()
-        self._has_comments = False
         self._head: Message | None = None
         self._last = b""
 
     async def write(
-        self, play: Play, *, headers: Iterable[tuple[bytes, bytes]] = (), comments: bool
+        self, source: EventSource, *, headers: Iterable[tuple[bytes, bytes]] = (), comments: bool
     ) -> None:
         """Status 200, the events as they come, and the end.
 
         The status is written with the first events, or at once where there are `comments`: what
-        `play` raises before is for whoever can still answer with another one. The end mark follows
-        the terminal event, or an empty list, which says that it was there before; a stream that
-        ends otherwise was cut off, and its client may resume it. `comments` into silence are for
-        streams whose silence may be that of another replica; a run says by itself that it is alive.
+        the source raises before is for whoever can still answer with another one. The end mark
+        follows the terminal event, or an empty list, which says that it was there before; a stream
+        that ends otherwise was cut off, and its client may resume it. `comments` into silence are
+        for streams whose silence may be that of another replica; a run says by itself that it is
+        alive.
         Raises `ClientDisconnected`.
         """
         headers = [*sse.HEADERS, *headers]
         self._head = {"type": "http.response.start", "status": 200, "headers": headers}
-        self._has_comments = comments
         if comments:
             await self._send_head()
             with Comments(
@@ -89,9 +86,9 @@ class EventStream:
                 interval_s=self._limits.comment_interval_s,
                 patience_s=self._limits.write_timeout_s,
             ):
-                await play(self)
+                await source(self)
         else:
-            await play(self)
+            await source(self)
             await self._send_head()
         # What is shown last goes with the end: that is one system call for both.
         rest = begin(self._send({"type": "http.response.body", "body": self._last}))
@@ -104,7 +101,7 @@ class EventStream:
             await self._send(head)
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """`gateway.protocol.event_sink.Show`: write events."""
+        """`gateway.protocol.events.EventSink`: write events."""
         if self._head is not None and (rest := begin(self._send_head())) is not None:
             return Later(partial(self._show_behind, rest, events))
         if type(events) is Deltas and self._encode_run is not None:
@@ -112,9 +109,6 @@ class EventStream:
         if len(events) == 1 and events[0].delta_length:
             # Nearly always it is one more delta, and its client keeps up.
             frames = self._encode(events[0])
-            if self._write_part(frames):
-                self._written_at = self._clock()
-                return None
             return self._write(frames) if frames else None
         chunks = sse.writes(events, self._encode, bytes_max=self._limits.write_bytes_max)
         if not events or events[-1].is_terminal:
@@ -126,16 +120,6 @@ class EventStream:
         await self._wait(head)
         if (rest := self(events)) is not None:
             await rest
-
-    def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
-        """`gateway.protocol.event_sink.ShowsDeltas`: write deltas that nobody makes events of."""
-        write = self._write_noting if self._has_comments else self._write_part
-        return sse.delta_writer(self._encode, pattern, write)
-
-    def _write_noting(self, frame: bytes) -> bool:
-        """So that there are no comments between deltas."""
-        self._written_at = self._clock()
-        return self._write_part(frame)
 
     def _runs(self, deltas: Deltas, encode: EncodeRun) -> Iterator[bytes]:
         """Their frames, so many together as take about as much as one write may."""

@@ -231,19 +231,14 @@ def _described(look: _Look, model: str) -> str:
 
 
 class _Count:
-    """A listener who counts ids."""
-
-    is_full = False
+    """A token sink that counts ids."""
 
     def __init__(self) -> None:
         self.ids = 0
 
-    def hear(self, chunk: TokenChunk) -> bool:
+    def on_tokens(self, chunk: TokenChunk) -> bool:
         self.ids += len(chunk.ids)
         return True
-
-    def flow(self) -> None:
-        """It hears too little for that."""
 
     async def room(self) -> bool:
         """Whether to go on: always, a probe generates one token."""

@@ -14,7 +14,7 @@ from gateway.runs.durable import DurableRuns, Workplace
 from gateway.runs.feed import Feed
 from gateway.runs.flusher import Flusher
 from gateway.runs.keeper import Keeper
-from gateway.runs.lives import Lives
+from gateway.runs.live import LiveLogRegistry
 from gateway.runs.notifier import Notifier
 from gateway.runs.observer import Observer
 from gateway.runs.runner import Engine
@@ -81,7 +81,7 @@ class Replica:
             runs=runs,
             keeper=keeper,
             feed=Feed(
-                workplace.lives,
+                workplace.live_logs,
                 tails,
                 partial(flushes.read, database),
                 base.new_fold_for,
@@ -154,7 +154,7 @@ def _workplace(
             announce=switchboard.announce,
         ),
         writer=_writer(base, notifier),
-        lives=Lives(),
+        live_logs=LiveLogRegistry(),
         new_fold_for=base.new_fold_for,
         reader_events_max=settings.stream.reader_events_max,
     )

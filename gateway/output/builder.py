@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     from gateway.generation import SegmentEvent
     from gateway.output.lifecycle import Envelope, ItemStatus
     from gateway.output.logprobs import Spelling
-    from gateway.protocol.deltas import Deltas
-    from gateway.protocol.event_sink import DeltaPattern
+    from gateway.protocol.events import Deltas
     from gateway.protocol.responses.body import ResponseHead, ResponseStatus
 
 
@@ -142,12 +141,6 @@ class Builder:
         """More text of the open segment is a delta of the open item, and nothing else."""
         item = self._item
         return item is not None and self._segment is not None and not item.is_summarized
-
-    @property
-    def pattern(self) -> tuple[DeltaPattern, int]:
-        """What the next deltas are alike in while `is_flowing`, and the number of the first."""
-        assert self._item is not None, "nothing is open"
-        return self._item.pattern, self._sequence_number
 
     def flow(self, texts: Sequence[str], after: int) -> Deltas:
         """The deltas of texts, none of which is empty, while `is_flowing`: those above `after`."""

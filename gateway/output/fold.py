@@ -8,7 +8,7 @@ are the same function, applied again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gateway.generation import Framing, Place, RenderedItem, TokenUsage, Where
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
     from gateway.log import Entry, Portion
-    from gateway.protocol.event_sink import DeltaPattern, DeltaText
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
 
@@ -43,20 +42,7 @@ if TYPE_CHECKING:
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
 """The messages of a turn: `ModelFormat.messages_of_turn`."""
 
-__all__ = ["Astray", "Body", "Flowing", "Fold", "Framing", "Turn"]
-
-
-@dataclass(frozen=True, slots=True)
-class Flowing:
-    """What is open shows each id that spells whole characters in one delta, of this `pattern`.
-
-    `spell` tells the text of an id, none if it is no whole characters. `number` is the first
-    delta's.
-    """
-
-    spell: Callable[[int], DeltaText]
-    pattern: DeltaPattern
-    number: int
+__all__ = ["Astray", "Body", "Fold", "Framing", "Turn"]
 
 
 class Fold:
@@ -290,15 +276,6 @@ class Fold:
             events += deltas
             heard += 1
         return events
-
-    def flowing(self) -> Flowing | None:
-        """How the next ids show, as long as each is more text of the open part and nothing else;
-        None where there is more to it.
-        """
-        if self._reading is None or not self._builder.is_flowing:
-            return None
-        spelling = self._reading.spelling
-        return None if spelling is None else Flowing(spelling, *self._builder.pattern)
 
     def items(self) -> list[RenderedItem]:
         """The items that are done, with the ids that repeat them in the next prompt.

@@ -20,9 +20,7 @@ from gateway.output.lifecycle import (
     ItemStatus,
     advance,
 )
-from gateway.protocol.deltas import Deltas
-from gateway.protocol.event_sink import DeltaPattern
-from gateway.protocol.events import Event
+from gateway.protocol.events import DeltaPattern, Deltas, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +28,8 @@ if TYPE_CHECKING:
     from gateway.output.lifecycle import Envelope
     from gateway.output.summaries import Summarizer
 
-_NO_LOGPROBS: Final = b'"logprobs":[]'
+_NO_LOGPROBS: Final = b'"logprobs":[]}'
+"""Where an event that has any has them."""
 _INDEX: Final = 0
 """A Harmony message has one body, so an item has one content part, and one summary."""
 
@@ -43,8 +42,8 @@ class OpenItem:
     """
 
     __slots__ = (
-        *("_call", "_delta", "_is_spelled", "_is_written", "_logprobs", "_summarizer", "_summary"),
-        *("_text", "_type", "encrypted_content", "envelope", "is_summarized", "item_id"),
+        *("_call", "_is_spelled", "_is_written", "_logprobs", "_pattern", "_summarizer"),
+        *("_summary", "_text", "encrypted_content", "envelope", "is_summarized", "item_id"),
         *("output_index", "status"),
     )
 
@@ -60,7 +59,6 @@ class OpenItem:
         summarizer: Summarizer | None = None,
     ) -> None:
         self.envelope = envelope
-        self._type = envelope.delta
         self.item_id = item_id
         self.output_index = output_index
         self.status: ItemStatus = "in_progress"
@@ -75,7 +73,7 @@ class OpenItem:
         self._is_written = False
         self._logprobs: list[dict[str, Any]] = []
         self._is_spelled = True
-        self._delta = _delta_template(envelope) % (item_id.encode(), output_index)
+        self._pattern = _delta_pattern(envelope, item_id, output_index)
 
     @property
     def text(self) -> str:
@@ -110,14 +108,12 @@ class OpenItem:
         self._is_written = True
         if logprobs is None:
             self._is_spelled = False
-            encoded = orjson.dumps(text)
-            data = self._delta % (sequence_number, encoded)
-            return Event(self._type, sequence_number, data, len(text), encoded)
+            return self._pattern.event(sequence_number, text)
         self._logprobs += logprobs
-        front, _, end = self._delta.rpartition(_NO_LOGPROBS)
-        spelled = b'"logprobs":%b' % orjson.dumps(logprobs)
-        data = (front % (sequence_number, orjson.dumps(text))) + spelled + end
-        return Event(self._type, sequence_number, data, len(text))
+        plain = self._pattern.event(sequence_number, text)
+        spelled = b'"logprobs":%b}' % orjson.dumps(logprobs)
+        data = plain.data.removesuffix(_NO_LOGPROBS) + spelled
+        return Event(plain.type, sequence_number, data, len(text))
 
     def write_each(self, texts: Sequence[str], sequence_number: int, after: int) -> Deltas:
         """Append texts; the deltas that show them, numbered from `sequence_number` on.
@@ -128,14 +124,7 @@ class OpenItem:
         self._is_written = True
         self._is_spelled = False
         known = max(0, after + 1 - sequence_number)
-        return Deltas(self.pattern, sequence_number + known, texts[known:])
-
-    @property
-    def pattern(self) -> DeltaPattern:
-        """What `write` makes of texts without logprobs."""
-        before, _, rest = self._delta.partition(b"%d")
-        between, _, behind = rest.partition(b"%b")
-        return DeltaPattern(self._type, before, between, behind)
+        return Deltas(self._pattern, sequence_number + known, texts[known:])
 
     def summarize(self, text: str | None) -> str:
         """What more the summary says after this text, or (None) at the end; it must have one."""
@@ -225,25 +214,29 @@ _FIELDS: Final[Mapping[str, Callable[[OpenItem], Any]]] = {
     "logprobs": OpenItem.logprobs,
 }
 """The fields of an item's events (`EVENT_FIELDS`)."""
-_DELTA: Final = {
-    "item_id": b'"%b"',
-    "output_index": b"%d",
-    "content_index": b"%d" % _INDEX,
-    "delta": b"%%b",
-    "logprobs": b"[]",
-}
-"""The same for templates of delta events."""
+
+
+def _delta_pattern(envelope: Envelope, item_id: str, output_index: int) -> DeltaPattern:
+    """What the delta events of an item have in common."""
+    before, between, behind = _delta_template(envelope)
+    return DeltaPattern(envelope.delta, before, between % (item_id.encode(), output_index), behind)
 
 
 @cache
-def _delta_template(envelope: Envelope) -> bytes:
-    """A delta event, to be formatted with the item's id, in which there is no `%`, and its index.
-
-    What comes of that is to be formatted with the number and the text of each event.
+def _delta_template(envelope: Envelope) -> tuple[bytes, bytes, bytes]:
+    """The same of all items: before the number, before the text, which is to be formatted with the
+    item's id, in which there is no `%`, and its index, and behind the text.
     """
-    fields = (b',"%b":%b' % (name.encode(), _DELTA[name]) for name in EVENT_FIELDS[envelope.delta])
-    head = b'{"type":"%b","sequence_number":%%%%d' % envelope.delta.encode()
-    return head + b"".join(fields) + b"}"
+    values = {
+        "item_id": b'"%b"',
+        "output_index": b"%d",
+        "content_index": b"%d" % _INDEX,
+        "delta": b"\n",
+        "logprobs": b"[]",
+    }
+    fields = (b',"%b":%b' % (name.encode(), values[name]) for name in EVENT_FIELDS[envelope.delta])
+    between, _, behind = b"".join(fields).partition(b"\n")
+    return b'{"type":"%b","sequence_number":' % envelope.delta.encode(), between, behind + b"}"
 
 
 class WholeItem:

@@ -202,13 +202,6 @@ class Reading:
         turn.said.extend(ids[: len(texts)])
         return texts
 
-    @property
-    def spelling(self) -> Callable[[int], tuple[int, bytes]] | None:
-        """`TokenParser.spelling`, where what it tells is shown as it is."""
-        if not self._reader.is_plain or self.is_traced or self.turn.logprobs:
-            return None
-        return self.parser.spelling
-
     def _note(self, logprobs: Sequence[TokenLogprob | None]) -> None:
         """Keep how likely the next ids are; a turn that begins with that is traced."""
         turn = self.turn

@@ -1,9 +1,16 @@
-"""A stream event as every transport carries it: typed, numbered, already encoded."""
+"""Stream events as every transport carries them: typed, numbered, already encoded."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final, overload
+
+import orjson
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
@@ -27,3 +34,82 @@ class Event:
     def is_terminal(self) -> bool:
         """Nothing follows it."""
         return self.type in TERMINAL_TYPES
+
+
+EventSink = Callable[[Sequence[Event]], Awaitable[None] | None]
+"""Takes events of a stream, in order, without waiting; none at all where its reader has the
+terminal one already.
+
+Returns None when it may be called again, else what has to be awaited before that: a reader that is
+slow. What either raises is for the reader's task.
+"""
+EventSource = Callable[[EventSink], Awaitable[None]]
+"""Sends a sink all events of a stream as they come; returns when there are no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPattern:
+    """What the delta events of one open part have in common.
+
+    The data of one is `before`, its number, `between`, its text as JSON, and `behind`.
+    """
+
+    type: str
+    before: bytes
+    between: bytes
+    behind: bytes
+
+    def event(self, number: int, text: str) -> Event:
+        """The delta event with this sequence number and this text."""
+        encoded = orjson.dumps(text)
+        data = b"%b%d%b%b%b" % (self.before, number, self.between, encoded, self.behind)
+        return Event(self.type, number, data, len(text), encoded)
+
+
+class Deltas(Sequence[Event]):
+    """Delta events of one part, numbered one after the other: each is made when it is asked for.
+
+    A long log is replayed as little else, and whoever writes all of it asks for none: from `texts`,
+    none of which is empty, their frames are made at once, in a fraction of the time that as many
+    events take. `sequence_number` is that of the first.
+    """
+
+    __slots__ = ("pattern", "sequence_number", "texts")
+
+    def __init__(self, pattern: DeltaPattern, sequence_number: int, texts: Sequence[str]) -> None:
+        self.pattern = pattern
+        self.sequence_number = sequence_number
+        self.texts = texts
+
+    @property
+    def last_number(self) -> int:
+        """The sequence number of the last; of an empty run, that before its first."""
+        return self.sequence_number + len(self.texts) - 1
+
+    def part(self, start: int, stop: int) -> Deltas:
+        """Those from one place up to another."""
+        return Deltas(self.pattern, self.sequence_number + start, self.texts[start:stop])
+
+    @override
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @override
+    def __iter__(self) -> Iterator[Event]:
+        return map(self.pattern.event, self._numbers, self.texts)
+
+    @overload
+    def __getitem__(self, at: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Event]: ...
+
+    @override
+    def __getitem__(self, at: int | slice) -> Event | list[Event]:
+        if isinstance(at, slice):
+            return list(map(self.pattern.event, self._numbers[at], self.texts[at]))
+        return self.pattern.event(self._numbers[at], self.texts[at])
+
+    @property
+    def _numbers(self) -> range:
+        return range(self.sequence_number, self.sequence_number + len(self.texts))

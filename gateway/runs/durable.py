@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.output.fold import Fold
     from gateway.protocol.responses.body import ResponseHead
     from gateway.runs.archive import Archive
-    from gateway.runs.lives import Lives
+    from gateway.runs.live import LiveLogRegistry
     from gateway.runs.runner import Engine
     from gateway.runs.specification import RunSpecification
     from gateway.runs.supervisor import Supervisor
@@ -41,7 +41,7 @@ class Workplace:
     archive: Archive
     supervisor: Supervisor
     writer: LogWriter
-    lives: Lives
+    live_logs: LiveLogRegistry
     new_fold_for: Callable[[ResponseHead, OutputRules], Callable[[], Fold]]
     reader_events_max: int
     replays: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -164,7 +164,7 @@ class DurableRuns:
         here.run = run = Run(
             specification, journal, at.engine, claim=claim, requested_at=requested_at
         )
-        at.lives.add(head.uuid, live)
+        at.live_logs.add(head.uuid, live)
         at.supervisor.start(
             run, durable=Durable(claim, channel, is_claimed=over is not None), over=here.leave
         )
@@ -196,7 +196,7 @@ class _Here:
         self.channel.close()
         # Does nothing to one that has its end.
         self.live.hand_over()
-        self.at.lives.discard(self.specification.head.uuid, self.live)
+        self.at.live_logs.discard(self.specification.head.uuid, self.live)
         if self.over is not None:
             self.over()
 

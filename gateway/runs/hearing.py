@@ -12,23 +12,21 @@ from gateway.runs.stretches import STRETCH_IDS_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.generation import FinishReason, HearText, TokenChunk
+    from gateway.generation import FinishReason, TokenChunk
     from gateway.runs.journal import Pen
     from gateway.runs.steering import Course, Ending
 
 PIECES_MAX: Final = 32
-"""So many pieces of what was heard are written in one turn of the event loop: each marker is one,
+"""So many pieces of a chunk are written in one turn of the event loop: each marker is one,
 and each run of text, and takes up to a tenth of a millisecond."""
-FLOW_IDS_MAX: Final = 256
-"""So many ids are folded together at most, in about a tenth of a millisecond."""
 
 
-class Hearing:
-    """The listener of one generation (`gateway.generation.Listener`).
+class TurnSink:
+    """The token sink of one generation (`gateway.generation.TokenSink`): it writes the log.
 
-    `meet` is called with the first chunk, before any of it is written; from then on a turn is open
-    in the log. `first_token` is called when the first id comes. What is written raises `ClaimLost`
-    once the log is another's.
+    `on_first_chunk` is called with the first chunk, before any of it is written; from then on a
+    turn is open in the log. `on_first_token` is called when the first id comes. What is written
+    raises `ClaimLost` once the log is another's.
     """
 
     def __init__(
@@ -36,8 +34,8 @@ class Hearing:
         pen: Pen,
         course: Course,
         *,
-        meet: Callable[[TokenChunk], None],
-        first_token: Callable[[], None],
+        on_first_chunk: Callable[[TokenChunk], None],
+        on_first_token: Callable[[], None],
     ) -> None:
         self.ending: Ending | None = None
         """How the gateway ends the turn; None while it lets the backend speak."""
@@ -54,91 +52,73 @@ class Hearing:
         self._course = course
         self._passes = course.passes
         self._text_ids = course.text_ids
-        self._meet = meet
-        self._first_token = first_token
-        self._is_met = False
-        self._heard_none = True
+        self._on_first_chunk = on_first_chunk
+        self._on_first_token = on_first_token
+        self._has_chunk = False
+        self._has_token = False
         self._in_body = False
-        self._flows = False
-        self._chunk: TokenChunk | None = None
+        self._unwritten: TokenChunk | None = None
         self._written = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Something heard is not written, or the log is too far ahead of the database."""
-        return self._chunk is not None or self._journal.is_full
+    def on_tokens(self, chunk: TokenChunk) -> bool:
+        """Write what a chunk brings. False: nothing more before `room`."""
+        ids = chunk.ids
+        if (
+            self._in_body
+            and ids
+            and chunk.finish is None
+            and self._passes(ids, len(self._said) + len(ids))
+        ):
+            # Nearly every chunk is more text of a body.
+            logprobs = chunk.logprobs
+            self._pen.append(Tokens(tuple(ids), tuple(logprobs) if logprobs else ()))
+        else:
+            self._take(chunk)
+        return self.ending is None and self._unwritten is None and not self._journal.is_full
 
     async def room(self) -> bool:
-        """Wait until all heard is written, and the database has caught up. False: the gateway ends
-        the turn. Raises `ClaimLost`.
+        """Wait until all that came is written, and the database has caught up. False: the gateway
+        ends the turn. Raises `ClaimLost`.
         """
-        while (chunk := self._chunk) is not None:
+        while (chunk := self._unwritten) is not None:
             await asyncio.sleep(0)
             self._write(chunk)
         if self._journal.is_full:
             await self._journal.room()
         return self.ending is None
 
-    def hear(self, chunk: TokenChunk) -> bool:
-        """Write what a chunk brings; False once the gateway ends the turn."""
-        if self._flows:
-            self._flows = False
-            self._live.land()
-        ids = chunk.ids
-        if not self._in_body or chunk.finish is not None or not ids:
-            return self._hear_any(chunk)
-        if not self._passes(ids, len(self._said) + len(ids)):
-            return self._hear_any(chunk)
-        self._pen.append(Tokens(tuple(ids), tuple(chunk.logprobs) if chunk.logprobs else ()))
-        return True
-
-    def flow(self) -> HearText | None:
-        """A shorter way for text that need not be looked at."""
-        if not self._in_body:
-            return None
-        self._live.land()
-        ids_max = min(FLOW_IDS_MAX, self._course.unlooked(len(self._said)))
-        flow = self._pen.flow(ids_max) if ids_max else None
-        self._flows = flow is not None
-        return flow
-
-    def _hear_any(self, chunk: TokenChunk) -> bool:
-        if self._heard_none:
+    def _take(self, chunk: TokenChunk) -> None:
+        """The general case of a chunk."""
+        if not self._has_token:
             self._begin(chunk)
         if chunk.cached_tokens:
             self.cached_tokens = chunk.cached_tokens
         self.finish = chunk.finish
-        ids = chunk.ids
-        if not ids:
-            return True
-        self._written = 0
-        self._write(chunk)
-        return self.ending is None
+        if chunk.ids:
+            self._written = 0
+            self._write(chunk)
 
     def _begin(self, chunk: TokenChunk) -> None:
-        if not self._is_met:
-            self._is_met = True
-            self._meet(chunk)
+        if not self._has_chunk:
+            self._has_chunk = True
+            self._on_first_chunk(chunk)
             turn = self._fold.open_turn
-            assert turn is not None, "whom the first chunk met has begun a turn"
+            assert turn is not None, "`on_first_chunk` has begun a turn"
             self._said = turn.said
         if chunk.ids:
-            self._heard_none = False
-            self._first_token()
+            self._has_token = True
+            self._on_first_token()
 
     def _write(self, chunk: TokenChunk) -> None:
         """Write the next pieces of a chunk. What is left then is kept, until there is room."""
-        self._chunk = None
+        self._unwritten = None
         if len(chunk.ids) == 1:
             self._write_pieces(chunk)
             return
-        self._live.gather()
-        try:
+        with self._live.gathered():
             self._write_pieces(chunk)
-        finally:
-            self._live.tell_gathered()
         if self.ending is None and self._written < len(chunk.ids):
-            self._chunk = chunk
+            self._unwritten = chunk
 
     def _write_pieces(self, chunk: TokenChunk) -> None:
         """Piece by piece, with a look at the turn after each, which may end it."""

@@ -9,7 +9,6 @@ from gateway.errors import ClaimLost
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gateway.generation import HearText
     from gateway.log import Entry, Finished
     from gateway.output.fold import Fold
     from gateway.protocol.events import Event
@@ -39,10 +38,6 @@ class Journal(Protocol):
         """Write an entry. Never waits. Raises `ValueError` for one that cannot stand here."""
         ...
 
-    def flow(self, ids_max: int) -> HearText | None:
-        """A shorter way (`gateway.generation.Listener.flow`) for at most so many ids."""
-        ...
-
     async def room(self) -> None:
         """Wait until it is not full. Raises `ClaimLost`."""
         ...
@@ -65,7 +60,6 @@ class MemoryJournal:
     ) -> None:
         self.live = live
         self.append = live.append
-        self.flow = live.flow
         self._commit = commit
 
     async def room(self) -> None:
@@ -110,10 +104,6 @@ class DurableJournal:
         self.live.append(entry)
         self.channel.append(entry)
 
-    def flow(self, ids_max: int) -> HearText | None:
-        """A shorter way to the writer."""
-        return self.live.flow(ids_max, self.channel.append_id)
-
     async def room(self) -> None:
         """Wait until the database has caught up. Raises `ClaimLost`."""
         await self.channel.room()
@@ -157,14 +147,9 @@ class Pen:
         self.live = journal.live
         """What was written so far."""
 
-    def flow(self, ids_max: int) -> HearText | None:
-        """A shorter way for the next ids, at most so many; none once it is put down."""
-        return None if self.is_down else self.journal.flow(ids_max)
-
     def put_down(self) -> None:
         """Write no more, whoever has it."""
         self.is_down = True
-        self.live.land()
         self.append = _refuse
 
 

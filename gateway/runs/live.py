@@ -1,10 +1,10 @@
 """The log of one running response in this process: where a run and its readers meet.
 
-The run appends entries and never waits. A reader that is not behind is shown events where they are
+The run appends entries and never waits. A reader that is not behind is sent events where they are
 made, in the read of the backend's socket that brought their ids: no task wakes for them. One that
 has to wait for its client gets a queue meanwhile; one that falls behind loses its queue, not its
-place: it folds the log again up to where it stands. So memory per run is its ids, and per reader at
-most `reader_events_max` events.
+position: the log is folded again for it up to where it stands. So memory per run is its ids, and
+per reader at most `reader_events_max` events.
 
 A *held* log shows an entry only when it is told that the entry is committed. It is folded at once
 all the same, because the run decides by the fold what comes next.
@@ -13,38 +13,30 @@ all the same, because the run decides by the fold what comes next.
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.concurrency import OnceEvent
-from gateway.log import Repair, Singles, Tokens, TurnStarted
-from gateway.protocol.event_sink import play_batches
-from gateway.runs.flow import Flow, HeldFlow
+from gateway.log import Repair, Tokens, TurnStarted
 from gateway.runs.kept import KeptEntries
-from gateway.runs.readers import Reader, Withheld
 from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+    from uuid import UUID
 
-    from gateway.generation import HearText
     from gateway.log import Entry
     from gateway.output.fold import Fold
-    from gateway.protocol.event_sink import DeltaPattern, Show, ShowDelta
-    from gateway.protocol.events import Event
-    from gateway.runs.flow import Put
+    from gateway.protocol.events import Event, EventSink
 
 SHORT_ENTRIES: Final = 16
 """So many are folded without waiting for one's turn."""
-
-
 OPENING_EVENTS_MAX: Final = 16
 """So many events are kept for the first reader, who comes when there is something to read."""
 
 
 class LiveLog:
-    """Entries of one response, folded as they come.
+    """Entries of one response, folded as they come (`fold`).
 
     `produced` is set once readers see more than announcements: output, or an end; `closed` once
     nothing follows: after the end, after `give_up`, after `hand_over`.
@@ -82,14 +74,14 @@ class LiveLog:
         self._defect: Exception | None = None
         self._is_produced = False
         self._is_unreleased = False
-        self._fold = new_fold()
-        self._flow: Flow | HeldFlow | None = None
+        self.fold = new_fold()
+        """Of all entries so far."""
         self.failure: Exception | None = None
         self.handed_over = False
         """Nothing follows here, but the response goes on or has ended elsewhere."""
         self.produced = OnceEvent()
         self.closed = OnceEvent()
-        self._shown_at = self._clock()
+        self.shown_at = self._clock()
 
     @classmethod
     def restored(
@@ -106,27 +98,14 @@ class LiveLog:
         `fold` is the fold of these entries.
         """
         live = cls(new_fold, reader_events_max=reader_events_max, held=True, turn=turn)
-        live._fold = fold
+        live.fold = fold
         live._entries = entries
         live._reveal(len(entries), None)
         return live
 
     @property
-    def fold(self) -> Fold:
-        """Of all entries so far."""
-        if self._flow is not None:
-            self.land()
-        return self._fold
-
-    @property
-    def shown_at(self) -> float:
-        """See above."""
-        return self._flow.heard_at if isinstance(self._flow, Flow) else self._shown_at
-
-    @property
     def is_holding(self) -> bool:
         """There are entries that are not shown yet."""
-        self.land()
         return self._shown < len(self._entries)
 
     @property
@@ -157,9 +136,7 @@ class LiveLog:
 
         Raises `ValueError`, and keeps nothing, for one that cannot stand here.
         """
-        if self._flow is not None:
-            self.land()
-        events = self._fold.apply(entry)
+        events = self.fold.apply(entry)
         self._entries.append(entry)
         if self._held:
             self._withheld.put(events)
@@ -170,100 +147,29 @@ class LiveLog:
         if not self._is_produced and isinstance(entry, Tokens):
             self._produce()
 
-    def flow(self, ids_max: int, put: Put | None = None) -> HearText | None:
-        """A shorter way for the next ids (`gateway.runs.flow`), at most so many; None where there
-        is more to them. It ends when anything else happens here. What a held log hears is `put`.
-        """
-        self.land()
-        flowing = self._fold.flowing()
-        if flowing is None or self._opening is not None:
-            return None
-        if not self._held:
-            show = self._delta_show(flowing.pattern, flowing.number)
-            if show is None:
-                return None
-            self._flow = Flow(flowing, show, ids_max=ids_max, now=self._shown_at)
-        elif put is not None:
-            self._flow = HeldFlow(flowing, put, ids_max=ids_max, folded=len(self._entries))
-        return None if self._flow is None else self._flow.hear
-
-    def land(self) -> None:
-        """Fold what flowed: each id is an entry of its own, with one event."""
-        flow = self._flow
-        if flow is None:
-            return
-        self._flow = None
-        flow.close()
-        if not flow.ids:
-            return
-        shown, folded = flow.shown, len(self._entries)
-        self._entries.add(Singles(tuple(flow.ids)))
-        if shown:
-            self._shown = folded + shown
-            self._fold.replay(Singles(tuple(flow.ids[:shown])), ALL_KNOWN)
-            self._last_shown = flow.first + shown - 1
-            for reader in self._readers:
-                reader.after = self._last_shown
-        for event in self._fold.replay(Singles(tuple(flow.ids[shown:]))):
-            self._withheld.put([event])
-        if isinstance(flow, Flow):
-            self._shown_at = flow.heard_at
-
-    def gather(self) -> None:
-        """What is shown from here on is shown by `tell_gathered`: readers get it in one piece."""
-        self.land()
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """What is appended in here is shown at the end of it: readers get it in one piece."""
         self._gathered = []
-
-    def tell_gathered(self) -> None:
-        """Show what was gathered."""
-        gathered, self._gathered = self._gathered, None
-        if gathered:
-            self._tell(gathered)
-        if self._is_unreleased:
-            self._release()
+        try:
+            yield
+        finally:
+            gathered, self._gathered = self._gathered, None
+            if gathered:
+                self._tell(gathered)
+            if self._is_unreleased:
+                self._release()
 
     def show(self, count: int) -> None:
         """The first `count` entries are committed: readers get those they have not seen."""
-        if self.handed_over or count <= self._shown:
-            return
-        flow = self._flow
-        if isinstance(flow, HeldFlow):
-            if self._shown < flow.folded:
-                self._show_folded(min(count, flow.folded))
-            if count > flow.folded:
-                self._show_flow(flow, count)
-        if count > self._shown:
-            self._show_folded(count)
-
-    def _show_folded(self, count: int) -> None:
-        """More than are shown."""
-        self._reveal(count, self._withheld.take(count - self._shown))
-
-    def _show_flow(self, flow: HeldFlow, count: int) -> None:
-        """Where that is not simple, nothing flows any more."""
-        is_shown = True
-        if self._readers:
-            show = flow.show or self._delta_show(flow.pattern, flow.first)
-            is_shown = show is not None and flow.show_to(count - flow.folded, show)
-        else:
-            flow.pass_over(count - flow.folded)
-        self._shown = flow.folded + flow.shown
-        self._shown_at = self._clock()
-        if not is_shown:
-            self.land()
-
-    def _delta_show(self, pattern: DeltaPattern, first: int) -> ShowDelta | None:
-        if len(self._readers) != 1:
-            return None
-        (reader,) = self._readers
-        return reader.deltas(pattern, first)
+        if not self.handed_over and count > self._shown:
+            self._reveal(count, self._withheld.take(count - self._shown))
 
     def close(self, entry: Entry, events: list[Event]) -> None:
         """Show the events of the last entry, which the caller has folded; nothing follows.
 
         What a held log kept back is shown before: the end is committed after all else.
         """
-        self.land()
         self.show(len(self._entries))
         self._entries.append(entry)
         self._reveal(len(self._entries), events)
@@ -289,39 +195,39 @@ class LiveLog:
 
     def refold(self) -> Fold:
         """Fold again all that was appended: takes back an end that could not be kept."""
-        self.land()
-        self._fold = self._new_fold()
+        self.fold = self._new_fold()
         for portion in self._entries.portions(0, len(self._entries)):
-            self._fold.replay(portion, ALL_KNOWN)
-        return self._fold
+            self.fold.replay(portion, ALL_KNOWN)
+        return self.fold
 
-    def play(
-        self, show: Show, after: int = -1, *, grace_s: float = 0.0
+    def stream(
+        self, sink: EventSink, after: int = -1, *, grace_s: float = 0.0
     ) -> Coroutine[object, object, None]:
-        """Show a reader the events above `after`: those that were, then those to come.
+        """Send a sink the events above number `after`: those that were, then those to come.
 
-        `show` is called where they are made, as long as it has nothing to wait for. It is not
+        The sink is called where they are made, as long as it has nothing to wait for. It is not
         called before anything is `produced`, but for `grace_s` at most from the first event on:
         until then a failure is raised. Returns after the terminal event, or without one when the
-        log is handed over. Raises what `give_up` was given, and what `show` and what it returns do.
+        log is handed over. Raises what `give_up` was given, and what the sink and what it returns
+        do.
         """
-        return self._play(Reader(after, self._reader_events_max, show), show, grace_s)
+        return self._stream(Reader(after, self._reader_events_max, sink), grace_s)
 
-    async def _play(self, reader: Reader, show: Show, grace_s: float) -> None:
-        """Where it waits, the reader has all there is."""
+    async def _stream(self, reader: Reader, grace_s: float) -> None:
         self._admit(reader)
         try:
             if grace_s and not self._is_produced:
                 await self._hold_back(reader, grace_s)
             while not self._is_over_for(reader):
                 if reader.lags:
-                    await play_batches(self._replay(reader), show)
+                    await self._catch_up(reader)
                 elif not reader.events:
+                    # Where it waits, the reader has all there is.
                     await reader.wait()
-                elif (rest := reader.show_queued(show)) is not None:
+                elif (rest := reader.send_queued()) is not None:
                     await rest
         finally:
-            self._dismiss(reader)
+            self._readers.discard(reader)
 
     async def _hold_back(self, reader: Reader, grace_s: float) -> None:
         """Until there is something that is worth a status. Raises why there will be nothing."""
@@ -329,22 +235,6 @@ class LiveLog:
             return
         if self.closed.is_set() and self.failure is not None and not self.handed_over:
             raise self.failure
-
-    async def follow(self, after: int = -1) -> AsyncGenerator[list[Event], None]:
-        """The same events for a reader that asks for them: yields non-empty lists."""
-        reader = Reader(after, self._reader_events_max, None)
-        self._admit(reader)
-        try:
-            while not self._is_over_for(reader):
-                if reader.lags:
-                    async for batch in self._replay(reader):
-                        yield batch
-                elif not reader.events:
-                    await reader.wait()
-                elif batch := reader.take():
-                    yield batch
-        finally:
-            self._dismiss(reader)
 
     def _is_over_for(self, reader: Reader) -> bool:
         """It has all that there will be. Raises what `give_up` was given."""
@@ -354,19 +244,14 @@ class LiveLog:
             raise self._defect
         return True
 
-    def _dismiss(self, reader: Reader) -> None:
-        self.land()
-        self._readers.discard(reader)
-
     def _admit(self, reader: Reader) -> None:
-        self.land()
         opening, self._opening = self._opening, None
         if self._last_shown is None or reader.after < self._last_shown:
             reader.lags = opening is None
             reader.events = opening or []
         self._readers.add(reader)
 
-    async def _replay(self, reader: Reader) -> AsyncGenerator[list[Event], None]:
+    async def _catch_up(self, reader: Reader) -> None:
         """Fold again from the start, in slices, until nothing was shown meanwhile.
 
         However many readers do so at once: the loop comes round between any two slices.
@@ -377,20 +262,16 @@ class LiveLog:
             log, done = self._entries.portions(done, self._shown), self._shown
             is_more = True
             while is_more:
-                asked: list[Event] = []
-                show = partial(reader.catch_up, asked)
                 async with nullcontext() if left <= SHORT_ENTRIES else self._turn:
                     rest, is_more = fold_slice(
-                        fold, log, show, after=reader.after, slice_s=self._slice_s
+                        fold, log, reader.send, after=reader.after, slice_s=self._slice_s
                     )
                     await asyncio.sleep(0)
                 if rest is not None:
                     await rest
-                if asked:
-                    yield asked
         reader.lags = False
 
-    def _reveal(self, count: int, events: list[Event] | None) -> None:
+    def _reveal(self, count: int, events: Sequence[Event] | None) -> None:
         """Entries below number `count` are visible from now on; `events`, if known, are new."""
         before, self._shown = self._shown, count
         if events is None or events:
@@ -412,18 +293,18 @@ class LiveLog:
         for reader in self._readers:
             reader.release()
 
-    def _tell(self, events: list[Event] | None) -> None:
+    def _tell(self, events: Sequence[Event] | None) -> None:
         if self._gathered is not None and events is not None:
             self._gathered += events
             return
-        self._shown_at = self._clock()
+        self.shown_at = self._clock()
         self._last_shown = events[-1].sequence_number if events else None
         if self._opening is not None:
             self._open(self._opening, events)
         for reader in self._readers:
             reader.put(events)
 
-    def _open(self, opening: list[Event], events: list[Event] | None) -> None:
+    def _open(self, opening: list[Event], events: Sequence[Event] | None) -> None:
         """Keep the first events as long as they are few and nobody has them."""
         few = min(OPENING_EVENTS_MAX, self._reader_events_max)
         if events is None or len(opening) + len(events) > few:
@@ -432,8 +313,193 @@ class LiveLog:
             opening += events
 
     def _let_go(self) -> None:
-        self.land()
         self.closed.set()
         self.produced.set()
         for reader in self._readers:
             reader.wake()
+
+
+class Reader:
+    """One stream of a live log: its sink, and what waits for it.
+
+    `after` is the number of the last event it has, or is about to get. While it lags the queue is
+    empty, and the log is folded again instead. While it `holds` it is sent nothing.
+    """
+
+    __slots__ = (
+        *("_events_max", "_failure", "_grace_s", "_rest", "_sink", "_timer", "_waiter"),
+        *("after", "events", "holds", "lags"),
+    )
+
+    def __init__(self, after: int, events_max: int, sink: EventSink) -> None:
+        self.after = after
+        self.events: list[Event] = []
+        self.lags = False
+        self.holds = False
+        self._events_max = events_max
+        self._sink = sink
+        self._grace_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._rest: Awaitable[None] | None = None
+        self._failure: Exception | None = None
+
+    def put(self, events: Sequence[Event] | None) -> None:
+        """Send or queue events; None stands for some that are not at hand."""
+        waiter = self._waiter
+        if events is None:
+            self._lag()
+        elif waiter is not None and not (waiter.done() or self.holds):
+            if self._send_now(events):
+                return
+        elif not self.lags:
+            self.events += events
+            if len(self.events) > self._events_max:
+                self._lag()
+        if self.holds:
+            self._limit()
+        else:
+            self.wake()
+
+    async def hold(self, grace_s: float) -> bool:
+        """What `wait` does, but be sent nothing before `release`, or until so long after there was
+        something to send.
+
+        Whether it was not released.
+        """
+        self.holds = True
+        self._grace_s = grace_s
+        if self.events or self.lags:
+            self._limit()
+        try:
+            await self.wait()
+        finally:
+            is_held = self._let_go()
+        return is_held
+
+    def release(self) -> None:
+        """Send what is queued, and from here on all, at once."""
+        if not self._let_go():
+            return
+        events, self.events = self.events, []
+        if self.lags or (events and not self._send_now(events)):
+            self.wake()
+
+    def _limit(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._grace_s, self.wake)
+
+    def _let_go(self) -> bool:
+        """Whether it was held until now."""
+        is_held, self.holds = self.holds, False
+        if is_held and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return is_held
+
+    def wake(self) -> None:
+        """There is something to do for the task that follows."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def send_queued(self) -> Awaitable[None] | None:
+        """Send what is queued. Returns what has to be awaited before more is sent."""
+        # Who waits for that keeps none of it alive: the first events repeat the request.
+        events, self.events = self.events, []
+        return self.send(events)
+
+    def send(self, events: Sequence[Event]) -> Awaitable[None] | None:
+        """Send those of some events that it does not have; as `send_queued`."""
+        after = self.after
+        if events and events[0].sequence_number <= after:
+            events = [event for event in events if event.sequence_number > after]
+        if not events:
+            return None
+        self.after = events[-1].sequence_number
+        return self._sink(events)
+
+    async def wait(self) -> None:
+        """Until events are queued, or not at hand, or the reader is woken.
+
+        Meanwhile events are sent at once, until one of them has a client wait: then that is waited
+        for. Raises what the sink raised.
+        """
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if self._failure is not None:
+            raise self._failure
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            await rest
+
+    def _send_now(self, events: Sequence[Event]) -> bool:
+        """Whether that was all, and the reader's task may sleep on."""
+        try:
+            self._rest = rest = self.send(events)
+        except Exception as error:  # noqa: BLE001 - the reader's task raises it, the run goes on
+            self._failure = error
+            return False
+        return rest is None
+
+    def _lag(self) -> None:
+        self.lags = True
+        self.events = []
+
+
+class Withheld:
+    """Events by entry until the entries are shown. Forgotten when there are more than `events_max`.
+
+    What is forgotten costs readers one folding of the log, and keeps an outage of the database
+    from filling the memory.
+    """
+
+    def __init__(self, events_max: int) -> None:
+        self._events_max = events_max
+        self._by_entry: list[Sequence[Event]] = []
+        self._number = 0
+        self._forgotten_entries = 0
+
+    def put(self, events: Sequence[Event]) -> None:
+        self._by_entry.append(events)
+        self._number += len(events)
+        if self._number > self._events_max:
+            self._forgotten_entries += len(self._by_entry)
+            self._by_entry.clear()
+            self._number = 0
+
+    def take(self, entries: int) -> list[Event] | None:
+        """The events of the first so many entries; None when some of them are forgotten."""
+        forgotten = min(entries, self._forgotten_entries)
+        self._forgotten_entries -= forgotten
+        taken = self._by_entry[: entries - forgotten]
+        del self._by_entry[: entries - forgotten]
+        events = [event for each in taken for event in each]
+        self._number -= len(events)
+        return None if forgotten else events
+
+
+class LiveLogRegistry:
+    """The live logs of the durable responses that are generated in this process, by response.
+
+    Who follows one of them need not poll.
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[UUID, LiveLog] = {}
+
+    def add(self, uuid: UUID, live: LiveLog) -> None:
+        """The response is generated here from now on, into this log."""
+        self._logs[uuid] = live
+
+    def discard(self, uuid: UUID, live: LiveLog) -> None:
+        """It is not any more. Another log of it, because the response came back, stays."""
+        if self._logs.get(uuid) is live:
+            del self._logs[uuid]
+
+    def get(self, uuid: UUID) -> LiveLog | None:
+        """Its log; None when it is generated elsewhere, by nobody, or when that was handed over."""
+        live = self._logs.get(uuid)
+        return None if live is None or live.handed_over else live

@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gateway.log import VERSION_BYTE, packed_entry, packed_id
+from gateway.log import VERSION_BYTE, packed_entry
 from gateway.store.events import LogRow, Parcel
 
 if TYPE_CHECKING:
@@ -67,14 +67,6 @@ class Outbox:
     def put(self, entry: Entry) -> int:
         """Add an entry to what waits; its length in bytes. Raises `ValueError` as `pack` does."""
         packed = packed_entry(entry)
-        self._waiting += packed
-        self.end += 1
-        self.pending_bytes += len(packed)
-        return len(packed)
-
-    def put_id(self, token: int) -> int:
-        """The same for an entry of one id, in one step: a paced stream has little else."""
-        packed = packed_id(token)
         self._waiting += packed
         self.end += 1
         self.pending_bytes += len(packed)

@@ -21,7 +21,7 @@ from gateway.runs.failover import HopPolicy
 from gateway.runs.journal import Pen
 from gateway.runs.keepalive import KeepAlive
 from gateway.runs.steering import Steering, Unruly
-from gateway.runs.turn import Relay
+from gateway.runs.turn import TurnRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,23 +215,23 @@ class Run:
             return self._cancelled(_now())
         if not self.specification.sampling.max_tokens:
             return Finished("completed", _now())
-        relay = Relay(
+        turns = TurnRunner(
             self.specification,
             self._pen,
             self._engine,
             epoch=self._epoch,
-            first_token=self._heard_first,
+            on_first_token=self._on_first_token,
         )
-        finished = await self._complete(relay)
-        relay.leave_off()
+        finished = await self._complete(turns)
+        turns.leave_off()
         return finished
 
-    async def _complete(self, relay: Relay) -> Finished:
+    async def _complete(self, turns: TurnRunner) -> Finished:
         """Call the model, until the run is stopped. Raises `ClaimLost`."""
         scope = asyncio.timeout(None)
         try:
             async with scope as self._scope:
-                await relay.complete()
+                await turns.complete()
         except ClaimLost:
             raise
         except Unruly as error:
@@ -245,7 +245,7 @@ class Run:
         finally:
             self._scope = None
         fold = self._live.fold
-        if fold.last_finish is FinishReason.STOP and (code := relay.shortcoming) is not None:
+        if fold.last_finish is FinishReason.STOP and (code := turns.shortcoming) is not None:
             return outcome.unruly(code, _now())
         # An answer that is stopped at its first word is all that the request wants of it.
         return outcome.ended(fold.last_finish, _now(), visible=fold.visible or fold.stopped)
@@ -253,7 +253,7 @@ class Run:
     def _cut_short(self) -> Finished:
         return (self._cancelled or outcome.took_too_long)(_now())
 
-    def _heard_first(self) -> None:
+    def _on_first_token(self) -> None:
         if not self._live.fold.output_tokens:
             self.first_token_s = time.perf_counter() - self._requested_at
             self._engine.observer.first_token(self.specification, self.first_token_s)

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from gateway.log import Portion
     from gateway.output.fold import Fold
-    from gateway.protocol.event_sink import Show
-    from gateway.protocol.events import Event
+    from gateway.protocol.events import Event, EventSink
     from gateway.store.events import LogRow
 
 SLICE_S: Final = 0.002
@@ -27,11 +26,11 @@ ALL_KNOWN: Final = 2**62
 
 
 def fold_slice(
-    fold: Fold, log: Iterator[Portion], show: Show, *, after: int, slice_s: float
+    fold: Fold, log: Iterator[Portion], sink: EventSink, *, after: int, slice_s: float
 ) -> tuple[Awaitable[None] | None, bool]:
-    """Fold for `slice_s`, to the end, or until `show` has something to wait for.
+    """Fold for `slice_s`, to the end, or until the sink has something to wait for.
 
-    Returns that, and whether there is more. `show` gets the events (`Fold.replay`) in short
+    Returns that, and whether there is more. The sink gets the events (`Fold.replay`) in short
     sequences, so that what they take is free again for the next. Raises what it does, and
     `ValueError` for entries that cannot stand where they stand.
     """
@@ -43,14 +42,14 @@ def fold_slice(
         events = [*events, *more] if events else more
         is_over = monotonic() >= until
         if is_over or len(events) >= SHOWN_MIN:
-            rest = show(events)
+            rest = sink(events)
             if is_over or rest is not None:
                 return rest, True
             events = ()
-    return show(events), False
+    return sink(events), False
 
 
-def _show_nobody(_events: Sequence[Event]) -> None:
+def _send_nobody(_events: Sequence[Event]) -> None:
     pass
 
 
@@ -66,7 +65,7 @@ async def fold_rows(
     log = _kept(entries, rows, from_entry)
     is_more = True
     while is_more:
-        _, is_more = fold_slice(fold, log, _show_nobody, after=ALL_KNOWN, slice_s=slice_s)
+        _, is_more = fold_slice(fold, log, _send_nobody, after=ALL_KNOWN, slice_s=slice_s)
         if is_more:
             await asyncio.sleep(0)
     return entries

@@ -190,16 +190,6 @@ class Course:
         # Loops are looked for at multiples of `LOOK_IDS`, once there is enough for one.
         return said < self._loop_ids_min or said % LOOK_IDS >= len(ids)
 
-    def unlooked(self, said: int) -> int:
-        """How many ids of text may follow behind a header one by one, each of which `passes`, once
-        the turn has `said` so many.
-        """
-        if not self._is_free:
-            return 0
-        if said + 1 < self._loop_ids_min:
-            return self._loop_ids_min - 1 - said
-        return LOOK_IDS - 1 - said % LOOK_IDS
-
     def stretch(self, fold: Fold, ids: Sequence[int], at: int = 0) -> int:
         """How many of the next ids, those from `at` on, may be written before the turn is looked
         at; 0: no more may be thought, or said before a call.

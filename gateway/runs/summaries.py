@@ -16,7 +16,7 @@ from gateway.runs import outcome
 from gateway.runs.journal import MemoryJournal, Pen
 from gateway.runs.live import LiveLog
 from gateway.runs.steering import Unruly
-from gateway.runs.turn import Relay
+from gateway.runs.turn import TurnRunner
 
 if TYPE_CHECKING:
     from gateway.generation import TokenUsage
@@ -60,9 +60,9 @@ class Summarizer:
         """
         live = LiveLog(self._new_fold_for(specification.head), reader_events_max=0)
         pen = Pen(MemoryJournal(live, None))
-        relay = Relay(specification, pen, self._engine, epoch=0, first_token=lambda: None)
+        turns = TurnRunner(specification, pen, self._engine, epoch=0, on_first_token=lambda: None)
         try:
-            await self._complete(relay)
+            await self._complete(turns)
             finished = outcome.ended(live.fold.last_finish, _now(), visible=live.fold.visible)
             live.fold.apply(finished)
             text = _text(live.fold)
@@ -85,10 +85,10 @@ class Summarizer:
             await self._meter(*told)
             raise
 
-    async def _complete(self, relay: Relay) -> None:
+    async def _complete(self, turns: TurnRunner) -> None:
         try:
             async with asyncio.timeout(self._engine.run_time_max_s):
-                await relay.complete()
+                await turns.complete()
         except Unruly as error:
             raise SummaryFailed(f"the model did something else: {error.code}") from error
         except TimeoutError as error:

@@ -53,13 +53,13 @@ class LookAt(Protocol):
         """Raises `StoreUnavailable`."""
 
 
-class Hears(Protocol):
-    """Who is shown what a tail brings."""
+class TailReader(Protocol):
+    """Who is sent what a tail brings."""
 
-    def hear(self, part: LogRow) -> bool:
+    def on_entries(self, part: LogRow) -> bool:
         """It came next. Whether it is done with it."""
 
-    def notice(self) -> None:
+    def on_moved(self) -> None:
         """The tail has moved, and this is all that is known."""
 
 
@@ -75,7 +75,7 @@ class Tail:
             "entries",
             "epoch",
             "follow_at",
-            "followers",
+            "readers",
             "is_over",
         ),
         *("key", "owner", "tenant_id", "uuid", "watchers"),
@@ -87,7 +87,7 @@ class Tail:
         self.key = uuid.bytes
         self.day = day
         self.watchers = 0
-        self.followers: list[Hears] = []
+        self.readers: list[TailReader] = []
         """Those of the watchers who have all of it, and wait for more."""
         self.epoch = self.entries = -1
         self._has_moved = False
@@ -133,9 +133,9 @@ class Tail:
         self._has_moved = True
         self.epoch = epoch
         self.entries = max(end, self.entries)
-        is_had = len(self.followers) == self.watchers
-        for follower in self.followers:
-            is_had = follower.hear(part) and is_had
+        is_had = len(self.readers) == self.watchers
+        for reader in self.readers:
+            is_had = reader.on_entries(part) and is_had
         if not is_had:
             self._parts.append(part)
         elif self._parts:
@@ -151,8 +151,8 @@ class Tail:
             self.entries = max(head.next_entry, self.entries)
         self.is_over = head is None or head.status in TERMINAL
         if before != (self.entries, self.is_over):
-            for follower in self.followers:
-                follower.notice()
+            for reader in self.readers:
+                reader.on_moved()
             self._has_changed()
 
     def _has_changed(self) -> None:

@@ -27,7 +27,7 @@ from gateway.generation import NOTHING, FinishReason, TokenRequest, Where
 from gateway.log import Hold, Hop, Repair, TurnEnded, TurnStarted
 from gateway.models.format import GrammarOptions
 from gateway.runs.failover import Failover
-from gateway.runs.hearing import Hearing
+from gateway.runs.hearing import TurnSink
 from gateway.runs.inspection import Inspection
 from gateway.runs.steering import (
     BEGUN_ANEW,
@@ -43,7 +43,7 @@ from gateway.upstreams.problems import GrammarFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from gateway.generation import Constraint, Listener, Sampling, TokenChunk
+    from gateway.generation import Constraint, Sampling, TokenChunk, TokenSink
     from gateway.models.format import FormatOf
     from gateway.output.fold import Turn
     from gateway.runs.failover import HopPolicy
@@ -61,24 +61,24 @@ INLINE_TOOLS: Final = 64
 class TokenSource(Protocol):
     """Where tokens come from: the pool of backends.
 
-    `generate` returns when the generation has ended, or the listener has heard enough. `avoid`
+    `generate` returns when the generation has ended, or the sink has enough. `avoid`
     names backends to use only if no other is left, `attempts_max` how many may be tried (None: as
     many as the pool tries for a new request). Raises `UpstreamError`: `UpstreamFailed` after the
-    first chunk, any other before it; and what the listener raises.
+    first chunk, any other before it; and what the sink raises.
     """
 
     async def generate(
         self,
         request: TokenRequest,
-        listener: Listener,
+        sink: TokenSink,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
     ) -> None: ...
 
 
-class Surroundings(Protocol):
-    """What a relay needs of the engine."""
+class Dependencies(Protocol):
+    """What a turn runner needs of the engine."""
 
     @property
     def tokens(self) -> TokenSource: ...
@@ -99,21 +99,21 @@ class Surroundings(Protocol):
     def threads(self) -> Threads: ...
 
 
-class Relay:
+class TurnRunner:
     """The model calls of one run. All it knows of them it reads from the log.
 
-    `epoch` tells the requests of this replica from those of one before it. `first_token` is called
-    when the first id comes.
+    `epoch` tells the requests of this replica from those of one before it. `on_first_token` is
+    called when the first id comes.
     """
 
     def __init__(
         self,
         specification: RunSpecification,
         pen: Pen,
-        engine: Surroundings,
+        engine: Dependencies,
         *,
         epoch: int,
-        first_token: Callable[[], None],
+        on_first_token: Callable[[], None],
     ) -> None:
         self._spec = specification
         self._pen = pen
@@ -128,7 +128,7 @@ class Relay:
             self._format,
             reasoning_budget=specification.reasoning_budget,
         )
-        self._first_token: Callable[[], None] | None = first_token
+        self._tell_first_token: Callable[[], None] | None = on_first_token
         self._failover = Failover(specification, engine.hops, engine.observer)
         self._inspection = Inspection(specification.checker, engine.threads)
         self._attempts = 0
@@ -215,7 +215,7 @@ class Relay:
         if self._start is None and self._fold.open_turn is None:
             return
         self._cached_tokens = 0
-        while not await self._end(await self._hear_out()):
+        while not await self._end(await self._run_turn()):
             # The prompt is read again, but nobody goes on who had not begun.
             self._is_announced = True
 
@@ -226,7 +226,7 @@ class Relay:
         assert turn is not None, "it has begun, and nobody else ends it"
         return turn
 
-    async def _hear_out(self) -> Ending:
+    async def _run_turn(self) -> Ending:
         """Have a turn said to its end."""
         self._failover.begin()
         while (ending := None if self._start else self._unsaid_ending(self._turn)) is None:
@@ -327,16 +327,16 @@ class Relay:
             asyncio.get_running_loop().call_soon(self._try_to_write_start)
             request = self._whole_request(1, None)
         resent = len(request.prompt_ids) if self._is_resent else 0
-        hearing = Hearing(
+        sink = TurnSink(
             self._pen,
             self._course,
-            meet=partial(self._meet, resent),
-            first_token=self._heard_first,
+            on_first_chunk=partial(self._on_first_chunk, resent),
+            on_first_token=self._on_first_token,
         )
         try:
             await self._engine.tokens.generate(
                 request,
-                hearing,
+                sink,
                 avoid=self._failover.left,
                 attempts_max=1 if self._is_resent else None,
             )
@@ -351,14 +351,13 @@ class Relay:
             self._start = None
             raise
         finally:
-            self._pen.live.land()
-            self._cached_tokens = hearing.cached_tokens or self._cached_tokens
+            self._cached_tokens = sink.cached_tokens or self._cached_tokens
             self._write_start()
-        if hearing.ending is not None:
-            return hearing.ending
-        if hearing.finish is None:
+        if sink.ending is not None:
+            return sink.ending
+        if sink.finish is None:
             raise UpstreamFailed("the generation has no end", upstream=self._upstream)
-        return Ending(hearing.finish)
+        return Ending(sink.finish)
 
     def _begin_anew(self, turn: Turn) -> None:
         """Take back a message that another backend does better to begin again."""
@@ -372,7 +371,7 @@ class Relay:
             self._hop(Hop("backend", resent))
         self._is_announced = False
 
-    def _meet(self, resent: int, first: TokenChunk) -> None:
+    def _on_first_chunk(self, resent: int, first: TokenChunk) -> None:
         """A backend sends its first chunk: it tells whether it holds the model to the rules."""
         self._write_start()
         self._taken(resent)
@@ -383,10 +382,10 @@ class Relay:
         if not first.constrained and not self._fold.is_held:
             self._pen.append(Hold())
 
-    def _heard_first(self) -> None:
-        if self._first_token is not None:
-            self._first_token()
-            self._first_token = None
+    def _on_first_token(self) -> None:
+        if self._tell_first_token is not None:
+            self._tell_first_token()
+            self._tell_first_token = None
 
     def _hop(self, hop: Hop) -> None:
         self._pen.append(hop)

@@ -128,16 +128,6 @@ class Channel:
         if self.is_open:
             self._writer.accept(self, self.outbox.put(entry))
 
-    def append_id(self, token: int) -> bool:
-        """Hand over an entry of one id; False, and it was not, where it is full or not open."""
-        writer, outbox = self._writer, self.outbox
-        if not self.is_open or writer.is_behind(outbox.pending_bytes):
-            return False
-        writer.pending_bytes += outbox.put_id(token)
-        if not self.is_queued:
-            writer.enqueue(self)
-        return True
-
     async def room(self) -> None:
         """Wait until it is not full. Raises `ClaimLost`."""
         while self.is_full:

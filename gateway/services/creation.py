@@ -112,11 +112,11 @@ class Creation:
         stored = await rows.load(database, principal.tenant_id, use.uuid)
         if stored is None:
             return None
-        batches = None
+        events = None
         if command.request.stream:
             response_id = ids.response_id(use.uuid)
-            batches = await self._reading.retrieval.stream(principal, response_id)
-        return RepeatedGeneration(principal, stored, self._reading, batches)
+            events = await self._reading.retrieval.stream(principal, response_id)
+        return RepeatedGeneration(principal, stored, self._reading, events)
 
     async def _started(self, command: CreateCommand) -> Generation:
         with self._at.supervisor.admitted():

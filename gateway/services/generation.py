@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -10,7 +9,6 @@ import orjson
 
 from gateway import ids
 from gateway.errors import Draining
-from gateway.protocol.event_sink import play_batches
 from gateway.protocol.responses.body import Outcome, response_body
 from gateway.runs.plan import head_of
 from gateway.runs.records import output_context
@@ -19,10 +17,9 @@ from gateway.services.retrieval import not_found
 from gateway.store import responses as rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable
+    from collections.abc import Awaitable, Sequence
 
-    from gateway.protocol.event_sink import Show
-    from gateway.protocol.events import Event
+    from gateway.protocol.events import Event, EventSink, EventSource
     from gateway.protocol.responses.body import ResponseHead
     from gateway.runs.feed import Feed
     from gateway.runs.live import LiveLog
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import Principal, TenantId
-
-    Batches = AsyncGenerator[list[Event], None]
 
 
 class Generation(Protocol):
@@ -69,17 +64,13 @@ class Generation(Protocol):
         """
         ...
 
-    def play(self, show: Show, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Show all events as they come. Returns after the terminal one, or when this process
-        drains. Call this or `follow`, once. Raises what `show` and what it returns do.
+    def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
+        """Send a sink all events as they come. Call it once. Returns after the terminal one, or
+        when this process drains. Raises what the sink and what it returns do.
 
         With a `grace_s` it begins where `produced` would return, in the same call that brought the
         first output; raises what that does.
         """
-        ...
-
-    def follow(self) -> Batches:
-        """The same events, for who asks for them."""
         ...
 
     def continued(self) -> History | None:
@@ -131,9 +122,7 @@ class Reading:
         Raises `Draining` when this process is told to end before, `ResourceNotFound` when it is
         deleted before, `StoreUnavailable`.
         """
-        async with aclosing(self.feed.follow(tenant_id, head)) as batches:
-            async for _ in batches:
-                pass
+        await self.feed.stream(tenant_id, head, _send_nobody)
         stored = await rows.load(self.database, tenant_id, head.uuid)
         if stored is None:
             raise not_found(ids.response_id(head.uuid))
@@ -171,22 +160,18 @@ class ForegroundGeneration:
         await self._run.begun.wait()
         await self._started.produced(within_s)
 
-    def play(self, show: Show, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Show all events where they are made; the last one is terminal.
+    def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
+        """Send all events where they are made; the last one is terminal.
 
         Raises why what `store: true` promises is not in the database, with a `grace_s` or without.
         """
         if grace_s:
-            return self._live.play(show, grace_s=grace_s)
-        return self._play_recorded(show)
+            return self._live.stream(sink, grace_s=grace_s)
+        return self._stream_recorded(sink)
 
-    async def _play_recorded(self, show: Show) -> None:
+    async def _stream_recorded(self, sink: EventSink) -> None:
         await self.produced(0.0)
-        await self._live.play(show)
-
-    def follow(self) -> Batches:
-        """All events, as they come; the last one is terminal."""
-        return self._live.follow()
+        await self._live.stream(sink)
 
     def continued(self) -> History | None:
         """Its context and what it said, as they would come back from the database."""
@@ -243,19 +228,15 @@ class AcceptedGeneration:
         if self._started is not None:
             await self._started.produced(within_s)
 
-    def play(self, show: Show, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Show all events as soon as they are committed, wherever they are generated."""
+    def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
+        """Send all events as soon as they are committed, wherever they are generated."""
         if grace_s:
-            return self._play_after(grace_s, show)
-        return self._reading.feed.play(self._tenant_id, self._head, show)
+            return self._stream_produced(sink, grace_s)
+        return self._reading.feed.stream(self._tenant_id, self._head, sink)
 
-    async def _play_after(self, grace_s: float, show: Show) -> None:
+    async def _stream_produced(self, sink: EventSink, grace_s: float) -> None:
         await self.produced(grace_s)
-        await self._reading.feed.play(self._tenant_id, self._head, show)
-
-    def follow(self) -> Batches:
-        """All events, as soon as they are committed, wherever they are generated."""
-        return self._reading.feed.follow(self._tenant_id, self._head)
+        await self._reading.feed.stream(self._tenant_id, self._head, sink)
 
     def continued(self) -> None:
         """It is stored."""
@@ -282,13 +263,13 @@ class RepeatedGeneration:
         principal: Principal,
         stored: StoredResponse,
         reading: Reading,
-        batches: Batches | None,
+        events: EventSource | None,
     ) -> None:
-        """`batches` are its events, if the request was for a stream."""
+        """`events` are its own, if the request was for a stream."""
         self._principal = principal
         self._stored = stored
         self._reading = reading
-        self._batches = batches
+        self._events = events
         self.response_id = ids.response_id(stored.uuid)
         self.model = stored.model
 
@@ -298,15 +279,11 @@ class RepeatedGeneration:
     async def produced(self, within_s: float) -> None:
         """Return: the response is there, and says itself what became of it."""
 
-    async def play(self, show: Show, *, grace_s: float = 0.0) -> None:
-        """Show all events from the first on, then those to come. Call it once, for a stream."""
+    async def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> None:
+        """Send all events from the first on, then those to come."""
+        assert self._events is not None, "the request was not for a stream"
         await self.produced(grace_s)
-        await play_batches(self.follow(), show)
-
-    def follow(self) -> Batches:
-        """All events from the first on, then those to come. Call it once, for a stream."""
-        assert self._batches is not None, "the request was not for a stream"
-        return self._batches
+        await self._events(sink)
 
     def continued(self) -> None:
         """It is stored."""
@@ -316,3 +293,7 @@ class RepeatedGeneration:
         if self._stored.background or self._stored.is_terminal:
             return await self._reading.retrieval.get(self._principal, self.response_id)
         return await self._reading.finished(self._principal.tenant_id, head_of(self._stored))
+
+
+def _send_nobody(_events: Sequence[Event]) -> None:
+    pass

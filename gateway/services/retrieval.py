@@ -21,11 +21,10 @@ from gateway.store import messages
 from gateway.store import responses as rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Sequence
     from uuid import UUID
 
-    from gateway.protocol.event_sink import Play
-    from gateway.protocol.events import Event
+    from gateway.protocol.events import EventSource
     from gateway.runs.feed import Feed
     from gateway.store.events import LogRow
     from gateway.store.messages import ItemPage
@@ -66,19 +65,14 @@ class Retrieval:
 
     async def stream(
         self, principal: Principal, response_id: str, *, after: int = -1
-    ) -> AsyncGenerator[list[Event], None]:
-        """The events above the sequence number `after`, then those to come (`Feed.follow`).
+    ) -> EventSource:
+        """The events above the sequence number `after`, then those to come (`Feed.stream`).
 
         Raises `InvalidRequest` for a response that has no stream, or whose stream has expired.
         """
         stored, beginning = await self._streamed(principal, response_id)
-        return self._feed.follow(principal.tenant_id, head_of(stored), after, beginning=beginning)
-
-    async def played(self, principal: Principal, response_id: str, *, after: int = -1) -> Play:
-        """What shows them (`Feed.play`). Raises as `stream` does."""
-        stored, beginning = await self._streamed(principal, response_id)
         return partial(
-            self._feed.play,
+            self._feed.stream,
             principal.tenant_id,
             head_of(stored),
             after=after,

@@ -13,7 +13,6 @@ import orjson
 
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk
-from gateway.upstreams.frame_shape import EVENT_BYTES_MAX, ID_END, FrameShape, is_plain
 from gateway.upstreams.logprobs import Misaligned, aligned_logprobs
 from gateway.upstreams.problems import NoTokenIds, breakage, code_of, message_of, refusal
 from gateway.upstreams.sse import FrameTooLarge, SseSplitter
@@ -23,12 +22,10 @@ if TYPE_CHECKING:
 
     from gateway.generation import Sampling, TokenLogprob
 
+ID_END: Final = 1 << 31
+"""No number from here on is an id, whatever the vocabulary."""
 SLICE_BYTES: Final = 32 * 1024
 """So much of a read is looked at in one turn of the event loop, and one event more at most."""
-_DENSE_BYTES_MAX: Final = 8192
-"""So much may be nothing but escapes, and is looked through for texts in a millisecond or two."""
-_LESSONS_MAX: Final = 4
-"""How often it is found out what a stream's events have in common: it costs as much as four."""
 
 _FINISH: Final = {
     "stop": FinishReason.STOP,
@@ -55,10 +52,10 @@ class CompletionReader:
     """
 
     __slots__ = (
-        "_alternatives", "_block", "_block_at", "_cached", "_constrained", "_frame_bytes_max",
-        "_ids", "_ids_left_before", "_lessons", "_logprobs", "_read_bytes",
-        "_read_bytes_max", "_said_all", "_shape", "_splitter", "_stop_ids", "_upstream", "fault",
-        "finish", "finished", "id_end", "ids_left", "last_id", "overran", "started",
+        "_alternatives", "_block", "_block_at", "_cached", "_constrained", "_id_end", "_ids",
+        "_ids_left_before", "_last_id", "_logprobs", "_read_bytes", "_read_bytes_max", "_said_all",
+        "_splitter", "_stop_ids", "_upstream", "fault", "finish", "finished", "has_more",
+        "ids_left", "overran", "started",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +71,8 @@ class CompletionReader:
         self.started = False
         self.finished = False
         self.overran = False
+        self.has_more = False
+        """Not all that was fed was looked at."""
         self.fault: UpstreamError | None = None
         self.finish: FinishReason | None = None
         """Once it is known; only token counts may follow."""
@@ -83,11 +82,9 @@ class CompletionReader:
         """How many of those that were asked for have not come."""
         self._alternatives = sampling.logprobs
         self._constrained = constrained
-        self.last_id: int | None = None
-        """The last that has come."""
+        self._last_id: int | None = None
         self._splitter = SseSplitter(frame_bytes_max)
-        self._frame_bytes_max = frame_bytes_max
-        self.id_end = id_end
+        self._id_end = id_end
         """No number from here on is an id of the model."""
         self._block = b""
         self._block_at = 0
@@ -95,8 +92,6 @@ class CompletionReader:
         self._read_bytes = 0
         self._read_bytes_max = 2 * frame_bytes_max
         self._ids_left_before = sampling.max_tokens
-        self._shape: FrameShape | None = None
-        self._lessons = _LESSONS_MAX
         self._ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
         self._cached: int | None = None
@@ -104,58 +99,23 @@ class CompletionReader:
 
     def feed(self, data: bytes) -> TokenChunk | None:
         """Take in one read."""
-        shape, splitter = self._shape, self._splitter
-        if shape is not None and not splitter.rest and not splitter.ends_in_cr:
-            # Nearly every read is one more event like those before.
-            is_over = self.ids_left <= 0 or self.finish is not None or self.fault is not None
-            token = None if is_over else shape.only_id(data)
-            if token is not None and token < self.id_end and len(data) <= self._frame_bytes_max:
-                self.ids_left -= 1
-                self.last_id = token
-                return TokenChunk([token], None, None, None, self._constrained, self._upstream)
-        return self._feed_any(data)
-
-    @property
-    def steady_shape(self) -> FrameShape | None:
-        """What the next event looks like, most likely; None also where no ids are wanted any more,
-        or more is to be known of one.
-        """
-        is_over = self.finish is not None or self.fault is not None
-        return None if is_over or self._frame_bytes_max < EVENT_BYTES_MAX else self._shape
-
-    def take_run(self, shape: FrameShape, ids: list[int]) -> TokenChunk | None:
-        """Take in the ids of whole events of this shape, not none, that were read elsewhere.
-
-        None, and nothing was done, where such events are not what comes next.
-        """
-        is_between = not (self._block or self._splitter.rest or self._splitter.ends_in_cr)
-        if self.steady_shape is not shape or not is_between:
-            return None
-        self._have(ids)
-        return self._chunk()
-
-    @property
-    def has_more(self) -> bool:
-        """Not all that was fed was looked at."""
-        return bool(self._block) and self.fault is None and not self._said_all
-
-    def go_on(self) -> TokenChunk | None:
-        """Look at more of it; as `feed`."""
-        self._take_slice()
-        return self._chunk()
-
-    def _feed_any(self, data: bytes) -> TokenChunk | None:
         block = self._splitter.feed(data)
         size = len(block)
         self._read_bytes += size
         if size > SLICE_BYTES:
             self._block, self._block_at = block, 0
             self._take_slice()
-        else:
-            if block:
-                self._take_in(block)
-            if self._splitter.is_too_long or self._read_bytes > self._read_bytes_max:
-                self._check_bounds()
+            return self._chunk()
+        if block:
+            self._parse(block)
+        splitter = self._splitter
+        if self._read_bytes > self._read_bytes_max or len(splitter.rest) > splitter.frame_bytes_max:
+            self._check_bounds()
+        return self._chunk()
+
+    def go_on(self) -> TokenChunk | None:
+        """Look at more of it; as `feed`."""
+        self._take_slice()
         return self._chunk()
 
     def _take_slice(self) -> None:
@@ -164,18 +124,20 @@ class CompletionReader:
         end = len(block)
         if end - begin > SLICE_BYTES:
             end = block.find(b"\n\n", begin + SLICE_BYTES - 2) + 2
-        self._take_in(block[begin:end])
+        self._parse(block[begin:end])
         self._block_at = end
         if end == len(block):
             self._block = b""
             self._check_bounds()
+        self.has_more = bool(self._block) and self.fault is None and not self._said_all
 
     def _check_bounds(self) -> None:
         """It may send no event without an end, nor more than its longest event without any id."""
         if self.fault is not None or self._said_all:
             return
-        if self._splitter.is_too_long:
-            self._break(str(FrameTooLarge(self._frame_bytes_max)))
+        splitter = self._splitter
+        if len(splitter.rest) > splitter.frame_bytes_max:
+            self._break(str(FrameTooLarge(splitter.frame_bytes_max)))
         elif self._read_bytes > self._read_bytes_max:
             if self.ids_left == self._ids_left_before:
                 self._break(f"{self._read_bytes} bytes without an id")
@@ -189,39 +151,20 @@ class CompletionReader:
         return self._chunk()
 
     def _chunk(self) -> TokenChunk | None:
-        ids, self._ids = self._ids, []
-        logprobs = None
-        if self._alternatives is not None:
-            logprobs, self._logprobs = self._logprobs, []
+        """What was found since the last one, if anything is to be handed on."""
+        ids, logprobs, finish, cached = self._ids, None, None, None
         if self._said_all and self.finish is not None:
             self.finished = True
-            return TokenChunk(
-                ids, self.finish, self._cached, logprobs, self._constrained, self._upstream
-            )
-        if not ids:
+            finish, cached = self.finish, self._cached
+        elif not ids:
             return None
-        return TokenChunk(ids, None, None, logprobs, self._constrained, self._upstream)
-
-    def _take_in(self, block: bytes) -> None:
-        """Whole events: those that look like the ones before are not parsed for their ids."""
-        for _ in range(_LESSONS_MAX):
-            end = block.find(b"\n\n") + 2
-            if self._shape is not None or end < 2:
-                break
-            self._parse(block[:end])
-            block = block[end:]
-        size = len(block)
-        is_odd = size > self._frame_bytes_max or (size > _DENSE_BYTES_MAX and not is_plain(block))
-        if self._shape is None or self.finish is not None or is_odd:
-            self._parse(block)
-            return
-        for run in self._shape.runs(block):
-            if isinstance(run, bytes):
-                self._parse(run)
-            else:
-                self._have(run)
+        self._ids = []
+        if self._alternatives is not None:
+            logprobs, self._logprobs = self._logprobs, []
+        return TokenChunk(ids, finish, cached, logprobs, self._constrained, self._upstream)
 
     def _parse(self, block: bytes) -> None:
+        """Whole events."""
         try:
             for payload in self._splitter.payloads(block):
                 if self._said_all or self.fault is not None:
@@ -229,12 +172,6 @@ class CompletionReader:
                 self._event(payload)
         except FrameTooLarge as error:
             self._break(str(error))
-
-    def _learn(self, payload: bytes, event: dict[str, object]) -> None:
-        """Note what an event looks like that brought ids and nothing else."""
-        if self._lessons and self._alternatives is None and event.get("usage") is None:
-            self._lessons -= 1
-            self._shape = FrameShape.learn(payload, event) or self._shape
 
     def _event(self, payload: bytes) -> None:
         if payload == b"[DONE]":
@@ -253,12 +190,11 @@ class CompletionReader:
             usage = event.get("usage")
             if usage is not None:
                 self._usage(usage)
-            is_first = not self.started
-            self._choices(event.get("choices"))
-            if (
-                not is_first and self.finish is None
-            ):  # the first repeats the prompt, and none does so
-                self._learn(payload, event)
+            choices = event.get("choices")
+            if choices and isinstance(choices, list) and self.finish is None:
+                self._choice(choices[0])
+            else:
+                self._no_choice(choices)
 
     def _refused(self, event: dict[str, object]) -> None:
         why = message_of(event)
@@ -275,13 +211,12 @@ class CompletionReader:
         if type(cached) is int and cached >= 0:
             self._cached = cached
 
-    def _choices(self, choices: object) -> None:
+    def _no_choice(self, choices: object) -> None:
+        """An event that has none, or comes behind the finish."""
         if not isinstance(choices, list):
             self._break("event has no choices")
         elif not choices:
             self._said_all = self.finish is not None  # the token counts, which come last
-        elif self.finish is None:
-            self._choice(choices[0])
         elif isinstance(choices[0], dict) and choices[0].get("token_ids"):
             self._overrun()
 
@@ -296,7 +231,7 @@ class CompletionReader:
         if not _are_ids(ids):
             self._break("token_ids are not a list of ids")
             return
-        if ids and not self._take(ids, choice.get("logprobs")):
+        if ids and not self._take(ids, choice):
             return
         reason = choice.get("finish_reason")
         if reason is not None:
@@ -304,41 +239,31 @@ class CompletionReader:
             if self.finish is None:
                 self._break(f"finish reason {message_of(reason)}")
 
-    def _take(self, ids: list[int], logprobs: object) -> bool:
-        """Whether the ids, and what is told of them, are there."""
+    def _take(self, ids: list[int], choice: dict[str, object]) -> bool:
+        """Keep the ids of an event, and what is told of them; False: nothing may follow them."""
         told: list[TokenLogprob] = []
         if self._alternatives is not None:
             try:
-                told = aligned_logprobs(logprobs, ids, self._alternatives)
+                told = aligned_logprobs(choice.get("logprobs"), ids, self._alternatives)
             except Misaligned as error:
                 self._break(str(error))
                 return False
-        before = len(self._ids)
-        self._have(ids)
-        self._logprobs += told[: len(self._ids) - before]
-        return self.finish is None and self.fault is None
-
-    def _have(self, ids: list[int]) -> None:
-        if self.finish is not None or self.fault is not None:
-            return  # they come too late to be wanted
-        if len(ids) > self.ids_left or max(ids) >= self.id_end:
-            self._have_some(ids)
-            return
-        self.started = True
-        self._ids += ids
-        self.ids_left -= len(ids)
-        self.last_id = ids[-1]
-
-    def _have_some(self, ids: list[int]) -> None:
-        """Of these there are too many, or some are none."""
-        wanted = ids[: max(0, self.ids_left)]
-        known = list(takewhile(self.id_end.__gt__, wanted))
+        known = ids
+        if len(ids) > self.ids_left or max(ids) >= self._id_end:
+            known = list(takewhile(self._id_end.__gt__, ids[: max(0, self.ids_left)]))
         if known:
-            self._have(known)
-        if len(known) < len(wanted):
-            self._break(f"id {wanted[len(known)]} is not in the vocabulary")
+            self.started = True
+            self._ids += known
+            self._logprobs += told[: len(known)]
+            self.ids_left -= len(known)
+            self._last_id = known[-1]
+        if known is ids:
+            return True
+        if self.ids_left > 0:
+            self._break(f"id {ids[len(known)]} is not in the vocabulary")
         else:
             self._overrun()
+        return False
 
     def _overrun(self) -> None:
         """There is more than was asked for, or behind the end: nothing of that is wanted."""
@@ -362,7 +287,7 @@ class CompletionReader:
             self.fault = kind(why, upstream=self._upstream)
 
     def _unsaid_finish(self) -> FinishReason | None:
-        if self.last_id in self._stop_ids:
+        if self._last_id in self._stop_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if self.ids_left <= 0 else None
 

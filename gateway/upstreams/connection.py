@@ -11,8 +11,7 @@ import httpx2
 from typing_extensions import override
 
 from gateway.upstreams.deadline import Deadline
-from gateway.upstreams.long_reads import LONG_READ_BYTES, LongReads, is_part, opening, owed
-from gateway.upstreams.response_reader import ResponseReader, is_one_chunk
+from gateway.upstreams.response_reader import ResponseReader
 
 _GOOD = 200
 
@@ -20,12 +19,6 @@ HttpTimeouts = Mapping[str, float | None]
 """httpx2's `timeout` extension: seconds for connect, read, write, pool; None or absent: no limit.
 
 It is looked up anew at every wait, so who sent the request may tighten `read` while it streams.
-"""
-
-TakeShort = Callable[[bytes], bool]
-"""Takes a read as it came, if it is one chunk of the body, whole, and as it expects it to be.
-
-False: nothing was done, and the read is taken as any other, as are those behind it.
 """
 
 
@@ -76,12 +69,6 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._listener: BodyListener | None = None
         self._expecting: BodyListener | None = None
-        self._short: TakeShort | None = None
-        self._offer: tuple[TakeShort, bytes] | None = None
-        self._long: LongReads | None = None
-        self._long_offer: LongReads | None = None
-        self._rest = b""
-        """Of what was read a part of an event that is still to come."""
         self.deadline = Deadline(loop, self._expire)
         self.wait_until: Callable[[float], None] = self.deadline.set_at
         """When to tell who is poured into of a ReadTimeout, in the loop's time; moving it is cheap.
@@ -123,7 +110,6 @@ class Connection(asyncio.Protocol):
         """
         self._reader = reader = ResponseReader(self._limits.head_bytes_max)
         self._unanswered = data
-        self._rest = b""
         self.deadline.clear()
         if self._transport is None or self._transport.is_closing():
             raise httpx2.WriteError("connection is closed")
@@ -176,30 +162,11 @@ class Connection(asyncio.Protocol):
 
     def pour(self, listener: BodyListener) -> None:
         """Hand the body to `listener` from now on, what there is of it at once."""
-        self._short = self._long = None
         self._listener = listener
         self.go_on()
 
-    def shorten(self, take: TakeShort, body: bytes) -> None:
-        """Called by who is poured `body` into, in that call: have reads taken as they come, when
-        all of `body` was one chunk of its own, which was one read. See `TakeShort`.
-        """
-        self._offer = take, body
-
-    def lengthen(self, long: LongReads) -> None:
-        """Called by who is poured many events at once, in that call: have runs of them taken as
-        they come, from the next read on.
-        """
-        self._long_offer = long
-
-    @property
-    def is_long(self) -> bool:
-        """Runs are taken as they come."""
-        return self._long is not None
-
     def hold(self) -> None:
         """Read no more, and pour no more, until `go_on`; patience has no end meanwhile."""
-        self._short = self._long = None
         self.deadline.clear()
         self._pause_reading()
 
@@ -211,8 +178,7 @@ class Connection(asyncio.Protocol):
     def finish(self) -> bool:
         """End the exchange: True if the connection is fit for another one, else it is aborted."""
         reader = self._current()
-        self._listener = self._expecting = self._short = self._offer = None
-        self._long = self._long_offer = None
+        self._listener = self._expecting = None
         self.deadline.clear()
         if reader.complete and reader.reusable and not reader.buffered and not self._writing_paused:
             self._reader = None
@@ -235,8 +201,6 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close the socket now, whatever is going on: this is how a backend learns of a cancel."""
         self.deadline.cancel()
-        self._short = self._long = None
-        self._rest = b""
         if self._reader is not None:
             self._reader.close()
         if self._error is None:
@@ -250,22 +214,6 @@ class Connection(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        short = self._short
-        if short is not None:
-            if short(data):
-                return
-            self._short = None
-        if self._rest:
-            data, self._rest = self._rest + data, b""
-        if self._long is not None:
-            self._take_long(self._long, data)
-        elif (begin := opening(data)) == len(data):
-            self._take(data)
-        else:
-            self._take_opened(data, begin)
-
-    def _take(self, data: bytes) -> None:
-        """The general way of a read, or of a part of one."""
         reader = self._reader
         if reader is None:
             self.abort()  # between two exchanges there is nothing to say
@@ -279,12 +227,7 @@ class Connection(asyncio.Protocol):
         if self._expecting is not None and reader.status == _GOOD:
             self._listener, self._expecting = self._expecting, None
         if self._listener is not None:
-            piece = reader.last_piece if len(data) >= LONG_READ_BYTES else b""
             self._pour()
-            if self._offer is not None:
-                self._consider(data, *self._offer)
-            elif self._long_offer is not None:
-                self._consider_long(data, piece, self._long_offer)
             return
         if not self._reading_paused and reader.buffered > self._limits.buffer_bytes_max:
             self._pause_reading()
@@ -292,9 +235,6 @@ class Connection(asyncio.Protocol):
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._rest:
-            rest, self._rest = self._rest, b""
-            self._take(rest)
         if self._error is None:
             self._error = self._reason_of_loss(exc)
         self.deadline.cancel()
@@ -324,7 +264,6 @@ class Connection(asyncio.Protocol):
         return httpx2.ReadError("connection is closed")
 
     def _pour(self) -> None:
-        self._offer = self._long_offer = None  # One that was made before is for another read.
         listener, reader = self._listener, self._reader
         if listener is None or reader is None or self._reading_paused:
             return
@@ -337,50 +276,15 @@ class Connection(asyncio.Protocol):
         elif self._error is not None:
             self._end(self._error)
 
-    def _consider(self, data: bytes, take: TakeShort, body: bytes) -> None:
-        if self._listener is not None and not self._reading_paused and is_one_chunk(data, body):
-            self._short = take
-
-    def _consider_long(self, data: bytes, piece: bytes, long: LongReads) -> None:
-        if self._listener is not None and not self._reading_paused:
-            long.owed = owed(data, piece)
-            self._long = long if long.owed is not None else None
-
-    def _take_opened(self, data: bytes, begin: int) -> None:
-        """The general way, until a shorter one is found in it."""
-        reader = self._reader
-        self._take(data[:begin])
-        if self._reader is not reader:
-            self.abort()  # the rest belongs to no exchange
-        elif self._long is not None:
-            self._take_long(self._long, data[begin:])
-        else:
-            self._take(data[begin:])
-
-    def _take_long(self, long: LongReads, data: bytes) -> None:
-        """The run in the middle as it came, what is around it the general way, or later."""
-        begin, ids, end = long.cut(data)
-        if begin:
-            self._take(data[:begin])
-        # Whoever ended all this, or wants to wait, has taken `long` away.
-        is_heard = bool(ids) and self._long is long and long.hear(ids)
-        rest = data[end if is_heard else begin :]
-        if is_heard and self._long is long and is_part(rest):
-            long.owed, self._rest = 0, rest
-            return
-        if not is_heard or long.owed is None:
-            self._long = None
-        if rest:
-            self._take(rest)
-
     def _end(self, error: httpx2.TransportError | None) -> None:
         listener, self._listener = self._listener, None
-        self._short = self._long = None
         if listener is not None:
             self.deadline.clear()
             listener.end(error)
 
     def _pause_reading(self) -> None:
+        if self._reading_paused:
+            return
         self._reading_paused = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()

@@ -27,7 +27,7 @@ class Deadline:
         self._due_at = 0.0
         """When the timer fires, in the loop's time."""
         self.at: float | None = None
-        """When it passes, in the loop's time. A later time may be put here as it is."""
+        """When it passes, in the loop's time."""
 
     def set(self, seconds: float) -> None:
         """Let the deadline be `seconds` from now, whatever it was."""

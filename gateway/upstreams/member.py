@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
 from gateway.upstreams.engines import unusable
-from gateway.upstreams.exchange import Overheard
+from gateway.upstreams.exchange import WatchedSink
 from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import Sign
 from gateway.upstreams.problems import GrammarFailed, ModelGone
@@ -18,7 +18,7 @@ from gateway.upstreams.troubles import Troubles
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from gateway.generation import Listener, TokenRequest
+    from gateway.generation import TokenRequest, TokenSink
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.engines import Capabilities, Engine, Unusable
@@ -101,8 +101,8 @@ class Member:
             can=self.can,
         )
 
-    async def generate(self, request: TokenRequest, listener: Listener) -> None:
-        """What the backend generates; raises what it raises, and what the listener does."""
+    async def generate(self, request: TokenRequest, sink: TokenSink) -> None:
+        """What the backend generates; raises what it raises, and what the sink does."""
         started_at = self._clock()
         on_trial = self.health.begin_trial(started_at)
         self._in_flight += 1
@@ -115,9 +115,9 @@ class Member:
             self.health.completed()
             self._troubles.over("request")
 
-        noting = Overheard(listener, first=partial(self._answered, started_at), finish=finish)
+        watched = WatchedSink(sink, first=partial(self._answered, started_at), finish=finish)
         try:
-            await self._server.generate(request, noting)
+            await self._server.generate(request, watched)
         except UpstreamError as error:
             outcome = self._failed(error, request.model)
             raise

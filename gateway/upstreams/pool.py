@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gateway.errors import GatewayError
-    from gateway.generation import Listener, TokenRequest
+    from gateway.generation import TokenRequest, TokenSink
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
@@ -208,21 +208,21 @@ class Pool:
     async def generate(
         self,
         request: TokenRequest,
-        listener: Listener,
+        sink: TokenSink,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
     ) -> None:
         """Generate at one backend after the other until one brings a first chunk.
 
-        After that nothing is tried again. Returns when the finish was heard, or the listener has
+        After that nothing is tried again. Returns when the finish was heard, or the sink has
         heard enough. `avoid` names backends to use only if no other is left, such as the one that
         broke off before; `attempts_max` (None: the policy's) is how many are tried. A constraint
         goes to those that hold it best, logprobs are asked only of those that tell them.
 
         Raises what `require_logprobs` does; UpstreamRejected; UpstreamLost when as many as
         `losses_max` were lost; the last failure when no more may be tried; NoUpstreamAvailable
-        when none is left; after the first chunk UpstreamFailed; and what the listener raises, which
+        when none is left; after the first chunk UpstreamFailed; and what the sink raises, which
         must be none of these.
         """
         turn = self._turns.get(request.model, 0)
@@ -236,7 +236,7 @@ class Pool:
             if member is None:
                 break
             try:
-                await member.generate(request, listener)
+                await member.generate(request, sink)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
                 losses += isinstance(error, UpstreamLost)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import httptools
 import httpx2
 
 _NO_STATUS: Final = 0
-_SIZE: Final = re.compile(rb"[0-9a-fA-F]+")
-_SIZE_DIGITS_MAX: Final = 8
 
 
 class ResponseReader:
@@ -55,23 +52,19 @@ class ResponseReader:
             self.reusable = False
             if not self.complete:
                 raise httpx2.RemoteProtocolError(f"backend sent no valid HTTP: {error}") from error
-        self._count(len(data))
-        if self.complete:
-            del self._pieces[self._piece_count :]  # the body of an answer nobody asked for
-            self.close()
-
-    def _count(self, size: int) -> None:
-        """Bound what is no body: a head, interim ones, trailers, and what stands before a chunk."""
+        # Bound what is no body: a head, interim ones, trailers, what stands before a chunk.
         if not self.status:
-            self._head_bytes += size
+            self._head_bytes += len(data)
         elif self._pieces:
             self._bare_bytes = 0
         else:
-            self._bare_bytes += size
-        if max(self._head_bytes, self._bare_bytes) > self._head_bytes_max:
-            raise httpx2.RemoteProtocolError(
-                f"backend sent more than {self._head_bytes_max} bytes of headers"
-            )
+            self._bare_bytes += len(data)
+        bound = self._head_bytes_max
+        if self._head_bytes > bound or self._bare_bytes > bound:
+            raise httpx2.RemoteProtocolError(f"backend sent more than {bound} bytes of headers")
+        if self.complete:
+            del self._pieces[self._piece_count :]  # the body of an answer nobody asked for
+            self.close()
 
     @property
     def has_head(self) -> bool:
@@ -82,11 +75,6 @@ class ResponseReader:
     def buffered(self) -> int:
         """How many bytes of the body were not fetched yet."""
         return sum(map(len, self._pieces))
-
-    @property
-    def last_piece(self) -> bytes:
-        """The last piece of the body that was found and not fetched; none: empty."""
-        return self._pieces[-1] if self._pieces else b""
 
     def feed_eof(self) -> None:
         """The backend closed; raises RemoteProtocolError unless the body was to end this way."""
@@ -141,24 +129,6 @@ class ResponseReader:
             self.complete = True
             self.reusable = self._parser.should_keep_alive()
             self._piece_count = len(self._pieces)
-
-
-def is_one_chunk(read: bytes, body: bytes) -> bool:
-    """Whether a read was one whole chunk, given all of the body that was found in it: an event.
-
-    Then the parser is between two chunks. Had the chunk begun before the read or not ended with it,
-    the bytes of the body would begin or end elsewhere, and those of an event, from `data: ` to an
-    empty line, cannot be told from each other by as much as a line end or a size.
-    """
-    size, _, _ = read.partition(b"\r\n")
-    is_event = body.startswith(b"data: ") and body.endswith(b"\n\n")
-    return (
-        is_event
-        and len(size) <= _SIZE_DIGITS_MAX
-        and _SIZE.fullmatch(size) is not None
-        and int(size, 16) == len(body)
-        and read == b"%b\r\n%b\r\n" % (size, body)
-    )
 
 
 def _frames_body(name: bytes, value: bytes) -> bool:

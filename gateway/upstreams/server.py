@@ -15,7 +15,7 @@ from gateway.upstreams.client import Post, read_body
 from gateway.upstreams.completions import CompletionReader
 from gateway.upstreams.dialects import Dialect
 from gateway.upstreams.engines import capabilities
-from gateway.upstreams.exchange import Exchange, Overheard, describe
+from gateway.upstreams.exchange import Exchange, WatchedSink, describe
 from gateway.upstreams.naming import Served
 from gateway.upstreams.problems import (
     BrokeDown,
@@ -30,7 +30,7 @@ from gateway.upstreams.spelling import Spelling
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
-    from gateway.generation import Listener, TokenRequest
+    from gateway.generation import TokenRequest, TokenSink
     from gateway.upstreams.backend import Backend, Timeouts
     from gateway.upstreams.client import Client
     from gateway.upstreams.dialects import Grammar
@@ -106,27 +106,25 @@ class InferenceServer:
         """It was found out what its models are, by public id."""
         self._served = served
 
-    def generate(
-        self, request: TokenRequest, listener: Listener
-    ) -> Coroutine[object, object, None]:
+    def generate(self, request: TokenRequest, sink: TokenSink) -> Coroutine[object, object, None]:
         """One chunk for each read that brought ids; the last one has `finish`, often without ids.
 
         The counts of cached tokens come after the finish reason, so the finish waits for them; ids
         never wait. Raises `UpstreamUnavailable` or `UpstreamRejected` before the first id,
-        `UpstreamFailed` after it, and what the listener does, which must be none of these.
+        `UpstreamFailed` after it, and what the sink does, which must be none of these.
         """
         # Not a coroutine of its own, which each wake-up would have to pass through.
         constraint = request.constraint
         if constraint is None:
-            return self._hear_out(request, listener)
+            return self._complete(request, sink)
         if constraint.calls > INLINE_CALLS and not self._dialect.has_words_for(constraint):
-            return self._bound_by_many(request, listener)
+            return self._bound_by_many(request, sink)
         grammar = self._dialect.grammar(request)
         if grammar is None:
-            return self._hear_out(request, listener)
-        return self._bound(request, listener, grammar)
+            return self._complete(request, sink)
+        return self._bound(request, sink, grammar)
 
-    async def _bound_by_many(self, request: TokenRequest, listener: Listener) -> None:
+    async def _bound_by_many(self, request: TokenRequest, sink: TokenSink) -> None:
         """The same with a grammar that is found in a thread, if there is one.
 
         Of several threads that have something to do each would hold up the event loop in turn.
@@ -134,18 +132,18 @@ class InferenceServer:
         async with self._one_grammar:
             grammar = await asyncio.to_thread(self._dialect.grammar, request)
         if grammar is None:
-            await self._hear_out(request, listener)
+            await self._complete(request, sink)
         else:
-            await self._bound(request, listener, grammar)
+            await self._bound(request, sink, grammar)
 
-    async def _bound(self, request: TokenRequest, listener: Listener, grammar: Grammar) -> None:
+    async def _bound(self, request: TokenRequest, sink: TokenSink, grammar: Grammar) -> None:
         """The same with a grammar, or without it where the backend refuses that.
 
         A grammar has been understood by this gateway before, so the caller is not to blame, nor
         would another backend of its kind do better. Without one the output is still checked.
         """
         try:
-            await self._hear_out(request, listener, grammar)
+            await self._complete(request, sink, grammar)
         except UpstreamError as error:
             if not may_blame_grammar(error):
                 raise
@@ -153,9 +151,9 @@ class InferenceServer:
         else:
             return
         free = replace(request, request_id=f"{request.request_id}-free")
-        noting = Overheard(listener, first=lambda: self._note_refusal(refused))
+        watched = WatchedSink(sink, first=lambda: self._note_refusal(refused))
         try:
-            await self._hear_out(free, noting)
+            await self._complete(free, watched)
         except UpstreamUnavailable as error:
             if isinstance(refused, BrokeDown):
                 raise refused from error  # it was the request that brought it down
@@ -167,14 +165,14 @@ class InferenceServer:
         if has_no_grammars(error):
             self._dialect = replace(self._dialect, can=replace(self._dialect.can, grammars="none"))
 
-    async def _hear_out(
-        self, request: TokenRequest, listener: Listener, grammar: Grammar | None = None
+    async def _complete(
+        self, request: TokenRequest, sink: TokenSink, grammar: Grammar | None = None
     ) -> None:
         reader = self._reader(request, grammar)
-        exchange = Exchange(listener, reader, self._timeouts)
+        exchange = Exchange(sink, reader, self._timeouts)
         self._exchanges.add(exchange)
         try:
-            await exchange.hear_out(await self._open(request, grammar, exchange))
+            await exchange.complete(await self._open(request, grammar, exchange))
         finally:
             self._exchanges.discard(exchange)
             if reader.overran:

@@ -26,23 +26,18 @@ class SseSplitter:
     The first event of a completion repeats the whole prompt: 128k ids are about 800 kB.
     """
 
-    __slots__ = ("_frame_bytes_max", "ends_in_cr", "rest")
+    __slots__ = ("_ends_in_cr", "frame_bytes_max", "rest")
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
         self.rest = bytearray()
-        """Of an event that is not complete."""
-        self.ends_in_cr = False
+        """Of an event that is not complete. Longer than the bound, it is too long already."""
+        self._ends_in_cr = False
         """A line feed that comes next is part of a line end that was there before."""
-
-    @property
-    def is_too_long(self) -> bool:
-        """The event that has begun is longer than the bound already."""
-        return len(self.rest) > self._frame_bytes_max
 
     def feed(self, data: bytes) -> bytes:
         """The events that `data` completes, each with its blank line, and with LF for line ends."""
-        if self.ends_in_cr or b"\r" in data:
+        if self._ends_in_cr or b"\r" in data:
             data = self._with_plain_newlines(data)
         rest = self.rest
         if not rest:
@@ -64,26 +59,29 @@ class SseSplitter:
         return block
 
     def payloads(self, block: bytes) -> Iterator[bytes]:
-        """The `data` of each of these events, in order; comments vanish. Raises FrameTooLarge."""
-        for frame in block.split(b"\n\n"):
-            if len(frame) > self._frame_bytes_max:
-                raise FrameTooLarge(self._frame_bytes_max)
-            if len(frame) > 6 and frame.startswith(b"data: ") and b"\n" not in frame:
+        """The `data` of each event of a block that `feed` returned, not empty, in order; comments
+        vanish. Raises FrameTooLarge.
+        """
+        for frame in block[:-2].split(b"\n\n"):
+            if len(frame) > self.frame_bytes_max:
+                raise FrameTooLarge(self.frame_bytes_max)
+            if frame.startswith(b"data: ") and len(frame) > 6 and b"\n" not in frame:
                 yield frame[6:]
             elif b"data" in frame and (payload := _joined_data(frame)):
                 yield payload
 
     def _with_plain_newlines(self, data: bytes) -> bytes:
         """CR LF and CR become LF, also when a read ends between the two."""
-        if self.ends_in_cr and data.startswith(b"\n"):
+        if self._ends_in_cr and data.startswith(b"\n"):
             data = data[1:]
-            self.ends_in_cr = False
+            self._ends_in_cr = False
         if data:
-            self.ends_in_cr = data.endswith(b"\r")
+            self._ends_in_cr = data.endswith(b"\r")
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def _joined_data(frame: bytes) -> bytes:
+    """The `data` of an event in the general form: any fields, comments, several lines."""
     parts = []
     for line in frame.split(b"\n"):
         name, _, value = line.partition(b":")

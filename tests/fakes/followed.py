@@ -8,6 +8,7 @@ from array import array
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -17,8 +18,7 @@ from gateway.log import FOLD_VERSION, Finished, pack
 from gateway.output.fold import Fold
 from gateway.runs.feed import Feed, FeedLimits
 from gateway.runs.kept import KeptEntries
-from gateway.runs.live import LiveLog
-from gateway.runs.lives import Lives
+from gateway.runs.live import LiveLog, LiveLogRegistry
 from gateway.runs.plan import head_of
 from gateway.runs.tails import Tails
 from gateway.store.claims import Claim
@@ -28,6 +28,7 @@ from gateway.store.remote_logs import ROWS_MAX, Look
 from gateway.store.responses import NewResponse, StoredResponse
 from gateway.tenancy import TenantId
 from tests.fakes.claim_table import ClaimTable
+from tests.fakes.following import following
 from tests.fakes.response_heads import CREATED_AT, ECHO, UUID_OF_TEST
 from tests.fakes.staged_run import NO_RULES
 from tests.fakes.stored import TERMS
@@ -152,11 +153,11 @@ class Stage:
     ) -> None:
         self.table = Table()
         self.table.rows.insert(TENANT, accepted(background=background))
-        self.lives = Lives()
+        self.live_logs = LiveLogRegistry()
         self.tails = Tails(self.table.look, interval_s=NEVER_S, pause_s=0)
         self.followers: list[int] = []
         self.feed = Feed(
-            self.lives,
+            self.live_logs,
             self.tails,
             self.table.read,
             new_fold_for,
@@ -222,13 +223,13 @@ class Stage:
             self.live = LiveLog.restored(
                 self._new_fold, KeptEntries(self._entries), fold=fold, reader_events_max=3
             )
-            self.lives.add(UUID_OF_TEST, self.live)
+            self.live_logs.add(UUID_OF_TEST, self.live)
 
     def go(self) -> None:
         """Another process takes it over."""
         if self.live is not None:
             self.live.hand_over()
-            self.lives.discard(UUID_OF_TEST, self.live)
+            self.live_logs.discard(UUID_OF_TEST, self.live)
             self.live = None
             self._take_over()
 
@@ -239,7 +240,9 @@ class Stage:
 
     async def read(self, after: int = -1, beginning: Sequence[LogRow] = ()) -> list[list[Event]]:
         """All that a stream from `after` on yields."""
-        stream = self.feed.follow(TENANT, self.head, after, beginning=beginning)
+        stream = following(
+            partial(self.feed.stream, TENANT, self.head, after=after, beginning=beginning)
+        )
         return [batch async for batch in stream]
 
     async def play(self, after: int = -1, beginning: Sequence[LogRow] = ()) -> list[list[Event]]:
@@ -250,7 +253,7 @@ class Stage:
             shown.append(list(events))
             return asyncio.sleep(0) if len(shown) % 3 == 2 else None
 
-        await self.feed.play(TENANT, self.head, show, after=after, beginning=beginning)
+        await self.feed.stream(TENANT, self.head, show, after=after, beginning=beginning)
         return shown
 
 

@@ -1,4 +1,4 @@
-"""Listeners to a generation: one that only keeps what it hears, and one that a test leads."""
+"""Token sinks: one that only keeps what it is given, and one that a test leads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from gateway.generation import Listener, TokenChunk
+    from gateway.generation import TokenChunk, TokenSink
 
 
 @dataclass
@@ -20,17 +20,13 @@ class Heard:
     """Keeps every chunk."""
 
     chunks: list[TokenChunk] = field(default_factory=list)
-    is_full: bool = False
 
-    def hear(self, chunk: TokenChunk) -> bool:
+    def on_tokens(self, chunk: TokenChunk) -> bool:
         self.chunks.append(chunk)
         return True
 
-    def flow(self) -> None:
-        """It wants to hear everything."""
-
     async def room(self) -> bool:
-        raise AssertionError("it never is full")
+        raise AssertionError("it always has room")
 
     @property
     def ids(self) -> list[int]:
@@ -39,7 +35,7 @@ class Heard:
 
 @dataclass
 class Led(Heard):
-    """`news` is set by every chunk; `stop_after` of them it has heard enough.
+    """`news` is set by every chunk; `stop_after` of them it has enough.
 
     With `width` it is full after so many chunks, until it is told to `make_room`; `held` is set
     whenever somebody waits for that.
@@ -49,28 +45,35 @@ class Led(Heard):
     width: int | None = None
     news: asyncio.Event = field(default_factory=asyncio.Event)
     held: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_full: bool = False
     _room: asyncio.Event = field(default_factory=asyncio.Event)
     _since_room: int = 0
 
     @override
-    def hear(self, chunk: TokenChunk) -> bool:
-        assert not self.is_full, "nobody asked whether there is room"
+    def on_tokens(self, chunk: TokenChunk) -> bool:
+        assert not self._is_full, "nobody asked whether there is room"
+        assert not self.has_enough
         self.chunks.append(chunk)
         self._since_room += 1
-        self.is_full = self.width is not None and self._since_room >= self.width
+        self._is_full = self.width is not None and self._since_room >= self.width
         self.news.set()
-        return self.stop_after is None or len(self.chunks) < self.stop_after
+        return not (self._is_full or self.has_enough)
+
+    @property
+    def has_enough(self) -> bool:
+        return self.stop_after is not None and len(self.chunks) >= self.stop_after
 
     @override
     async def room(self) -> bool:
-        self.held.set()
-        await self._room.wait()
-        self._room.clear()
-        return True
+        if self._is_full:
+            self.held.set()
+            await self._room.wait()
+            self._room.clear()
+        return not self.has_enough
 
     def make_room(self) -> None:
         self._since_room = 0
-        self.is_full = False
+        self._is_full = False
         self.held.clear()
         self._room.set()
 
@@ -84,19 +87,19 @@ class Led(Heard):
 
 @dataclass
 class Faulty(Heard):
-    """Raises `error` when it hears something."""
+    """Raises `error` when it is given something."""
 
     error: Exception = field(kw_only=True)
 
     @override
-    def hear(self, chunk: TokenChunk) -> bool:
+    def on_tokens(self, chunk: TokenChunk) -> bool:
         self.chunks.append(chunk)
         raise self.error
 
 
 @asynccontextmanager
 async def led_by(
-    generate: Callable[[Listener], Awaitable[None]], led: Led | None = None
+    generate: Callable[[TokenSink], Awaitable[None]], led: Led | None = None
 ) -> AsyncIterator[tuple[Led, asyncio.Task[None]]]:
     """A generation under way; what of it goes on at the end of the block is cancelled."""
     led = led or Led()

@@ -20,7 +20,7 @@ from gateway.runs.archive import Archive, Ownership
 from gateway.runs.durable import DurableRuns, Workplace
 from gateway.runs.flusher import Flusher
 from gateway.runs.keeper import Keeper, Rhythm
-from gateway.runs.lives import Lives
+from gateway.runs.live import LiveLogRegistry
 from gateway.runs.observer import Observer
 from gateway.runs.runner import Engine
 from gateway.runs.scheduler import Appetite, Scheduler
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 
     from gateway.constraints.rules import OutputRules
-    from gateway.generation import Listener, TokenRequest
+    from gateway.generation import TokenRequest, TokenSink
     from gateway.output.fold import Fold
     from gateway.protocol.responses.body import ResponseHead
     from gateway.runs.live import LiveLog
@@ -71,12 +71,12 @@ class Speaker:
     async def generate(
         self,
         request: TokenRequest,
-        listener: Listener,
+        sink: TokenSink,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
     ) -> None:
-        await tell(listener, self._say(request))
+        await tell(sink, self._say(request))
 
     async def _say(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
         self.requests.append(request)
@@ -135,7 +135,7 @@ class Replica:
         self.owner = ids.new_replica_id()
         self.metrics = Metrics()
         self.announced: list[Notice] = []
-        self.lives = Lives()
+        self.live_logs = LiveLogRegistry()
         self.keeper = Keeper(
             partial(claims.heartbeat, database, self.owner, lease_s=habits.terms.lease_s),
             partial(claims.heads, database),
@@ -174,7 +174,7 @@ class Replica:
                 self.archive,
                 self.supervisor,
                 self.writer,
-                self.lives,
+                self.live_logs,
                 new_fold_for,
                 reader_events_max=100,
             ),

@@ -23,6 +23,7 @@ from gateway.runs.turn import TokenSource
 from gateway.store.claims import Claim
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantId
+from tests.fakes.following import collected
 from tests.fakes.harmony_script import harmony, harmony_of, script_ids
 from tests.fakes.response_heads import response_head
 from tests.fakes.telling import tell
@@ -31,7 +32,7 @@ from tests.fakes.threads import THREADS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 
-    from gateway.generation import Listener
+    from gateway.generation import TokenSink
     from gateway.log import Entry, Finished
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
@@ -65,14 +66,14 @@ class ScriptedTokens:
     async def generate(
         self,
         request: TokenRequest,
-        listener: Listener,
+        sink: TokenSink,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
     ) -> None:
         self.avoided.append(set(avoid))
         self.attempts_max.append(attempts_max)
-        await tell(listener, self._say(request))
+        await tell(sink, self._say(request))
 
     async def _say(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
         script = self.turns[len(self.requests)]
@@ -167,9 +168,6 @@ class RecordingJournal:
     def append(self, entry: Entry) -> None:
         self.entries.append(entry)
         self.live.append(entry)
-
-    def flow(self, ids_max: int) -> None:
-        """It wants every entry."""
 
     async def room(self) -> None:
         await asyncio.sleep(0)
@@ -273,7 +271,7 @@ class Stage(Generic[Source]):
 
     async def play(self) -> list[Event]:
         await self.run()
-        return [event async for batch in self.live.follow() for event in batch]
+        return await collected(self.live.stream)
 
 
 def says(text: str, finish: FinishReason | None = STOP) -> list[Step]:

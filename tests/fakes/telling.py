@@ -1,4 +1,4 @@
-"""How a scripted backend tells a listener what it says: as the pool does, chunk by chunk."""
+"""How a scripted backend gives a token sink what it says: as the pool does, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from gateway.generation import Listener, TokenChunk
+    from gateway.generation import TokenChunk, TokenSink
 
 
-async def tell(listener: Listener, chunks: AsyncGenerator[TokenChunk, None]) -> None:
-    """Until the end, or until the listener has heard enough; raises what either of them does."""
+async def tell(sink: TokenSink, chunks: AsyncGenerator[TokenChunk, None]) -> None:
+    """Until the end, or until the sink has enough; raises what either of them does."""
     async with aclosing(chunks):
         async for chunk in chunks:
-            if not listener.hear(chunk):
-                return
-            if listener.is_full and not await listener.room():
+            if not sink.on_tokens(chunk) and not await sink.room():
                 return

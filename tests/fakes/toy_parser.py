@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import orjson
-
 from gateway.generation import (
     FinishReason,
     Place,
@@ -18,7 +16,7 @@ from gateway.generation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 REASONING, COMMENTARY, FINAL, CALL = range(4)
 """Open a segment, and close the open one as if it had ended."""
@@ -63,12 +61,6 @@ def piece(token: int) -> bytes:
     return SAYINGS[token - SAYING].encode() if token >= SAYING else b""
 
 
-def _text(token: int) -> tuple[int, bytes]:
-    """How many characters that are, and the same as JSON, but nothing for what is no text."""
-    text = "" if token < TEXT or TOOL_CALL <= token < SAYING else piece(token).decode()
-    return len(text), orjson.dumps(text)
-
-
 class ToyParser:
     """Total, and independent of how ids are cut: one id, at most two events."""
 
@@ -110,11 +102,6 @@ class ToyParser:
             assert isinstance(text, SegmentText)
             texts.append(text.text)
         return texts
-
-    @property
-    def spelling(self) -> Callable[[int], tuple[int, bytes]] | None:
-        """What ids spell, within an open body."""
-        return _text if self._is_open and not self._trace else None
 
     def finish(self, reason: FinishReason | None) -> list[SegmentEvent]:
         """What is open was cut off, unless the model stopped by itself."""

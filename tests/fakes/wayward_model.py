@@ -19,7 +19,7 @@ from tests.fakes.telling import tell
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
-    from gateway.generation import Listener, TokenRequest
+    from gateway.generation import TokenRequest, TokenSink
 
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -146,12 +146,12 @@ class WaywardModel:
     async def generate(
         self,
         request: TokenRequest,
-        listener: Listener,
+        sink: TokenSink,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
     ) -> None:
-        await tell(listener, self._say(request))
+        await tell(sink, self._say(request))
 
     async def _say(self, request: TokenRequest) -> AsyncGenerator[TokenChunk, None]:
         manner = self.manners[min(len(self.requests), len(self.manners) - 1)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -16,11 +15,7 @@ from gateway.models.harmony.framing import ASSISTANT, FINAL_HEADER, OPENING
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, Vocabulary
 from gateway.output.fold import Fold
-from gateway.runs.flow import Flow
 from gateway.upstreams.completions import CompletionReader
-from gateway.upstreams.deadline import Deadline
-from gateway.upstreams.steady import SteadyReads
-from tests.fakes.clockwork import Clockwork
 from tests.fakes.response_heads import NO_RULES, response_head
 
 if TYPE_CHECKING:
@@ -71,9 +66,6 @@ def workloads() -> dict[str, Workload]:
             CompletionReader,
             "feed",
         ),
-        "a steady stream, from read to frame": Workload(
-            TOKENS, TOKENS, partial(_steady, vocabulary, ids), SteadyReads, "take"
-        ),
         "fold, one id an entry": Workload(TOKENS, TOKENS, partial(folded, singles), Fold, "apply"),
         "fold, all ids in one": Workload(TOKENS, 1, partial(folded, [tuple(ids)]), Fold, "apply"),
         "fold, a message with its header": Workload(
@@ -106,32 +98,6 @@ def _reader(ids: Sequence[int], frames: int) -> Callable[[], object]:
     said = [_frame(token) for token in ids]
     reads = [b"".join(said[at : at + frames]) for at in range(0, len(said), frames)]
     return lambda: [reader.feed(read) for read in reads]
-
-
-def _steady(vocabulary: Vocabulary, ids: Sequence[int]) -> Callable[[], object]:
-    reader = CompletionReader(
-        "gpu-1", Sampling(max_tokens=1 << 20), stop_ids=(RETURN,), frame_bytes_max=1 << 20
-    )
-    for token in ids[:2]:
-        reader.feed(_frame(token))
-    shape = reader.steady_shape
-    flowing = _begun(vocabulary, ids[:1]).flowing()
-    assert shape is not None
-    assert flowing is not None
-    written: list[bytes] = []
-
-    def write(frame: bytes) -> bool:
-        written.append(frame)
-        return True
-
-    show = sse.delta_writer(sse.obfuscated, flowing.pattern, write)
-    assert show is not None
-    steady = SteadyReads(
-        shape, reader, Deadline(Clockwork().loop, written.clear), patience_s=1.0, clock=monotonic
-    )
-    steady.hear = Flow(flowing, show, ids_max=1 << 20, now=0.0).hear
-    reads = [b"%x\r\n%b\r\n" % (len(said), said) for said in map(_frame, ids)]
-    return lambda: [steady.take(read) for read in reads]
 
 
 def _frame(token: int) -> bytes:

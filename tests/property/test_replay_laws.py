@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.api import sse, sse_runs
+from gateway.api import sse
 from gateway.generation import SegmentText
 from gateway.log import (
     SINGLES_MAX,
@@ -25,7 +25,7 @@ from gateway.log import (
 )
 from gateway.models.harmony.parsing import Parser
 from gateway.output.fold import Fold
-from gateway.protocol.deltas import Deltas
+from gateway.protocol.events import Deltas
 from gateway.runs.kept import KeptEntries
 from gateway.runs.slices import fold_slice
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
@@ -209,7 +209,7 @@ def test_what_is_written_of_a_replay_is_what_each_event_would_have_been(
         wanted = [event for event in events if event.sequence_number > after]
         if isinstance(events, Deltas):
             assert len(wanted) == len(events)
-            written.append(sse_runs.ENCODERS[encode](events) if events else b"")
+            written.append(sse.RUNS[encode](events) if events else b"")
         else:
             written.extend(map(encode, wanted))
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
     from gateway.constraints.rules import OutputRules
-    from gateway.generation import Listener
+    from gateway.generation import TokenSink
 
 laws = settings(deadline=None)
 
@@ -88,13 +88,13 @@ class Deterministic:
     async def generate(
         self,
         request: TokenRequest,
-        listener: Listener,
+        sink: TokenSink,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
     ) -> None:
         self.calls += 1
-        await tell(listener, self._say(request, is_new=attempts_max is None))
+        await tell(sink, self._say(request, is_new=attempts_max is None))
 
     async def _say(
         self, request: TokenRequest, *, is_new: bool

@@ -7,7 +7,6 @@ own connection, too.
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,13 +17,14 @@ from gateway.api.body import ClientDisconnected
 from gateway.api.context import RequestRecord
 from gateway.api.errors import answer_to
 from gateway.api.websocket.frames import error_frame, event_frame
+from gateway.api.writing import Later
 from gateway.errors import Draining, GatewayError
 from gateway.protocol.responses.websocket import read_turn
 from gateway.services.create_command import CreateCommand
 from gateway.services.sessions import Memory
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from starlette.types import Scope
 
@@ -171,15 +171,19 @@ class Turns:
     ) -> None:
         await generation.produced(self._at.limits.start_grace_s)
         record.status = OK
-        async with aclosing(generation.follow()) as batches:
-            async for batch in batches:
-                for event in batch:
-                    if event.is_terminal:
-                        self._settle(frame, event, generation)
-                    await self._show_event(frame, turn, event)
-                    if event.is_terminal:
-                        return
-        raise Draining
+        is_over = False
+
+        async def send(events: Sequence[Event]) -> None:
+            nonlocal is_over
+            for event in events:
+                if event.is_terminal:
+                    self._settle(frame, event, generation)
+                    is_over = True
+                await self._show_event(frame, turn, event)
+
+        await generation.stream(lambda events: Later(partial(send, events)))
+        if not is_over:
+            raise Draining
 
     async def _show_event(self, frame: ClientFrame, turn: Turn, event: Event) -> None:
         data = dialects.data(self._scope, event)

@@ -21,17 +21,10 @@ class Detokenizer:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.piece: Callable[[int], bytes] = vocabulary.pieces.__getitem__
         """The bytes of an id; none if it is no text."""
-        self.spelled: Callable[[int], tuple[int, bytes]] = vocabulary.spellings.__getitem__
-        """How many characters an id is, and these as JSON; none if it is not whole characters."""
         self._rest = b""
         self._text = ""
         self._spelling = b""
         self._tokens: tuple[int, ...] = ()
-
-    @property
-    def waits(self) -> bool:
-        """There is the beginning of a character."""
-        return bool(self._rest)
 
     def feed(self, ids: Sequence[int]) -> str:
         """What has become readable; bytes of an unfinished character wait for the next call."""

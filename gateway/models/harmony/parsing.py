@@ -168,14 +168,6 @@ class Parser:
         self._position += len(texts)
         return self._writer.flow_each(draft, texts)
 
-    @property
-    def spelling(self) -> Callable[[int], tuple[int, bytes]] | None:
-        """See `TokenParser`: within a body that flows, between two characters."""
-        draft, detokenizer = self._draft, self._detokenizer
-        if self._state is not _BODY or self._trace or not draft.flows or detokenizer.waits:
-            return None
-        return detokenizer.spelled if draft.arguments is None else None
-
     def _feed_runs(self, ids: Sequence[int]) -> list[SegmentEvent]:
         """One step for each special id, and for each run of text between them."""
         begin = 0

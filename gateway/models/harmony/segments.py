@@ -168,7 +168,7 @@ class SegmentWriter:
 
     def flow(self, draft: Draft, text: str, text_ids: int) -> list[SegmentEvent]:
         """`write` and `take`, for a read that brought nothing but text."""
-        if not draft.flows:
+        if not draft.started or draft.glue:
             self.write(draft, text, text_ids)
             return self.take()
         draft.text_ids += text_ids

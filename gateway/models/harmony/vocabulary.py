@@ -14,7 +14,6 @@ from importlib.resources import files
 from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
-import orjson
 import tiktoken
 
 from gateway.errors import InvalidRequest, VocabularyError
@@ -81,27 +80,6 @@ class Pieces(dict[int, bytes]):
         return piece
 
 
-class Spellings(dict[int, tuple[int, bytes]]):
-    """How many characters an id is, and these as JSON, by id; none for one that is no text, or not
-    whole characters. Of those that were asked for the most common ones, whose ids are low.
-    """
-
-    def __init__(self, pieces: Pieces) -> None:
-        super().__init__()
-        self._pieces = pieces
-
-    def __missing__(self, token: int) -> tuple[int, bytes]:
-        """Ask for it."""
-        try:
-            text = self._pieces[token].decode()
-        except UnicodeDecodeError:
-            text = ""
-        spelling = len(text), orjson.dumps(text)
-        if 0 <= token < COMMON_IDS:
-            self[token] = spelling
-        return spelling
-
-
 class Vocabulary:
     """Text to ids and ids to bytes. Immutable; one per process, shared by all threads."""
 
@@ -113,7 +91,6 @@ class Vocabulary:
         ranks.clear()  # The encoding has made tables of its own, and would keep these 30 MiB, too.
         self.pieces = Pieces(self._encoding)
         """The bytes of every id; empty for specials and for ids outside of the vocabulary."""
-        self.spellings = Spellings(self.pieces)
         self.byte_ids = tuple(sorted(range(256), key=self.pieces.__getitem__))
         """The ids that spell single bytes, by byte."""
 

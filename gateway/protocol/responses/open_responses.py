@@ -19,15 +19,12 @@ from pydantic import Field, TypeAdapter
 
 from gateway.protocol.base import without_nulls
 from gateway.protocol.calls import call_of, output_text
-from gateway.protocol.deltas import Deltas
-from gateway.protocol.events import Event
+from gateway.protocol.events import Deltas, Event
 from gateway.protocol.items import CallItem, OutputItem
 from gateway.protocol.tools import CUSTOM_INPUT, AnyTool, declared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from gateway.protocol.event_sink import DeltaPattern
 
     Json = dict[str, Any]
 
@@ -88,21 +85,15 @@ def shown(event: Event) -> Event | None:
 
 def shown_deltas(deltas: Deltas) -> Deltas | None:
     """The same of a run of deltas, as long as they differ in nothing but their name; else None."""
-    pattern = shown_pattern(deltas.pattern)
-    if pattern is None:
-        return None
-    return Deltas(pattern, deltas.sequence_number, deltas.texts)
-
-
-def shown_pattern(pattern: DeltaPattern) -> DeltaPattern | None:
-    """The same of what deltas have in common."""
+    pattern = deltas.pattern
     if pattern.type in UNCHANGED:
-        return pattern
+        return deltas
     name = RENAMED.get(pattern.type)
     if name is None:
         return None
     size, head = _HEADS[pattern.type]
-    return replace(pattern, type=name, before=head + pattern.before[size:])
+    renamed = replace(pattern, type=name, before=head + pattern.before[size:])
+    return Deltas(renamed, deltas.sequence_number, deltas.texts)
 
 
 def body(said: Json) -> Json:

@@ -20,6 +20,7 @@ from gateway.runs.live import LiveLog
 from gateway.runs.runner import Run
 from gateway.store import endings, responses
 from gateway.telemetry import Metrics
+from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.replica import LEASE_S, Replica, Speaker, foreground, new_fold_for
 from tests.fakes.rows import count
@@ -99,7 +100,7 @@ async def test_a_run_whose_response_was_ended_elsewhere_shows_what_is_stored_the
     await other.keeper.heartbeat()
     assert await other.sweep.round() == 1
     await frozen.keeper.heartbeat()
-    shown = [event async for batch in live.follow() for event in batch]
+    shown = await collected(live.stream)
     assert shown[-1].type == "response.failed"
     told = orjson.loads(shown[-1].data)["response"]
     assert told == await body_of(database, spec)

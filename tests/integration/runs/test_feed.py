@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.log import Alive, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.runs import records
 from gateway.runs.feed import Feed, FeedLimits
-from gateway.runs.lives import Lives
+from gateway.runs.live import LiveLogRegistry
 from gateway.runs.plan import head_of
 from gateway.runs.tails import Tails
 from gateway.store import endings, events, flushes, remote_logs, responses
@@ -24,6 +24,7 @@ from gateway.store.events import LogRow, Parcel
 from gateway.store.notifications import Listener, Notice, notify
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant
+from tests.fakes.following import following
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.replica import background, new_fold_for, replica, talkative
 from tests.fakes.staged_run import STOP
@@ -102,11 +103,15 @@ class Reader:
     """The following part of one replica; nothing is generated there but what `lives` holds."""
 
     def __init__(
-        self, database: Database, lives: Lives | None = None, *, interval_s: float = POLL_S
+        self,
+        database: Database,
+        lives: LiveLogRegistry | None = None,
+        *,
+        interval_s: float = POLL_S,
     ) -> None:
         self.tails = Tails(partial(remote_logs.look, database), interval_s=interval_s, pause_s=0)
         self.feed = Feed(
-            lives or Lives(),
+            lives or LiveLogRegistry(),
             self.tails,
             partial(flushes.read, database),
             new_fold_for,
@@ -115,13 +120,18 @@ class Reader:
         )
 
     async def read(self, tenant: TenantId, stored: StoredResponse, after: int = -1) -> list[Event]:
-        batches = [batch async for batch in self.feed.follow(tenant, head_of(stored), after)]
+        batches = [
+            batch
+            async for batch in following(
+                partial(self.feed.stream, tenant, head_of(stored), after=after)
+            )
+        ]
         return [event for batch in batches for event in batch]
 
 
 @asynccontextmanager
 async def reading(
-    database: Database, lives: Lives | None = None, *, interval_s: float = POLL_S
+    database: Database, lives: LiveLogRegistry | None = None, *, interval_s: float = POLL_S
 ) -> AsyncIterator[Reader]:
     reader = Reader(database, lives, interval_s=interval_s)
     async with asyncio.TaskGroup() as group:
@@ -171,8 +181,8 @@ async def test_a_stream_follows_its_run_from_replica_to_replica(
     async with (
         replica(database, stalled) as one,
         replica(database, rest) as two,
-        reading(database, one.lives) as at_one,
-        reading(database, two.lives) as at_two,
+        reading(database, one.live_logs) as at_one,
+        reading(database, two.live_logs) as at_two,
         reading(database) as elsewhere,
     ):
         await one.archive.accept(spec, None, owned=False)
@@ -186,7 +196,9 @@ async def test_a_stream_follows_its_run_from_replica_to_replica(
             await one.scheduler.look()
             await stalled.reached.wait()
             late = group.create_task(at_one.read(tenant, stored, 3))
-            async with aclosing(at_one.feed.follow(tenant, head_of(stored))) as local:
+            async with aclosing(
+                following(partial(at_one.feed.stream, tenant, head_of(stored)))
+            ) as local:
                 seen = await anext(local)
                 await one.supervisor.begin_drain()
                 await two.scheduler.look()
@@ -208,7 +220,9 @@ async def test_broken_connections_are_nothing_to_a_stream(
     await author.append(BODY[:8])
     async with reading(database) as reader:
         stored = await author.load()
-        async with aclosing(reader.feed.follow(tenant, head_of(stored))) as stream:
+        async with aclosing(
+            following(partial(reader.feed.stream, tenant, head_of(stored)))
+        ) as stream:
             seen = await anext(stream)
             async with database.owner_transaction() as connection:
                 await connection.execute(
@@ -235,7 +249,9 @@ async def test_a_notice_of_another_replica_wakes_a_stream(
         )
         await listens.wait()
         stored = await author.load()
-        async with aclosing(reader.feed.follow(tenant, head_of(stored))) as stream:
+        async with aclosing(
+            following(partial(reader.feed.stream, tenant, head_of(stored)))
+        ) as stream:
             seen = await anext(stream)
             for write, log in (
                 (partial(author.append, BODY), [Queued(), *BODY]),
@@ -256,7 +272,9 @@ async def test_a_deleted_log_ends_its_stream(database: Database, tenant: TenantI
     stored = await author.load()
     async with reading(database) as reader:
         assert await reader.feed.beginning(tenant, stored) is not None
-        async with aclosing(reader.feed.follow(tenant, head_of(stored))) as stream:
+        async with aclosing(
+            following(partial(reader.feed.stream, tenant, head_of(stored)))
+        ) as stream:
             await anext(stream)
         assert await responses.delete(database, tenant, author.uuid)
         assert await reader.feed.beginning(tenant, stored) is None

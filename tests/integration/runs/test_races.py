@@ -22,6 +22,7 @@ from gateway.store.events import day_of
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry import Metrics
 from tests.conftest import opened
+from tests.fakes.following import collected
 from tests.fakes.gateway import gateway_settings
 from tests.fakes.replica import (
     LEASE_S,
@@ -128,7 +129,7 @@ async def test_a_foreground_response_that_was_given_up_elsewhere_ends_for_its_cl
         await let_time_pass(database, tenant, seconds=LEASE_S + 1)
         assert await other.sweep.round() == 1
         await owner.keeper.heartbeat()
-        seen = [event async for batch in live.follow() for event in batch]
+        seen = await collected(live.stream)
         await owner.idle()
     assert seen[-1].type == "response.failed"
     stored = await load(database, spec)

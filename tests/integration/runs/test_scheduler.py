@@ -14,6 +14,7 @@ from gateway.store import messages, responses
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE
 from tests.conftest import new_tenant
+from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.outage import cut_connections
 from tests.fakes.replica import (
@@ -29,7 +30,7 @@ from tests.fakes.stored import item, let_time_pass
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from gateway.generation import Listener, TokenRequest
+    from gateway.generation import TokenRequest, TokenSink
     from gateway.protocol.events import Event
     from gateway.runs.specification import RunSpecification
     from gateway.store.postgres.database import Database
@@ -69,9 +70,9 @@ async def accept(one: Replica, *specs: RunSpecification) -> None:
 
 
 async def hear(one: Replica, spec: RunSpecification) -> list[Event]:
-    live = one.lives.get(spec.head.uuid)
+    live = one.live_logs.get(spec.head.uuid)
     assert live is not None
-    return [event async for batch in live.follow() for event in batch]
+    return await collected(live.stream)
 
 
 async def begin_and_stall(one: Replica, tokens: Speaker) -> None:
@@ -94,13 +95,13 @@ class Patient(Speaker):
     async def generate(
         self,
         request: TokenRequest,
-        listener: Listener,
+        sink: TokenSink,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
     ) -> None:
         await self.may_speak.wait()
-        await super().generate(request, listener, avoid=avoid, attempts_max=attempts_max)
+        await super().generate(request, sink, avoid=avoid, attempts_max=attempts_max)
 
 
 async def test_a_queued_response_is_generated_and_kept(
@@ -114,7 +115,7 @@ async def test_a_queued_response_is_generated_and_kept(
         tokens.may_speak.set()
         events = await hear(one, spec)
         await one.idle()
-        assert one.lives.get(spec.head.uuid) is None
+        assert one.live_logs.get(spec.head.uuid) is None
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert [event.is_terminal for event in events].index(True) == len(events) - 1
     stored = await load(database, spec)
@@ -158,7 +159,7 @@ async def test_another_replica_goes_on_where_one_fell_silent(
         await alive.idle()
         (request,) = rest.requests
         assert list(request.prompt_ids) == [*spec.prompt_ids, *script_ids(BEGINNING)]
-        fenced = dead.lives.get(spec.head.uuid)
+        fenced = dead.live_logs.get(spec.head.uuid)
         assert fenced is not None
         await dead.keeper.heartbeat()
         await dead.idle()

@@ -30,7 +30,7 @@ from tests.fakes.wayward_model import SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from gateway.generation import Listener, TokenRequest
+    from gateway.generation import TokenRequest, TokenSink
     from gateway.log import Entry
     from gateway.output.fold import Fold
     from gateway.runs.specification import RunSpecification
@@ -105,15 +105,14 @@ class Completing:
     async def generate(
         self,
         request: TokenRequest,
-        listener: Listener,
+        sink: TokenSink,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
     ) -> None:
         await asyncio.sleep(0)
-        listener.hear(TokenChunk(self._rest(list(request.prompt_ids)), STOP))
-        if listener.is_full:
-            await listener.room()
+        if not sink.on_tokens(TokenChunk(self._rest(list(request.prompt_ids)), STOP)):
+            await sink.room()
 
     @staticmethod
     def _rest(prompt: list[int]) -> list[int]:

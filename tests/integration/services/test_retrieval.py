@@ -14,13 +14,14 @@ from gateway import ids
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.log import Finished, Tokens, TurnEnded, TurnStarted, pack
 from gateway.runs.feed import Feed, FeedLimits
-from gateway.runs.lives import Lives
+from gateway.runs.live import LiveLogRegistry
 from gateway.runs.tails import Tails
 from gateway.services.retrieval import Retrieval
 from gateway.store import events, flushes, remote_logs, responses
 from gateway.store.events import LogRow, Parcel
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import Principal, TenantPolicy
+from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.replica import Replica, background, foreground, new_fold_for, talkative
 from tests.fakes.staged_run import LENGTH, STOP
@@ -56,7 +57,7 @@ class Office:
         self.principal = Principal(tenant, "tenant", ids.new_uuid(), policy or TenantPolicy())
         self.archive = Replica(database, talkative(ANSWER)).archive
         feed = Feed(
-            Lives(),
+            LiveLogRegistry(),
             Tails(partial(remote_logs.look, database), interval_s=3600),
             partial(flushes.read, database),
             new_fold_for,
@@ -123,8 +124,8 @@ class Office:
 
     async def numbers(self, response_id: str, after: int = -1) -> list[int]:
         """Sequence numbers of a stream that ends."""
-        batches = await self.retrieval.stream(self.principal, response_id, after=after)
-        return [event.sequence_number async for batch in batches for event in batch]
+        source = await self.retrieval.stream(self.principal, response_id, after=after)
+        return [event.sequence_number for event in await collected(source)]
 
     async def change(self, response_id: str, assignment: str, **values: object) -> None:
         uuid = ids.parse_response_id(response_id)

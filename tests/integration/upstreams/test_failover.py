@@ -22,6 +22,7 @@ from gateway.upstreams.connection import ConnectionLimits
 from gateway.upstreams.health import EjectionPolicy
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from gateway.upstreams.transport import KeepAlive
+from tests.fakes.following import following
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.simulator import RunningSimulator, simulator, simulator_process
 from tests.fakes.staged_run import Stage, specification
@@ -93,7 +94,7 @@ async def test_a_request_that_kills_everybody_visits_two() -> None:
 
 async def until_tokens(stage: Stage[Pool]) -> None:
     """Return when something was said."""
-    async for _ in stage.live.follow():
+    async for _ in following(stage.live.stream):
         if any(isinstance(entry, Tokens) for entry in stage.journal.entries):
             return
 

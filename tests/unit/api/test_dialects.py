@@ -8,10 +8,8 @@ from uuid import UUID
 import orjson
 import pytest
 
-from gateway.api import dialects, sse, sse_runs
-from gateway.protocol.deltas import Deltas
-from gateway.protocol.event_sink import DeltaPattern
-from gateway.protocol.events import Event
+from gateway.api import dialects, sse
+from gateway.protocol.events import DeltaPattern, Deltas, Event
 from gateway.tenancy import Principal, TenantId
 
 if TYPE_CHECKING:
@@ -117,34 +115,9 @@ def test_a_run_of_deltas_is_written_as_each_of_them_is(
     head = b'{"type":"%b","sequence_number":' % kind.encode()
     deltas = Deltas(DeltaPattern(kind, head, b',"delta":', b"}"), 998, ("a", "bc", '"', "ä"))
     encode = dialects.encoder(scope(named), obfuscate=obfuscate)
-    run = sse_runs.encoder(encode)
+    run = sse.run_encoder(encode)
     assert run is not None
     assert run(deltas) == b"".join(map(encode, deltas))
-
-
-@pytest.mark.parametrize("named", ["openai", "openresponses"])
-@pytest.mark.parametrize("obfuscate", [True, False])
-@pytest.mark.parametrize("kind", [THOUGHT.type, UNKNOWN.type, "response.output_text.delta"])
-def test_a_delta_that_nobody_made_an_event_of_is_written_as_one_is(
-    named: Dialect, kind: str, obfuscate: bool
-) -> None:
-    head = b'{"type":"%b","sequence_number":' % kind.encode()
-    deltas = Deltas(DeltaPattern(kind, head, b',"delta":', b"}"), 998, ("a", "bc", '"', "ä"))
-    encode = dialects.encoder(scope(named), obfuscate=obfuscate)
-    written: list[bytes] = []
-
-    def write(frame: bytes) -> bool:
-        written.append(frame)
-        return True
-
-    show = sse.delta_writer(encode, deltas.pattern, write)
-    if (named, kind) == ("openresponses", UNKNOWN.type):
-        assert show is None  # it is left out, which each event says by itself
-        return
-    assert show is not None
-    for number, text in enumerate(deltas.texts, deltas.sequence_number):
-        assert show(number, (len(text), orjson.dumps(text)))
-    assert written == list(map(encode, deltas))
 
 
 def test_what_is_left_out_of_a_stream_is_a_comment() -> None:

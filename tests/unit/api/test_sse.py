@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.api import sse
-from gateway.protocol.event_sink import DeltaPattern
-from gateway.protocol.events import Event
+from gateway.protocol.events import DeltaPattern, Deltas, Event
+
+if TYPE_CHECKING:
+    from gateway.api.sse import Encode
+
+PATTERN = DeltaPattern(
+    "response.output_text.delta",
+    b'{"type":"response.output_text.delta","sequence_number":',
+    b',"item_id":"msg_100%d%b","delta":',
+    b',"logprobs":[]}',
+)
+LONGER_THAN_THE_POOL = ["x" * (number % 19 + 1) for number in range(9_000)]
+
+_texts = st.lists(st.text(min_size=1, max_size=40), min_size=1, max_size=20)
+_numbers = st.integers(0, 20_000) | st.integers(990, 1_010) | st.integers(8_160, 8_180)
 
 
 def delta(number: int, text: str = "hi") -> Event:
@@ -46,22 +60,6 @@ def test_a_frame_holds_what_is_padded_anywhere_else(text: str, number: int) -> N
 
 
 @pytest.mark.requirement("padding.off")
-def test_a_delta_that_is_no_event_is_written_only_where_its_frames_are_known() -> None:
-    pattern = DeltaPattern("x", b'{"sequence_number":', b',"delta":', b"}")
-    written: list[bytes] = []
-
-    def write(frame: bytes) -> bool:
-        written.append(frame)
-        return False
-
-    known = sse.delta_writer(sse.plain, pattern, write)
-    assert known is not None
-    assert not known(7, (2, orjson.dumps('a"')))
-    data = b'{"sequence_number":7,"delta":"a\\""}'
-    assert written == [sse.plain(Event("x", 7, data, 2))]
-    assert sse.delta_writer(partial(sse.frame, obfuscate=False), pattern, write) is None
-
-
 def test_padding_can_be_switched_off() -> None:
     assert b"obfuscation" not in sse.frame(delta(1), obfuscate=False)
 
@@ -111,3 +109,14 @@ def test_the_end_mark_follows_the_terminal_event_in_the_same_write() -> None:
 def test_no_header_belongs_to_one_connection_only() -> None:
     names = {name for name, _ in sse.HEADERS}
     assert not names & {b"connection", b"keep-alive", b"transfer-encoding"}  # RFC 9113 8.2.2
+
+
+@pytest.mark.parametrize("encode", [sse.plain, sse.obfuscated])
+@example(LONGER_THAN_THE_POOL, 5)
+@example(LONGER_THAN_THE_POOL, 8_170)
+@example(['a",', "\\x7f", ",", '"', "\\", "\\"], 998)
+@example([",\x7f", "b"], 9_999)
+@given(_texts, _numbers)
+def test_a_run_is_written_as_its_events_are(encode: Encode, texts: list[str], number: int) -> None:
+    deltas = Deltas(PATTERN, number, texts)
+    assert sse.RUNS[encode](deltas) == b"".join(map(encode, deltas))

@@ -20,18 +20,14 @@ from gateway.api.body import ClientDisconnected
 from gateway.api.connection import EXTENSION
 from gateway.api.streaming import RUN_FRAME_BYTES, EventStream, StreamLimits
 from gateway.log import Alive, Finished, Tokens, TurnStarted
-from gateway.protocol.deltas import Deltas
-from gateway.protocol.event_sink import DeltaPattern, play_batches
-from gateway.protocol.events import Event
+from gateway.protocol.events import DeltaPattern, Deltas, Event
 from gateway.runs.live import LiveLog
 from tests.fakes.toy_logs import new_fold
 from tests.fakes.toy_parser import TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from gateway.api.connection import WritePart
-    from gateway.protocol.event_sink import Show
+    from gateway.protocol.events import EventSink
 
 LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=60)
 IMPATIENT = StreamLimits(write_timeout_s=0.001, write_bytes_max=65_536, comment_interval_s=0.001)
@@ -66,24 +62,25 @@ class Client:
 
 @dataclass
 class Source:
-    """Yields lists of events, waits before the last of them, and says that it was finalised."""
+    """Sends lists of events, waits before the last of them, and says that it was finalised."""
 
     batches: list[list[Event]]
     more: asyncio.Event = field(default_factory=asyncio.Event)
     closed: bool = False
 
-    async def follow(self) -> AsyncGenerator[list[Event], None]:
+    async def stream(self, sink: EventSink) -> None:
         try:
             for batch in self.batches[:-1]:
-                yield batch
+                await self._send(sink, batch)
             await self.more.wait()
             for batch in self.batches[-1:]:
-                yield batch
+                await self._send(sink, batch)
         finally:
             self.closed = True
 
-    async def play(self, show: Show) -> None:
-        await play_batches(self.follow(), show)
+    async def _send(self, sink: EventSink, batch: list[Event]) -> None:
+        if (rest := sink(batch)) is not None:
+            await rest
 
 
 def ready(*batches: list[Event]) -> Source:
@@ -96,7 +93,7 @@ def ready(*batches: list[Event]) -> Source:
 async def test_events_are_written_as_they_come(comments: bool) -> None:
     client, source = Client(), ready([CREATED], [COMPLETED])
     stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=False))
-    await stream.write(source.play, headers=[(b"x-more", b"1")], comments=comments)
+    await stream.write(source.stream, headers=[(b"x-more", b"1")], comments=comments)
     start, *written, end = client.messages
     assert start["status"] == 200
     assert start["headers"] == [*sse.HEADERS, (b"x-more", b"1")]
@@ -110,14 +107,14 @@ async def test_events_are_written_as_they_come(comments: bool) -> None:
 async def test_a_stream_that_is_over_before_it_begins_has_its_end_mark() -> None:
     client = Client()
     stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=True))
-    await stream.write(ready([]).play, comments=True)
+    await stream.write(ready([]).stream, comments=True)
     assert client.body == sse.DONE
 
 
 async def test_a_stream_that_is_cut_off_has_no_end_mark() -> None:
     client = Client()
     stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=True))
-    await stream.write(ready([CREATED]).play, comments=True)
+    await stream.write(ready([CREATED]).stream, comments=True)
     assert client.body == sse.frame(CREATED, obfuscate=True)
     assert client.messages[-1] == END
 
@@ -127,7 +124,7 @@ async def test_padding_is_as_asked_for() -> None:
     for obfuscate in (True, False):
         client = Client()
         await EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=obfuscate)).write(
-            ready([delta]).play, comments=False
+            ready([delta]).stream, comments=False
         )
         data = orjson.loads(client.body.split(b"data: ")[1])
         assert ("obfuscation" in data) is obfuscate
@@ -139,7 +136,7 @@ async def test_silence_is_filled_with_comments_only() -> None:
     limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=0.001)
     stream = EventStream({}, client.send, limits, partial(sse.frame, obfuscate=False))
     async with asyncio.TaskGroup() as group:
-        group.create_task(stream.write(source.play, comments=True))
+        group.create_task(stream.write(source.stream, comments=True))
         await client.has(sse.COMMENT * 2)
         source.more.set()
     frames = [sse.frame(CREATED, obfuscate=False), sse.frame(COMPLETED, obfuscate=False)]
@@ -152,7 +149,7 @@ async def test_a_client_that_does_not_read_counts_as_gone(comments: bool) -> Non
     client, source = Client(reads=2), ready([CREATED], [COMPLETED])
     stream = EventStream({}, client.send, IMPATIENT, partial(sse.frame, obfuscate=False))
     with pytest.raises(ClientDisconnected):
-        await stream.write(source.play, comments=comments)
+        await stream.write(source.stream, comments=comments)
     assert source.closed
 
 
@@ -166,7 +163,7 @@ async def test_a_client_that_takes_no_comment_counts_as_gone() -> None:
     scope = offering(lambda part: part != sse.COMMENT)
     stream = EventStream(scope, client.send, IMPATIENT, sse.plain)
     with pytest.raises(ClientDisconnected):
-        await stream.write(source.play, comments=True)
+        await stream.write(source.stream, comments=True)
     assert source.closed
 
 
@@ -184,7 +181,7 @@ async def test_a_client_that_takes_a_comment_again_is_still_there() -> None:
 
     limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=0.001)
     stream = EventStream(offering(write_part), client.send, limits, sse.plain)
-    await stream.write(source.play, comments=True)
+    await stream.write(source.stream, comments=True)
     assert client.body.endswith(sse.DONE)
 
 
@@ -200,7 +197,7 @@ async def test_a_server_that_waits_with_a_comment_says_nothing_of_its_client() -
         await client.send(message)
 
     stream = EventStream({}, send, IMPATIENT, sse.plain)
-    await stream.write(source.play, comments=True)
+    await stream.write(source.stream, comments=True)
     assert client.body == sse.plain(CREATED) + sse.plain(COMPLETED) + sse.DONE
 
 
@@ -209,7 +206,7 @@ async def test_a_stream_whose_client_is_gone_is_finalised_at_once(comments: bool
     client, source = Client(), Source([[CREATED], [COMPLETED]])
     stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=False))
     async with asyncio.TaskGroup() as group:
-        writing = group.create_task(stream.write(source.play, comments=comments))
+        writing = group.create_task(stream.write(source.stream, comments=comments))
         await client.has(b"created")
         writing.cancel()
     assert source.closed
@@ -217,13 +214,13 @@ async def test_a_stream_whose_client_is_gone_is_finalised_at_once(comments: bool
 
 @pytest.mark.parametrize("comments", [True, False])
 async def test_what_makes_the_events_fail_is_raised_as_it_is(comments: bool) -> None:
-    async def broken() -> AsyncGenerator[list[Event], None]:
-        yield [CREATED]
+    async def broken(sink: EventSink) -> None:
+        sink([CREATED])
         raise ValueError("a defect")
 
     stream = EventStream({}, Client().send, LIMITS, partial(sse.frame, obfuscate=False))
     with pytest.raises(ValueError, match="a defect"):
-        await stream.write(partial(play_batches, broken()), comments=comments)
+        await stream.write(broken, comments=comments)
 
 
 @given(
@@ -266,7 +263,7 @@ def test_a_client_of_any_pace_gets_every_frame_once_in_order(
         limits = StreamLimits(60, write_bytes_max, 60)
         scope = {} if takes is None else offering(write_part)
         stream = EventStream(scope, send, limits, sse.plain)
-        await stream.write(ready(*batches).play, comments=comments)
+        await stream.write(ready(*batches).stream, comments=comments)
 
     asyncio.run(played())
     frames = [sse.plain(event) for batch in batches for event in batch]
@@ -300,7 +297,7 @@ async def test_what_a_client_keeps_up_with_is_written_where_it_is_shown() -> Non
     client, live = Client(), LiveLog(new_fold, reader_events_max=10)
     stream = EventStream({}, client.send, LIMITS, sse.plain)
     async with asyncio.TaskGroup() as group:
-        group.create_task(stream.write(live.play, comments=False))
+        group.create_task(stream.write(live.stream, comments=False))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not client.messages
@@ -318,7 +315,7 @@ async def test_the_status_is_written_in_the_call_that_brings_the_first_output() 
     client, live = Client(), LiveLog(new_fold, reader_events_max=10)
     stream = EventStream({}, client.send, LIMITS, sse.plain)
     async with asyncio.TaskGroup() as group:
-        group.create_task(stream.write(partial(live.play, grace_s=60), comments=False))
+        group.create_task(stream.write(partial(live.stream, grace_s=60), comments=False))
         await asyncio.sleep(0)
         live.append(TurnStarted(1))
         await asyncio.sleep(0)
@@ -335,7 +332,7 @@ async def test_the_status_is_written_in_the_call_that_brings_the_first_output() 
 async def test_what_fails_before_the_first_output_leaves_the_status_to_others() -> None:
     client, live = Client(), LiveLog(new_fold, reader_events_max=10)
     stream = EventStream({}, client.send, LIMITS, sse.plain)
-    writing = asyncio.ensure_future(stream.write(partial(live.play, grace_s=60), comments=False))
+    writing = asyncio.ensure_future(stream.write(partial(live.stream, grace_s=60), comments=False))
     await asyncio.sleep(0)
     live.append(TurnStarted(1))
     live.failure = ValueError("a backend failed")
@@ -355,7 +352,7 @@ async def test_a_status_that_has_to_wait_comes_before_the_events() -> None:
 
     stream = EventStream({}, send, LIMITS, sse.plain)
     async with asyncio.TaskGroup() as group:
-        group.create_task(stream.write(ready([CREATED], [COMPLETED]).play, comments=False))
+        group.create_task(stream.write(ready([CREATED], [COMPLETED]).stream, comments=False))
         await asyncio.sleep(0)
         assert not messages
         is_ready.set()

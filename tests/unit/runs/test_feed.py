@@ -17,15 +17,15 @@ from gateway.errors import StoreUnavailable
 from gateway.log import Alive, Entry, Finished, Queued, Tokens, TurnStarted
 from gateway.output.fold import Fold
 from tests.fakes.followed import TENANT, Stage, folded
+from tests.fakes.following import following
 from tests.fakes.response_heads import UUID_OF_TEST
 from tests.fakes.staged_run import NO_RULES
 from tests.fakes.toy_logs import FRAMING, logs
 from tests.fakes.toy_parser import FINAL, TEXT, ToyParser
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable
 
-    from gateway.protocol.event_sink import DeltaPattern, ShowDelta
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
 
@@ -116,11 +116,18 @@ def test_the_suffix_is_the_tail_of_the_stream_byte_for_byte(
         assert suffix == []
 
 
+def followed(stage: Stage) -> aclosing[AsyncGenerator[list[Event], None]]:
+    return aclosing(following(partial(stage.feed.stream, TENANT, stage.head)))
+
+
 async def test_nothing_is_shown_before_it_is_committed() -> None:
     stage = Stage()
     stage.append(LOG[:2])
     stage.come()
-    async with stage.running(), aclosing(stage.feed.follow(TENANT, stage.head)) as stream:
+    async with (
+        stage.running(),
+        followed(stage) as stream,
+    ):
         seen = [*await anext(stream)]
         assert stage.live is not None
         for entry in LOG[2:4]:
@@ -132,64 +139,42 @@ async def test_nothing_is_shown_before_it_is_committed() -> None:
     assert seen == folded([*LOG[:2], LOG[4], *LOG[2:4], LOG[6]])
 
 
-class Client:
-    """Is shown deltas without an event of each, where that is offered."""
-
-    def __init__(self) -> None:
-        self.frames: list[bytes] = []
-        self.flowed = 0
-
-    def __call__(self, events: Sequence[Event]) -> None:
-        self.frames += map(sse.plain, events)
-
-    def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
-        return sse.delta_writer(sse.plain, pattern, self._write)
-
-    def _write(self, frame: bytes) -> bool:
-        self.flowed += 1
-        self.frames.append(frame)
-        return True
-
-
-async def test_text_that_is_generated_here_flows_to_its_client_until_it_goes_elsewhere() -> None:
-    """And then goes on behind what has flowed."""
-    stage, client, before = Stage(), Client(), len(LOG) - 2
+async def test_text_that_is_generated_here_goes_on_elsewhere_behind_what_was_sent() -> None:
+    stage, before = Stage(), len(LOG) - 2
     stage.append(LOG[:before])
     stage.come()
     said = [Tokens((TEXT + number,)) for number in range(9)]
     log = [*LOG[:before], *said, LOG[-1]]
+    events: list[Event] = []
     async with stage.running(), asyncio.TaskGroup() as group:
-        group.create_task(stage.feed.play(TENANT, stage.head, client))
+        group.create_task(stage.feed.stream(TENANT, stage.head, events.extend))
         await pass_turns()
         live = stage.live
         assert live is not None
-        flow = live.flow(99, lambda _token: True)
-        assert flow is not None
-        assert all(flow(token, 0.0) for entry in said[:5] for token in entry.ids)
-        flowed = [client.flowed]
-        live.show(before + 5)
-        assert [*flowed, client.flowed] == [0, 5]
+        for entry in said[:3]:
+            live.append(entry)
+        sent = len(events)
+        live.show(before + 3)
+        assert len(events) == sent + 3
         stage.go()
         stage.append([*said, LOG[-1]])
-    assert b"".join(client.frames) == b"".join(map(sse.plain, folded(log)))
+    assert events == folded(log)
 
 
-async def test_nothing_flows_to_a_stream_that_is_about_to_be_left() -> None:
-    stage, client = Stage(), Client()
+async def test_nothing_is_sent_to_a_stream_that_is_about_to_be_left() -> None:
+    stage = Stage()
     stage.append(LOG[:-2])
     stage.come()
+    events: list[Event] = []
     async with stage.running(), asyncio.TaskGroup() as group:
-        group.create_task(stage.feed.play(TENANT, stage.head, client))
+        group.create_task(stage.feed.stream(TENANT, stage.head, events.extend))
         await pass_turns()
         live = stage.live
         assert live is not None
-        flow = live.flow(99, lambda _token: True)
-        assert flow is not None
-        assert flow(TEXT, 0.0)
+        live.append(Tokens((TEXT,)))
         stage.feed.close()
         live.show(len(LOG) - 1)
-    assert not client.flowed
-    assert b"".join(client.frames) == b"".join(map(sse.plain, folded(LOG[:-2])))
+    assert events == folded(LOG[:-2])
 
 
 async def test_a_stream_that_is_beyond_the_head_waits() -> None:
@@ -251,7 +236,10 @@ async def test_a_stream_that_takes_its_time_to_end_may_be_told_twice() -> None:
 async def test_a_log_that_was_removed_ends_the_stream() -> None:
     stage = Stage()
     stage.append(LOG[:4])
-    async with stage.running(), aclosing(stage.feed.follow(TENANT, stage.head)) as stream:
+    async with (
+        stage.running(),
+        followed(stage) as stream,
+    ):
         await anext(stream)
         stage.append(LOG[4:])
         stage.table.rows.rows[UUID_OF_TEST].log.clear()
@@ -271,7 +259,10 @@ async def test_a_log_with_a_gap_is_shown_as_far_as_it_goes() -> None:
 async def test_a_response_that_was_deleted_ends_the_stream() -> None:
     stage = Stage()
     stage.append(LOG[:4])
-    async with stage.running(), aclosing(stage.feed.follow(TENANT, stage.head)) as stream:
+    async with (
+        stage.running(),
+        followed(stage) as stream,
+    ):
         await anext(stream)
         del stage.table.rows.rows[UUID_OF_TEST]
         stage.tails.heard([UUID_OF_TEST])
@@ -299,8 +290,8 @@ async def test_followers_are_counted() -> None:
     stage.append(LOG[:2])
     async with (
         stage.running(),
-        aclosing(stage.feed.follow(TENANT, stage.head)) as first,
-        aclosing(stage.feed.follow(TENANT, stage.head)) as second,
+        followed(stage) as first,
+        followed(stage) as second,
     ):
         await anext(first)
         await anext(second)

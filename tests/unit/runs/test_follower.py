@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from gateway.api import sse
 from gateway.log import Entry, Finished, Queued, Tokens, TurnStarted
-from gateway.runs.follower import FEW_IDS, FLOWING_MAX, SHORT_BYTES
+from gateway.runs.feed import SHORT_BYTES
 from tests.fakes.followed import TENANT, Stage, folded
 from tests.fakes.response_heads import UUID_OF_TEST
 from tests.fakes.toy_logs import logs
@@ -22,7 +22,6 @@ from tests.fakes.toy_parser import FINAL, TEXT
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Sequence
 
-    from gateway.protocol.event_sink import DeltaPattern, ShowDelta
     from gateway.protocol.events import Event
 
 OPENED: list[Entry] = [Queued(), TurnStarted(3), Tokens((FINAL,)), Tokens((TEXT,))]
@@ -30,14 +29,12 @@ END = Finished("completed", 9)
 
 
 class Client:
-    """Takes frames of deltas at one time and not at another, and is slow now and then."""
+    """Is slow now and then."""
 
-    def __init__(self, takes: Iterable[bool] = (True,), waits: Iterable[bool] = (False,)) -> None:
+    def __init__(self, waits: Iterable[bool] = (False,)) -> None:
         self.frames: list[bytes] = []
-        self.flowed = 0
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
-        self._takes = cycle(takes)
         self._waits = cycle(waits)
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
@@ -47,16 +44,6 @@ class Client:
     async def _wait(self) -> None:
         await asyncio.sleep(0)
         await self.may_go_on.wait()
-
-    def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
-        return sse.delta_writer(sse.plain, pattern, self._write)
-
-    def _write(self, frame: bytes) -> bool:
-        takes = next(self._takes)
-        if takes:
-            self.flowed += 1
-            self.frames.append(frame)
-        return takes
 
 
 async def pass_turns() -> None:
@@ -77,17 +64,17 @@ bools = st.lists(st.booleans(), min_size=1, max_size=5)
 
 
 @settings(deadline=None)
-@given(logs(), st.lists(st.integers(1, 9), max_size=9), bools, bools, st.integers(-1, 40))
+@given(logs(), st.lists(st.integers(1, 9), max_size=9), bools, st.integers(-1, 40))
 def test_a_client_of_any_pace_is_shown_every_frame_once_in_order(
-    log: list[Entry], counts: list[int], takes: list[bool], waits: list[bool], after: int
+    log: list[Entry], counts: list[int], waits: list[bool], after: int
 ) -> None:
     """However the log is cut."""
     log = [Queued(), *log]
 
     async def played() -> bytes:
-        stage, client, rest = Stage(), Client(takes, waits), log
+        stage, client, rest = Stage(), Client(waits), log
         async with stage.running(), asyncio.TaskGroup() as group:
-            group.create_task(stage.feed.play(TENANT, stage.head, client, after=after))
+            group.create_task(stage.feed.stream(TENANT, stage.head, client, after=after))
             for count in [*counts, len(log)]:
                 stage.append(rest[:count])
                 rest = rest[count:]
@@ -97,36 +84,28 @@ def test_a_client_of_any_pace_is_shown_every_frame_once_in_order(
     assert asyncio.run(played()) == written(log, after)
 
 
-async def test_text_flows_to_its_client_without_a_read_and_without_an_event_of_each() -> None:
-    stage, client = Stage(), Client()
-    more = said(FLOWING_MAX + 5)
+async def test_text_is_sent_to_its_client_without_a_read() -> None:
+    stage, client, more = Stage(), Client(), said(40)
     stage.append(OPENED)
     async with stage.running(), asyncio.TaskGroup() as group:
-        group.create_task(stage.feed.play(TENANT, stage.head, client))
+        group.create_task(stage.feed.stream(TENANT, stage.head, client))
         await pass_turns()
         reads = stage.table.reads
         for entry in more:
             stage.append([entry])
             await pass_turns()
-        few, many = said(FEW_IDS), said(FEW_IDS + 1)
-        stage.append(few)
+        stage.append(said(30))
         await pass_turns()
-        flowed = client.flowed
-        stage.append(many)
-        await pass_turns()
-        assert client.flowed == flowed
         stage.append([END])
-    # The first of them found nothing open that it could go on with; one found the flow full.
-    assert flowed == len(more) - 2 + len(few)
     assert stage.table.reads == reads
-    assert b"".join(client.frames) == written([*OPENED, *more, *few, *many, END])
+    assert b"".join(client.frames) == written([*OPENED, *more, *said(30), END])
 
 
 async def test_what_comes_while_a_client_is_slow_is_at_hand_afterwards() -> None:
-    stage, client = Stage(), Client(takes=(False,), waits=(False, False, True))
+    stage, client = Stage(), Client(waits=(False, False, True))
     stage.append(OPENED)
     async with stage.running(), asyncio.TaskGroup() as group:
-        group.create_task(stage.feed.play(TENANT, stage.head, client))
+        group.create_task(stage.feed.stream(TENANT, stage.head, client))
         await pass_turns()
         reads, shown = stage.table.reads, len(client.frames)
         client.may_go_on.clear()
@@ -146,12 +125,11 @@ async def test_what_is_long_is_left_to_the_task_that_waits() -> None:
     stage.append(OPENED)
     log = said(SHORT_BYTES)
     async with stage.running(), asyncio.TaskGroup() as group:
-        group.create_task(stage.feed.play(TENANT, stage.head, client))
+        group.create_task(stage.feed.stream(TENANT, stage.head, client))
         await pass_turns()
         stage.append(log)
         await pass_turns()
         stage.append([END])
-    assert not client.flowed
     assert b"".join(client.frames) == written([*OPENED, *log, END])
 
 
@@ -162,10 +140,6 @@ class BrokenError(Exception):
 async def test_a_client_that_cannot_be_shown_anything_is_nothing_to_the_others() -> None:
     class Broken(Client):
         @override
-        def _write(self, frame: bytes) -> bool:
-            raise BrokenError(frame)
-
-        @override
         def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
             if events[0].delta_length and len(events) == 1:
                 raise BrokenError
@@ -174,8 +148,8 @@ async def test_a_client_that_cannot_be_shown_anything_is_nothing_to_the_others()
     stage, client, broken = Stage(), Client(), Broken()
     stage.append(OPENED)
     async with stage.running(), asyncio.TaskGroup() as group:
-        failing = asyncio.ensure_future(stage.feed.play(TENANT, stage.head, broken))
-        group.create_task(stage.feed.play(TENANT, stage.head, client))
+        failing = asyncio.ensure_future(stage.feed.stream(TENANT, stage.head, broken))
+        group.create_task(stage.feed.stream(TENANT, stage.head, client))
         await pass_turns()
         for entry in said(3):
             stage.append([entry])
@@ -191,7 +165,7 @@ async def test_a_stream_ends_or_moves_with_its_log(how: str) -> None:
     stage, client = Stage(), Client()
     stage.append(OPENED)
     async with stage.running(), asyncio.TaskGroup() as group:
-        group.create_task(stage.feed.play(TENANT, stage.head, client))
+        group.create_task(stage.feed.stream(TENANT, stage.head, client))
         await pass_turns()
         if how == "deleted":
             del stage.table.rows.rows[UUID_OF_TEST]

@@ -15,7 +15,7 @@ from gateway.errors import ClaimLost
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
 from gateway.log import TurnStarted
 from gateway.models.harmony.vocabulary import END, MESSAGE, START
-from gateway.runs.hearing import PIECES_MAX, Hearing
+from gateway.runs.hearing import PIECES_MAX, TurnSink
 from gateway.runs.journal import MemoryJournal, Pen
 from gateway.runs.live import LiveLog
 from gateway.runs.steering import REPETITION, Course, Steering
@@ -42,40 +42,41 @@ PIECES = [
 POLICY = Steering(repeated_tokens_max=16)
 
 
-class Wary(Hearing):
+class Wary(TurnSink):
     """Looks at everything."""
 
     @override
-    def hear(self, chunk: TokenChunk) -> bool:
-        return self._hear_any(chunk)
+    def on_tokens(self, chunk: TokenChunk) -> bool:
+        self._in_body = False
+        return super().on_tokens(chunk)
 
 
-def begun(kind: type[Hearing] = Hearing) -> tuple[Hearing, Pen]:
+def begun(kind: type[TurnSink] = TurnSink) -> tuple[TurnSink, Pen]:
     spec = specification()
     pen = Pen(MemoryJournal(LiveLog(folds(spec.head, spec.rules), reader_events_max=100), None))
     pen.append(TurnStarted(10))
     course = Course(spec.rules, POLICY, harmony(), reasoning_budget=None)
-    hearing = kind(pen, course, meet=lambda _: None, first_token=lambda: None)
-    return hearing, pen
+    sink = kind(pen, course, on_first_chunk=lambda _: None, on_first_token=lambda: None)
+    return sink, pen
 
 
 Outcome = tuple[list[bool], "Ending | None", FinishReason | None, int, "list[Event]", list[int]]
 
 
-async def heard(kind: type[Hearing], chunks: list[TokenChunk]) -> Outcome:
-    hearing, pen = begun(kind)
+async def heard(kind: type[TurnSink], chunks: list[TokenChunk]) -> Outcome:
+    sink, pen = begun(kind)
     shown: list[Event] = []
-    follower = asyncio.create_task(pen.live.play(shown.extend))
+    follower = asyncio.create_task(pen.live.stream(shown.extend))
     await asyncio.sleep(0)
     answers = []
     for chunk in chunks:
-        answers.append(hearing.hear(chunk) and (not hearing.is_full or await hearing.room()))
+        answers.append(sink.on_tokens(chunk) or await sink.room())
         if not answers[-1]:
             break
     pen.live.hand_over()
     await follower
     said = pen.live.fold.turns[0].said
-    return answers, hearing.ending, hearing.finish, hearing.cached_tokens, shown, list(said)
+    return answers, sink.ending, sink.finish, sink.cached_tokens, shown, list(said)
 
 
 @given(
@@ -95,7 +96,7 @@ def test_text_that_is_not_looked_at_is_written_as_if_it_were(
         at += len(part)
     words = script_ids("and so") if has_words else []
     chunks.append(TokenChunk(words, FinishReason.STOP, 4))
-    assert asyncio.run(heard(Hearing, chunks)) == asyncio.run(heard(Wary, chunks))
+    assert asyncio.run(heard(TurnSink, chunks)) == asyncio.run(heard(Wary, chunks))
 
 
 HEADER_IDS = [*script_ids("<|channel|><|message|><|constrain|><|start|><|end|><|return|>")]
@@ -118,18 +119,16 @@ def heard_in(
         policy = Steering(header_tokens_max=header_tokens_max)
         course = Course(spec.rules, policy, harmony(), reasoning_budget=None)
         course._joins_header = joins and course._joins_header
-        hearing = Hearing(pen, course, meet=lambda _: None, first_token=lambda: None)
+        sink = TurnSink(pen, course, on_first_chunk=lambda _: None, on_first_token=lambda: None)
         rest, at = ids, 0
         while rest:
             size = sizes[min(at, len(sizes) - 1)]
-            if not hearing.hear(TokenChunk(rest[:size])):
-                break
-            if hearing.is_full and not await hearing.room():
+            if not sink.on_tokens(TokenChunk(rest[:size])) and not await sink.room():
                 break
             rest, at = rest[size:], at + 1
         fold = live.fold
         said = tuple(fold.turns[0].said)
-        return hearing.ending, said, fold.place, fold.response(), fold.recoveries, fold.seen
+        return sink.ending, said, fold.place, fold.response(), fold.recoveries, fold.seen
 
     return asyncio.run(hear())
 
@@ -150,13 +149,13 @@ def test_a_header_that_is_written_as_a_whole_is_decided_about_as_one_that_is_not
 
 @pytest.mark.parametrize("before", [[], [TokenChunk([*FINAL, *script_ids("and so")])]])
 async def test_nothing_is_written_once_the_pen_is_down(before: list[TokenChunk]) -> None:
-    hearing, pen = begun()
+    sink, pen = begun()
     for chunk in before:
-        hearing.hear(chunk)
+        sink.on_tokens(chunk)
     pen.put_down()
     assert pen.is_down
     with pytest.raises(ClaimLost):
-        hearing.hear(TokenChunk(script_ids(" on")))
+        sink.on_tokens(TokenChunk(script_ids(" on")))
 
 
 MARKERS = script_ids("<|end|><|start|>assistant<|channel|>commentary<|message|>")
@@ -174,7 +173,7 @@ MARKERS = script_ids("<|end|><|start|>assistant<|channel|>commentary<|message|>"
 async def test_of_what_comes_at_once_a_bounded_part_is_written_in_one_turn_of_the_loop(
     ids: list[int],
 ) -> None:
-    hearing, pen = begun()
+    sink, pen = begun()
     written = Counter[int]()
     append = pen.append
     async with counted_rounds() as rounds:
@@ -184,25 +183,24 @@ async def test_of_what_comes_at_once_a_bounded_part_is_written_in_one_turn_of_th
             append(entry)
 
         pen.append = noting
-        assert hearing.hear(TokenChunk(ids, FinishReason.LENGTH))
-        assert hearing.is_full
-        assert await hearing.room()
+        assert not sink.on_tokens(TokenChunk(ids, FinishReason.LENGTH))
+        assert await sink.room()
     assert max(written.values()) <= PIECES_MAX
     assert len(written) > 2
     assert list(pen.live.fold.turns[0].said) == ids
 
 
 async def test_what_is_left_of_a_chunk_is_not_written_once_the_claim_is_lost() -> None:
-    hearing, pen = begun()
-    assert hearing.hear(TokenChunk([*FINAL, *MARKERS * 100]))
+    sink, pen = begun()
+    assert not sink.on_tokens(TokenChunk([*FINAL, *MARKERS * 100]))
     pen.put_down()
     with pytest.raises(ClaimLost):
-        await hearing.room()
+        await sink.room()
 
 
 async def test_the_gateway_may_end_a_turn_in_what_was_left_of_a_chunk() -> None:
-    hearing, _ = begun()
-    assert hearing.hear(TokenChunk([*FINAL, *MARKERS * 20, *script_ids("no " * 200)]))
-    assert not await hearing.room()
-    assert hearing.ending is not None
-    assert hearing.ending.rule == REPETITION
+    sink, _ = begun()
+    assert not sink.on_tokens(TokenChunk([*FINAL, *MARKERS * 20, *script_ids("no " * 200)]))
+    assert not await sink.room()
+    assert sink.ending is not None
+    assert sink.ending.rule == REPETITION

@@ -12,6 +12,7 @@ from gateway.log import Alive, Entry, Finished, Queued, unpack
 from gateway.runs.journal import DurableJournal, Journal, MemoryJournal
 from gateway.runs.kept import KeptEntries
 from gateway.runs.live import LiveLog
+from tests.fakes.following import following
 from tests.fakes.log_rows import Desk, writing
 from tests.fakes.toy_logs import new_fold
 
@@ -36,7 +37,7 @@ class Commit:
 
 
 async def types(journal: Journal) -> list[str]:
-    return [event.type async for batch in journal.live.follow() for event in batch]
+    return [event.type async for batch in following(journal.live.stream) for event in batch]
 
 
 def durable(desk: Desk, commit: Commit) -> DurableJournal:

@@ -8,6 +8,7 @@ from gateway.log import Alive, Queued
 from gateway.runs.journal import MemoryJournal, Pen
 from gateway.runs.keepalive import KeepAlive
 from gateway.runs.live import LiveLog
+from tests.fakes.following import following
 from tests.fakes.toy_logs import new_fold
 
 INTERVAL_S = 0.001
@@ -28,7 +29,7 @@ def pen(*, held: bool = False) -> Pen:
 async def test_a_silent_log_says_that_it_is_alive() -> None:
     one = pen()
     with KeepAlive(one, INTERVAL_S):
-        follower = one.live.follow()
+        follower = following(one.live.stream)
         assert (await anext(follower))[-1].type == "response.in_progress"
         assert (await anext(follower))[-1].type == "response.in_progress"
         await follower.aclose()

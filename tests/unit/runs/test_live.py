@@ -19,6 +19,7 @@ from gateway.log import Alive, Entry, Finished, Tokens, TurnStarted
 from gateway.output.fold import Fold
 from gateway.runs.kept import KeptEntries
 from gateway.runs.live import LiveLog
+from tests.fakes.following import collected, following
 from tests.fakes.response_heads import response_head
 from tests.fakes.staged_run import NO_RULES
 from tests.fakes.toy_logs import FRAMING, apply_all, logs, new_fold
@@ -38,7 +39,7 @@ def play(live: LiveLog, entries: list[Entry]) -> None:
 
 
 async def collect(live: LiveLog, after: int = -1) -> list[Event]:
-    return [event async for batch in live.follow(after) for event in batch]
+    return await collected(partial(live.stream, after=after))
 
 
 @dataclass
@@ -118,7 +119,7 @@ def test_readers_that_are_shown_events_get_each_once_in_order(
         for _ in range(delay):
             await asyncio.sleep(0)
         shown = Shown(cycle(waits))
-        await live.play(shown, after)
+        await live.stream(shown, after)
         assert not shown.is_busy
         return shown.events
 
@@ -145,7 +146,7 @@ def test_readers_that_are_shown_events_get_each_once_in_order(
 async def test_a_reader_that_keeps_up_is_shown_events_where_they_are_made() -> None:
     live, shown = LiveLog(new_fold, reader_events_max=3), Shown()
     async with asyncio.TaskGroup() as group:
-        playing = group.create_task(live.play(shown))
+        playing = group.create_task(live.stream(shown))
         await asyncio.sleep(0)
         for count in range(2, 9):
             live.append(Alive())
@@ -166,7 +167,7 @@ async def test_the_first_reader_is_given_the_beginning_and_nothing_is_folded_aga
 
     live, shown = LiveLog(counted, reader_events_max=100), Shown()
     play(live, [Alive(), Alive(), Finished("completed", 1)])
-    await live.play(shown)
+    await live.stream(shown)
     assert shown.events == apply_all(new_fold(), [Alive(), Alive(), Finished("completed", 1)])
     assert folds == 1
     assert await collect(live) == shown.events
@@ -178,7 +179,7 @@ async def test_what_showing_raises_is_the_reader_s_and_not_the_run_s() -> None:
         raise ValueError("a defect")
 
     live = LiveLog(new_fold, reader_events_max=3)
-    playing = asyncio.ensure_future(live.play(broken))
+    playing = asyncio.ensure_future(live.stream(broken))
     await asyncio.sleep(0)
     live.append(Alive())
     live.append(Alive())
@@ -190,7 +191,7 @@ async def test_what_showing_raises_is_the_reader_s_and_not_the_run_s() -> None:
 async def test_a_reader_that_falls_behind_holds_no_more_than_its_bound() -> None:
     live = LiveLog(new_fold, reader_events_max=3)
     live.append(Alive())
-    async with aclosing(live.follow()) as follower:
+    async with aclosing(following(live.stream)) as follower:
         seen = list(await anext(follower))
         for _ in range(50):
             live.append(Alive())
@@ -218,15 +219,14 @@ def test_a_reader_that_holds_is_shown_all_from_the_first_output_on_in_that_call(
         async with asyncio.TaskGroup() as group:
             for at, entry in enumerate(entries):
                 if at == admitted:
-                    group.create_task(live.play(shown.extend, grace_s=60))
+                    group.create_task(live.stream(shown.extend, grace_s=60))
                     await asyncio.sleep(0)
                 if at == len(entries) - 1:
                     live.close(entry, live.fold.apply(entry))
                 elif gathers[at % len(gathers)]:
-                    live.gather()
-                    live.append(entry)
-                    assert first is None or at > first or not shown
-                    live.tell_gathered()
+                    with live.gathered():
+                        live.append(entry)
+                        assert first is None or at > first or not shown
                 else:
                     live.append(entry)
                 if shown and begun_at is None:
@@ -246,7 +246,7 @@ async def test_a_reader_that_holds_is_shown_what_there_is_when_its_grace_is_over
             shown.extend(events)
             is_shown.set()
 
-        playing = group.create_task(live.play(show, grace_s=0.001))
+        playing = group.create_task(live.stream(show, grace_s=0.001))
         await asyncio.sleep(0)
         live.append(TurnStarted(1))
         assert not shown
@@ -258,7 +258,7 @@ async def test_a_reader_that_holds_is_shown_what_there_is_when_its_grace_is_over
 @pytest.mark.parametrize("is_attached", [True, False])
 async def test_a_reader_that_holds_is_told_why_there_is_no_output(is_attached: bool) -> None:
     live = LiveLog(new_fold, reader_events_max=3)
-    playing = live.play(lambda _: None, grace_s=60)
+    playing = live.stream(lambda _: None, grace_s=60)
     async with asyncio.TaskGroup() as group:
         live.append(TurnStarted(1))
         live.failure = ValueError("a backend failed")
@@ -279,7 +279,7 @@ async def _fails(playing: Awaitable[None]) -> None:
 async def test_a_reader_that_leaves_is_forgotten() -> None:
     live = LiveLog(new_fold, reader_events_max=3)
     live.append(Alive())
-    async with aclosing(live.follow()) as follower:
+    async with aclosing(following(live.stream)) as follower:
         await anext(follower)
     assert not live._readers
 
@@ -302,7 +302,7 @@ async def test_an_end_that_could_not_be_kept_is_taken_back() -> None:
 async def test_readers_of_a_log_without_an_end_are_told() -> None:
     live = LiveLog(new_fold, reader_events_max=3)
     live.append(Alive())
-    async with aclosing(live.follow()) as follower:
+    async with aclosing(following(live.stream)) as follower:
         await anext(follower)
         live.give_up(ValueError("a bug"))
         with pytest.raises(ValueError, match="a bug"):
@@ -321,7 +321,7 @@ async def test_a_log_that_has_its_end_cannot_be_given_up() -> None:
 async def test_ids_that_show_nothing_are_silence() -> None:
     live = LiveLog(new_fold, reader_events_max=3)
     live.append(TurnStarted(1))
-    live._shown_at = shown = live.shown_at - 1
+    live.shown_at = shown = live.shown_at - 1
     live.append(Tokens(()))
     assert live.shown_at == shown
     live.append(Alive())
@@ -362,7 +362,7 @@ async def test_a_held_log_shows_nothing_that_is_not_committed() -> None:
     live.append(Tokens((1,)))
     assert live.fold.usage.output_tokens == 1
     assert live.is_holding
-    async with aclosing(live.follow()) as follower:
+    async with aclosing(following(live.stream)) as follower:
         live.show(1)
         assert not live.produced.is_set()
         seen = await anext(follower)
@@ -378,7 +378,7 @@ async def test_a_restored_log_goes_on_where_it_stood() -> None:
     known = apply_all(fold, began)
     live = LiveLog.restored(new_fold, KeptEntries(began), fold=fold, reader_events_max=100)
     live.append(Alive())
-    async with aclosing(live.follow()) as follower:
+    async with aclosing(following(live.stream)) as follower:
         assert await anext(follower) == known
         live.show(3)
         assert await anext(follower) == apply_all(new_fold(), [*began, Alive()])[len(known) :]
@@ -438,7 +438,7 @@ async def test_logs_that_are_folded_again_take_turns_with_all_else() -> None:
 async def test_a_reader_may_be_ahead_of_the_log() -> None:
     live = LiveLog(new_fold, reader_events_max=100)
     live.append(Alive())
-    async with aclosing(live.follow(4)) as follower:
+    async with aclosing(following(partial(live.stream, after=4))) as follower:
         for _ in range(4):
             live.append(Alive())
         assert [event.sequence_number for event in await anext(follower)] == [5]
@@ -466,12 +466,12 @@ async def test_a_log_that_has_its_end_is_not_handed_over() -> None:
 
 async def test_what_is_held_back_for_long_is_forgotten_and_folded_again() -> None:
     live = LiveLog(new_fold, reader_events_max=3, held=True)
-    async with aclosing(live.follow()) as follower:
+    async with aclosing(following(live.stream)) as follower:
         for _ in range(50):
             live.append(Alive())
         assert len(live._withheld._by_entry) <= 3
         live.show(49)
-        late = live.follow(10)
+        late = following(partial(live.stream, after=10))
         async with aclosing(late):
             assert (await anext(late))[0].sequence_number == 11
         live.show(50)

@@ -21,8 +21,9 @@ from gateway.log import Compacted, Queued
 from gateway.models.harmony.framing import FINAL_HEADER, OPENING
 from gateway.runs import outcome
 from gateway.runs.live import LiveLog
-from gateway.runs.turn import Relay
+from gateway.runs.turn import TurnRunner
 from gateway.store.claims import Claim
+from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import (
     ANSWER,
@@ -40,7 +41,7 @@ from tests.fakes.staged_run import (
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from gateway.generation import Listener, TokenRequest
+    from gateway.generation import TokenRequest, TokenSink
     from gateway.log import Entry
 
 
@@ -242,13 +243,13 @@ class SlowToLeave(ScriptedTokens):
     async def generate(
         self,
         request: TokenRequest,
-        listener: Listener,
+        sink: TokenSink,
         *,
         avoid: Collection[str] = (),
         attempts_max: int | None = None,
     ) -> None:
         try:
-            await super().generate(request, listener)
+            await super().generate(request, sink)
         finally:
             self.leaving.set()
             await self.may_leave.wait()
@@ -280,7 +281,7 @@ async def test_a_defect_of_the_engine_lets_readers_go(monkeypatch: pytest.Monkey
     def broken(*_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(Relay, "complete", broken)
+    monkeypatch.setattr(TurnRunner, "complete", broken)
     monkeypatch.setattr(RecordingJournal, "finish", broken)
     monkeypatch.setattr(LiveLog, "close", broken)
     stage = Stage(ScriptedTokens([says(ANSWER)]))
@@ -364,7 +365,7 @@ async def test_a_foreground_response_that_was_given_up_by_others_has_failed() ->
 
     await asyncio.gather(late.run(), early.run(), abandon())
     for stage in (late, early):
-        events = [event async for batch in stage.live.follow() for event in batch]
+        events = await collected(stage.live.stream)
         assert events[-1].type == "response.failed"
         assert isinstance(stage.live.failure, ClaimLost)
         assert not stage.live.handed_over

@@ -159,13 +159,13 @@ async def test_others_have_their_turn_while_much_is_shown() -> None:
     turns_at, last = list[int](), asyncio.Event()
 
     class Shown:
-        def hear(self, part: LogRow) -> bool:
+        def on_entries(self, part: LogRow) -> bool:
             turns_at.append(rounds.count)
             if len(turns_at) == len(few):
                 last.set()
             return part.count == each
 
-        def notice(self) -> None:
+        def on_moved(self) -> None:
             """A head says nothing new."""
 
     few, each = [UUID(int=number) for number in range(4)], SHOWN_AT_ONCE
@@ -173,7 +173,7 @@ async def test_others_have_their_turn_while_much_is_shown() -> None:
         with ExitStack() as watched:
             for uuid in few:
                 tail = watched.enter_context(tails.watch(TENANT, uuid, DAY))
-                tail.followers.append(Shown())
+                tail.readers.append(Shown())
             await heads.next_look()
             heads.parts = [
                 (uuid.bytes, 1, LogRow(entry, 1, b".x")) for uuid in few for entry in range(each)

@@ -223,17 +223,6 @@ async def test_a_run_waits_when_it_is_too_far_ahead() -> None:
         assert (was_full, channel.is_full) == (True, False)
 
 
-async def test_an_id_is_an_entry_of_its_own_while_there_is_room_for_it() -> None:
-    async with writing(bounds=replace(BOUNDS, run_pending_bytes_max=11)) as desk:
-        channel = desk.open()
-        assert [channel.append_id(token) for token in range(4)] == [True, True, True, False]
-        assert channel.is_full
-        await channel.settled()
-        assert desk.rows.log(channel.claim) == [Tokens((token,)) for token in range(3)]
-        channel.close()
-        assert not channel.append_id(4)
-
-
 async def test_all_wait_when_together_they_are_too_far_ahead() -> None:
     async with writing(bounds=replace(BOUNDS, pending_bytes_max=10)) as desk:
         first, second = desk.open(), desk.open()

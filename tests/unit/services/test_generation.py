@@ -53,8 +53,8 @@ async def test_what_is_not_known_in_time_is_not_waited_for() -> None:
     "asked",
     [
         lambda generation: generation.produced(WITHIN_S),
-        lambda generation: generation.play(lambda _: None, grace_s=WITHIN_S),
-        lambda generation: generation.play(lambda _: None),
+        lambda generation: generation.stream(lambda _: None, grace_s=WITHIN_S),
+        lambda generation: generation.stream(lambda _: None),
         lambda generation: generation.response(),
     ],
     ids=["produced", "play", "play without a grace", "response"],

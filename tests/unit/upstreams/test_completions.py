@@ -161,15 +161,6 @@ def test_ids_beyond_those_asked_for_are_cut_off_and_end_the_turn(
     assert (reader.finished, reader.overran, reader.ids_left) == (True, True, 0)
 
 
-def test_a_run_read_elsewhere_is_cut_off_at_what_was_asked_for() -> None:
-    reader = reader_of(4)
-    reader.feed(event([1]) + event([2]))
-    shape = reader.steady_shape
-    assert shape is not None
-    assert reader.take_run(shape, [3, 4, 5]) == TokenChunk([3, 4], FinishReason.LENGTH)
-    assert reader.overran
-
-
 def test_a_stop_id_that_came_last_is_the_end_though_more_follows() -> None:
     assert reader_of(2).feed(event([1, 200002, 9])) == TokenChunk([1, 200002], FinishReason.STOP)
 
@@ -205,15 +196,6 @@ def test_a_backend_whose_first_id_is_none_was_not_there(unknown: list[object]) -
     reader = knowing_reader()
     assert reader.feed(event(unknown)) is None
     assert isinstance(reader.fault, UpstreamUnavailable)
-
-
-def test_a_run_with_an_unknown_id_ends_before_it() -> None:
-    reader = knowing_reader()
-    reader.feed(event([1]) + event([2]))
-    shape = reader.steady_shape
-    assert shape is not None
-    assert reader.take_run(shape, [3, 100, 5]) == TokenChunk([3])
-    assert isinstance(reader.fault, UpstreamFailed)
 
 
 @pytest.mark.parametrize("nothing", [b": ping\n\n", b"\n", event([])])

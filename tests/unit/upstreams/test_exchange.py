@@ -1,4 +1,4 @@
-"""A generation that is pushed: whatever the network does, the listener hears what was said."""
+"""A generation that is pushed: whatever the network does, the sink is given what was said."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.generation import FinishReason, Sampling, TokenChunk
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
 from gateway.upstreams.connection import Connection, ConnectionLimits
-from gateway.upstreams.exchange import Exchange, Overheard
+from gateway.upstreams.exchange import Exchange, WatchedSink
 from gateway.upstreams.response_reader import ResponseReader
 from gateway.upstreams.transport import ResponseBody
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
@@ -26,7 +26,7 @@ from tests.fakes.raw_server import STREAM_END, STREAM_HEAD
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.generation import Listener
+    from gateway.generation import TokenSink
 
 STOP_IDS = (200002,)
 ANSWERS = [
@@ -117,19 +117,19 @@ def reader_of(ids_max: int = 50) -> CompletionReader:
 
 async def play(
     pieces: Sequence[bytes],
-    listener: Heard,
+    sink: Heard,
     *,
     error: Exception | None = None,
     stays: bool = False,
     leaks: bool = False,
     rhythm: Sequence[int] = (),
-    through: Listener | None = None,
+    through: TokenSink | None = None,
     waits: bool = False,
     ids_max: int = 50,
 ) -> Played:
     """Send a request, and let `pieces` be the answer, after which the server goes, or `stays`.
 
-    `rhythm` is for how many turns of the loop a listener that is full stays so. It hears what goes
+    `rhythm` is for how many turns of the loop a sink that is full stays so. It is given what goes
     `through` another one, if any. Whoever `waits` for the answer to begin has it poured from the
     read on that brings its head.
     """
@@ -146,29 +146,29 @@ async def play(
         connection.finish()
         released.append(connection)
 
-    exchange = Exchange(through or listener, reader_of(ids_max), Timeouts())
+    exchange = Exchange(through or sink, reader_of(ids_max), Timeouts())
     body = ResponseBody(connection, {}, release)
 
-    async def hear_out() -> None:
+    async def complete() -> None:
         if waits:
             exchange.goes_over(body)
             assert (await connection.head({}, exchange))[0] == 200
-        await exchange.hear_out(body)
+        await exchange.complete(body)
 
-    task = loop.create_task(hear_out())
+    task = loop.create_task(complete())
     pauses = iter(rhythm)
     while not task.done():
         await asyncio.sleep(0)
-        if isinstance(listener, Led) and listener.held.is_set():
+        if isinstance(sink, Led) and sink.held.is_set():
             for _ in range(next(pauses, 0)):
-                assert not wire.step() or leaks or listener.chunks[-1].finish
+                assert not wire.step() or leaks or sink.chunks[-1].finish
                 await asyncio.sleep(0)
-            listener.make_room()
+            sink.make_room()
         else:
             wire.step()
     while wire.step():
         pass
-    return Played(listener.chunks, task.exception(), wire, released)
+    return Played(sink.chunks, task.exception(), wire, released)
 
 
 def plainly(answer: bytes, error: Exception | None) -> tuple[list[int], object, object, object]:
@@ -214,10 +214,8 @@ def test_however_it_is_cut_held_up_and_broken_off_the_same_is_heard(
     answer = answer[: max(end, len(STREAM_HEAD))]
     edges = sorted({size, *(min(max(cut, size), len(answer)) for cut in cuts), len(answer)})
     pieces = [answer[a:b] for a, b in zip([0, *edges], edges, strict=False)]
-    listener = Led(width=width)
-    played = asyncio.run(
-        play(pieces, listener, error=error, rhythm=rhythm, leaks=leaks, waits=waits)
-    )
+    sink = Led(width=width)
+    played = asyncio.run(play(pieces, sink, error=error, rhythm=rhythm, leaks=leaks, waits=waits))
     assert played.told == plainly(answer, error)
     assert all(chunk.finish is None for chunk in played.chunks[:-1])
     assert len(played.released) == 1
@@ -263,14 +261,14 @@ def test_a_whole_answer_that_is_looked_at_in_slices_leaves_a_connection_that_is_
     assert not played.wire.is_paused
 
 
-def test_a_listener_hears_in_the_context_of_who_asked() -> None:
+def test_a_sink_is_given_tokens_in_the_context_of_who_asked() -> None:
     who: ContextVar[str] = ContextVar("who", default="nobody")
 
     class Asked(Heard):
         @override
-        def hear(self, chunk: TokenChunk) -> bool:
+        def on_tokens(self, chunk: TokenChunk) -> bool:
             names.append(who.get())
-            return super().hear(chunk)
+            return super().on_tokens(chunk)
 
     async def ask() -> None:
         who.set("caller")
@@ -281,7 +279,7 @@ def test_a_listener_hears_in_the_context_of_who_asked() -> None:
     assert set(names) == {"caller"}
 
 
-def test_a_held_listener_is_left_at_once_when_nobody_wants_it_any_more() -> None:
+def test_a_held_sink_is_left_at_once_when_nobody_wants_it_any_more() -> None:
     async def cancel() -> None:
         loop = asyncio.get_running_loop()
         connection = Connection(loop, ConnectionLimits(), lambda _: None)
@@ -292,7 +290,7 @@ def test_a_held_listener_is_left_at_once_when_nobody_wants_it_any_more() -> None
         led = Led(width=1)
         exchange = Exchange(led, reader_of(), Timeouts())
         body = ResponseBody(connection, {}, lambda one: cast("None", one.finish()))
-        task = loop.create_task(exchange.hear_out(body))
+        task = loop.create_task(exchange.complete(body))
         await led.held.wait()
         assert wire.is_paused
         task.cancel()
@@ -307,7 +305,7 @@ def test_a_held_listener_is_left_at_once_when_nobody_wants_it_any_more() -> None
     st.lists(st.integers(0, 3000), max_size=12),
     st.sampled_from([None, 1, 2]),
 )
-def test_who_overhears_is_told_of_the_first_chunk_and_of_the_last(
+def test_who_watches_a_sink_is_told_of_the_first_chunk_and_of_the_last(
     answer: bytes, cuts: list[int], width: int | None
 ) -> None:
     size = len(STREAM_HEAD)
@@ -315,8 +313,8 @@ def test_who_overhears_is_told_of_the_first_chunk_and_of_the_last(
     pieces = [answer[a:b] for a, b in zip([0, *edges], edges, strict=False)]
     led = Led(width=width)
     told: list[tuple[str, int]] = []
-    inner = Overheard(led, first=lambda: told.append(("inner", len(led.chunks))))
-    outer = Overheard(
+    inner = WatchedSink(led, first=lambda: told.append(("inner", len(led.chunks))))
+    outer = WatchedSink(
         inner,
         first=lambda: told.append(("first", len(led.chunks))),
         finish=lambda: told.append(("finish", len(led.chunks))),
@@ -336,8 +334,8 @@ def test_a_connection_whose_whole_answer_came_at_once_is_read_when_it_is_used_ag
     async def ask_again() -> None:
         head, *end = turn([200002])
         long = (said([5]) + COMMENT) * (4 * SLICE_BYTES // len(said([5])))
-        listener = Led(stop_after=2)
-        played = await play([head + long + b"".join(end)], listener, stays=True, ids_max=10**4)
+        sink = Led(stop_after=2)
+        played = await play([head + long + b"".join(end)], sink, stays=True, ids_max=10**4)
         (connection,) = played.released
         assert len(played.chunks) == 2
         assert connection.usable
@@ -361,7 +359,7 @@ async def test_a_connection_that_is_given_back_serves_others_before_its_first_us
         body = ResponseBody(connection, {}, lambda one: released.set_result(one.finish()))
         exchange.goes_over(body)
         await connection.head({"read": 60.0}, exchange)
-        await exchange.hear_out(body)
+        await exchange.complete(body)
 
     async def second() -> int:
         assert await released, "it is fit for another request"

@@ -14,7 +14,7 @@ def split(*reads: bytes, frame_bytes_max: int = 1000) -> list[bytes]:
     found: list[bytes] = []
     for read in reads:
         found += splitter.payloads(splitter.feed(read))
-        if splitter.is_too_long:
+        if len(splitter.rest) > frame_bytes_max:
             raise FrameTooLarge(frame_bytes_max)
     return found
 

@@ -2,17 +2,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest, VocabularyError
 from gateway.models.harmony.vocabulary import (
-    COMMON_IDS,
     FIRST_SPECIAL,
     NAMED_SPECIALS,
-    RETURN,
     Vocabulary,
 )
 from tests.fakes.harmony_oracle import encoding, vocabulary
@@ -110,22 +107,3 @@ def test_a_damaged_rank_file_is_found(tmp_path: Path) -> None:
     path.write_bytes(b"IQ== 0\n")
     with pytest.raises(VocabularyError, match="is damaged"):
         Vocabulary.load(path)
-
-
-@given(st.integers(0, FIRST_SPECIAL - 1))
-def test_an_id_of_whole_characters_is_spelled_as_json(token: int) -> None:
-    spellings = vocabulary().spellings
-    try:
-        text = vocabulary().piece(token).decode()
-    except UnicodeDecodeError:
-        text = ""
-    for _ in range(2):
-        assert spellings[token] == (len(text), orjson.dumps(text))
-    assert (token in spellings) == (token < COMMON_IDS)
-
-
-@pytest.mark.parametrize("token", [-1, FIRST_SPECIAL, RETURN, 1 << 40])
-def test_what_is_no_text_has_no_characters(token: int) -> None:
-    spellings = vocabulary().spellings
-    assert spellings[token] == (0, b'""')
-    assert token not in spellings

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.protocol.deltas import Deltas
-from gateway.protocol.event_sink import DeltaPattern
-from gateway.protocol.events import Event
+from gateway.protocol.events import DeltaPattern, Deltas, Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
