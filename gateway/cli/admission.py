@@ -3,9 +3,10 @@
 A connection is keyless until a request on it has shown a valid API key. Keyless ones cost their
 clients nothing, so they never shut out the others: they have what those with a key leave of
 `connections_max`, but at least `reserved`, and when there are more the one is closed that has been
-without a complete request for longest. Whoever asks for `/healthz`, or comes with a key, needs a
-connection for a moment only until it is answered or known, and so gets through while keyless
-connections are being opened as fast as may be.
+without a complete request for longest. None is closed before what came with it is read, and none
+while a whole request on it is being answered. So whoever asks for `/healthz`, or comes with a key,
+gets through while keyless connections are being opened as fast as may be. An answer that its client
+does not take is not waited for, and of answers there are no more than keyless connections.
 
 Nor may one key shut out another: where all connections have one, that which has been idle for
 longest makes room for the next that shows one. Without a key nobody has such a one closed.
@@ -47,11 +48,21 @@ class Room:
 class Admission:
     """The connections of one server."""
 
-    def __init__(self, room: Room, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds of a clock that never goes back, such as `time.monotonic`."""
+    def __init__(
+        self,
+        room: Room,
+        clock: Callable[[], float],
+        when_read: Callable[[Callable[[], None]], object],
+    ) -> None:
+        """`clock` gives seconds of a clock that never goes back, such as `time.monotonic`;
+        `when_read` calls something once all is read that had come on the connections there are.
+        """
         self._room = room
         self._clock = clock
+        self._when_read = when_read
+        self._is_making_room = False
         self._keyless: dict[Connection, None] = {}
+        self._owed = set[Connection]()
         self._trusted = set[Connection]()
         self._idle: dict[Connection, None] = {}
         self._by_peer: Counter[str] = Counter()
@@ -61,8 +72,9 @@ class Admission:
     def enter(self, connection: Connection, peer: str | None) -> bool:
         """Count it; another may have to go. Whether its address may have it. It `leave`s once."""
         self._keyless[connection] = None
-        if len(self._keyless) > self._keyless_max:
-            self._make_room()
+        if self._is_overfull and not self._is_making_room:
+            self._is_making_room = True
+            self._when_read(self._make_room)
         if peer is None:
             return True
         self._by_peer[peer] += 1
@@ -72,6 +84,7 @@ class Admission:
     def leave(self, connection: Connection, peer: str | None) -> None:
         """Forget a connection that is closed, and count it off its `peer` (None: not known)."""
         self._keyless.pop(connection, None)
+        self._owed.discard(connection)
         self._trusted.discard(connection)
         self._idle.pop(connection, None)
         if peer is not None:
@@ -86,6 +99,18 @@ class Admission:
             del self._keyless[connection]
             self._keyless[connection] = None
 
+    def owe(self, connection: Connection) -> None:
+        """Its whole request is read: it stays until it is answered."""
+        if connection in self._keyless:
+            del self._keyless[connection]
+            self._owed.add(connection)
+
+    def settle(self, connection: Connection) -> None:
+        """It is answered, or does not take its answer: it is as every other."""
+        if connection in self._owed:
+            self._owed.remove(connection)
+            self._keyless[connection] = None
+
     def rest(self, connection: Connection) -> None:
         """All that it asked is answered."""
         if connection in self._trusted:
@@ -93,27 +118,38 @@ class Admission:
 
     def trust(self, connection: Connection) -> None:
         """It has shown a valid key: while it is asked something, it stays."""
-        if connection in self._keyless:
-            del self._keyless[connection]
+        if self.is_keyless(connection):
+            self._keyless.pop(connection, None)
+            self._owed.discard(connection)
             if self._idle and len(self._trusted) >= self._room.connections_max:
                 self._close(self._idle, "closed idle connections to make room for others")
             self._trusted.add(connection)
 
     def is_keyless(self, connection: Connection) -> bool:
-        """Whether it may have to go."""
-        return connection in self._keyless
+        """Whether it has not shown a valid key."""
+        return connection in self._keyless or connection in self._owed
+
+    def may_owe(self) -> bool:
+        """Whether one more keyless connection may wait for an answer, even if to a probe."""
+        return len(self._owed) < self._keyless_max
 
     def has_room_for(self, connection: Connection) -> bool:
         """Whether a request on it may be more than a probe."""
         is_full = len(self._trusted) >= self._room.connections_max
-        return connection not in self._keyless or not is_full or bool(self._idle)
+        return not self.is_keyless(connection) or not is_full or bool(self._idle)
 
     @property
     def _keyless_max(self) -> int:
         return max(self._room.connections_max - len(self._trusted), self._room.reserved)
 
+    @property
+    def _is_overfull(self) -> bool:
+        return len(self._keyless) + len(self._owed) > self._keyless_max
+
     def _make_room(self) -> None:
-        self._close(self._keyless, "closed connections without a key to make room")
+        self._is_making_room = False
+        while self._keyless and self._is_overfull:
+            self._close(self._keyless, "closed connections without a key to make room")
 
     def _close(self, some: dict[Connection, None], why: str) -> None:
         """The first of them."""

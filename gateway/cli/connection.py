@@ -14,6 +14,7 @@ sent what every client skips: one that has gone answers with a reset, which ends
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -37,7 +38,6 @@ from gateway.cli.websocket import PatientWebSocketProtocol
 from gateway.runs import eager
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from starlette.types import Scope
@@ -211,6 +211,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body = None if framing.is_complete else framing
         answer.more_body = not framing.is_complete
         if not answer.more_body:
+            self.admission.owe(self)
             answer.message_event.set()
         self._to_begin = answer, app
 
@@ -240,7 +241,11 @@ class BoundedProtocol(HttpToolsProtocol):
         """Whether there is room for the request. Those of clients that have gone may still be at
         work, so there may be more of them than connections.
         """
-        if path in PROBES or not self.admission.is_keyless(self):
+        if not self.admission.is_keyless(self):
+            return True
+        if not self.admission.may_owe():
+            return False
+        if path in PROBES:
             return True
         limit = self.limit_concurrency
         has_room = limit is None or len(self.tasks) < limit
@@ -260,6 +265,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if body.is_complete:
             self._body = None
             answer.more_body = False
+            if not answer.response_complete:
+                self.admission.owe(self)
         if part or body.is_complete:
             answer.message_event.set()
         return rest
@@ -274,6 +281,7 @@ class BoundedProtocol(HttpToolsProtocol):
         protocol = self.transport.get_protocol()
         assert isinstance(protocol, PatientWebSocketProtocol), "no other is configured"
         protocol.tell(trusted=self._trust, lost=self._leave)
+        self.admission.owe(self)
         self._is_deaf = True
         return True
 
@@ -307,6 +315,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Read the next request, or wait for it."""
         self.server_state.total_requests += 1
+        self.admission.settle(self)
         if self.transport.is_closing() or self.cycle is None:
             return
         self.flow.resume_reading()
@@ -319,6 +328,12 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.admission.rest(self)
             self._set_timer(self.timeout_keep_alive, self._close)
+
+    @override
+    def pause_writing(self) -> None:
+        """Its client does not take what it asked for."""
+        super().pause_writing()
+        self.admission.settle(self)
 
     @override
     def eof_received(self) -> bool:  # type: ignore[override]
@@ -399,6 +414,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
 
+def when_read(action: Callable[[], None]) -> None:
+    """Call it when each connection there is has been read from once. Of those that were made in
+    this turn of the loop the first bytes are read at the end of this one or in the next.
+    """
+    loop = asyncio.get_running_loop()
+    loop.call_soon(loop.call_soon, action)
+
+
 def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[BoundedProtocol]:
     """The protocol class of one server: uvicorn wants a class."""
     room = Room(
@@ -410,6 +433,6 @@ def bounded(settings: ServerSettings, clock: Callable[[], float]) -> type[Bounde
         "head_bounds": HeadBounds(settings.head_bytes_max, settings.head_fields_max),
         "head_timeout_s": settings.head_timeout_s,
         "linger_s": settings.linger_s,
-        "admission": Admission(room, clock),
+        "admission": Admission(room, clock, when_read),
     }
     return type("BoundedProtocol", (BoundedProtocol,), bounds)

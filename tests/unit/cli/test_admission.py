@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cli.admission import LOG_INTERVAL_S, Admission, Room
 from tests.fakes.logs import captured_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PEER = "192.0.2.1"
 
@@ -21,7 +26,43 @@ class One:
 
 
 def admission(room: Room) -> Admission:
-    return Admission(room, lambda: 0.0)
+    return Admission(room, lambda: 0.0, lambda action: action())
+
+
+def test_none_has_to_go_before_what_came_with_it_is_read() -> None:
+    read: list[Callable[[], None]] = []
+    gate = Admission(Room(connections_max=2, reserved=1), lambda: 0.0, read.append)
+    asking, *others = [One() for _ in range(9)]
+    for one in (asking, *others):
+        gate.enter(one, PEER)
+    assert not any(one.is_closed for one in others)
+    gate.refresh(asking)
+    (make_room,) = read
+    make_room()
+    assert not asking.is_closed
+    assert [one.is_closed for one in others] == [True] * 7 + [False]
+
+
+def test_one_that_is_being_answered_stays_until_it_is() -> None:
+    gate = admission(Room(connections_max=2, reserved=2))
+    asking, other = One(), One()
+    for one in (asking, other):
+        gate.enter(one, PEER)
+        assert gate.may_owe()
+        gate.owe(one)
+    assert not gate.may_owe()
+    more = [One() for _ in range(9)]
+    for one in more:
+        gate.enter(one, PEER)
+    assert all(one.is_closed for one in more)
+    assert gate.is_keyless(asking)
+    assert gate.has_room_for(asking)
+    gate.settle(asking)
+    gate.trust(other)
+    assert gate.may_owe()
+    for _ in range(2):
+        gate.enter(One(), PEER)
+    assert (asking.is_closed, other.is_closed) == (True, False)
 
 
 def test_the_one_that_was_silent_for_longest_makes_room() -> None:
@@ -102,7 +143,8 @@ def test_an_address_may_have_so_many() -> None:
 
 def test_it_is_logged_now_and_then_how_many_had_to_go() -> None:
     now = [0.0]
-    gate = Admission(Room(connections_max=1, reserved=1), lambda: now[0])
+    room = Room(connections_max=1, reserved=1)
+    gate = Admission(room, lambda: now[0], lambda action: action())
     with captured_logs() as events:
         for _ in range(5):
             gate.enter(One(), PEER)
@@ -111,9 +153,8 @@ def test_it_is_logged_now_and_then_how_many_had_to_go() -> None:
     assert [event["count"] for event in events] == [1, 4]
 
 
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["enter", "trust", "rest", "refresh", "leave"]), st.integers(0, 30))
-)
+KINDS = ["enter", "trust", "rest", "refresh", "owe", "settle", "leave"]
+STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 30)))
 
 
 @given(STEPS, st.integers(1, 5), st.integers(1, 3))
@@ -133,7 +174,9 @@ def test_there_are_never_more_than_there_is_room_for(
             gate.leave(one, PEER)
         elif step == "trust" and one not in gone and gate.has_room_for(one):
             gate.trust(one)
-        elif step in {"rest", "refresh"} and one not in gone:
+        elif step in {"rest", "refresh", "settle"} and one not in gone:
             getattr(gate, step)(one)
+        elif step == "owe" and one not in gone and gate.may_owe():
+            gate.owe(one)
         here = [one for one in ever if one not in gone and not one.is_closed]
         assert len(here) <= connections_max + reserved

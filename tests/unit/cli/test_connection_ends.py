@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from contextlib import AsyncExitStack, asynccontextmanager
+import socket
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,7 @@ SETTINGS = ServerSettings(
     drain_grace_s=5, head_bytes_max=2000, head_fields_max=20, linger_s=0.05, keepalive_timeout_s=60
 )
 WAIT_S = 10.0
+FLOOD = 60
 KEY = b"authorization: Bearer good\r\n"
 OK = b"HTTP/1.1 200 OK\r\n"
 ENDLESS = [
@@ -257,6 +259,81 @@ async def test_connections_without_a_key_do_not_shut_out_others() -> None:
             async with connected(server) as client:
                 answer = await client.ask(get(path, key + b"connection: close\r\n"))
                 assert answer.startswith(OK)
+
+
+def at_once(server: Server, count: int, stack: ExitStack) -> list[socket.socket]:
+    """So many connections, which the server has no turn to take one after the other."""
+    address = (HOST, int(server.url.rpartition(":")[2]))
+    return [
+        stack.enter_context(closing(socket.create_connection(address, WAIT_S)))
+        for _ in range(count)
+    ]
+
+
+async def all_from(client: socket.socket) -> bytes:
+    reader, writer = await asyncio.open_connection(sock=client)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_a_probe_that_has_come_whole_is_answered_before_newcomers_push_it_out() -> None:
+    async with serving(connections_max=4, connections_reserved_max=2) as server:
+        with ExitStack() as stack:
+            probe, *_ = at_once(server, FLOOD, stack)
+            probe.sendall(get(b"/readyz", b"connection: close\r\n"))
+            assert (await all_from(probe)).startswith(OK)
+
+
+async def test_a_probe_that_is_being_answered_outlasts_every_flood() -> None:
+    long = Long(None)
+    async with (
+        serving(long, connections_max=4, connections_reserved_max=2) as server,
+        connected(server) as probe,
+        AsyncExitStack() as stack,
+    ):
+        probe.writer.write(get(b"/readyz", b"connection: close\r\n"))
+        await long.asked.wait()
+        newest = probe
+        for _ in range(FLOOD):
+            newest = await stack.enter_async_context(connected(server))
+        newest.writer.write(b"no http\r\n\r\n")
+        assert await newest.reader.read()
+        long.may_end.set()
+        assert b"the end" in await probe.reader.read()
+
+
+async def test_more_probes_than_may_wait_are_told_so() -> None:
+    long = Long(None)
+    async with serving(long, connections_max=1, connections_reserved_max=1) as server:
+        with ExitStack() as stack:
+            probe, other = at_once(server, 2, stack)
+            for one in (probe, other):
+                one.sendall(get(b"/readyz", b"connection: close\r\n"))
+            assert (await all_from(other)).startswith(b"HTTP/1.1 503 ")
+            long.may_end.set()
+            assert b"the end" in await all_from(probe)
+
+
+async def test_who_does_not_take_an_answer_makes_room() -> None:
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["path"] == "/healthz":
+            await application(scope, receive, send)
+            return
+        await PlainTextResponse(b"x" * 50_000_000)(scope, receive, send)
+
+    async with (
+        serving(large, connections_max=1, connections_reserved_max=1) as server,
+        connected(server) as slow,
+    ):
+        assert isinstance(slow.writer.transport, asyncio.Transport)
+        slow.writer.transport.pause_reading()
+        slow.writer.write(get(b"/openapi.json"))
+        await slow.writer.drain()
+        async with connected(server) as client:
+            answer = await client.ask(get(b"/healthz", b"connection: close\r\n"))
+            assert answer.startswith(OK)
+        await slow.trickle()
 
 
 async def test_where_all_connections_have_keys_the_idle_make_room_and_probes_get_through() -> None:
