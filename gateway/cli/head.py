@@ -104,8 +104,18 @@ class RequestHead:
             )
 
     def _parse(self, data: bytes) -> None:
+        """The request line by itself: one that is wrong is refused without waiting for more."""
         if not self._line.endswith(b"\n"):
-            self._line += data[: data.find(b"\n") + 1 or None]
+            length = data.find(b"\n") + 1 or len(data)
+            line, data = data[:length], data[length:]
+            self._line += line
+            self._feed_parser(line)
+            if line.endswith(b"\n"):
+                self.version()
+                self.target()
+        self._feed_parser(data)
+
+    def _feed_parser(self, data: bytes) -> None:
         try:
             if data and self._parser is not None:
                 self._parser.feed_data(data)

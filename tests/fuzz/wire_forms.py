@@ -39,6 +39,7 @@ SMUGGLING: Final[tuple[bytes, ...]] = (
     b"GET /healthz HTTP/1.1\r\n" + HOST + HOST + b"\r\n",
     b"GET /healthz HTTP/1.1\r\nhost: a, b\r\n\r\n",
     b"GET /healthz\r\n\r\n",
+    b"GET /healthz\r\n",
     b"GET /healthz HTTP/0.9\r\n" + HOST + b"\r\n",
     b"GET /healthz HTTP/2.0\r\n" + HOST + b"\r\n",
     b"GET /healthz RTSP/1.0\r\n" + HOST + b"\r\n",

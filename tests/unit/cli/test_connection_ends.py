@@ -166,6 +166,11 @@ async def test_what_stands_before_garbage_is_answered() -> None:
     assert b"/two" not in answers
 
 
+async def test_a_request_line_without_a_version_is_refused_before_its_head_ends() -> None:
+    async with serving(head_timeout_s=60) as server, connected(server) as client:
+        assert (await client.ask(b"GET /healthz\r\n")).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
 async def test_a_client_that_ended_its_side_is_answered() -> None:
     async with serving() as server:
         for requests, count in [

@@ -142,7 +142,18 @@ def test_a_target_is_a_path_and_a_query() -> None:
         head = RequestHead(BOUNDS)
         head.feed(b"OPTIONS " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
         assert head.target() == expected
-    tunnel = RequestHead(BOUNDS)
-    tunnel.feed(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n")
-    with pytest.raises(Refused):
-        tunnel.target()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"GET /healthz", b"GET", b"/healthz", b"GET /a b HTTP/1.1"),
+        *(b"GET / HTTP/1.1 ", b" GET / HTTP/1.1", b"GET / HTTP/0.9", b"GET / HTTP/2.0"),
+        *(b"GET / RTSP/1.0", b"GET / HTTP/1", b"GET / http/1.1", b"GET /\0 HTTP/1.1", b"hello"),
+        *(b"get / HTTP/1.1", b"GET HTTP/1.1", b"CONNECT x:1 HTTP/1.1", b"GET \xff HTTP/1.1"),
+    ],
+)
+def test_a_line_that_is_no_request_line_is_refused_without_waiting_for_more(line: bytes) -> None:
+    with pytest.raises(Refused) as caught:
+        RequestHead(BOUNDS).feed(line + b"\r\n")
+    assert caught.value.status == 400
