@@ -29,6 +29,7 @@ from gateway.errors import AuthenticationError, StartupError
 from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.simulator.options import SimulatorOptions
+from gateway.store.embedded import InUse
 from gateway.store.schema import REVISION
 from gateway.telemetry import configure_logging
 
@@ -104,10 +105,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
             await stack.enter_async_context(gateway)
             terminal.step(terminal.OK, "gateway", gateway.url, time.perf_counter() - started)
             base_url = f"{gateway.url}/v1"
-            _, listened = listener.getsockname()
-            environment = stack.enter_context(
-                demo_environment.held(settings.data_dir, listened, base_url, key)
-            )
+            environment = demo_environment.write(settings.data_dir, base_url, key)
             await _answer(base_url, key, options.models[0])
             _invite(environment, options.models[0])
             if not once:
@@ -143,11 +141,19 @@ def _settings(backend_url: str, models: tuple[str, ...], port: int | None) -> Se
 
 
 async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
-    """Start and migrate the embedded PostgreSQL; it is stopped with `stack`."""
+    """Start and migrate the embedded PostgreSQL; it is stopped with `stack`. Raises `InUse`."""
     from gateway.store.migrate import upgrade
 
     started = time.perf_counter()
-    url = stack.enter_context(embedded_database(settings.data_dir))
+    try:
+        url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True))
+    except InUse as error:
+        environment = shlex.quote(str(demo_environment.environment_file(settings.data_dir)))
+        raise InUse(
+            str(error),
+            remedy=f"Use that one (`. {environment}` sets its address and key), end it, or start "
+            "this one in a folder of its own: GATEWAY_DATA_DIR=/another/folder.",
+        ) from error
     now = time.perf_counter()
     terminal.step(terminal.OK, "postgres", f"embedded, in {settings.data_dir}", now - started)
     await upgrade(url)

@@ -48,7 +48,7 @@ async def _serve(settings: Settings) -> None:
     require_complete(settings)
     listener = listen(settings.server.host, settings.server.port, settings.server.backlog_max)
     with listener:
-        async with provisioned(settings) as complete:
+        async with provisioned(settings, is_lasting=True) as complete:
             await serve_gateway(complete, listener)
 
 
