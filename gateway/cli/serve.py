@@ -82,6 +82,8 @@ def simulate(  # noqa: PLR0913 - each is an option
     There is no model in it: what it answers is written in a script. It is for trying the gateway,
     for tests and for load.
     """
+    from gateway.harmony.vocabulary import Vocabulary
+    from gateway.simulator import guidance
     from gateway.simulator.app import create_simulator
 
     configure_logging("info", "auto")
@@ -96,7 +98,10 @@ def simulate(  # noqa: PLR0913 - each is an option
         engine=engine,
         **chosen,
     )
-    run(_simulate(create_simulator(options), host, port))
+    simulator = create_simulator(options)
+    # The first grammar would hold up every stream beside it.
+    guidance.load(Vocabulary.load())
+    run(_simulate(simulator, host, port))
 
 
 async def _simulate(app: ASGIApp, host: str, port: int) -> None:

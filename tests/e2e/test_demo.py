@@ -198,6 +198,23 @@ def test_the_first_request_with_a_grammar_has_nothing_to_wait_for(folder: Path, 
     assert "grammars are prepared: True" in result.stdout
 
 
+def test_a_simulator_listens_when_it_can_take_grammars(folder: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ONCE_AND_LOOK, "simulate", "--port", "0"],
+        env=environment(folder),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as simulator:
+        try:
+            until(simulator, "listening")
+            simulator.send_signal(signal.SIGTERM)
+            assert "grammars are prepared: True" in until(simulator, "grammars are prepared")
+        finally:
+            simulator.kill()
+
+
 def test_a_taken_port_is_told_in_two_lines(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
