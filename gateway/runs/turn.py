@@ -38,6 +38,7 @@ from gateway.log import Hold, Hop, Repair, TurnEnded, TurnStarted
 from gateway.runs.failover import Failover
 from gateway.runs.hearing import Hearing
 from gateway.runs.inspection import Inspection
+from gateway.runs.retold import Retold
 from gateway.runs.steering import (
     BEGUN_ANEW,
     GRAMMAR_FAILED,
@@ -140,7 +141,8 @@ class Relay:
         self._first_token: Callable[[], None] | None = first_token
         self._failover = Failover(specification, engine.hops, engine.observer)
         self._inspection = Inspection(specification.checker, engine.threads)
-        self._retelling = Retelling(engine.vocabulary, self._fold.new_parser)
+        retelling = Retelling(engine.vocabulary, self._fold.new_parser)
+        self._retold = Retold(retelling, engine.threads)
         self._attempts = 0
         self._is_announced = False
         self._is_resent = False
@@ -158,6 +160,7 @@ class Relay:
             translate = partial(languages_of, self._spec.rules)
             await self._engine.threads.run_accepted(translate)
         if self._fold.turns:
+            await self._retold.keep_up(self._fold.turns)
             self._take_over()
             await self._go_on()
         else:
@@ -223,6 +226,7 @@ class Relay:
         if self._start is None and self._fold.open_turn is None:
             return
         self._cached_tokens = 0
+        await self._retold.keep_up(self._fold.turns)
         while not await self._end(await self._hear_out()):
             # The prompt is read again, but nobody goes on who had not begun.
             self._is_announced = True
@@ -450,7 +454,7 @@ class Relay:
 
         What was taken back takes none, but the random numbers must be others than before.
         """
-        generated = max(self._generated(self._turns()), len(self._behind_prompt()))
+        generated = self._retold.generated(self._fold.turns[-1])
         drawn = generated + self._fold.usage.voided_tokens
         if not drawn:
             return self._spec.sampling
@@ -464,15 +468,9 @@ class Relay:
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not turn.said:
             return self._spec.prompt_ids
-        prompt, behind = self._spec.prompt_ids, self._behind_prompt()
+        prompt, behind = self._spec.prompt_ids, self._retold.before(self._fold.turns[-1])
         # A long prompt stays packed: a number for each of its ids would take the loop milliseconds.
         return prompt + array("I", behind) if isinstance(prompt, array) else [*prompt, *behind]
-
-    def _behind_prompt(self) -> list[int]:
-        """What the model is shown of what it said: earlier turns told again, the last as it is."""
-        *earlier, last = self._fold.turns
-        told = self._retelling.ids(([*turn.prefill, *turn.said], turn.finish) for turn in earlier)
-        return [*told, *last.prefill, *last.said]
 
     def _turns(self) -> list[tuple[Sequence[int], Sequence[int]]]:
         return [(turn.prefill, turn.said) for turn in self._fold.turns]

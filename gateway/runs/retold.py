@@ -1,0 +1,56 @@
+"""What stands behind a prompt of the turns that are over: each of them is worked off once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from gateway.harmony.framing import thread_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.harmony.retelling import Retelling
+    from gateway.output.fold import Turn
+    from gateway.runs.inspection import Threads
+
+INLINE_IDS: Final = 512
+"""So many ids are told again at once, more in a thread: of short messages that is some milliseconds."""
+
+
+class Retold:
+    """The turns of one response but its last, told again behind its prompt."""
+
+    def __init__(self, retelling: Retelling, threads: Threads) -> None:
+        self._retelling = retelling
+        self._threads = threads
+        self._turns = 0
+        self._ids: list[int] = []
+        self._generated = 0
+
+    async def keep_up(self, turns: Sequence[Turn]) -> None:
+        """Tell all but the last of these again. Those that were told before have not changed:
+        what is over stays as it is.
+        """
+        over = turns[self._turns : -1]
+        if not over:
+            return
+        work = partial(self._tell, over)
+        is_short = sum(len(turn.said) for turn in over) <= INLINE_IDS
+        ids, generated = work() if is_short else await self._threads.run_accepted(work)
+        self._ids += ids
+        self._generated += generated
+        self._turns += len(over)
+
+    def _tell(self, over: Sequence[Turn]) -> tuple[list[int], int]:
+        ids = self._retelling.ids(([*turn.prefill, *turn.said], turn.finish) for turn in over)
+        behind = [*((turn.prefill, turn.said) for turn in over), ((), ())]
+        return ids, len(thread_ids((), behind))
+
+    def before(self, last: Turn) -> list[int]:
+        """What the model is shown of what it said: earlier turns told again, the last as it is."""
+        return [*self._ids, *last.prefill, *last.said]
+
+    def generated(self, last: Turn) -> int:
+        """How many ids the turns put behind the prompt, as they were said or as they are told."""
+        return max(self._generated, len(self._ids)) + len(last.prefill) + len(last.said)
