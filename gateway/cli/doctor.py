@@ -123,7 +123,7 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
         async with provisioned(settings) as complete, connected(complete) as database:
             detail = f"{kind}, schema at {REVISION}"
             findings.append(Finding(looking_at, ok=True, detail=detail))
-            await _slowness(database, findings)
+            await _shortcomings(database, findings)
             looking_at = "isolation"
             async with database.transaction(NOBODY):
                 detail = "the unprivileged role of tenants can be taken"
@@ -135,13 +135,15 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
         findings.append(Finding("pepper", ok=True, detail=where))
 
 
-async def _slowness(database: Database, findings: list[Finding]) -> None:
-    """What it lacks that it can do without, though not for long."""
+async def _shortcomings(database: Database, findings: list[Finding]) -> None:
+    """What it lacks that no request needs."""
     lacking = [fact for fact in await missing(database) if not fact.stops]
-    if lacking:
-        remedy = "Make it again, as gateway/store/tables.py has it: CREATE INDEX CONCURRENTLY."
-        detail = f"it lacks: {told(lacking)}"
-        findings.append(Finding("indexes", ok=False, detail=detail, remedy=remedy))
+    for cost in dict.fromkeys(fact.cost for fact in lacking):
+        facts = [fact for fact in lacking if fact.cost == cost]
+        by_hand = "Make it again by hand, as gateway/store/tables.py has it."
+        remedy = "Run: harmony-gateway db upgrade" if facts[0].mend else by_hand
+        detail = f"it lacks: {told(facts)}: {cost}"
+        findings.append(Finding("schema", ok=False, detail=detail, remedy=remedy))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.runs.inspection import Threads
 
 INLINE_IDS: Final = 512
-"""So many ids are told again at once, more in a thread: of short messages that is some milliseconds."""
+"""So many ids are told again at once, more in a thread: they take a few milliseconds."""
 
 
 class Retold:

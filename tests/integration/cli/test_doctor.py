@@ -197,7 +197,7 @@ async def test_an_index_that_is_missing_is_found(
     await postgres.execute("DROP INDEX ix_usage_tenant_id_at", database=name)
     findings = by_name(await examine(None))
     assert findings["database"].ok
-    assert "ix_usage_tenant_id_at" in findings["indexes"].detail
+    assert "ix_usage_tenant_id_at" in findings["schema"].detail
 
 
 async def test_a_database_that_is_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
