@@ -30,7 +30,7 @@ from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import describe
 from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.transport import KeepAlive
-from gateway.upstreams.unserved import REMEDY, unserved
+from gateway.upstreams.unserved import REMEDY, overlooked, unserved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -216,8 +216,8 @@ def _fault(look: _Look) -> tuple[str, str] | None:
         return look.unusable.why, look.unusable.remedy
     if not look.listed:
         return "it serves no model", "Is the model still being loaded?"
-    if not look.served:
-        return f"it serves {', '.join(look.listed)}, of which nothing is asked", REMEDY
+    if why := overlooked(look):
+        return why, REMEDY
     untold = [model for model, length in look.models.items() if length is None]
     if untold:
         why = f"it does not tell the context length of {', '.join(untold)}"
