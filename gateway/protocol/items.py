@@ -44,6 +44,7 @@ from gateway.protocol.hosted import (
     WebSearchCall,
 )
 from gateway.protocol.nulls import NullableModel
+from gateway.protocol.numbers import Integer
 
 IMAGE_URL_CHARS_MAX: Final = 20_971_520
 ENCRYPTED_CHARS_MAX: Final = 10_485_760
@@ -325,7 +326,7 @@ class ShellOutcome(NullableModel):
     """How a command ended: by itself, or because its time was up."""
 
     type: Literal["exit", "timeout"]
-    exit_code: int | None = None
+    exit_code: Integer | None = None
 
 
 class ShellOutput(NullableModel):

@@ -15,6 +15,7 @@ from gateway.protocol.documented import EFFORTS, TOOL_CHOICE_TYPES, TOOL_TYPES
 from gateway.protocol.fields import Many
 from gateway.protocol.formats import AnyFormat
 from gateway.protocol.nulls import NullableModel
+from gateway.protocol.numbers import Integer
 
 Effort = Literal["low", "medium", "high"]
 Verbosity = Literal["low", "medium", "high"]
@@ -64,7 +65,7 @@ class ReasoningOptions(NullableModel):
     generate_summary: Summary | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: str | None = None
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: Integer | None = Field(None, ge=1)
 
     @property
     def asked_summary(self) -> Summary | None:
@@ -107,7 +108,7 @@ class ContextManagement(NullableModel):
     """Server-side compaction."""
 
     type: str
-    compact_threshold: Annotated[int, Field(ge=COMPACT_THRESHOLD_MIN)] | None = None
+    compact_threshold: Annotated[Integer, Field(ge=COMPACT_THRESHOLD_MIN)] | None = None
 
 
 class Moderation(NullableModel):
