@@ -11,6 +11,7 @@ import orjson
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
 from gateway.checking.cost import Cost, ForeignReference, TooMuchWork, count_references, patterns_in
+from gateway.checking.emptiness import impossible
 from gateway.checking.parts import parts_of
 from gateway.checking.unusable import UnusableSchema
 from gateway.pacing import paced
@@ -45,6 +46,8 @@ class Document:
             options = _regex_options(patterns)
             self._validators = [_compiled(part, options) for part in paced(parts_of(schema))]
             self._cost.of(None)
+            if (place := impossible(schema)) is not None:
+                raise UnusableSchema(f"nothing can satisfy what it demands at {place}")
             if count_references(schema) > REFERENCES_MAX:
                 raise UnusableSchema(f"it has more than {REFERENCES_MAX} references")
         except TooMuchWork:
