@@ -17,7 +17,7 @@ from gateway.protocol.base import WireModel
 from gateway.protocol.documented import Includable, ServiceTier, literal_values
 from gateway.protocol.fields import Many, VeryMany
 from gateway.protocol.items import AnyInputItem
-from gateway.protocol.numbers import Integer
+from gateway.protocol.numbers import Integer, whole
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     AnyConversation,
@@ -115,13 +115,15 @@ class CreateResponse(WireModel):
     top_p: float = Field(1.0, ge=0.0, le=1.0)
     presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
     frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
-    seed: Integer | None = Field(None, ge=-SEED_MAX - 1, le=SEED_MAX)
+    seed: Annotated[int | None, Field(ge=-SEED_MAX - 1, le=SEED_MAX), BeforeValidator(whole)] = None
     stop: Annotated[
         Many[Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]],
         Field(max_length=STOPS_MAX),
         BeforeValidator(_stops),
     ] = ()
-    top_k: Annotated[Integer | None, Field(ge=1, le=TOP_K_MAX), BeforeValidator(_top_k)] = None
+    top_k: Annotated[
+        int | None, Field(ge=1, le=TOP_K_MAX), BeforeValidator(_top_k), BeforeValidator(whole)
+    ] = None
     min_p: float | None = Field(None, ge=0.0, le=1.0)
     enable_response_messages: bool = False
     parallel_tool_calls: bool = True
