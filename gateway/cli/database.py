@@ -40,7 +40,7 @@ def upgrade_schema(config: Config = None) -> None:
     for fact in repaired.mended:
         terminal.step(terminal.OK, "mended", fact)
     for fact in repaired.lacking:
-        terminal.step(terminal.BAD, "missing", f"{fact}: it works without, but slowly")
+        terminal.step(terminal.BAD, "missing", fact)
 
 
 async def _upgrade(settings: Settings) -> Repaired:

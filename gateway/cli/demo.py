@@ -22,6 +22,7 @@ from gateway.cli import demo_environment, terminal
 from gateway.cli.options import PORT_MAX, run
 from gateway.cli.provision import connected, embedded_database, load_pepper
 from gateway.composition.foundation import access
+from gateway.devdb.embedded import InUse
 from gateway.errors import AuthenticationError, StartupError
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
@@ -103,10 +104,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
             await stack.enter_async_context(gateway)
             terminal.step(terminal.OK, "gateway", gateway.url, time.perf_counter() - started)
             base_url = f"{gateway.url}/v1"
-            _, listened = listener.getsockname()
-            environment = stack.enter_context(
-                demo_environment.held(settings.data_dir, listened, base_url, key)
-            )
+            environment = demo_environment.write(settings.data_dir, base_url, key)
             await _answer(base_url, key, options.models[0])
             _invite(environment, options.models[0])
             if not once:
@@ -142,11 +140,19 @@ def _settings(backend_url: str, models: tuple[str, ...], port: int | None) -> Se
 
 
 async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
-    """Start and migrate the embedded PostgreSQL; it is stopped with `stack`."""
+    """Start and migrate the embedded PostgreSQL; it is stopped with `stack`. Raises `InUse`."""
     from gateway.store.migration.migrate import upgrade
 
     started = time.perf_counter()
-    url = stack.enter_context(embedded_database(settings.data_dir))
+    try:
+        url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True))
+    except InUse as error:
+        environment = shlex.quote(str(demo_environment.environment_file(settings.data_dir)))
+        raise InUse(
+            str(error),
+            remedy=f"Use that one (`. {environment}` sets its address and key), end it, or start "
+            "this one in a folder of its own: GATEWAY_DATA_DIR=/another/folder.",
+        ) from error
     now = time.perf_counter()
     terminal.step(terminal.OK, "postgres", f"embedded, in {settings.data_dir}", now - started)
     await upgrade(url)

@@ -30,7 +30,7 @@ from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import describe
 from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.transport import KeepAlive
-from gateway.upstreams.unserved import REMEDY, unserved
+from gateway.upstreams.unserved import REMEDY, overlooked, unserved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,7 +123,7 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
         async with provisioned(settings) as complete, connected(complete) as database:
             detail = f"{kind}, schema at {REVISION}"
             findings.append(Finding(looking_at, ok=True, detail=detail))
-            await _slowness(database, findings)
+            await _shortcomings(database, findings)
             looking_at = "isolation"
             async with database.transaction(NOBODY):
                 detail = "the unprivileged role of tenants can be taken"
@@ -135,13 +135,15 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
         findings.append(Finding("pepper", ok=True, detail=where))
 
 
-async def _slowness(database: Database, findings: list[Finding]) -> None:
-    """What it lacks that it can do without, though not for long."""
+async def _shortcomings(database: Database, findings: list[Finding]) -> None:
+    """What it lacks that no request needs."""
     lacking = [fact for fact in await missing(database) if not fact.stops]
-    if lacking:
-        remedy = "Make it again with CREATE INDEX CONCURRENTLY: gateway/store/migration/tables.py."
-        detail = f"it lacks: {told(lacking)}"
-        findings.append(Finding("indexes", ok=False, detail=detail, remedy=remedy))
+    for cost in dict.fromkeys(fact.cost for fact in lacking):
+        facts = [fact for fact in lacking if fact.cost == cost]
+        by_hand = "Make it again by hand, as gateway/store/migration/tables.py has it."
+        remedy = "Run: harmony-gateway db upgrade" if facts[0].mend else by_hand
+        detail = f"it lacks: {told(facts)}: {cost}"
+        findings.append(Finding("schema", ok=False, detail=detail, remedy=remedy))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +216,8 @@ def _fault(look: _Look) -> tuple[str, str] | None:
         return look.unusable.why, look.unusable.remedy
     if not look.listed:
         return "it serves no model", "Is the model still being loaded?"
-    if not look.served:
-        return f"it serves {', '.join(look.listed)}, of which nothing is asked", REMEDY
+    if why := overlooked(look):
+        return why, REMEDY
     untold = [model for model, length in look.models.items() if length is None]
     if untold:
         why = f"it does not tell the context length of {', '.join(untold)}"

@@ -24,16 +24,17 @@ PEPPER_BYTES = 32
 
 
 @asynccontextmanager
-async def provisioned(settings: Settings) -> AsyncIterator[Settings]:
+async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncIterator[Settings]:
     """Settings with the URL of a migrated database and with the pepper.
 
-    Without a database URL the embedded PostgreSQL runs while this is entered, and is migrated.
-    Raises `StartupError` and `StoreUnavailable`.
+    Without a database URL the embedded PostgreSQL runs while this is entered, and is migrated; who
+    `is_lasting` does not use that of another process, which may end before. Raises `StartupError`
+    and `StoreUnavailable`.
     """
     if settings.database.url is None:
         from gateway.store.migration.migrate import upgrade
 
-        with embedded_database(settings.data_dir) as url:
+        with embedded_database(settings.data_dir, is_lasting=is_lasting) as url:
             await upgrade(url)
             pepper = load_pepper(settings.data_dir)
             yield settings.with_database_url(url).with_pepper(pepper)
@@ -71,12 +72,14 @@ async def require_schema(database: Database) -> None:
 
 
 @contextmanager
-def embedded_database(data_dir: Path) -> Iterator[str]:
-    """The URL of the embedded PostgreSQL, which is stopped at the end if this started it."""
+def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[str]:
+    """The URL of the embedded PostgreSQL, which is stopped at the end if this started it. Raises
+    `StartupError`: `InUse` where this `is_lasting` and another one is there.
+    """
     from gateway.devdb.embedded import EmbeddedPostgres
 
     make_folder(data_dir)
-    with EmbeddedPostgres(data_dir / "postgres") as server:
+    with EmbeddedPostgres(data_dir / "postgres", is_lasting=is_lasting) as server:
         yield server.url
 
 

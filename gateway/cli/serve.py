@@ -47,7 +47,7 @@ async def _serve(settings: Settings) -> None:
     require_complete(settings)
     listener = listen(settings.server.host, settings.server.port, settings.server.backlog_max)
     with listener:
-        async with provisioned(settings) as complete:
+        async with provisioned(settings, is_lasting=True) as complete:
             await serve_gateway(complete, listener)
 
 
@@ -83,7 +83,9 @@ def simulate(  # noqa: PLR0913 - each is an option
     There is no model in it: what it answers is written in a script. It is for trying the gateway,
     for tests and for load.
     """
+    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.app import create_simulator
+    from gateway.simulator.constrained import matcher as guidance
     from gateway.simulator.options import SimulatorOptions
 
     configure_logging("info", "auto")
@@ -98,7 +100,10 @@ def simulate(  # noqa: PLR0913 - each is an option
         engine=engine,
         **chosen,
     )
-    run(_simulate(create_simulator(options), host, port))
+    simulator = create_simulator(options)
+    # The first grammar would hold up every stream beside it.
+    guidance.load(Vocabulary.load())
+    run(_simulate(simulator, host, port))
 
 
 async def _simulate(app: ASGIApp, host: str, port: int) -> None:

@@ -10,6 +10,7 @@ import jsonschema_rs
 import orjson
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
+from gateway.constraints.emptiness import impossible
 from gateway.constraints.schema_cost import (
     Cost,
     ForeignReference,
@@ -50,6 +51,8 @@ class SchemaValidator:
             options = _regex_options(patterns)
             self._validators = [_compiled(part, options) for part in parts_of(schema)]
             self._cost.of(None)
+            if (place := impossible(schema)) is not None:
+                raise UnusableSchema(f"nothing can satisfy what it demands at {place}")
             if count_references(schema) > REFERENCES_MAX:
                 raise UnusableSchema(f"it has more than {REFERENCES_MAX} references")
         except TooMuchWork:

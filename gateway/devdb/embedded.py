@@ -8,6 +8,8 @@ is used, because as root that adds a user, opens parent folders and trusts every
 * PostgreSQL refuses to run as root. Then it runs as `run_as`, or as whoever owns the cluster.
 * One process owns the server: it holds a lock, starts the server and stops it. A second process
   (`harmony-gateway keys ...` beside a running gateway) uses the server while the first one lives.
+  One that is to last must own it, or it would lose its database at the end of the first: it waits
+  for a command to end, and is refused while another one that lasts is there, whose id the lock has.
 
     data_dir/lock, password, server.log, server.log.1, cluster/
 """
@@ -51,20 +53,26 @@ _QUIET: Final = {
 _MOVE: Final = "Set GATEWAY_DATA_DIR to a folder that {user} can reach, as in /var/lib/harmony."
 
 
+class InUse(StartupError):
+    """Another process that lasts has the server."""
+
+
 class EmbeddedPostgres:
     """One cluster below `data_dir`. `start` and `stop` block for up to their timeouts."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a server is, and how long it may take
         self,
         data_dir: Path,
         *,
         bin_dir: Path | None = None,
         run_as: str = "nobody",
         settings: Mapping[str, str] | None = None,
+        is_lasting: bool = False,
         start_timeout_s: float = 60.0,
         stop_timeout_s: float = 20.0,
     ) -> None:
-        """`settings` are added to the server's; `bin_dir` None finds the wheel's newest.
+        """`settings` are added to the server's; `bin_dir` None finds the wheel's newest;
+        `is_lasting`: no other process's server will do.
 
         `start_timeout_s` covers initialisation too, `stop_timeout_s` is each stage of stopping.
         """
@@ -72,9 +80,11 @@ class EmbeddedPostgres:
         self._bin_dir = bin_dir
         self._run_as = run_as
         self._settings = {**_QUIET, **(settings or {})}
+        self._is_lasting = is_lasting
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._lock: int | None = None
+        self._is_locked = False
         self._process: subprocess.Popen[bytes] | None = None
         self._socket_folder: Path | None = None
 
@@ -132,8 +142,7 @@ class EmbeddedPostgres:
             _remove_socket_folder(self._socket_folder)
         self._socket_folder = None
         if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+            self._release()
 
     def _start(self, deadline: float) -> None:
         self._data_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -156,7 +165,9 @@ class EmbeddedPostgres:
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         while not _try_lock(self._lock):
             other = Postmaster.read(self._cluster)
-            if other is not None and other.is_ready and other.is_running():
+            if self._is_lasting:
+                _refuse_second(self._lock, self._data_dir)
+            elif other is not None and other.is_ready and other.is_running():
                 os.close(self._lock)
                 self._lock = None
                 self._socket_folder = other.socket_folder
@@ -167,7 +178,19 @@ class EmbeddedPostgres:
                     remedy="Wait for it, end it, or set another GATEWAY_DATA_DIR.",
                 )
             time.sleep(_POLL_INTERVAL_S)
+        self._is_locked = True
+        os.ftruncate(self._lock, 0)
+        if self._is_lasting:
+            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
         return True
+
+    def _release(self) -> None:
+        """Let go of the lock, which names nobody while nobody has it."""
+        assert self._lock is not None, "it was opened"
+        if self._is_locked:
+            os.ftruncate(self._lock, 0)
+        os.close(self._lock)
+        self._lock, self._is_locked = None, False
 
     def _initialise(self, programs: Path, account: Account) -> None:
         """A new cluster, in place only when it is complete."""
@@ -256,6 +279,18 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _refuse_second(lock: int, data_dir: Path) -> None:
+    """Raises `InUse` while one that lasts holds the lock."""
+    holder = os.pread(lock, 20, 0).decode("ascii", "replace")
+    if holder:
+        raise InUse(
+            f"a gateway already runs on {data_dir} (process {holder}), and its database ends with "
+            "it",
+            remedy="Use that one, end it, or give this one a folder of its own, with "
+            "GATEWAY_DATA_DIR=/another/folder.",
+        )
 
 
 def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:

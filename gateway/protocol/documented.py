@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.numbers import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -174,5 +175,6 @@ def is_harmless(name: str, value: object) -> bool:
 
 
 def _is_same(value: object, other: object) -> bool:
-    """`1` is no `True`."""
+    """`1` is `1.0`, and no `True`."""
+    value = whole(value)
     return type(value) is type(other) and value == other

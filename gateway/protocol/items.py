@@ -27,6 +27,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.protocol.base import NullableModel, WireModel, type_of
 from gateway.protocol.fields import AnyStatus, CallId, Count, ItemId, Many
+from gateway.protocol.numbers import Integer
 
 Json = dict[str, Any]
 
@@ -162,7 +163,6 @@ AnyHostedItem = (
     | Program
     | ProgramOutput
 )
-
 
 IMAGE_URL_CHARS_MAX: Final = 20_971_520
 ENCRYPTED_CHARS_MAX: Final = 10_485_760
@@ -444,7 +444,7 @@ class ShellOutcome(NullableModel):
     """How a command ended: by itself, or because its time was up."""
 
     type: Literal["exit", "timeout"]
-    exit_code: int | None = None
+    exit_code: Integer | None = None
 
 
 class ShellOutput(NullableModel):

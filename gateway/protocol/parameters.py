@@ -22,6 +22,7 @@ from gateway.protocol import documented
 from gateway.protocol.base import NullableModel, type_of
 from gateway.protocol.documented import EFFORTS, TOOL_CHOICE_TYPES, TOOL_TYPES
 from gateway.protocol.fields import Many
+from gateway.protocol.numbers import Integer
 
 FORMAT_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]+$"
 FORMAT_NAME_CHARS_MAX: Final = 64
@@ -110,7 +111,7 @@ class ReasoningOptions(NullableModel):
     generate_summary: Summary | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: str | None = None
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: Integer | None = Field(None, ge=1)
 
     @property
     def asked_summary(self) -> Summary | None:
@@ -153,7 +154,7 @@ class ContextManagement(NullableModel):
     """Server-side compaction."""
 
     type: str
-    compact_threshold: Annotated[int, Field(ge=COMPACT_THRESHOLD_MIN)] | None = None
+    compact_threshold: Annotated[Integer, Field(ge=COMPACT_THRESHOLD_MIN)] | None = None
 
 
 class Moderation(NullableModel):

@@ -29,6 +29,7 @@ from gateway.models.format import GrammarOptions
 from gateway.runs.failover import Failover
 from gateway.runs.hearing import TurnSink
 from gateway.runs.inspection import Inspection
+from gateway.runs.retold import Retold
 from gateway.runs.steering import (
     BEGUN_ANEW,
     GRAMMAR_FAILED,
@@ -131,6 +132,7 @@ class TurnRunner:
         self._tell_first_token: Callable[[], None] | None = on_first_token
         self._failover = Failover(specification, engine.hops, engine.observer)
         self._inspection = Inspection(specification.checker, engine.threads)
+        self._retold = Retold(self._format, self._fold.new_parser, engine.threads)
         self._attempts = 0
         self._is_announced = False
         self._is_resent = False
@@ -150,6 +152,7 @@ class TurnRunner:
             translate = partial(languages_of, self._spec.rules)
             await self._engine.threads.run_accepted(translate)
         if self._fold.turns:
+            await self._retold.keep_up(self._fold.turns)
             self._take_over()
             await self._go_on()
         else:
@@ -215,6 +218,7 @@ class TurnRunner:
         if self._start is None and self._fold.open_turn is None:
             return
         self._cached_tokens = 0
+        await self._retold.keep_up(self._fold.turns)
         while not await self._end(await self._run_turn()):
             # The prompt is read again, but nobody goes on who had not begun.
             self._is_announced = True
@@ -441,7 +445,7 @@ class TurnRunner:
 
         What was taken back takes none, but the random numbers must be others than before.
         """
-        generated = max(self._generated(self._turns()), len(self._behind_prompt()))
+        generated = self._retold.generated(self._fold.turns[-1])
         drawn = generated + self._fold.usage.voided_tokens
         if not drawn:
             return self._spec.sampling
@@ -455,16 +459,9 @@ class TurnRunner:
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not turn.said:
             return self._spec.prompt_ids
-        prompt, behind = self._spec.prompt_ids, self._behind_prompt()
+        prompt, behind = self._spec.prompt_ids, self._retold.before(self._fold.turns[-1])
         # A long prompt stays packed: a number for each of its ids would take the loop milliseconds.
         return prompt + array("I", behind) if isinstance(prompt, array) else [*prompt, *behind]
-
-    def _behind_prompt(self) -> list[int]:
-        """What the model is shown of what it said: earlier turns told again, the last as it is."""
-        *earlier, last = self._fold.turns
-        over = (([*turn.prefill, *turn.said], turn.finish) for turn in earlier)
-        told = self._format.retold(over, self._fold.new_parser)
-        return [*told, *last.prefill, *last.said]
 
     def _turns(self) -> list[tuple[Sequence[int], Sequence[int]]]:
         return [(turn.prefill, turn.said) for turn in self._fold.turns]

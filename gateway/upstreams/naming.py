@@ -41,26 +41,37 @@ def offers(
     `wanted` are the configured models, public id → name at the backends; empty: all that is listed,
     under its own name. `known` are the names that any backend lists.
     """
-    meant = {model: meaning(name, known) for model, name in wanted.items()}
-    names = meant if wanted else {name: name for name in listed}
+    names = {model: meanings(name, known) for model, name in wanted.items()}
+    if not wanted:
+        names = {name: [name] for name in listed}
     return {
-        model: Served(name, listed[name].parent, listed[name].context_length)
-        for model, name in names.items()
-        if name is not None and name in listed
+        model: Served(found[0], listed[found[0]].parent, listed[found[0]].context_length)
+        for model, meant in names.items()
+        if (found := [name for name in meant if name in listed])
     }
 
 
-def meaning(name: str, known: Collection[str]) -> str | None:
-    """The one of the `known` names that `name` means; None where there is none, or more than one.
+def meanings(name: str, known: Collection[str]) -> list[str]:
+    """The `known` names of the model that `name` means, itself first.
 
-    Itself, or else the one with the same last part, if one of the two is nothing but that part:
-    `a/m` and `b/m` are the models of two makers.
+    They have the same last part, and all but that part alone are the same: some servers of a model
+    list it with its maker and others without. `a/m` and `b/m` are the models of two makers: where
+    both are known, `m` is neither of them, and of either only if there is no other to mean.
     """
-    if name in known:
-        return name
     part = _last_part(name)
-    alike = {other for other in known if _last_part(other) == part and part in {name, other}}
-    return alike.pop() if len(alike) == 1 else None
+    alike = {other for other in known if is_alike(name, other)}
+    makers = {other for other in {name, *alike} if other != part}
+    if len(makers) <= 1:
+        return sorted(alike, key=lambda other: (other != name, other))
+    if name in known:
+        return [name]
+    without_maker = [other for other in alike if part in {name, other}]
+    return without_maker if len(without_maker) == 1 else []
+
+
+def is_alike(name: str, other: str) -> bool:
+    """They differ at most in what stands before the last part."""
+    return _last_part(name) == _last_part(other)
 
 
 def _last_part(name: str) -> str:

@@ -23,7 +23,7 @@ from gateway.upstreams.probe import check, describe
 from gateway.upstreams.selection import candidates, round_robin, tell_logprobs
 from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.spelling import Spelling
-from gateway.upstreams.unserved import REMEDY, unserved
+from gateway.upstreams.unserved import REMEDY, overlooked, unserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -328,4 +328,13 @@ class Pool:
             if text not in self._warnings:
                 _log.warning("no backend serves a model", model=one.model, reason=text)
         unused = [f"{one.name} is not used: {one.unusable}" for one in members if one.unusable]
-        self._warnings = (*unused, *missing)
+        untold = {one.model for one in missing.values()}
+        idle = {
+            f"{one.name} is not used as it could be: {why}. {REMEDY}": one.name
+            for one in members
+            if not untold.intersection(one.backend.models) and (why := overlooked(one))
+        }
+        for text, name in idle.items():
+            if text not in self._warnings:
+                _log.warning("a backend is not used", upstream=name, reason=text)
+        self._warnings = (*unused, *missing, *idle)

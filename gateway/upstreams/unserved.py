@@ -1,4 +1,4 @@
-"""Models that were configured, and that no backend serves. No I/O here."""
+"""Models that no backend serves, and what backends serve that nothing is asked of. No I/O here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from typing_extensions import override
+
+from gateway.upstreams.naming import is_alike
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -66,6 +68,24 @@ def unserved(sources: Iterable[Source]) -> list[Unserved]:
             silent = tuple(one.backend.name for one in asked if one.listed is None)
             missing.append(Unserved(model, name, tuple(map(_serving, told)), silent))
     return missing
+
+
+def overlooked(source: Source) -> str:
+    """What a backend serves that may have been meant to be used, and is not; empty: nothing."""
+    if source.unusable is not None or not source.listed:
+        return ""
+    wanted = {
+        model: name for model, name in source.backend.models.items() if model not in source.models
+    }
+    for model, name in wanted.items():
+        if alike := [one for one in source.listed if is_alike(name, one)]:
+            return (
+                f"it serves {_quoted(alike)}, which is not used for the model '{model}': other "
+                "backends list it under other names"
+            )
+    if wanted and not source.models:
+        return f"it serves {_quoted(source.listed)}, of which nothing is asked"
+    return ""
 
 
 def _serving(source: Source) -> tuple[str, tuple[str, ...]]:

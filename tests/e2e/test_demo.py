@@ -162,20 +162,34 @@ def test_the_next_demo_uses_data_and_key_again_and_listens_where_the_environment
         assert key not in shown.stdout + shown.stderr
 
 
-def test_a_second_demo_leaves_the_file_of_the_first_alone(folder: Path, port: int) -> None:
+@pytest.mark.parametrize("second", ["demo", "serve"])
+def test_a_second_gateway_is_refused_the_database_that_ends_with_the_first(
+    folder: Path, port: int, second: str
+) -> None:
+    """Their data folder names one database, which the first stops when it ends."""
     with running(folder, "demo", "--port", str(port)) as first:
         until(first, "Ctrl-C ends it")
         before = saved(folder)
-        with running(folder, "demo", "--port", "0") as second:
-            printed = until(second, "Ctrl-C ends it")
-            (own,) = re.findall(r"^ +\. (.*demo-\d+\.env)$", printed, re.MULTILINE)
-            assert stat.S_IMODE(Path(own).stat().st_mode) == 0o600
-            assert before["OPENAI_BASE_URL"] not in Path(own).read_text(encoding="utf-8")
-            assert before["OPENAI_API_KEY"] in Path(own).read_text(encoding="utf-8")
-            second.send_signal(signal.SIGTERM)
-            assert second.wait(END_S) == 0
-        assert not Path(own).exists()
+        (folder / "gateway.yaml").write_text(
+            "backends: [{name: none, url: 'http://127.0.0.1:9'}]\n"
+        )
+        result = subprocess.run(
+            command(second, "--port", "0"),
+            env=environment(folder),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=START_S,
+            check=False,
+        )
+        assert result.returncode == 1
+        message, remedy = result.stderr.splitlines()[-2:]
+        assert f"a gateway already runs on {folder}" in message
+        assert f"(process {first.pid})" in message
+        assert "GATEWAY_DATA_DIR=" in remedy
+        assert ("demo.env" in remedy) == (second == "demo")
         assert saved(folder) == before
+        assert first.poll() is None
         first.send_signal(signal.SIGTERM)
         assert first.wait(END_S) == 0
 
@@ -204,6 +218,23 @@ def test_the_first_request_with_a_grammar_has_nothing_to_wait_for(
         check=True,
     )
     assert "grammars are prepared: True" in result.stdout
+
+
+def test_a_simulator_listens_when_it_can_take_grammars(folder: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ONCE_AND_LOOK, "simulate", "--port", "0"],
+        env=environment(folder),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as simulator:
+        try:
+            until(simulator, "listening")
+            simulator.send_signal(signal.SIGTERM)
+            assert "grammars are prepared: True" in until(simulator, "grammars are prepared")
+        finally:
+            simulator.kill()
 
 
 def test_a_taken_port_is_told_in_two_lines(folder: Path) -> None:

@@ -48,9 +48,11 @@ def _memory() -> Path | None:
     return folder if roomy else None
 
 
-def embedded(data_dir: Path) -> EmbeddedPostgres:
+def embedded(data_dir: Path, *, is_lasting: bool = False) -> EmbeddedPostgres:
     """Not started. Forgets what it promised when the machine stops."""
-    return EmbeddedPostgres(data_dir, bin_dir=server_programs(), settings=FAST)
+    return EmbeddedPostgres(
+        data_dir, bin_dir=server_programs(), settings=FAST, is_lasting=is_lasting
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,8 +166,12 @@ async def test_what_roles_may_is_missed_and_made_again(
     ("damage", "told"),
     [
         ("ALTER TABLE responses DROP COLUMN recoveries", "column responses.recoveries bytea"),
-        ("ALTER TABLE usage ALTER key_id DROP NOT NULL", "column usage.key_id uuid NOT NULL"),
-        ("ALTER TABLE tenants DROP CONSTRAINT uq_tenants_name", "index uq_tenants_name"),
+        ("ALTER TABLE usage ALTER at TYPE text", "column usage.at timestamp with time zone"),
+        (
+            "ALTER TABLE tenants ALTER disabled_at SET NOT NULL",
+            "no NOT NULL on tenants.disabled_at",
+        ),
+        ("ALTER TABLE writers DROP CONSTRAINT pk_writers", "index pk_writers"),
         ("DROP FUNCTION find_principal(bytea)", "function find_principal"),
     ],
 )
@@ -178,12 +183,37 @@ async def test_what_no_statement_brings_back_is_told(
         await upgrade(database_url)
 
 
-async def test_without_an_index_it_serves_but_says_so(
-    postgres: PostgresServer, database_url: str
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("DROP INDEX ix_usage_tenant_id_at", "index ix_usage_tenant_id_at: it works, but slowly"),
+        ("ALTER TABLE usage ALTER key_id DROP NOT NULL", "NOT NULL on usage.key_id: rows may lack"),
+        (
+            "ALTER TABLE tenants DROP CONSTRAINT uq_tenants_name",
+            "index uq_tenants_name: the same may be written twice",
+        ),
+    ],
+)
+async def test_without_what_no_request_needs_it_serves_but_says_so(
+    postgres: PostgresServer, database_url: str, damage: str, told: str
 ) -> None:
-    await postgres.execute("DROP INDEX ix_usage_tenant_id_at", database=name_of(database_url))
+    await postgres.execute(damage, database=name_of(database_url))
     repaired = await upgrade(database_url)
-    assert (repaired.mended, repaired.lacking) == ((), ("index ix_usage_tenant_id_at",))
+    assert repaired.mended == ()
+    (lacking,) = repaired.lacking
+    assert lacking.startswith(told)
+    await assert_it_serves(database_url)
+
+
+def test_requests_need_the_keys_that_statements_name() -> None:
+    sources = Path(blueprint.__file__).parent.glob("*.py")
+    named = {
+        columns
+        for source in sources
+        for columns in re.findall(r"ON CONFLICT \(([^)]+)\)", source.read_text("utf-8"))
+    }
+    tables = (metadata.tables[key.removeprefix("pk_")] for key in blueprint.CONFLICTS)
+    assert {", ".join(table.primary_key.columns.keys()) for table in tables} == named
 
 
 @pytest.mark.parametrize("by_way_of", ["5d1e0c7a9b42", NEWEST_BEFORE_THE_REPAIR])

@@ -51,7 +51,17 @@ CALL_KINDS: Final = {"function_call": "function", "custom_tool_call": "custom"}
 """What kinds of tools a chat says they call."""
 CANCELLED: Final = "The response was cancelled."
 
-_CALLER_MISTAKES: Final = frozenset({"context_length_exceeded"})
+_OF_REQUEST: Final = frozenset(
+    {
+        "context_length_exceeded",
+        "invalid_structured_output",
+        "invalid_tool_call",
+        "required_tool_not_called",
+    }
+)
+"""Codes of failures that lie in what was asked for, perhaps of this model: it was tried as often as
+it may be, so clients that send what is a server's error again by themselves must not.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +122,10 @@ def failure_of(response: Json) -> Json | None:
     if response["status"] not in {"failed", "cancelled"}:
         return None
     error = response["error"] or {"code": None, "message": CANCELLED}
-    is_mistake = error["code"] in _CALLER_MISTAKES
+    is_of_request = error["code"] in _OF_REQUEST
     return {
         "message": in_chat_words(error["message"]),
-        "type": "invalid_request_error" if is_mistake else "server_error",
+        "type": "invalid_request_error" if is_of_request else "server_error",
         "param": None,
         "code": error["code"],
     }

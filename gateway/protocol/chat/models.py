@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.protocol.base import NullableModel
 from gateway.protocol.fields import Many
+from gateway.protocol.numbers import Integer
 
 ChatRole = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
@@ -162,11 +163,11 @@ class ChatRequest(NullableModel):
     functions: Many[dict[str, Any]] = ()
     function_call: Any = None
     response_format: Any = None
-    max_completion_tokens: int | None = Field(None, ge=1)
-    max_tokens: int | None = Field(None, ge=1)
-    n: int | None = Field(None, ge=1)
+    max_completion_tokens: Integer | None = Field(None, ge=1)
+    max_tokens: Integer | None = Field(None, ge=1)
+    n: Integer | None = Field(None, ge=1)
     logprobs: bool = False
-    top_logprobs: int | None = None
+    top_logprobs: Integer | None = None
     logit_bias: dict[str, Any] | None = None
     modalities: Many[str] | None = None
     reasoning: Any = None
@@ -184,12 +185,12 @@ class CompletionRequest(NullableModel):
     """Of a completion."""
 
     prompt: Any
-    max_tokens: int | None = Field(None, ge=1)
-    n: int | None = Field(None, ge=1)
-    best_of: int | None = Field(None, ge=1)
+    max_tokens: Integer | None = Field(None, ge=1)
+    n: Integer | None = Field(None, ge=1)
+    best_of: Integer | None = Field(None, ge=1)
     echo: bool = False
     suffix: str | None = None
-    logprobs: int | None = None
+    logprobs: Integer | None = None
     logit_bias: dict[str, Any] | None = None
     reasoning_effort: Any = None
     stream_options: ChatStreamOptions | None = None

@@ -15,6 +15,7 @@ from gateway.protocol.base import WireModel
 from gateway.protocol.documented import Includable, ServiceTier, literal_values
 from gateway.protocol.fields import Many, VeryMany
 from gateway.protocol.items import AnyInputItem, InputText, Message
+from gateway.protocol.numbers import Integer, whole
 from gateway.protocol.parameters import (
     DEFAULT_EFFORT,
     AnyConversation,
@@ -110,21 +111,23 @@ class CreateResponse(WireModel):
     top_p: float = Field(1.0, ge=0.0, le=1.0)
     presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
     frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
-    seed: int | None = Field(None, ge=-SEED_MAX - 1, le=SEED_MAX)
+    seed: Annotated[int | None, Field(ge=-SEED_MAX - 1, le=SEED_MAX), BeforeValidator(whole)] = None
     stop: Annotated[
         Many[Annotated[str, Field(min_length=1, max_length=STOP_CHARS_MAX)]],
         Field(max_length=STOPS_MAX),
         BeforeValidator(_stops),
     ] = ()
-    top_k: Annotated[int | None, Field(ge=1, le=TOP_K_MAX), BeforeValidator(_top_k)] = None
+    top_k: Annotated[
+        int | None, Field(ge=1, le=TOP_K_MAX), BeforeValidator(_top_k), BeforeValidator(whole)
+    ] = None
     min_p: float | None = Field(None, ge=0.0, le=1.0)
     enable_response_messages: bool = False
     parallel_tool_calls: bool = True
     stream: bool = False
     stream_options: StreamOptions | None = None
     background: bool = False
-    max_output_tokens: int | None = Field(None, ge=OUTPUT_TOKENS_MIN)
-    max_tool_calls: int | None = Field(None, ge=1)
+    max_output_tokens: Integer | None = Field(None, ge=OUTPUT_TOKENS_MIN)
+    max_tool_calls: Integer | None = Field(None, ge=1)
     reasoning: ReasoningOptions = ReasoningOptions()
     user: str | None = None
     safety_identifier: str | None = Field(None, max_length=SAFETY_IDENTIFIER_CHARS_MAX)
@@ -135,7 +138,7 @@ class CreateResponse(WireModel):
     instructions: str | None = None
     store: bool = True
     service_tier: ServiceTier | None = None
-    top_logprobs: int = Field(0, ge=0, le=TOP_LOGPROBS_MAX)
+    top_logprobs: Integer = Field(0, ge=0, le=TOP_LOGPROBS_MAX)
     context_management: Many[ContextManagement] | None = Field(None, min_length=1)
 
     ignored: tuple[str, ...] = Field((), exclude=True)

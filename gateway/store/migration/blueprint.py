@@ -66,8 +66,10 @@ INDEXES: Final = (
     "ix_usage_tenant_id_at",
 )
 """Those that make it fast."""
+CONFLICTS: Final = ("pk_traces", "pk_idempotency_keys", "pk_writers")
+"""The keys that statements name (`ON CONFLICT`)."""
 KEYS: Final = (*(f"pk_{table}" for table in COLUMNS), "uq_tenants_name", "uq_api_keys_hash")
-"""Those that statements rely on."""
+"""Those by which it is seen what is there already."""
 FUNCTIONS: Final = ("find_api_key", "find_principal")
 """Of a key's hash; the role of tenants may execute them, and nobody else but the owner."""
 
@@ -122,14 +124,19 @@ _PRIVILEGE: Final = re.compile(r"(?P<verb>[A-Z]+)(?: \((?P<columns>[^)]*)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Statements that `mend` it make it so. Without a fact that `stops`, requests fail.
-    `is_of_owner`: only who upgrades needs it.
+    """Statements that `mend` it make it so. `cost` is what going without it costs; empty: requests
+    fail. `is_of_owner`: only who upgrades needs it.
     """
 
     text: str
     mend: tuple[str, ...] = ()
-    stops: bool = True
+    cost: str = ""
     is_of_owner: bool = False
+
+    @property
+    def stops(self) -> bool:
+        """Without it, requests fail."""
+        return not self.cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +178,18 @@ def policy_text(table: str, name: str, roles: str, condition: str) -> str:
     return f"policy {name} on {table} to {roles}: {plain}"
 
 
-def column_texts(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """The facts that these columns, with their types, are there; `!` behind a type: not null."""
+def column_facts(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[Fact]:
+    """These columns, with their types, are there; `!` behind a type: not null.
+
+    Rows are written without what may be null, so no column may have the constraint that should not.
+    """
     for name, kind in columns:
         plain = kind.removesuffix("!").replace("timestamptz", "timestamp with time zone")
-        yield f"column {table}.{name} {plain}{' NOT NULL' if kind.endswith('!') else ''}"
+        yield Fact(f"column {table}.{name} {plain}")
+        if kind.endswith("!"):
+            yield Fact(f"NOT NULL on {table}.{name}", cost="rows may lack it")
+        else:
+            yield Fact(f"no NOT NULL on {table}.{name}")
 
 
 def privilege_text(role: str, verb: str, what: str) -> str:
@@ -192,10 +206,11 @@ def facts() -> Iterator[Fact]:
         yield Fact(f"table {table}")
         yield Fact(f"ownership of {table}", is_of_owner=True)
         pairs = (column.strip().split(" ", 1) for column in columns.split(","))
-        for text in column_texts(table, ((name, kind) for name, kind in pairs)):
-            yield Fact(text)
-    yield from (Fact(f"index {name}") for name in KEYS)
-    yield from (Fact(f"index {name}", stops=False) for name in INDEXES)
+        yield from column_facts(table, ((name, kind) for name, kind in pairs))
+    for name in KEYS:
+        cost = "" if name in CONFLICTS else "the same may be written twice"
+        yield Fact(f"index {name}", cost=cost)
+    yield from (Fact(f"index {name}", cost="it works, but slowly") for name in INDEXES)
     yield from _walls()
     yield from _doors()
 
@@ -205,6 +220,7 @@ def _walls() -> Iterator[Fact]:
         yield Fact(
             f"row-level security of {table}",
             (f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",),
+            cost="only the statements keep tenants apart",
         )
     yield from (policy.fact() for policy in policies())
     for function in FUNCTIONS:
@@ -212,6 +228,7 @@ def _walls() -> Iterator[Fact]:
         yield Fact(
             f"no privilege EXECUTE on {function} of everybody",
             (f"REVOKE ALL ON FUNCTION {function}(bytea) FROM PUBLIC",),
+            cost="every user of the database may look up keys",
         )
 
 

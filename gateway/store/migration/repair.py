@@ -15,8 +15,6 @@ from gateway.store.migration.blueprint import MEMBERSHIP, ROLES
 from gateway.store.migration.verification import CATALOG, missing_from, told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sqlalchemy import Connection
 
     from gateway.store.migration.blueprint import Fact
@@ -83,7 +81,7 @@ class Repaired:
 
     mended: tuple[str, ...]
     lacking: tuple[str, ...]
-    """What is missing still: it is slower without."""
+    """What is missing still, and what that costs: requests do not need it."""
 
 
 def let_in(connection: Connection) -> Repaired:
@@ -103,18 +101,19 @@ def let_in(connection: Connection) -> Repaired:
     for statement in dict.fromkeys(chain.from_iterable(fact.mend for fact in lacking)):
         connection.exec_driver_sql(statement)
     connection.commit()
-    left = [fact for fact in _lacking(connection) if fact.stops]
-    if left:
+    left = _lacking(connection)
+    stopping = [fact for fact in left if fact.stops]
+    if stopping:
         raise StartupError(
-            f"the schema lacks, though its owner has just made it again: {told(left)}",
+            f"the schema lacks, though its owner has just made it again: {told(stopping)}",
             remedy="Who owns the tables and the schema? That user has to run: db upgrade.",
         )
-    mended = [fact for fact in lacking if fact.mend]
-    return Repaired(_words(mended), _words(unmendable))
+    mended = tuple(_word(fact) for fact in lacking if fact not in left)
+    return Repaired(mended, tuple(f"{_word(fact)}: {fact.cost}" for fact in left))
 
 
-def _words(facts: Iterable[Fact]) -> tuple[str, ...]:
-    return tuple(fact.text.partition(": ")[0] for fact in facts)
+def _word(fact: Fact) -> str:
+    return fact.text.partition(": ")[0]
 
 
 def _lacking(connection: Connection) -> list[Fact]:

@@ -47,8 +47,12 @@ UNION ALL
 SELECT 'ownership of ' || relname, '', '', '' FROM tables
 WHERE pg_has_role(current_user, relowner, 'USAGE')
 UNION ALL
-SELECT 'column ' || relname || '.' || attname || ' ' || format_type(atttypid, atttypmod)
-       || CASE WHEN attnotnull THEN ' NOT NULL' ELSE '' END, '', '', ''
+SELECT 'column ' || relname || '.' || attname || ' ' || format_type(atttypid, atttypmod),
+       '', '', ''
+FROM columns
+UNION ALL
+SELECT CASE WHEN attnotnull THEN 'NOT NULL on ' ELSE 'no NOT NULL on ' END
+       || relname || '.' || attname, '', '', ''
 FROM columns
 UNION ALL
 SELECT 'index ' || i.relname, '', '', ''

@@ -133,7 +133,7 @@ async def test_a_backend_of_which_nothing_is_asked_is_found(
     async with serving(create_simulator(SimulatorOptions(models=("other",)))) as url:
         with_backends(monkeypatch, url)
         finding = by_name(await examine(None))["backend gpu-0"]
-    assert (finding.ok, finding.detail) == (False, "it serves other, of which nothing is asked")
+    assert (finding.ok, finding.detail) == (False, "it serves 'other', of which nothing is asked")
 
 
 async def test_an_adapter_of_sglang_is_asked_for_a_token_as_one(
@@ -197,7 +197,7 @@ async def test_an_index_that_is_missing_is_found(
     await postgres.execute("DROP INDEX ix_usage_tenant_id_at", database=name)
     findings = by_name(await examine(None))
     assert findings["database"].ok
-    assert "ix_usage_tenant_id_at" in findings["indexes"].detail
+    assert "ix_usage_tenant_id_at" in findings["schema"].detail
 
 
 async def test_a_database_that_is_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

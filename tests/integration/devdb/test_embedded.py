@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import asyncpg
 import psutil
 import pytest
 
-from gateway.devdb.embedded import EmbeddedPostgres
+from gateway.devdb.embedded import EmbeddedPostgres, InUse
 from gateway.devdb.postmaster import PID_FILE, Postmaster, _looks_like_postgres
 from gateway.errors import StartupError
 from tests.fakes.postgres import FAST, embedded, reachable_folder, server_programs
@@ -205,6 +206,26 @@ async def test_a_second_process_uses_the_server_of_the_first(data_dir: Path) -> 
     assert holder.returncode == 0
     with embedded(data_dir) as third:
         assert third.is_owner
+
+
+def test_one_that_lasts_waits_for_a_command_and_is_refused_beside_its_like(data_dir: Path) -> None:
+    command = EmbeddedPostgres(data_dir)
+    assert command._take_lock(0)
+    with ThreadPoolExecutor(1) as beside:
+        first = embedded(data_dir, is_lasting=True)
+        starting = beside.submit(first.start)
+        command.stop()
+        starting.result()
+    assert first.is_owner
+    second = embedded(data_dir, is_lasting=True)
+    with pytest.raises(InUse, match=rf"\(process {os.getpid()}\)"):
+        second.start()
+    with embedded(data_dir) as other_command:
+        assert not other_command.is_owner
+    first.stop()
+    with second:
+        assert second.is_owner
+    assert (data_dir / "lock").read_bytes() == b""
 
 
 def start_holder(data_dir: Path) -> subprocess.Popen[bytes]:

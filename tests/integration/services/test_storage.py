@@ -97,14 +97,26 @@ async def test_a_table_that_somebody_alters_is_none(
         for _ in range(3):
             assert await storage.reasons() == []
             watch.seconds += MENDING_INTERVAL_S
-        await connection.execute("ALTER TABLE usage DROP CONSTRAINT pk_usage")
+        await connection.execute("ALTER TABLE traces DROP CONSTRAINT pk_traces")
     await connection.close()
     (reason,) = await storage.reasons()
-    assert "index pk_usage" in reason
+    assert "index pk_traces" in reason
 
 
-async def test_a_missing_index_is_none(storage: Storage, database_url: str) -> None:
-    await execute(database_url, "DROP INDEX ix_usage_tenant_id_at")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DROP INDEX ix_usage_tenant_id_at",
+        "ALTER TABLE usage ALTER key_id DROP NOT NULL",
+        "ALTER TABLE usage DROP CONSTRAINT pk_usage",
+        "ALTER TABLE usage NO FORCE ROW LEVEL SECURITY",
+        "GRANT EXECUTE ON FUNCTION find_principal(bytea) TO PUBLIC",
+    ],
+)
+async def test_what_no_request_needs_is_none(
+    storage: Storage, database_url: str, damage: str
+) -> None:
+    await execute(database_url, damage)
     assert await storage.reasons() == []
 
 

@@ -127,6 +127,37 @@ async def test_a_model_may_be_listed_with_its_maker(wanted: str, listed: str) ->
     assert bodies(known.servers[0])[0]["model"] == listed
 
 
+async def test_each_backend_is_asked_under_the_name_that_it_lists() -> None:
+    backends = [Backend(name, "", {"m": "gpt-oss-20b"}) for name in ("gpu-0", "gpu-1")]
+    listed = ["gpt-oss-20b", "openai/gpt-oss-20b"]
+    servers = [backend_server(turn([1]), models=[listing(name)]) for name in listed]
+    async with fleet(*servers, backends=backends) as known:
+        assert known.pool.warnings == ()
+        for _ in range(4):
+            await known.ids()
+    assert [{body["model"] for body in bodies(one)} for one in known.servers] == [
+        {name} for name in listed
+    ]
+
+
+async def test_a_backend_that_is_not_used_for_what_it_may_serve_is_told_once() -> None:
+    backends = [Backend(f"gpu-{number}", "", {"m": "m"}) for number in range(3)]
+    servers = [
+        backend_server(models=[listing(name)], health=[MISSING, (response(b""),)] * 3)
+        for name in ("m", "a/m", "b/m")
+    ]
+    with captured_logs() as log:
+        async with fleet(*servers, backends=backends) as known:
+            for _ in range(3):
+                await known.pool.poll()
+            warnings = known.pool.warnings
+    told = [event for event in log if event["event"] == "a backend is not used"]
+    assert {event["upstream"] for event in told} == {"gpu-1", "gpu-2"}
+    assert {event["reason"] for event in told} == set(warnings)
+    assert len(told) == len(warnings) == 2
+    assert "gpu-1 is not used as it could be: it serves 'a/m'" in warnings[0]
+
+
 async def test_what_might_be_two_models_of_the_fleet_is_neither() -> None:
     backends = [Backend(name, "", {"m": "m"}) for name in ("gpu-0", "gpu-1")]
     servers = [backend_server(models=[listing(f"{maker}/m")]) for maker in ("a", "b")]

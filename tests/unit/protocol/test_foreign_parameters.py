@@ -93,6 +93,8 @@ def test_a_number_is_not_taken_for_a_boolean() -> None:
     assert not is_harmless("n", True)
     assert not is_harmless("n", 2)
     assert is_harmless("n", 1)
+    assert is_harmless("n", 1.0)
+    assert not is_harmless("logprobs", 0)
 
 
 def test_only_parameters_that_have_no_effect_are_refused() -> None:

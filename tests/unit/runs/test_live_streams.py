@@ -19,7 +19,7 @@ from gateway.runs.hearing import TurnSink
 from gateway.runs.journal import Pen
 from gateway.runs.live import LiveLog
 from gateway.runs.steering import Course, Steering
-from tests.fakes.harmony_script import script_ids
+from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.staged_run import RecordingJournal, folds, specification
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.naming import Listed, Served, meaning, offers
+from gateway.upstreams.naming import Listed, Served, meanings, offers
 
 NAMES = st.lists(st.sampled_from(["m", "n", "a", "b"]), min_size=1, max_size=3).map("/".join)
 
@@ -14,29 +14,41 @@ NAMES = st.lists(st.sampled_from(["m", "n", "a", "b"]), min_size=1, max_size=3).
 @pytest.mark.parametrize(
     ("name", "known", "meant"),
     [
-        ("gpt-oss-120b", {"openai/gpt-oss-120b"}, "openai/gpt-oss-120b"),
-        ("openai/gpt-oss-120b", {"gpt-oss-120b"}, "gpt-oss-120b"),
-        ("gpt-oss-120b", {"/models/gpt-oss-120b/", "other"}, "/models/gpt-oss-120b/"),
-        ("m", {"m", "a/m"}, "m"),
-        ("a/m", {"m", "a/m", "b/m"}, "a/m"),
-        ("m", {"a/m", "b/m"}, None),
-        ("a/m", {"b/m"}, None),
-        ("m", {"n"}, None),
-        ("m", set(), None),
+        ("gpt-oss-120b", {"openai/gpt-oss-120b"}, ["openai/gpt-oss-120b"]),
+        ("openai/gpt-oss-120b", {"gpt-oss-120b"}, ["gpt-oss-120b"]),
+        ("gpt-oss-120b", {"/models/gpt-oss-120b/", "other"}, ["/models/gpt-oss-120b/"]),
+        ("m", {"m", "a/m"}, ["m", "a/m"]),
+        ("a/m", {"m", "a/m"}, ["a/m", "m"]),
+        ("m", {"m", "a/m", "b/m"}, ["m"]),
+        ("a/m", {"m", "a/m", "b/m"}, ["a/m"]),
+        ("a/m", {"m", "b/m"}, ["m"]),
+        ("m", {"a/m", "b/m"}, []),
+        ("a/m", {"b/m"}, []),
+        ("m", {"n"}, []),
+        ("m", set(), []),
     ],
 )
-def test_a_name_means_itself_or_the_only_one_with_its_last_part(
-    name: str, known: set[str], meant: str | None
+def test_a_name_means_all_that_differ_in_naming_the_one_maker(
+    name: str, known: set[str], meant: list[str]
 ) -> None:
-    assert meaning(name, known) == meant
+    assert meanings(name, known) == meant
 
 
 @given(NAMES, st.sets(NAMES))
-def test_only_a_known_name_is_meant_and_an_exact_one_always(name: str, known: set[str]) -> None:
-    meant = meaning(name, known)
-    assert meant is None or meant in known
-    if name in known:
-        assert meant == name
+def test_only_known_names_are_meant_an_exact_one_first_and_never_two_makers(
+    name: str, known: set[str]
+) -> None:
+    meant = meanings(name, known)
+    assert known.issuperset(meant)
+    assert (name in known) == (meant[:1] == [name])
+    assert len({one for one in meant if "/" in one}) <= 1
+
+
+def test_each_backend_offers_a_model_under_its_own_name_of_it() -> None:
+    known = {"m", "a/m"}
+    assert offers({"x": "m"}, {"a/m": Listed(9)}, known) == {"x": Served("a/m", None, 9)}
+    both = {"a/m": Listed(9), "m": Listed(8)}
+    assert offers({"x": "m"}, both, known) == {"x": Served("m", None, 8)}
 
 
 def test_without_configured_models_all_that_is_listed_is_offered() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.engines import Unusable
-from gateway.upstreams.unserved import NAMES_MAX, unserved
+from gateway.upstreams.unserved import NAMES_MAX, overlooked, unserved
 
 
 @dataclass
@@ -54,3 +54,22 @@ def test_of_many_models_some_are_named() -> None:
     (missing,) = unserved([told("gpu-0", {"m": "m"}, listed)])
     assert f"'ad-{NAMES_MAX - 1}' and {100 - NAMES_MAX} more" in str(missing)
     assert f"'ad-{NAMES_MAX}'" not in str(missing)
+
+
+def test_what_a_backend_could_be_used_for_is_told() -> None:
+    wanted = {"m": "m", "n": "n"}
+    assert overlooked(told("gpu-0", wanted, ("b/m", "n"), "n")).startswith(
+        "it serves 'b/m', which is not used for the model 'm'"
+    )
+    idle = told("gpu-0", wanted, ("x",))
+    assert overlooked(idle) == "it serves 'x', of which nothing is asked"
+
+
+def test_a_backend_that_serves_some_of_the_models_is_as_it_should_be() -> None:
+    wanted = {"m": "m", "n": "n"}
+    assert not overlooked(told("gpu-0", wanted, ("m", "x"), "m"))
+    assert not overlooked(told("gpu-0", {}, ("m",), "m"))
+    assert not overlooked(told("gpu-0", wanted, None))
+    old = told("gpu-0", wanted, ("m",))
+    old.unusable = Unusable("old", "Upgrade it.")
+    assert not overlooked(old)

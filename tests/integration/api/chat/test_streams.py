@@ -75,11 +75,56 @@ async def test_a_model_that_does_not_obey_is_an_error(client: httpx2.AsyncClient
         response_format={"type": "json_schema", "json_schema": schema},
     )
     answer = await client.post("/v1/chat/completions", json=body)
-    assert answer.status_code == 500
+    assert answer.status_code == 400
     error = answer.json()["error"]
-    assert error["code"] == "invalid_structured_output"
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_structured_output")
     assert "response_format" in error["message"]
     assert "max_completion_tokens" in error["message"]
+
+
+EMPTY = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 2}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (
+            "chat/completions",
+            asked(
+                "Go",
+                response_format={
+                    "type": "json_schema",
+                    "json_schema": {"name": "p", "schema": EMPTY, "strict": True},
+                },
+            ),
+            "response_format.json_schema.schema",
+        ),
+        (
+            "responses",
+            {
+                "model": asked("Go")["model"],
+                "input": "Go",
+                "text": {
+                    "format": {"type": "json_schema", "name": "p", "schema": EMPTY, "strict": True}
+                },
+            },
+            "text.format.schema",
+        ),
+    ],
+)
+async def test_a_schema_that_nothing_can_satisfy_is_refused_before_anything_is_generated(
+    client: httpx2.AsyncClient, path: str, body: dict[str, Any], param: str
+) -> None:
+    answer = await client.post(f"/v1/{path}", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == (param, "invalid_json_schema")
+    assert "at /properties/a/minimum" in error["message"]
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
