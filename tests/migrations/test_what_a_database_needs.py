@@ -262,3 +262,17 @@ async def test_an_owner_who_may_create_no_role_upgrades_once_an_administrator_ha
     await upgrade(url)
     assert await lacking(url) == []
     await assert_it_serves(url)
+
+
+async def test_who_serves_and_owns_nothing_is_told_to_upgrade_as_the_owner(
+    new_server: PostgresServer,
+) -> None:
+    name = await new_server.create()
+    await upgrade(new_server.database_url(name))
+    serving = "serving_" + ids.new_uuid().hex
+    await new_server.execute(f"CREATE ROLE {serving} LOGIN PASSWORD 'secret'")
+    await new_server.execute(f"GRANT {APP_ROLE}, {RUNS_ROLE} TO {serving}")
+    url = new_server.database_url(name, user=serving)
+    with pytest.raises(StartupError, match="lacks: ownership of tenants") as caught:
+        await upgrade(url)
+    assert "the user who owns the tables" in caught.value.remedy
