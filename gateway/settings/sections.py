@@ -94,7 +94,7 @@ class Database(Section):
         None, description="postgresql://…; without one an embedded PostgreSQL is started."
     )
     pool_size_max: PositiveInt = Field(
-        10, description="Connections this process holds, beside four for logs, claims and LISTEN."
+        10, description="Connections this process holds, beside six for logs, claims and LISTEN."
     )
     connect_timeout_s: PositiveFloat = Field(5.0, description="Seconds to connect.")
     command_timeout_s: PositiveFloat = Field(10.0, description="Seconds one statement may take.")

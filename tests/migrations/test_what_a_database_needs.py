@@ -58,7 +58,9 @@ async def assert_it_serves(url: str) -> None:
         assert len(await claims.claim(database, "me", TERMS, limit=9, take_over=True)) == 1
 
 
-async def output_of(program: Path, *arguments: str, given: bytes = b"") -> tuple[bytes, bytes]:
+async def output_of(
+    program: Path, *arguments: str, given: bytes = b"", code: int = 0
+) -> tuple[bytes, bytes]:
     process = await asyncio.create_subprocess_exec(
         program,
         *arguments,
@@ -68,7 +70,7 @@ async def output_of(program: Path, *arguments: str, given: bytes = b"") -> tuple
         env={"LC_ALL": "C"},
     )
     said = await process.communicate(given)
-    assert process.returncode == 0
+    assert process.returncode == code
     return said
 
 
@@ -147,6 +149,11 @@ async def test_there_is_no_policy_and_no_privilege_that_the_blueprint_lacks(
         ),
         (
             "GRANT EXECUTE ON FUNCTION find_principal(bytea) TO PUBLIC",
+            "no privilege EXECUTE on find_principal of everybody",
+        ),
+        (
+            "GRANT EXECUTE ON FUNCTION find_principal(bytea) TO PUBLIC;"
+            f" REVOKE EXECUTE ON FUNCTION find_principal(bytea) FROM {APP_ROLE}",
             "no privilege EXECUTE on find_principal of everybody",
         ),
     ],
@@ -238,13 +245,29 @@ async def test_a_database_of_the_first_migration_as_it_was_can_be_served_from(
     assert await postgres.fetch(columns, url=url) == await postgres.fetch(columns, url=database_url)
 
 
+# They differ in what of an error is left: psql goes on with the next statement, pg_restore with the
+# next entry of the dump.
+@pytest.mark.parametrize(
+    ("form", "restore", "code"),
+    [
+        ("plain", ["psql", "--quiet", "--no-psqlrc"], 0),
+        ("custom", ["pg_restore", "--no-owner", "--dbname"], 1),
+    ],
+)
 async def test_a_dump_that_was_restored_without_roles_is_mended_by_an_upgrade(
-    postgres: PostgresServer, database_url: str, new_server: PostgresServer
+    postgres: PostgresServer,
+    database_url: str,
+    new_server: PostgresServer,
+    form: str,
+    restore: list[str],
+    code: int,
 ) -> None:
     programs = server_programs() or bundled_programs()
-    dump, _ = await output_of(programs / "pg_dump", "--no-owner", database_url)
+    arguments = ["--no-owner", f"--format={form}", database_url]
+    dump, _ = await output_of(programs / "pg_dump", *arguments)
     url = new_server.database_url(await new_server.create())
-    _, complaints = await output_of(programs / "psql", "--quiet", "--no-psqlrc", url, given=dump)
+    program, *options = restore
+    _, complaints = await output_of(programs / program, *options, url, given=dump, code=code)
     assert f'role "{RUNS_ROLE}" does not exist'.encode() in complaints
     revisions = await new_server.fetch("SELECT version_num FROM alembic_version", url=url)
     assert [row["version_num"] for row in revisions] == [REVISION]
@@ -270,3 +293,17 @@ async def test_an_owner_who_may_create_no_role_upgrades_once_an_administrator_ha
     await upgrade(url)
     assert await lacking(url) == []
     await assert_it_serves(url)
+
+
+async def test_who_serves_and_owns_nothing_is_told_to_upgrade_as_the_owner(
+    new_server: PostgresServer,
+) -> None:
+    name = await new_server.create()
+    await upgrade(new_server.database_url(name))
+    serving = "serving_" + ids.new_uuid().hex
+    await new_server.execute(f"CREATE ROLE {serving} LOGIN PASSWORD 'secret'")
+    await new_server.execute(f"GRANT {APP_ROLE}, {RUNS_ROLE} TO {serving}")
+    url = new_server.database_url(name, user=serving)
+    with pytest.raises(StartupError, match="lacks: ownership of tenants") as caught:
+        await upgrade(url)
+    assert "the user who owns the tables" in caught.value.remedy

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_group
@@ -19,6 +21,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = ROOT / "docs"
 WORDS_MAX = 900
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
+COMMAND = re.compile(
+    r"^\$ (?:[A-Z_]+=\S+ )*(?:docker compose run --rm admin|harmony-gateway) ([a-z][^>\n]*)",
+    re.MULTILINE,
+)
 SETTING = re.compile(r"^\| `([A-Z_]+)` \| (?:`(.*?)` )?\|", re.MULTILINE)
 
 
@@ -55,6 +61,18 @@ def test_the_commands_of_the_pages_exist() -> None:
         f"{name} {one}" for name, group in groups.items() for one in getattr(group, "commands", ())
     }
     assert named - known == set()
+
+
+def test_the_commands_of_the_pages_take_their_arguments() -> None:
+    pages = [ROOT / "README.md", *DOCS.glob("*.md")]
+    lines = [line for page in pages for line in COMMAND.findall(page.read_text(encoding="utf-8"))]
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        command: Any = get_group(cli)
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        command.make_context(line, words)
+    assert len(lines) > 20
 
 
 def test_the_settings_in_the_readme_exist_with_these_defaults() -> None:

@@ -37,6 +37,11 @@ EXCEPTION WHEN duplicate_object OR unique_violation OR internal_error OR insuffi
     NULL; -- made or granted by another, or not ours to make: looked at afterwards
 END $$
 """
+_NOT_OWNER: Final = (
+    "Run it with the URL of the user who owns the tables. Should another own them than is meant to,"
+    " an administrator has to run ALTER TABLE … OWNER TO."
+)
+_LOST: Final = "No migration removes that: bring it back from a backup."
 _TRIES: Final = 3
 """What another makes at the same moment undoes what this one did before in the same block."""
 
@@ -92,11 +97,9 @@ def let_in(connection: Connection) -> Repaired:
     lacking = _lacking(connection)
     unmendable = [fact for fact in lacking if not fact.mend]
     if any(fact.stops for fact in unmendable):
+        is_of_owner = all(fact.is_of_owner for fact in unmendable if fact.stops)
         raise StartupError(
-            f"the schema lacks: {told(unmendable)}",
-            remedy="No migration removes that: bring it back from a backup, or, where the user of "
-            "the database is not the owner of the tables, let an administrator run ALTER TABLE … "
-            "OWNER TO.",
+            f"the schema lacks: {told(unmendable)}", remedy=_NOT_OWNER if is_of_owner else _LOST
         )
     for statement in dict.fromkeys(chain.from_iterable(fact.mend for fact in lacking)):
         connection.exec_driver_sql(statement)
