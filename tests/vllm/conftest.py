@@ -29,6 +29,7 @@ VARIABLES: dict[Kind, str] = {"vllm": "TEST_VLLM_URL", "sglang": "TEST_SGLANG_UR
 TIMEOUT_S = 120.0
 WAIT_S = 20.0
 SUMMARY_TOKENS_MAX = 200
+PREAMBLE_TOKENS_MAX = 3
 STEP_S = 0.05
 
 
@@ -192,6 +193,15 @@ async def blunt_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[R
         yield running
 
 
+@pytest.fixture(scope="session")
+async def brief_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
+    """In front of the same server; it allows few words before a call that is required."""
+    brief = {"preamble_tokens_max": PREAMBLE_TOKENS_MAX}
+    settings = gateway_settings(database_url_of_all, [vllm.url], generation=brief)
+    async with running_gateway(settings) as running:
+        yield running
+
+
 @pytest.fixture
 async def client(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the gateway."""
@@ -210,6 +220,13 @@ async def free_client(free_gateway: RunningGateway) -> AsyncIterator[httpx2.Asyn
 async def blunt_client(blunt_gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a gateway whose grammars have no refusals."""
     async with _client_of(blunt_gateway) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def brief_client(brief_gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a gateway that allows short preambles only."""
+    async with _client_of(brief_gateway) as opened:
         yield opened
 
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.stream import texts
 from tests.vllm.asking import (
     LONG_ASKED,
     SEARCH,
+    SEARCH_ASKED,
     WEATHER,
     WEATHER_ASKED,
     answer_of,
@@ -19,6 +21,7 @@ from tests.vllm.asking import (
     result_of,
     streamed,
 )
+from tests.vllm.conftest import PREAMBLE_TOKENS_MAX
 from tests.vllm.controls import ANSWERS, CALLS
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ pytestmark = pytest.mark.vllm
 LOGPROBS = "message.output_text.logprobs"
 SEALED = "reasoning.encrypted_content"
 SEEDS = 4
+SEARCHES = 16
 
 
 def _is_part_of_a_character(entry: dict[str, Any]) -> bool:
@@ -121,6 +125,22 @@ async def test_a_model_out_of_thoughts_may_still_call_a_tool(
     response = await create(client, model=model, reasoning={"max_tokens": 2}, **body)
     assert response["status"] == "completed", response["output"]
     assert response["output"][-1]["type"] == "function_call"
+
+
+async def test_what_is_said_before_a_required_call_is_bounded(
+    client: httpx2.AsyncClient, brief_client: httpx2.AsyncClient, model: str
+) -> None:
+    """The model says something before about half of its searches, and more than this bound."""
+    tools: dict[str, Any] = {"tools": [WEATHER, SEARCH], "tool_choice": "required"}
+    body = {"model": model, "input": SEARCH_ASKED, "temperature": 1, **tools}
+    longest = []
+    for asked in (client, brief_client):
+        responses = await asyncio.gather(*(create(asked, seed=n, **body) for n in range(SEARCHES)))
+        assert all(one["output"][-1]["type"] == "function_call" for one in responses)
+        spoken = (text for one in responses for text in texts(one))
+        longest.append(max((len(vocabulary().encode(text)) for text in spoken), default=0))
+    free, brief = longest
+    assert free > PREAMBLE_TOKENS_MAX >= brief > 0
 
 
 @pytest.mark.beyond_sglang("a seed has no effect without --enable-deterministic-inference")
