@@ -433,7 +433,7 @@ class Fold:
 
     def _exact_ids(self, reading: Reading, ending: SegmentEnded) -> tuple[int, ...] | None:
         """A message of a turn as the next prompt repeats it."""
-        if not (ending.verbatim and ending.complete):
+        if not ending.is_repeated:
             return None
         message = reading.message(ending)
         if message[-1:] == [self._framing.turn_end]:

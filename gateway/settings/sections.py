@@ -393,8 +393,9 @@ class Generation(Section):
     preamble_tokens_max: int = Field(
         1024,
         ge=0,
-        description="Tokens said to the user before a call that tool_choice requires, after which "
-        "the call is opened; 0: any number. Reasoning is bounded by reasoning_budget_tokens.",
+        description="Tokens said to the user before a call that tool_choice requires, and all "
+        "markers and headers up to there, after which the call is opened; 0: any number. Reasoning "
+        "is bounded by reasoning_budget_tokens.",
     )
     refusals: bool = Field(
         default=True,

@@ -85,3 +85,16 @@ async def test_a_stream_that_says_two_things_is_refused(
         checker.stream([*events[:at], {**events[at], "delta": "!"}, *events[at + 1 :]])
     with pytest.raises(AssertionError, match="numbers"):
         checker.stream([events[0], *events])
+
+
+async def test_a_failure_may_have_a_code_that_openai_does_not_list_but_must_have_one(
+    checkers: dict[Dialect, Document], events: list[dict[str, Any]]
+) -> None:
+    checker = checkers["openai"]
+    error = {"code": "invalid_tool_call", "message": "The model does not obey."}
+    failed = {**events[-1]["response"], "status": "failed", "completed_at": None, "error": error}
+    checker.response(failed)
+    checker.event({**events[-1], "type": "response.failed", "response": failed})
+    del error["code"]
+    with pytest.raises(AssertionError, match="error"):
+        checker.response(failed)

@@ -29,16 +29,23 @@ VARIABLES: dict[Kind, str] = {"vllm": "TEST_VLLM_URL", "sglang": "TEST_SGLANG_UR
 TIMEOUT_S = 120.0
 WAIT_S = 20.0
 SUMMARY_TOKENS_MAX = 200
+PREAMBLE_TOKENS_MAX = 12
 STEP_S = 0.05
 
 
 @dataclass(frozen=True)
 class Readings:
-    """How an engine spells in its metrics what the suite reads there."""
+    """How an engine spells in its metrics what the suite reads there.
+
+    `counted`: the requests of which it has said what it found in its cache. SGLang says so of one
+    that has ended (`TokenizerManager.collect_metrics`, where `state.finished`), vLLM (None) of one
+    that begins.
+    """
 
     in_flight: re.Pattern[str]
     cached: re.Pattern[str]
     block: re.Pattern[str]
+    counted: re.Pattern[str] | None = None
 
 
 READINGS: dict[Kind, Readings] = {
@@ -51,6 +58,7 @@ READINGS: dict[Kind, Readings] = {
         re.compile(r"^sglang:num_(?:running|queue|grammar_queue)_reqs\{.*\} (\S+)$", re.MULTILINE),
         re.compile(r"^sglang:cached_tokens_total\{.*\} (\S+)$", re.MULTILINE),
         re.compile(r"^sglang:page_size\{.*\} (\d+)", re.MULTILINE),
+        re.compile(r"^sglang:num_requests_total\{.*\} (\S+)$", re.MULTILINE),
     ),
 }
 
@@ -73,8 +81,21 @@ class Vllm:
         await self._until(busy=True)
 
     async def cached_tokens(self) -> int:
-        """How many tokens of prompts it has found in its prefix cache so far, of all requests."""
-        return int(sum(map(float, self._readings.cached.findall(await self._metrics()))))
+        """How many tokens of prompts it has found in its prefix cache, of all requests counted."""
+        return int(await self._sum(self._readings.cached))
+
+    async def counted(self) -> int:
+        """How many requests that is; 0 where none has to be waited for."""
+        counted = self._readings.counted
+        return int(await self._sum(counted)) if counted else 0
+
+    async def until_counted(self, requests: int) -> None:
+        """Wait until it is so many; raises TimeoutError."""
+        if self._readings.counted is None:
+            return
+        async with asyncio.timeout(WAIT_S):
+            while await self.counted() < requests:  # noqa: ASYNC110 - not ours
+                await asyncio.sleep(STEP_S)
 
     async def block_tokens(self) -> int:
         """How many tokens it caches together."""
@@ -84,11 +105,11 @@ class Vllm:
 
     async def _until(self, *, busy: bool) -> None:
         async with asyncio.timeout(WAIT_S):
-            while bool(await self._in_flight()) is not busy:  # noqa: ASYNC110 - not ours
+            while bool(await self._sum(self._readings.in_flight)) is not busy:  # noqa: ASYNC110
                 await asyncio.sleep(STEP_S)
 
-    async def _in_flight(self) -> float:
-        return sum(map(float, self._readings.in_flight.findall(await self._metrics())))
+    async def _sum(self, wanted: re.Pattern[str]) -> float:
+        return sum(map(float, wanted.findall(await self._metrics())))
 
     @property
     def _readings(self) -> Readings:
@@ -172,6 +193,15 @@ async def blunt_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[R
         yield running
 
 
+@pytest.fixture(scope="session")
+async def brief_gateway(vllm: Vllm, database_url_of_all: str) -> AsyncIterator[RunningGateway]:
+    """In front of the same server; it allows few words before a call that is required."""
+    brief = {"preamble_tokens_max": PREAMBLE_TOKENS_MAX}
+    settings = gateway_settings(database_url_of_all, [vllm.url], generation=brief)
+    async with running_gateway(settings) as running:
+        yield running
+
+
 @pytest.fixture
 async def client(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the gateway."""
@@ -190,6 +220,13 @@ async def free_client(free_gateway: RunningGateway) -> AsyncIterator[httpx2.Asyn
 async def blunt_client(blunt_gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of a gateway whose grammars have no refusals."""
     async with _client_of(blunt_gateway) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def brief_client(brief_gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a gateway that allows short preambles only."""
+    async with _client_of(brief_gateway) as opened:
         yield opened
 
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.stream import texts
 from tests.vllm.asking import (
     LONG_ASKED,
     SEARCH,
+    SEARCH_ASKED,
     WEATHER,
     WEATHER_ASKED,
     answer_of,
@@ -19,6 +21,7 @@ from tests.vllm.asking import (
     result_of,
     streamed,
 )
+from tests.vllm.conftest import PREAMBLE_TOKENS_MAX
 from tests.vllm.controls import ANSWERS, CALLS
 
 if TYPE_CHECKING:
@@ -32,6 +35,11 @@ pytestmark = pytest.mark.vllm
 LOGPROBS = "message.output_text.logprobs"
 SEALED = "reasoning.encrypted_content"
 SEEDS = 4
+SEARCHES = 16
+HEADER_IDS = 3
+"""Channel, its name, the beginning of the text."""
+FRAME_IDS = HEADER_IDS + 3
+"""And the end, and what opens another message."""
 
 
 def _is_part_of_a_character(entry: dict[str, Any]) -> bool:
@@ -121,6 +129,30 @@ async def test_a_model_out_of_thoughts_may_still_call_a_tool(
     response = await create(client, model=model, reasoning={"max_tokens": 2}, **body)
     assert response["status"] == "completed", response["output"]
     assert response["output"][-1]["type"] == "function_call"
+
+
+async def test_what_is_said_before_a_required_call_is_bounded(
+    client: httpx2.AsyncClient, brief_client: httpx2.AsyncClient, model: str
+) -> None:
+    """The model says something before about half of its searches, and more than this bound."""
+    tools: dict[str, Any] = {"tools": [WEATHER, SEARCH], "tool_choice": "required"}
+    body = {"model": model, "input": SEARCH_ASKED, "temperature": 1, **tools}
+    most = []
+    for asked in (client, brief_client):
+        responses = await asyncio.gather(*(create(asked, seed=n, **body) for n in range(SEARCHES)))
+        assert all(one["output"][-1]["type"] == "function_call" for one in responses)
+        most.append(max(map(_preamble_ids, responses)))
+    free, brief = most
+    assert free > PREAMBLE_TOKENS_MAX >= brief > 0
+
+
+def _preamble_ids(response: dict[str, Any]) -> int:
+    """How many ids its first preamble took, with the markers and headers up to it; 0 without."""
+    kinds = [item["type"] for item in response["output"]]
+    if "message" not in kinds:
+        return 0
+    text = texts(response)[0]
+    return len(vocabulary().encode(text)) + HEADER_IDS + kinds.index("message") * FRAME_IDS
 
 
 @pytest.mark.beyond_sglang("a seed has no effect without --enable-deterministic-inference")

@@ -53,9 +53,9 @@ def headers(channel: str, recipient: str | None = None) -> Iterator[tuple[Part, 
             yield (Part(NO_MARKER, front), Part(CHANNEL, channel_text + text), *constrained)
 
 
-def form_of(parts: Sequence[Part], channel: str, recipient: str | None = None) -> int:
-    """The form in which the model wrote this header; 0 for any that has none."""
-    return _forms(channel, recipient).get(_without_role(parts), 0)
+def form_of(parts: Sequence[Part], channel: str, recipient: str | None = None) -> int | None:
+    """The form in which the model wrote this header; None for any that has none."""
+    return _forms(channel, recipient).get(_without_role(parts))
 
 
 @lru_cache(maxsize=CALLED_NAMES)
@@ -64,7 +64,6 @@ def _forms(channel: str, recipient: str | None) -> dict[tuple[Part, ...], int]:
 
 
 def _without_role(parts: Sequence[Part]) -> tuple[Part, ...]:
-    first = parts[0]
-    if first.marker != START:
+    if not parts or parts[0].marker != START:
         return tuple(parts)
-    return (Part(NO_MARKER, first.text.removeprefix(ASSISTANT)), *parts[1:])
+    return (Part(NO_MARKER, parts[0].text.removeprefix(ASSISTANT)), *parts[1:])

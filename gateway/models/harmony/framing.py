@@ -54,7 +54,7 @@ def thread_ids(
     A turn is what was put into the model's mouth and what it said after it. Each earlier one
     becomes whole messages and another is begun behind it; one that said nothing, or no more than
     that it is over, leaves no trace. The last one stands as it is. (`retelling` has what a backend
-    is shown of earlier turns, which is the same where they are well-formed.)
+    is shown of earlier turns, which is the same where the model closed what it said.)
     """
     ids = list(prompt_ids)
     for prefill, said in turns[:-1]:

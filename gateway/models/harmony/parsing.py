@@ -322,8 +322,10 @@ class Parser:
         header = read_header(parts, trapped=False)
         if header.role == ASSISTANT:
             target = self._route(header)
-            draft = Draft(opening.start, target.kind, target.name, verbatim=opening.verbatim)
-            draft.form, draft.lead = _form(parts, header, target), header.reasoning_prose
+            form = _form(parts, header, target)
+            draft = Draft(opening.start, target.kind, target.name, lead=header.reasoning_prose)
+            draft.verbatim = opening.verbatim and form is not None
+            draft.form = 0 if target.kind is SegmentKind.REASONING else form or 0
             self._note_rules(draft, (*header.rules, *target.rules))
             if not self._writer.answered:
                 draft.callee = probable_callee(header, target, self._tools)
@@ -482,9 +484,8 @@ class Parser:
     )
 
 
-def _form(parts: Sequence[Part], header: Header, target: Route) -> int:
-    """Of a call or a message; what a rule had to read has none of the forms."""
+def _form(parts: Sequence[Part], header: Header, target: Route) -> int | None:
+    """None for a header with anything in it that its form has not, though no rule minds."""
     if target.kind is SegmentKind.FUNCTION_CALL:
         return form_of(parts, CALL_CHANNEL, NAMESPACE + target.name)
-    is_message = target.kind in {SegmentKind.COMMENTARY, SegmentKind.FINAL}
-    return form_of(parts, header.channel) if is_message else 0
+    return form_of(parts, header.channel)

@@ -3,18 +3,20 @@
 A response may take several turns. Each that follows another is asked for behind all that was said
 before, and what was said may be malformed: a header without a body, an answer without a word, text
 between two messages. A model goes on as it finds itself to have begun. So of a turn that is over
-only its messages are repeated: id for id where that is well-formed, and otherwise written anew.
+only its messages are told, each as the prompts of all later responses tell its item: id for id if
+the model said and closed it as it was trained to, and otherwise its text, written anew. A message
+that was cut off is text, too: its last id may be half a character, which no text has.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.messages import TOOL_PREFIX, HarmonyMessage
-from gateway.models.harmony.vocabulary import CALL, END, FIRST_SPECIAL, START
+from gateway.models.harmony.vocabulary import CALL, END, START
 from gateway.models.harmony.writing import MessageWriter
 
 if TYPE_CHECKING:
@@ -33,23 +35,22 @@ _CHANNELS: Final = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Said:
-    """A message of a turn: what it says, and where its ids are."""
+    """A message of a turn: what it is, where its ids are, and what it says."""
 
-    kind: SegmentKind
-    name: str
-    texts: list[str] = field(default_factory=list)
-    start: int = 0
-    end: int = 0
-    is_whole: bool = False
+    begun: SegmentStarted
+    ended: SegmentEnded
+    text: str
 
     @property
     def is_call(self) -> bool:
-        return self.kind is SegmentKind.FUNCTION_CALL
+        return self.begun.kind is SegmentKind.FUNCTION_CALL
 
-    def says(self) -> tuple[SegmentKind, str, str]:
-        return self.kind, self.name, "".join(self.texts)
+    @property
+    def is_told(self) -> bool:
+        """Nobody can answer a call that was cut off."""
+        return not self.is_call or (self.ended.complete and not self.ended.broken)
 
 
 class Retelling:
@@ -69,44 +70,37 @@ class Retelling:
         told: list[int] = []
         for ids, finish in turns:
             for message in _messages(self._new_parser(), ids, finish):
-                if message.is_whole or not message.is_call:
-                    said = ids[message.start : message.end]
-                    told += (*(self._repeated(said, message) or self._anew(message)), *OPENING)
+                if message.is_told:
+                    told += (*self._message_ids(message, ids), *OPENING)
         return told
 
-    def _repeated(self, said: Sequence[int], message: _Said) -> Sequence[int] | None:
-        """The ids behind `<|start|>assistant`, closed as they should be; None where they are not
-        well-formed.
-        """
-        size = len(said)
-        while size and said[size - 1] >= FIRST_SPECIAL:
-            size -= 1
+    def _message_ids(self, message: _Said, ids: Sequence[int]) -> Sequence[int]:
+        """The ids behind `<|start|>assistant`."""
+        ended = message.ended
+        if not ended.is_repeated:
+            return self._anew(message)
+        said = ids[ended.start : ended.end]
         begin = len(OPENING) if said[0] == START else 0
-        if tuple(said[:begin]) != OPENING[:begin]:
-            return None
-        ids = (*said[begin:size], CALL if message.is_call else END)
-        parser = self._new_parser()
-        again = [one.says() for one in _messages(parser, ids, None)]
-        return None if parser.recoveries or again != [message.says()] else ids
+        return (*said[begin:-1], CALL if message.is_call else END)
 
     def _anew(self, message: _Said) -> Sequence[int]:
-        kind, name, text = message.says()
-        to = TOOL_PREFIX + name if message.is_call else None
-        written = HarmonyMessage("assistant", text, _CHANNELS[kind], to, is_json=message.is_call)
-        return self._writer.message_ids(written)[len(OPENING) :]
+        begun = message.begun
+        to = TOOL_PREFIX + begun.name if message.is_call else None
+        channel = _CHANNELS[begun.kind]
+        written = HarmonyMessage("assistant", message.text, channel, to, is_json=message.is_call)
+        return self._writer.message_ids(written, form=begun.form)[len(OPENING) :]
 
 
 def _messages(
     parser: TokenParser, ids: Sequence[int], finish: FinishReason | None
 ) -> Iterator[_Said]:
     """The messages of a turn that ended so (None: it was broken off)."""
-    said = _Said(SegmentKind.REASONING, "")
+    begun = SegmentStarted(SegmentKind.REASONING)
+    texts: list[str] = []
     for event in (*parser.feed(ids), *parser.finish(finish)):
         if isinstance(event, SegmentStarted):
-            said = _Said(event.kind, event.name)
+            begun, texts = event, []
         elif isinstance(event, SegmentEnded):
-            said.start, said.end = event.start, event.end
-            said.is_whole = event.complete and not event.broken
-            yield said
+            yield _Said(begun, event, "".join(texts))
         else:
-            said.texts.append(event.text)
+            texts.append(event.text)

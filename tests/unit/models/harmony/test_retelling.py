@@ -6,8 +6,11 @@ import pytest
 
 from gateway.generation import FinishReason
 from gateway.models.harmony.parsing import Parser
+from gateway.models.harmony.rendering import Renderer
 from gateway.models.harmony.retelling import Retelling
-from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
+from gateway.protocol.items import Reasoning, ReasoningText
+from tests.fakes.contexts import context_item
+from tests.fakes.harmony_script import TOOLS, collect, script_ids, vocabulary
 
 STOP, CUT = FinishReason.STOP, FinishReason.CUT
 THOUGHT = "<|channel|>analysis<|message|>Hm<|end|>"
@@ -56,10 +59,30 @@ def test_what_was_said_is_told_as_whole_messages(said: str, shown: str) -> None:
 
 
 def test_text_is_repeated_in_the_ids_that_the_model_took() -> None:
-    odd = [*script_ids("<|channel|>analysis<|message|>"), *ODD]
+    odd = [*script_ids("<|channel|>analysis<|message|>"), *ODD, *script_ids("<|end|>")]
 
-    assert told(odd, CUT) == [*odd, *script_ids("<|end|>" + NEXT)]
-    assert told([*odd, *script_ids("<|return|>")]) == [*odd, *script_ids("<|end|>" + NEXT)]
+    assert told(odd) == [*odd, *script_ids(NEXT)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [*script_ids("<|channel|>analysis<|message|>"), *ODD],
+        script_ids("<|channel|>analysis<|message|>Hm 🎉")[:-1],
+        [*script_ids("<|channel|>analysis<|message|>"), *ODD, *script_ids("<|return|>")],
+        [*script_ids("<|channel|> analysis<|message|>"), *ODD, *script_ids("<|end|>")],
+        [*script_ids("<|channel|><|channel|>analysis<|message|>"), *ODD, *script_ids("<|end|>")],
+    ],
+    ids=["cut", "cut within a character", "closed as an answer", "a space", "two channels"],
+)
+def test_text_that_was_cut_or_framed_otherwise_is_told_as_later_prompts_tell_it(
+    said: list[int],
+) -> None:
+    segments = collect([*(parser := Parser(vocabulary(), TOOLS)).feed(said), *parser.finish(CUT)])
+    thought = Reasoning(content=(ReasoningText(text=segments[0].text),))
+    later = Renderer(vocabulary()).render_item(context_item(thought))
+
+    assert told(said, CUT) == [*later[2:], *script_ids(NEXT)]
 
 
 def test_a_call_that_was_cut_off_is_not_told() -> None:
