@@ -209,6 +209,27 @@ def outcome(stage: Stage[Any]) -> tuple[object, ...]:
     return body, usage, fold.items(), recoveries
 
 
+def is_closed(stage: Stage[Any]) -> bool:
+    """The model itself ended what it said last. No backend is asked for that alone: where a turn
+    broke off and all is said, the turn is over.
+    """
+    said = stage.live.fold.turns[-1].said
+    return bool(said) and said[-1] in STOP_IDS
+
+
+def check_alike(broken: Stage[Any], whole: Stage[Any]) -> None:
+    """The same outcome, but for the id that the model would have ended a broken turn with."""
+    expected = outcome(whole)
+    if is_closed(whole) and not is_closed(broken):
+        body, usage, items, recoveries = expected
+        assert isinstance(usage, dict)
+        assert isinstance(items, list)
+        usage["output_tokens"] -= 1
+        usage["total_tokens"] -= 1
+        expected = (body, usage, [*items[:-1], replace(items[-1], ids=None)], recoveries)
+    assert outcome(broken) == expected
+
+
 @laws
 @given(scenes, cuts.filter(survives))
 def test_cuts_change_nothing_of_what_was_generated(scene: Scene, cuts: list[Cut]) -> None:
@@ -216,7 +237,7 @@ def test_cuts_change_nothing_of_what_was_generated(scene: Scene, cuts: list[Cut]
         whole, cut = scene.stage(), scene.stage(cuts)
         await whole.run()
         await cut.run()
-        assert outcome(cut) == outcome(whole)
+        check_alike(cut, whole)
         hops = [entry for entry in cut.journal.entries if isinstance(entry, Hop)]
         assert len(hops) == cut.live.fold.hops <= min(len(cuts), POLICY.hops_max)
         assert cut.live.fold.usage.recomputed_tokens == sum(h.recomputed_tokens for h in hops)
@@ -251,7 +272,7 @@ def test_every_prefix_of_a_log_leads_to_the_same_end(
         length = data.draw(st.integers(0, len(log)))
         resumed = scene.stage(said=log[:length])
         await resumed.run()
-        assert outcome(resumed) == outcome(whole)
+        check_alike(resumed, whole)
         assert resumed.live.fold.takeovers == min(length, 1)
 
     asyncio.run(play())
@@ -282,6 +303,6 @@ def test_after_it_was_abandoned_a_run_writes_nothing_and_another_ends_it(
             assert first.journal.entries == written
             first = scene.stage(said=written)
             await first.run()
-        assert outcome(first) == outcome(whole)
+        check_alike(first, whole)
 
     asyncio.run(play())
