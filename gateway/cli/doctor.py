@@ -25,7 +25,7 @@ from gateway.tenancy import TenantId
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.connection import ConnectionLimits
-from gateway.upstreams.engines import Engine, capabilities, unusable
+from gateway.upstreams.engines.unknown import UnknownEngine
 from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import describe
 from gateway.upstreams.server import InferenceServer
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gateway.store.engine import Database
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
-    from gateway.upstreams.engines import Unusable
+    from gateway.upstreams.engines.engine import InferenceEngine, Unusable
     from gateway.upstreams.naming import Listed, Served
 
 PROBE_TIMEOUT_S = 30.0
@@ -149,7 +149,7 @@ class _Look:
     """What one backend says of itself."""
 
     backend: Backend
-    engine: Engine
+    engine: InferenceEngine
     listed: Mapping[str, Listed]
     served: Mapping[str, Served]
     unusable: Unusable | None
@@ -183,8 +183,8 @@ async def _backends(settings: Settings, client: Client, prompt_ids: list[int]) -
 
 async def _look(settings: Settings, backend: Backend, client: Client) -> _Look:
     said = await describe(client, backend, timeout_s=settings.upstream.probe_timeout_s)
-    engine = said.engine or Engine()
-    return _Look(backend, engine, said.models, {}, unusable(engine))
+    engine = said.engine or UnknownEngine()
+    return _Look(backend, engine, said.models, {}, engine.unusable)
 
 
 async def _backend(
@@ -201,8 +201,8 @@ async def _backend(
             await _one_token(look, model, client, prompt_ids)
     except UpstreamError as error:
         return _failed(about, error)
-    can = capabilities(
-        look.engine, grammars=look.backend.grammars, priorities=look.backend.priorities
+    can = look.engine.capabilities(
+        grammars=look.backend.grammars, priorities=look.backend.priorities
     )
     models = ", ".join(_described(look, model) for model in look.served)
     return Finding(about, ok=True, detail=f"{look.engine}: {can}; {models}; token ids come back")

@@ -14,8 +14,6 @@ from gateway.telemetry import EventLog
 from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.client import Post, read_body
 from gateway.upstreams.completions import CompletionReader
-from gateway.upstreams.dialects import Dialect
-from gateway.upstreams.engines import capabilities
 from gateway.upstreams.exchange import Exchange, Overheard, describe
 from gateway.upstreams.naming import Served
 from gateway.upstreams.problems import (
@@ -26,6 +24,7 @@ from gateway.upstreams.problems import (
     message_of_body,
     refusal,
 )
+from gateway.upstreams.request_writer import RequestWriter
 from gateway.upstreams.spelling import Spelling
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from gateway.generation import Listener, TokenRequest
     from gateway.upstreams.backend import Backend, Timeouts
     from gateway.upstreams.client import Client
-    from gateway.upstreams.dialects import Grammar
-    from gateway.upstreams.engines import Capabilities, Engine
+    from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
+    from gateway.upstreams.request_writer import Grammar
     from gateway.upstreams.transport import Answer, ResponseBody
 
 _log = EventLog("gateway.upstreams")
@@ -88,20 +87,20 @@ class InferenceServer:
         headers = {**backend.headers(), "content-type": "application/json"}
         self._post = Post(client, backend.url("/v1/completions"), headers)
         self._exchanges: set[Exchange] = set()
-        self._dialect = Dialect()
+        self._writer = RequestWriter()
         self._served: Mapping[str, Served] | None = None
 
     @property
     def can(self) -> Capabilities:
         """What may be asked of it."""
-        return self._dialect.can
+        return self._writer.can
 
-    def runs(self, engine: Engine) -> None:
+    def runs(self, engine: InferenceEngine) -> None:
         """It was found out which engine it is."""
-        can = capabilities(
-            engine, grammars=self._backend.grammars, priorities=self._backend.priorities
+        can = engine.capabilities(
+            grammars=self._backend.grammars, priorities=self._backend.priorities
         )
-        self._dialect = Dialect(engine, can)
+        self._writer = RequestWriter(engine, can)
 
     def serves(self, served: Mapping[str, Served]) -> None:
         """It was found out what its models are, by public id."""
@@ -120,9 +119,9 @@ class InferenceServer:
         constraint = request.constraint
         if constraint is None:
             return self._hear_out(request, listener)
-        if constraint.calls > INLINE_CALLS and not self._dialect.has_words_for(constraint):
+        if constraint.calls > INLINE_CALLS and not self._writer.has_words_for(constraint):
             return self._bound_by_many(request, listener)
-        grammar = self._dialect.grammar(request)
+        grammar = self._writer.grammar(request)
         if grammar is None:
             return self._hear_out(request, listener)
         return self._bound(request, listener, grammar)
@@ -133,7 +132,7 @@ class InferenceServer:
         Of several threads that have something to do each would hold up the event loop in turn.
         """
         async with self._one_grammar:
-            grammar = await asyncio.to_thread(done_beside_the_loop, self._dialect.grammar, request)
+            grammar = await asyncio.to_thread(done_beside_the_loop, self._writer.grammar, request)
         if grammar is None:
             await self._hear_out(request, listener)
         else:
@@ -166,7 +165,7 @@ class InferenceServer:
         """The grammar was to blame. Whoever refuses all is not sent another until asked anew."""
         _log.warning("backend refuses a grammar", upstream=self.name, error=error)
         if has_no_grammars(error):
-            self._dialect = replace(self._dialect, can=replace(self._dialect.can, grammars="none"))
+            self._writer = replace(self._writer, can=replace(self._writer.can, grammars="none"))
 
     async def _hear_out(
         self, request: TokenRequest, listener: Listener, grammar: Grammar | None = None
@@ -215,7 +214,7 @@ class InferenceServer:
     ) -> ResponseBody:
         # Nothing here refers to the body once it is sent: it is as long as the prompt.
         posting = self._post(
-            self._dialect.body(
+            self._writer.body(
                 request,
                 served=self._named(request.model),
                 prompt=await self._spell.in_steps(request.prompt_ids, owner=request.cache_salt),
