@@ -24,12 +24,12 @@ from gateway.store.verification import missing, told
 from gateway.tenancy import TenantId
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
-from gateway.upstreams.connection import ConnectionLimits
 from gateway.upstreams.engines.unknown import UnknownEngine
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlive
 from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import describe
 from gateway.upstreams.server import InferenceServer
-from gateway.upstreams.transport import KeepAlive
 from gateway.upstreams.unserved import REMEDY, unserved
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from gateway.upstreams.backend import Backend, Timeouts
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
+    from gateway.upstreams.http.transport import Answer, ResponseBody
     from gateway.upstreams.request_writer import Grammar
-    from gateway.upstreams.transport import Answer, ResponseBody
 
 _log = EventLog("gateway.upstreams")
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from gateway.generation import HearText, Listener
     from gateway.upstreams.completions import CompletionReader
-    from gateway.upstreams.connection import Connection, TakeShort
-    from gateway.upstreams.deadline import Deadline
     from gateway.upstreams.frame_shape import FrameShape
+    from gateway.upstreams.http.connection import Connection, TakeShort
+    from gateway.upstreams.http.deadline import Deadline
 
 _WAIT_IDS_MAX: Final = 64
 _FRAMING: Final = 4

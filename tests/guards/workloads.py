@@ -18,7 +18,7 @@ from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, STA
 from gateway.output.fold import Fold
 from gateway.runs.flow import Flow
 from gateway.upstreams.completions import CompletionReader
-from gateway.upstreams.deadline import Deadline
+from gateway.upstreams.http.deadline import Deadline
 from gateway.upstreams.steady import SteadyReads
 from tests.fakes.clockwork import Clockwork
 from tests.fakes.response_heads import NO_RULES, response_head

@@ -17,11 +17,11 @@ from typing_extensions import override
 from gateway.generation import Sampling
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
-from gateway.upstreams.connection import Connection, ConnectionLimits
 from gateway.upstreams.exchange import Exchange
+from gateway.upstreams.http.connection import Connection, ConnectionLimits
+from gateway.upstreams.http.transport import ResponseBody
 from gateway.upstreams.long_reads import LONG_READ_BYTES, LongReads, owed
 from gateway.upstreams.response_reader import ResponseReader
-from gateway.upstreams.transport import ResponseBody
 from tests.fakes.listening import Heard
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

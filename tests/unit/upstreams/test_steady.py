@@ -15,10 +15,10 @@ from typing_extensions import override
 from gateway.generation import Sampling, TokenChunk
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.completions import CompletionReader
-from gateway.upstreams.connection import Connection, ConnectionLimits
 from gateway.upstreams.exchange import Exchange, Overheard
+from gateway.upstreams.http.connection import Connection, ConnectionLimits
+from gateway.upstreams.http.transport import ResponseBody
 from gateway.upstreams.response_reader import is_one_chunk
-from gateway.upstreams.transport import ResponseBody
 from tests.fakes.listening import Heard
 
 if TYPE_CHECKING:
