@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 from gateway.constraints.gbnf import (
     LAST,
@@ -33,6 +32,7 @@ from gateway.constraints.gbnf import (
 from gateway.constraints.integers import between
 from gateway.constraints.patterns import found_by, language_of
 from gateway.constraints.quotient import escapes
+from gateway.constraints.schemas import MISSING, at_pointer, types_of
 from gateway.pacing import give_way
 
 if TYPE_CHECKING:
@@ -150,13 +150,9 @@ class JsonLanguage:
     def _target(self, reference: str) -> Any:
         if reference != "#" and not reference.startswith("#/"):
             raise UntranslatableGrammar(f"it refers to `{reference[:40]}`")
-        found: Any = self._schema
-        for step in unquote(reference).split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            try:
-                found = found[int(key)] if isinstance(found, list) else found[key]
-            except (LookupError, TypeError, ValueError):
-                raise UntranslatableGrammar(f"`{reference[:40]}` leads nowhere") from None
+        found = at_pointer(self._schema, reference)
+        if found is MISSING:
+            raise UntranslatableGrammar(f"`{reference[:40]}` leads nowhere")
         return found
 
     def _flat(self, schema: Schema) -> Schema:
@@ -366,21 +362,7 @@ def _types(schema: Schema) -> tuple[str, ...]:
 
 def _is_a(value: object, types: tuple[str, ...]) -> bool:
     """Whether a value has one of these types; all have, where there are none."""
-    match value:
-        case bool():
-            name = "boolean"
-        case None:
-            name = "null"
-        case str():
-            name = "string"
-        case list():
-            name = "array"
-        case dict():
-            name = "object"
-        case _:
-            is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-            return not types or "number" in types or (is_whole and "integer" in types)
-    return not types or name in types
+    return not types or not types_of(value).isdisjoint(types)
 
 
 def _count(schema: Schema, key: str) -> int | None:
