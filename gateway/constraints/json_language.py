@@ -29,7 +29,6 @@ from gateway.constraints.gbnf import (
     quoted,
     text,
 )
-from gateway.constraints.integers import between
 from gateway.constraints.patterns import found_by, language_of
 from gateway.constraints.quotient import escapes
 from gateway.constraints.schemas import MISSING, at_pointer, types_of
@@ -61,6 +60,8 @@ _NATURAL: Final = language_of(r"(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?
 _ANY: Final = Named("any")
 _CHARACTER: Final = Named("character")
 _STRING: Final = Chain((_QUOTE, Times(_CHARACTER, 0, None), _QUOTE))
+
+_ZERO: Final = ord("0")
 
 _LITERALS: Final = {"boolean": either(text("true"), text("false")), "null": text("null")}
 _TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
@@ -375,3 +376,54 @@ def _integer(schema: Schema) -> Language:
     high = [math.floor(schema["maximum"])] if "maximum" in schema else []
     high += [math.ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
     return between(max(low, default=None), min(high, default=None))
+
+
+def between(low: int | None, high: int | None) -> Language:
+    """Those from `low` to `high`, both included; None: without a bound."""
+    natural = NEVER if high is not None and high < 0 else _natural(max(low or 0, 0), high)
+    if low is not None and low >= 0:
+        return natural
+    nearest = 0 if high is None or high >= 0 else -high
+    return either(natural, chain(text("-"), _natural(nearest, None if low is None else -low)))
+
+
+def _natural(low: int, high: int | None) -> Language:
+    first = str(low)
+    if high is None:
+        longer = chain(_digits(1, 9), Times(_digits(0, 9), len(first), None))
+        return either(_as_long(first, "9" * len(first)), longer)
+    if high < low:
+        return NEVER
+    last = str(high)
+    return either(
+        *(
+            _as_long(
+                first if size == len(first) else "1" + "0" * (size - 1),
+                last if size == len(last) else "9" * size,
+            )
+            for size in range(len(first), len(last) + 1)
+        )
+    )
+
+
+def _as_long(first: str, last: str) -> Language:
+    """Those from one to another of the same length."""
+    if not first:
+        return Chain(())
+    low, high, size = int(first[0]), int(last[0]), len(first) - 1
+    if low == high:
+        return chain(_digits(low, low), _as_long(first[1:], last[1:]))
+    options = []
+    if first[1:] != "0" * size:
+        options.append(chain(_digits(low, low), _as_long(first[1:], "9" * size)))
+        low += 1
+    if last[1:] != "9" * size:
+        options.append(chain(_digits(high, high), _as_long("0" * size, last[1:])))
+        high -= 1
+    if low <= high:
+        options.append(chain(_digits(low, high), Times(_digits(0, 9), size, size)))
+    return either(*options)
+
+
+def _digits(low: int, high: int) -> Language:
+    return Chars(((_ZERO + low, _ZERO + high),))
