@@ -56,9 +56,10 @@ class RequestWriter:
         if constraint is None or not self.can.rank(constraint):
             return None
         if self.can.grammars == "answer":
+            # A prompt that repeats an earlier answer would be bound at once, header and all.
             if _holds(request.prompt_ids, constraint.answer_opening):
                 return None
-            return Grammar({"structured_outputs": {"json": constraint.answer}}, holds=False)
+            return Grammar(self.engine.answer_fields(constraint), holds=False)
         return self._structural_tag(constraint)
 
     def body(
@@ -69,7 +70,7 @@ class RequestWriter:
         prompt: Sequence[bytes],
         grammar: Grammar | None = None,
     ) -> list[bytes]:
-        """JSON of the request, in pieces; `prompt` are those of its ids (`spelling`)."""
+        """JSON of the request, in pieces; `prompt` are those of its ids (`prompt_json`)."""
         sampling = request.sampling
         body: dict[str, object] = {
             "model": served.name,

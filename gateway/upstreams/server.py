@@ -24,8 +24,8 @@ from gateway.upstreams.problems import (
     message_of_body,
     refusal,
 )
+from gateway.upstreams.prompt_json import PromptEncoder
 from gateway.upstreams.request_writer import RequestWriter
-from gateway.upstreams.spelling import Spelling
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -70,7 +70,7 @@ class InferenceServer:
         *,
         timeouts: Timeouts,
         limits: StreamLimits = _DEFAULT_LIMITS,
-        spell: Spelling | None = None,
+        spell: PromptEncoder | None = None,
     ) -> None:
         """`spell` spells the prompts of all servers: they go from one to another."""
         self.name = backend.name
@@ -82,7 +82,7 @@ class InferenceServer:
             "write": timeouts.write_s,
             "read": timeouts.first_token_s,
         }
-        self._spell = Spelling() if spell is None else spell
+        self._spell = PromptEncoder() if spell is None else spell
         self._one_grammar = asyncio.Lock()
         headers = {**backend.headers(), "content-type": "application/json"}
         self._post = Post(client, backend.url("/v1/completions"), headers)

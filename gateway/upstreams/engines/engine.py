@@ -141,6 +141,10 @@ class InferenceEngine(ABC):
     def tag_fields(self, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         """How a structural tag is sent; `encoded` is its JSON."""
 
+    def answer_fields(self, constraint: Constraint) -> Fields:
+        """How the schema of an answer is sent, where that is all that a release can bind."""
+        return {"structured_outputs": {"json": constraint.answer}}
+
     def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
         """What it can do, as far as the operator lets it.
 

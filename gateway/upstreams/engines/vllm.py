@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gateway.upstreams.naming import Served
 
 _ANSWER_SINCE: Final = (0, 11, 0)
-"""`structured_outputs`, which begin to bind at the final message of gpt-oss."""
+"""`structured_outputs`, which look for the opening of a final message in prompt and output, and
+bind from there on."""
 _TURN_SINCE: Final = (0, 27, 0)
 """They bind from the first token on; tags of token ids have been known since 0.22."""
 
