@@ -127,14 +127,13 @@ def _schemas(root: Schema) -> Iterator[Place]:
         place, part = waiting.pop()
         if isinstance(part, dict):
             yield place, part
-            waiting += inner_schemas(part, place)
-
-
-def inner_schemas(part: Schema, place: str = "#") -> Iterator[Place]:
-    """What stands in a schema where another one should, with their JSON pointers."""
-    for key, value in part.items():
-        if key in _OF_SCHEMAS:
-            yield from _members(f"{place}/{key}", key, value)
+            inner = ((f"{place}/{key}", key, value) for key, value in part.items())
+            waiting += [
+                found
+                for at, key, value in inner
+                if key in _OF_SCHEMAS
+                for found in _members(at, key, value)
+            ]
 
 
 def _members(place: str, keyword: str, value: Any) -> list[Place]:

@@ -12,7 +12,6 @@ from urllib.parse import unquote
 
 import orjson
 
-from gateway.constraints.schema_forms import inner_schemas
 from gateway.errors import shown
 from gateway.pacing import paced
 
@@ -21,9 +20,26 @@ if TYPE_CHECKING:
 
     Schema = Mapping[str, Any]
 
+_MAPS: Final = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+)
 _BESIDE: Final = ("if", "then", "else", "not")
 """Their schemas look at the same value, and so may lead in a circle; so do those of `_CHOICES`."""
+_ONE: Final = frozenset(
+    {
+        *_BESIDE,
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "contentSchema",
+        "items",
+        "propertyNames",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+)
 _CHOICES: Final = ("allOf", "anyOf", "oneOf")
+_LISTS: Final = frozenset({*_CHOICES, "prefixItems", "items"})
 _REFERENCES: Final = ("$ref", "$dynamicRef")
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _INDEX_CHARS_MAX: Final = 9
@@ -117,8 +133,18 @@ def _schemas(root: Schema) -> Iterator[Schema]:
             continue
         seen.add(id(part))
         yield part
-        waiting += (inner for _, inner in inner_schemas(part))
+        waiting += _children(part)
         waiting += [at_pointer(root, reference) for reference in _references(part)]
+
+
+def _children(part: Schema) -> Iterator[object]:
+    for key, inner in part.items():
+        if isinstance(inner, list):
+            yield from inner if key in _LISTS else ()
+        elif key in _MAPS and isinstance(inner, dict):
+            yield from inner.values()
+        elif key in _ONE:
+            yield inner
 
 
 def _references(part: Schema) -> Iterator[str]:
