@@ -97,8 +97,8 @@ def parse_conversation_id(text: str) -> UUID | None:
 def output_item_id(prefix: str, response: UUID, ordinal: int, form: int = 0) -> str:
     """The id of the `ordinal`-th output item (from 0): a function of response and ordinal.
 
-    That of a message notes the form of its header (`models.harmony.forms`), from 1 on, in a letter
-    that is no hex digit.
+    That of a message notes the form of its header (`models.harmony.headers`), from 1 on, in a
+    letter that is no hex digit.
     """
     return f"{prefix}{response.int:032x}{ordinal:04x}{_FORM_LETTERS[form]}"
 
@@ -118,7 +118,7 @@ def call_id(response: UUID, ordinal: int, form: int = 0) -> str:
     """The `call_id` of a tool call: `call_` and 24 hex digits that tell nothing of the response.
 
     Every client sends it back, so it notes the form of the call's header, 0 to 7
-    (`models.harmony.forms`): 20 digits are random, the last four a check of these, exclusive-or
+    (`models.harmony.headers`): 20 digits are random, the last four a check of these, exclusive-or
     the form.
     """
     digest = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()

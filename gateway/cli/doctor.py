@@ -17,19 +17,21 @@ from gateway.cli.provision import connected, provisioned
 from gateway.composition import bounds
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
-from gateway.models.harmony.vocabulary import STOP_IDS, VOCABULARY_SIZE, Vocabulary
+from gateway.models.registry import Formats
+from gateway.protocol.context import ContextItem
+from gateway.protocol.items import InputText, Message
 from gateway.settings import load_settings
 from gateway.store.migration.verification import missing, told
 from gateway.store.schema import REVISION
 from gateway.tenancy import TenantId
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
-from gateway.upstreams.connection import ConnectionLimits
-from gateway.upstreams.engines import Engine, capabilities, unusable
+from gateway.upstreams.engines.unknown import UnknownEngine
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlive
 from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import describe
 from gateway.upstreams.server import InferenceServer
-from gateway.upstreams.transport import KeepAlive
 from gateway.upstreams.unserved import REMEDY, overlooked, unserved
 
 if TYPE_CHECKING:
@@ -37,15 +39,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gateway.generation import TokenChunk
+    from gateway.models.format import ModelFormat
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
-    from gateway.upstreams.engines import Unusable
+    from gateway.upstreams.engines.engine import InferenceEngine, Unusable
     from gateway.upstreams.naming import Listed, Served
 
 PROBE_TIMEOUT_S = 30.0
 NOBODY = TenantId(UUID(int=0))
+_HELLO = ContextItem(
+    "message",
+    "",
+    b"",
+    role="user",
+    parsed=Message(role="user", content=(InputText(text="Hello"),)),
+)
+"""What one token of each model is asked for behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +96,36 @@ async def examine(config: Path | None) -> list[Finding]:
     except StartupError as error:
         return [_failed("config", error)]
     findings = [Finding("config", ok=True, detail="no mistakes")]
-    prompt_ids = _prompt(findings)
+    formats = _formats(settings, findings)
     await _database(settings, findings)
-    if not prompt_ids:
+    if formats is None:
         return findings
     if not settings.backends:
         remedy = "Name one in gateway.yaml: see gateway.example.yaml."
         findings.append(Finding("backends", ok=False, detail="none is configured", remedy=remedy))
     async with build_client(keep_alive=KeepAlive(), limits=ConnectionLimits()) as client:
-        findings += await _backends(settings, client, prompt_ids)
+        findings += await _backends(settings, client, formats)
     return findings
 
 
-def _prompt(findings: list[Finding]) -> list[int]:
-    """A prompt to probe backends with; empty when this installation cannot make one."""
-    from gateway.cli.prompt_check import verified_prompt
+def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
+    """How models are spoken to; None when this installation cannot make their prompts."""
+    from gateway.cli.prompt_check import check_prompt
 
+    named = {model.id: model.format for model in settings.models}
     try:
-        vocabulary = Vocabulary.load()
+        formats = Formats.load(named, bounds.schema_limits(settings))
         findings.append(Finding("vocabulary", ok=True, detail="o200k_harmony, checksum verified"))
     except StartupError as error:
         findings.append(_failed("vocabulary", error))
-        return []
+        return None
     try:
-        ids = verified_prompt(vocabulary)
+        check_prompt(formats.default)
     except StartupError as error:
         findings.append(_failed("prompts", error))
-        return []
+        return None
     findings.append(Finding("prompts", ok=True, detail="rendered as openai-harmony does"))
-    return ids
+    return formats
 
 
 async def _database(settings: Settings, findings: list[Finding]) -> None:
@@ -151,7 +163,7 @@ class _Look:
     """What one backend says of itself."""
 
     backend: Backend
-    engine: Engine
+    engine: InferenceEngine
     listed: Mapping[str, Listed]
     served: Mapping[str, Served]
     unusable: Unusable | None
@@ -163,7 +175,7 @@ class _Look:
         return {name: lengths.get(name) or one.context_length for name, one in self.served.items()}
 
 
-async def _backends(settings: Settings, client: Client, prompt_ids: list[int]) -> list[Finding]:
+async def _backends(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
     """What is there, what it serves, and whether one token of each model comes back as an id."""
     looks: dict[str, _Look | UpstreamError] = {}
     for backend in bounds.backends(settings):
@@ -175,7 +187,7 @@ async def _backends(settings: Settings, client: Client, prompt_ids: list[int]) -
     known = {name for look in told if look.unusable is None for name in look.listed}
     told = [replace(look, served=offers(look.backend.models, look.listed, known)) for look in told]
     looks |= {look.backend.name: look for look in told}
-    findings = [await _backend(name, look, client, prompt_ids) for name, look in looks.items()]
+    findings = [await _backend(name, look, client, formats) for name, look in looks.items()]
     missing = [
         Finding(f"model {one.model}", ok=False, detail=str(one), remedy=REMEDY)
         for one in unserved(told)
@@ -185,12 +197,12 @@ async def _backends(settings: Settings, client: Client, prompt_ids: list[int]) -
 
 async def _look(settings: Settings, backend: Backend, client: Client) -> _Look:
     said = await describe(client, backend, timeout_s=settings.upstream.probe_timeout_s)
-    engine = said.engine or Engine()
-    return _Look(backend, engine, said.models, {}, unusable(engine))
+    engine = said.engine or UnknownEngine()
+    return _Look(backend, engine, said.models, {}, engine.unusable)
 
 
 async def _backend(
-    name: str, look: _Look | UpstreamError, client: Client, prompt_ids: list[int]
+    name: str, look: _Look | UpstreamError, client: Client, formats: Formats
 ) -> Finding:
     about = f"backend {name}"
     if isinstance(look, UpstreamError):
@@ -200,11 +212,11 @@ async def _backend(
         return Finding(about, False, *fault)
     try:
         for model in look.served:
-            await _one_token(look, model, client, prompt_ids)
+            await _one_token(look, model, client, formats.of(model))
     except UpstreamError as error:
         return _failed(about, error)
-    can = capabilities(
-        look.engine, grammars=look.backend.grammars, priorities=look.backend.priorities
+    can = look.engine.capabilities(
+        grammars=look.backend.grammars, priorities=look.backend.priorities
     )
     models = ", ".join(_described(look, model) for model in look.served)
     return Finding(about, ok=True, detail=f"{look.engine}: {can}; {models}; token ids come back")
@@ -247,7 +259,7 @@ class _Count:
         return True
 
 
-async def _one_token(look: _Look, model: str, client: Client, prompt_ids: list[int]) -> None:
+async def _one_token(look: _Look, model: str, client: Client, format_: ModelFormat) -> None:
     """Raises `UpstreamError` when no id comes back."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(
@@ -260,11 +272,11 @@ async def _one_token(look: _Look, model: str, client: Client, prompt_ids: list[i
     request = TokenRequest(
         request_id=ids.new_request_id(),
         model=model,
-        prompt_ids=prompt_ids,
+        prompt_ids=[*format_.render_item(_HELLO), *format_.framing.opening],
         sampling=Sampling(max_tokens=1, temperature=0.0),
         cache_salt="doctor",
-        stop_ids=STOP_IDS,
-        id_end=VOCABULARY_SIZE,
+        stop_ids=format_.stop_ids,
+        id_end=format_.vocabulary_size,
     )
     count = _Count()
     await upstream.generate(request, count)

@@ -23,13 +23,12 @@ from gateway.constraints.rules import AnswerFormat
 from gateway.errors import StartupError
 from gateway.models.format import RenderOptions
 from gateway.models.harmony.reference import prompt_messages
-from gateway.models.harmony.rendering import Renderer
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.protocol.tools import FunctionTool
 
 if TYPE_CHECKING:
-    from gateway.models.harmony.vocabulary import Vocabulary
+    from gateway.models.format import ModelFormat
 
 _RANKS_FOLDER = "TIKTOKEN_ENCODINGS_BASE"
 _REMEDY = "Reinstall the package with the versions in its requirements.lock."
@@ -51,16 +50,15 @@ _OPTIONS = RenderOptions(
 )
 
 
-def verified_prompt(vocabulary: Vocabulary) -> list[int]:
-    """The ids of a small prompt, the same by both ways. Raises `StartupError` where they differ."""
+def check_prompt(harmony: ModelFormat) -> None:
+    """Render a small prompt by both ways. Raises `StartupError` where they differ."""
     message = Message(role="user", content=(InputText(text=_TEXT),))
     said = message.model_dump_json().encode()
     items = [ContextItem("message", "msg_1", said, role="user", parsed=message)]
-    ids = Renderer(vocabulary).render(items, _OPTIONS).ids.tolist()
+    ids = harmony.render(items, _OPTIONS).ids.tolist()
     conversation = Conversation.from_messages(prompt_messages(items, _OPTIONS))
     if ids != _reference(conversation):
         raise StartupError("prompts differ from openai-harmony's", remedy=_REMEDY)
-    return ids
 
 
 def _reference(conversation: Conversation) -> list[int]:

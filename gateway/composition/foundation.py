@@ -18,9 +18,9 @@ from gateway.services.executor import Executor
 from gateway.store.postgres.database import Database
 from gateway.telemetry import Metrics
 from gateway.upstreams.client import build_client
-from gateway.upstreams.connection import ConnectionLimits
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlive
 from gateway.upstreams.pool import Pool
-from gateway.upstreams.transport import KeepAlive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from gateway.constraints.unusable import UnusableGrammar
+from gateway.constraints.rules import UnusableGrammar
 
 if TYPE_CHECKING:
     from gateway.constraints.rules import TextGrammar

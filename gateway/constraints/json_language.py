@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 from gateway.constraints.gbnf import (
     LAST,
@@ -30,9 +29,9 @@ from gateway.constraints.gbnf import (
     quoted,
     text,
 )
-from gateway.constraints.integers import between
 from gateway.constraints.patterns import found_by, language_of
 from gateway.constraints.quotient import escapes
+from gateway.constraints.schemas import MISSING, at_pointer, types_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +59,8 @@ _NATURAL: Final = language_of(r"(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,2})?
 _ANY: Final = Named("any")
 _CHARACTER: Final = Named("character")
 _STRING: Final = Chain((_QUOTE, Times(_CHARACTER, 0, None), _QUOTE))
+
+_ZERO: Final = ord("0")
 
 _LITERALS: Final = {"boolean": either(text("true"), text("false")), "null": text("null")}
 _TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
@@ -148,13 +149,9 @@ class JsonLanguage:
     def _target(self, reference: str) -> Any:
         if reference != "#" and not reference.startswith("#/"):
             raise UntranslatableGrammar(f"it refers to `{reference[:40]}`")
-        found: Any = self._schema
-        for step in unquote(reference).split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            try:
-                found = found[int(key)] if isinstance(found, list) else found[key]
-            except (LookupError, TypeError, ValueError):
-                raise UntranslatableGrammar(f"`{reference[:40]}` leads nowhere") from None
+        found = at_pointer(self._schema, reference)
+        if found is MISSING:
+            raise UntranslatableGrammar(f"`{reference[:40]}` leads nowhere")
         return found
 
     def _flat(self, schema: Schema) -> Schema:
@@ -364,21 +361,7 @@ def _types(schema: Schema) -> tuple[str, ...]:
 
 def _is_a(value: object, types: tuple[str, ...]) -> bool:
     """Whether a value has one of these types; all have, where there are none."""
-    match value:
-        case bool():
-            name = "boolean"
-        case None:
-            name = "null"
-        case str():
-            name = "string"
-        case list():
-            name = "array"
-        case dict():
-            name = "object"
-        case _:
-            is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-            return not types or "number" in types or (is_whole and "integer" in types)
-    return not types or name in types
+    return not types or not types_of(value).isdisjoint(types)
 
 
 def _count(schema: Schema, key: str) -> int | None:
@@ -391,3 +374,54 @@ def _integer(schema: Schema) -> Language:
     high = [math.floor(schema["maximum"])] if "maximum" in schema else []
     high += [math.ceil(schema["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in schema else []
     return between(max(low, default=None), min(high, default=None))
+
+
+def between(low: int | None, high: int | None) -> Language:
+    """Those from `low` to `high`, both included; None: without a bound."""
+    natural = NEVER if high is not None and high < 0 else _natural(max(low or 0, 0), high)
+    if low is not None and low >= 0:
+        return natural
+    nearest = 0 if high is None or high >= 0 else -high
+    return either(natural, chain(text("-"), _natural(nearest, None if low is None else -low)))
+
+
+def _natural(low: int, high: int | None) -> Language:
+    first = str(low)
+    if high is None:
+        longer = chain(_digits(1, 9), Times(_digits(0, 9), len(first), None))
+        return either(_as_long(first, "9" * len(first)), longer)
+    if high < low:
+        return NEVER
+    last = str(high)
+    return either(
+        *(
+            _as_long(
+                first if size == len(first) else "1" + "0" * (size - 1),
+                last if size == len(last) else "9" * size,
+            )
+            for size in range(len(first), len(last) + 1)
+        )
+    )
+
+
+def _as_long(first: str, last: str) -> Language:
+    """Those from one to another of the same length."""
+    if not first:
+        return Chain(())
+    low, high, size = int(first[0]), int(last[0]), len(first) - 1
+    if low == high:
+        return chain(_digits(low, low), _as_long(first[1:], last[1:]))
+    options = []
+    if first[1:] != "0" * size:
+        options.append(chain(_digits(low, low), _as_long(first[1:], "9" * size)))
+        low += 1
+    if last[1:] != "9" * size:
+        options.append(chain(_digits(high, high), _as_long("0" * size, last[1:])))
+        high -= 1
+    if low <= high:
+        options.append(chain(_digits(low, high), Times(_digits(0, 9), size, size)))
+    return either(*options)
+
+
+def _digits(low: int, high: int) -> Language:
+    return Chars(((_ZERO + low, _ZERO + high),))

@@ -134,3 +134,11 @@ class OutputRules:
         theirs, also in several threads.
         """
         return {}
+
+
+class UnusableSchema(ValueError):
+    """Not a schema, or one that cannot be used here. The message is a short clause."""
+
+
+class UnusableGrammar(ValueError):
+    """Not a grammar, or one that cannot be used here. The message is a short clause."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from gateway.constraints.schemas import at_pointer
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -91,18 +93,11 @@ class Cost:
             yield from _item_parts(schema, value)
 
     def _target(self, reference: str) -> Any:
-        """What an anchor or a JSON pointer points at; nothing, where there is nothing."""
-        fragment = unquote(reference.removeprefix("#"))
-        if fragment in self._anchors:
-            return self._anchors[fragment]
-        found: Any = self._root
-        for step in fragment.split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list):
-                found = found[int(key)] if key.isdecimal() and int(key) < len(found) else None
-            else:
-                found = found.get(key) if isinstance(found, dict) else None
-        return found
+        """What an anchor or a JSON pointer points at; `MISSING`, where there is nothing."""
+        anchor = unquote(reference.removeprefix("#"))
+        if anchor in self._anchors:
+            return self._anchors[anchor]
+        return at_pointer(self._root, reference)
 
 
 def _own(schema: dict[str, Any], value: Any, sizes: dict[int, int]) -> int:

@@ -109,7 +109,17 @@ _CHOICES: Final = ("allOf", "anyOf", "oneOf")
 _REFERENCES: Final = ("$ref", "$dynamicRef")
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _INDEX_CHARS_MAX: Final = 9
-_MISSING: Final = object()
+_NUMBER: Final = frozenset({"number"})
+_WHOLE_NUMBER: Final = frozenset({"number", "integer"})
+_VALUE_TYPES: Final = (
+    (type(None), frozenset({"null"})),
+    (bool, frozenset({"boolean"})),
+    (str, frozenset({"string"})),
+    (list, frozenset({"array"})),
+    (dict, frozenset({"object"})),
+)
+MISSING: Final = object()
+"""Where a pointer leads to nothing; null is something."""
 
 
 class SchemaBounds(Protocol):
@@ -230,7 +240,7 @@ def _schemas(root: Schema) -> Iterator[Schema]:
         seen.add(id(part))
         yield part
         waiting += _children(part)
-        waiting += [_at_pointer(root, reference) for reference in _references(part)]
+        waiting += [at_pointer(root, reference) for reference in _references(part)]
 
 
 def _children(part: Schema) -> Iterator[object]:
@@ -249,22 +259,32 @@ def _references(part: Schema) -> Iterator[str]:
             yield reference
 
 
-def _at_pointer(root: Schema, reference: str) -> object:
-    """What a JSON Pointer (RFC 6901) in a fragment leads to."""
+def at_pointer(root: object, reference: str) -> object:
+    """What a JSON Pointer (RFC 6901) in a fragment leads to, or `MISSING`."""
     path = unquote(reference).removeprefix("#")
-    place: object = root
-    for step in path.split("/")[1:] if path.startswith("/") else [path] * bool(path):
+    if path and not path.startswith("/"):
+        return MISSING
+    place = root
+    for step in path.split("/")[1:]:
         key = step.replace("~1", "/").replace("~0", "~")
         match place:
             case dict():
-                place = place.get(key, _MISSING)
+                place = place.get(key, MISSING)
             case list() if (
                 len(key) <= _INDEX_CHARS_MAX and key.isdecimal() and int(key) < len(place)
             ):
                 place = place[int(key)]
             case _:
-                return _MISSING
+                return MISSING
     return place
+
+
+def types_of(value: object) -> frozenset[str]:
+    """The names under which JSON Schema knows a value."""
+    for known, names in _VALUE_TYPES:
+        if isinstance(value, known):
+            return names
+    return _NUMBER if isinstance(value, float) and not value.is_integer() else _WHOLE_NUMBER
 
 
 def _pattern_fault(part: Schema, limits: SchemaBounds) -> str | None:
@@ -291,10 +311,8 @@ def _reference_fault(root: Schema, part: Schema, targets: dict[str, Schema]) -> 
 
 def _target(root: Schema, reference: str, targets: dict[str, Schema]) -> object:
     if not reference.startswith("#"):
-        return _MISSING
-    return (
-        targets.get(reference, _MISSING) if reference in targets else _at_pointer(root, reference)
-    )
+        return MISSING
+    return targets.get(reference, MISSING) if reference in targets else at_pointer(root, reference)
 
 
 def _circle_fault(root: Schema, schemas: list[Schema], targets: dict[str, Schema]) -> str | None:

@@ -82,8 +82,8 @@ class _Writer:
                 return {"type": "any_tokens", "exclude_tokens": list(excluded)}
             case Json(schema):
                 return {"type": "json_schema", "json_schema": schema, **self._json}
-            case Ebnf(grammar):
-                return {"type": "grammar", "grammar": grammar}
+            case _:
+                return {"type": "grammar", "grammar": node.grammar}
 
     def _in_order(self, parts: Sequence[Node], depth_left: int) -> Format | None:
         formats = [self.format(part, depth_left) for part in parts]

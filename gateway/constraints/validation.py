@@ -8,9 +8,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.constraints.rules import ToolRule
+from gateway.constraints.rules import ToolRule, UnusableGrammar, UnusableSchema
 from gateway.constraints.schema_cost import patterns_in
-from gateway.constraints.unusable import UnusableGrammar, UnusableSchema
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
 

@@ -99,34 +99,28 @@ class ModelFormat(Protocol):
     @property
     def name(self) -> str:
         """As settings name it (`models[].format`)."""
-        ...
 
     # Ids.
 
     @property
     def vocabulary_size(self) -> int:
         """All ids are below it."""
-        ...
 
     @property
     def text_ids(self) -> range:
         """The ids that are text; every other one is a marker, or no id at all."""
-        ...
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """What ends a turn; always sent to the backend, whatever its own defaults say."""
-        ...
 
     @property
     def framing(self) -> Framing:
         """The ids around the messages of a turn."""
-        ...
 
     @property
     def framing_tokens(self) -> int:
         """How many ids it takes at most to get from a thought to the body of an answer."""
-        ...
 
     # Prompts.
 
@@ -141,26 +135,22 @@ class ModelFormat(Protocol):
         Items that carry ids are repeated id for id. Items that the model is not shown, and leading
         instructions, have no span. Raises `InvalidRequest` for what has no rendering.
         """
-        ...
 
     def render_item(self, item: ContextItem, function: str | None = None) -> Sequence[int]:
         """The ids of one item, made anew; empty for an item that says nothing.
 
         `function` names the function that an output belongs to.
         """
-        ...
 
     def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:
         """What a prompt repeats of a history whose items need not be looked at one by one; None
         where they must be. `is_answered`: an answer follows.
         """
-        ...
 
     # Transcripts: what operators and clients are shown of raw ids.
 
     def messages(self, prompt: Prompt, *, with_ids: bool) -> list[dict[str, Any]]:
         """The messages of a prompt, without the opening that it ends with."""
-        ...
 
     def messages_of_turn(
         self,
@@ -172,7 +162,6 @@ class ModelFormat(Protocol):
         """Those that a model said, prefill included, then what of it was taken back: the rule that
         did it, and the ids.
         """
-        ...
 
     # Turns.
 
@@ -180,53 +169,43 @@ class ModelFormat(Protocol):
         """Reads one turn of a response that is held to `rules`; with `trace` its text comes with
         the positions of its ids.
         """
-        ...
 
     def said_ids(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[int]:
         """What these turns (prefill, said) put behind the prompt, id for id: each but the last is
         closed, and the next one opened.
         """
-        ...
 
     def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
         """What a backend is shown behind the prompt of turns that are over, told as the model
         should have said them: their messages, and another is begun behind each.
         """
-        ...
 
     # A turn that is taken up again: what is put into the model's mouth.
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:
         """Opens the answer, in the format that is asked for; `attempt` counts earlier ones."""
-        ...
 
     def call_opening(self, rules: OutputRules) -> tuple[int, ...]:
         """Opens the call that is demanded."""
-        ...
 
     def message_opening(self) -> tuple[int, ...]:
         """Has the model begin a message that can be read."""
-        ...
 
     # A turn while it grows.
 
     @property
     def header_markers(self) -> frozenset[int]:
         """Markers that a message goes on behind; at any other one it ends."""
-        ...
 
     @property
     def plain_header_ids_max(self) -> int:
         """So many ids are a header, at most, that addresses nobody; 0: there are none."""
-        ...
 
     def plain_header(self, ids: Sequence[int], at: int) -> int:
         """How many ids from `at` on are such a header; 0 where there is none."""
-        ...
 
     def has_body(self, message: Sequence[int]) -> bool:
         """Whether the header of a message is over in these ids, its first ones."""
-        ...
 
     # The grammar of a turn.
 
@@ -236,7 +215,6 @@ class ModelFormat(Protocol):
         """What the ids from `place` on must look like; None when nothing is bound, or nothing can
         be. `message` are the ids of the open message that are there already. CPU work.
         """
-        ...
 
 
 FormatOf = Callable[[str], ModelFormat]

@@ -55,12 +55,11 @@ class ContextItem:
     """An item with what the stages need to know of it without parsing it.
 
     `json` is the item as it is stored and listed, id and status included; empty where nobody needs
-    more of it than its ids. `ids` are its Harmony
-    ids (unsigned 32-bit), None while it was never rendered. `complete` is False for an item that
-    was cut off. `call_id` and `name` are set for calls, `call_id` for their outputs, `role` and
-    `phase` for messages. The name of a call is the one that the model knows; an output has one
-    where it named its function in place of a call. The `parsed` of a compaction that was opened is
-    the message that it stands for.
+    more of it than its ids. `ids` stand for it in a prompt (unsigned 32-bit), None while it was
+    never rendered. `complete` is False for an item that was cut off. `call_id` and `name` are set
+    for calls, `call_id` for their outputs, `role` and `phase` for messages. The name of a call is
+    the one that the model knows; an output has one where it named its function in place of a call.
+    The `parsed` of a compaction that was opened is the message that it stands for.
     """
 
     kind: Kind

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 import httpx2
 
 from gateway import __version__
-from gateway.upstreams.transport import HttptoolsTransport, spelled_head
+from gateway.upstreams.http.transport import HttptoolsTransport, spelled_head
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterable, Callable, Coroutine, Mapping, Sequence
 
-    from gateway.upstreams.connection import BodyListener, ConnectionLimits, HttpTimeouts
-    from gateway.upstreams.transport import Answer, KeepAlive, OriginPool, ResponseBody
+    from gateway.upstreams.http.connection import BodyListener, ConnectionLimits, HttpTimeouts
+    from gateway.upstreams.http.transport import Answer, KeepAlive, OriginPool, ResponseBody
 
 HEADERS_ALLOWED: Final = frozenset({
     "accept",

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gateway.generation import TokenChunk, TokenSink
     from gateway.upstreams.backend import Timeouts
     from gateway.upstreams.completions import CompletionReader
-    from gateway.upstreams.connection import Connection
-    from gateway.upstreams.transport import ResponseBody
+    from gateway.upstreams.http.connection import Connection
+    from gateway.upstreams.http.transport import ResponseBody
 
 _SILENCE: Final = "no token in time"
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
-from gateway.upstreams.engines import unusable
 from gateway.upstreams.exchange import WatchedSink
 from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import Sign
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.generation import TokenRequest, TokenSink
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.engines import Capabilities, Engine, Unusable
+    from gateway.upstreams.engines.engine import Capabilities, InferenceEngine, Unusable
     from gateway.upstreams.health import Health
     from gateway.upstreams.naming import Listed, Served
     from gateway.upstreams.probe import Checkup, Description
@@ -47,7 +46,7 @@ class Member:
         self.name = backend.name
         self.backend = backend
         self.health = health
-        self.engine: Engine | None = None
+        self.engine: InferenceEngine | None = None
         self.listed: Mapping[str, Listed] | None = None
         """What it lists; None until it has said so."""
         self.models: Mapping[str, int | None] = _configured(backend)
@@ -158,7 +157,7 @@ class Member:
         if description.engine is not None:
             self.engine = description.engine
             self._server.runs(description.engine)
-            self.unusable = unusable(description.engine)
+            self.unusable = description.engine.unusable
         self.listed = {} if self.unusable is not None else description.models
         self._troubles.over("models")
         if self.health.healthy:

@@ -20,9 +20,9 @@ from gateway.upstreams.backend import StreamLimits, Timeouts
 from gateway.upstreams.health import EjectionPolicy, Health
 from gateway.upstreams.member import Member
 from gateway.upstreams.probe import check, describe
+from gateway.upstreams.prompt_json import PromptEncoder
 from gateway.upstreams.selection import candidates, round_robin, tell_logprobs
 from gateway.upstreams.server import InferenceServer
-from gateway.upstreams.spelling import Spelling
 from gateway.upstreams.unserved import REMEDY, overlooked, unserved
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Pool:
         self._models: tuple[ModelInfo, ...] = ()
         self._is_started = False
         self._warnings: tuple[str, ...] = ()
-        spell = Spelling()
+        spell = PromptEncoder()
         for backend in backends:
             server = InferenceServer(
                 backend,

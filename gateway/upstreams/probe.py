@@ -12,7 +12,8 @@ import orjson
 
 from gateway.errors import UpstreamUnavailable
 from gateway.upstreams.client import read_body
-from gateway.upstreams.engines import Engine, from_model_info, from_server_info, from_version
+from gateway.upstreams.engines.registry import ENGINES
+from gateway.upstreams.engines.unknown import UnknownEngine
 from gateway.upstreams.naming import Listed
 from gateway.upstreams.problems import message_of_body
 
@@ -21,16 +22,10 @@ if TYPE_CHECKING:
 
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
+    from gateway.upstreams.engines.engine import InferenceEngine
 
 _ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
-
-
-_QUESTIONS: Final = (
-    ("/version", from_version),
-    ("/server_info", from_server_info),
-    ("/get_server_info", from_server_info),  # its name before SGLang 0.5.6
-    ("/model_info", from_model_info),
-)
+_QUESTIONS: Final = tuple((kind, path) for kind in ENGINES for path in kind.questions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +36,7 @@ class Description:
     """
 
     models: Mapping[str, Listed]
-    engine: Engine | None = None
+    engine: InferenceEngine | None = None
 
 
 class Sign(Enum):
@@ -78,7 +73,7 @@ async def describe(client: Client, backend: Backend, *, timeout_s: float) -> Des
     return Description(served_models(models), engine)
 
 
-async def _engine(client: Client, backend: Backend, timeout_s: float) -> Engine | None:
+async def _engine(client: Client, backend: Backend, timeout_s: float) -> InferenceEngine | None:
     """Which engine it is; one of its own kind when it answers none of the questions.
 
     None when it does not answer in time, or only that something is wrong: a scheduler that is
@@ -86,34 +81,34 @@ async def _engine(client: Client, backend: Backend, timeout_s: float) -> Engine 
     """
     try:
         async with asyncio.timeout(timeout_s):
-            for path, engine_of in _QUESTIONS:
+            for kind, path in _QUESTIONS:
                 status, body = await _get(client, backend, path, timeout_s)
                 if status >= 500:
                     return None
-                engine = engine_of(_json_object(body)) if status == 200 else None
+                engine = kind.read(path, _json_object(body)) if status == 200 else None
                 if engine is not None:
                     return engine
     except (TimeoutError, UpstreamUnavailable):
         return None
-    return Engine()
+    return UnknownEngine()
 
 
 async def check(
-    client: Client, backend: Backend, engine: Engine | None, *, timeout_s: float, working_s: float
+    client: Client,
+    backend: Backend,
+    engine: InferenceEngine | None,
+    *,
+    timeout_s: float,
+    working_s: float,
 ) -> Checkup:
-    """Ask how it is, where that costs the least.
-
-    `/health` is a flag of vLLM. At SGLang it generates a token, behind the prompts that are being
-    read; its flag is `/ready` (since 0.5.20), which is also 503 until `/health` or the server's
-    warm-up has been through. So there, and where the engine is not known, the flag is asked first,
-    and `/health` only where it says no, with `working_s` of patience.
+    """Ask how it is, where that costs the least: the engine's flag. A check that takes the engine
+    work is made only where the flag says no, with `working_s` of patience.
     """
-    if engine is not None and engine.kind == "vllm":
-        return await _ask(client, backend, "/health", timeout_s, late=Sign.MUTE)
-    checkup = await _ask(client, backend, "/ready", timeout_s, late=Sign.MUTE)
-    if checkup.sign is not Sign.REFUSES:
+    known = engine or UnknownEngine()
+    checkup = await _ask(client, backend, known.flag, timeout_s, late=Sign.MUTE)
+    if known.working_check is None or checkup.sign is not Sign.REFUSES:
         return checkup
-    return await _ask(client, backend, "/health", working_s, late=Sign.BUSY)
+    return await _ask(client, backend, known.working_check, working_s, late=Sign.BUSY)
 
 
 async def _ask(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -15,6 +14,11 @@ from gateway.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
+from gateway.upstreams.engines.registry import ENGINES
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterable
 
 _CALLER_AT_FAULT: Final = frozenset({400, 422})
 _NOT_FOUND: Final = 404
@@ -22,29 +26,7 @@ _BROKE_DOWN: Final = 500
 """What vLLM answers when its engine dies of a request; one that is only busy answers 503."""
 _MESSAGE_CHARS_MAX: Final = 500
 
-_CONTEXT_OVERFLOW: Final = re.compile(
-    r"maximum context length|maximum model length|model's context length"
-    r"|Requested token count exceeds|max_tokens must be at least 1, got (?:0|-\d+)"
-    r"|cannot be greater than max_model_len|exceeds the maximum allowed length",
-    re.IGNORECASE,
-)
-"""vLLM 0.10 to 0.33 and SGLang 0.5 each word it in several ways and give it no code of its own."""
-
-
-_GAVE_UP: Final = "Internal server error"
-"""What vLLM says when it ends one request only; of an engine that is dead it says more."""
-_NO_GRAMMARS: Final = re.compile(
-    r"skip_tokenizer_init|grammar[- ]backend none|specification: 'triggers'", re.IGNORECASE
-)
-"""A vLLM without a tokenizer, an SGLang without a grammar engine, a vLLM that was told to use
-llguidance, which does not know tags of token ids (vllm-project/vllm#55152)."""
-
-_UNKNOWN_ADAPTER: Final = re.compile(
-    r"LoRA adapter that has never been loaded|LoRA adapter .* was requested, but LoRA is not",
-    re.IGNORECASE,
-)
-"""SGLang's 400 for what vLLM answers 404: which model is asked for is the gateway's choice, from
-what the backend has listed."""
+_GAVE_UP: Final = frozenset(kind.gave_up for kind in ENGINES)
 
 
 class BrokeDown(UpstreamLost):
@@ -67,11 +49,8 @@ class NoTokenIds(UpstreamUnavailable):
     """The backend does not return token ids."""
 
     def __init__(self, *, upstream: str) -> None:
-        super().__init__(
-            "it returns no token_ids: needs vLLM >= 0.10.2, or SGLang >= 0.5.17 with its Python "
-            "frontend (restart it without SGLANG_RUST_SERVER)",
-            upstream=upstream,
-        )
+        needed = ", or ".join(kind.requirement() for kind in ENGINES)
+        super().__init__(f"it returns no token_ids: needs {needed}", upstream=upstream)
 
 
 def refusal(upstream: str, status: int, message: str) -> UpstreamError:
@@ -82,18 +61,18 @@ def refusal(upstream: str, status: int, message: str) -> UpstreamError:
     text = f"answered {status}: {message}"
     if status == _BROKE_DOWN:
         return BrokeDown(text, upstream=upstream)
-    if status == _NOT_FOUND or _UNKNOWN_ADAPTER.search(message):
+    if status == _NOT_FOUND or _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
         return ModelGone(text, upstream=upstream)
     if status not in _CALLER_AT_FAULT:
         return UpstreamUnavailable(text, upstream=upstream)
-    if _CONTEXT_OVERFLOW.search(message):
+    if _is_said(message, [kind.context_overflow for kind in ENGINES]):
         return ContextOverflow(text, upstream=upstream)
     return UpstreamRejected(text, upstream=upstream)
 
 
 def breakage(upstream: str, message: str, *, constrained: bool) -> UpstreamFailed:
     """The error for an error that came after the first id."""
-    if constrained and message == _GAVE_UP:
+    if constrained and message in _GAVE_UP:
         return GrammarFailed(message, upstream=upstream)
     return UpstreamFailed(message, upstream=upstream)
 
@@ -111,7 +90,7 @@ def may_blame_grammar(error: UpstreamError) -> bool:
 
 def has_no_grammars(error: UpstreamError) -> bool:
     """Whether the refusal means that this backend refuses every grammar."""
-    return _NO_GRAMMARS.search(str(error)) is not None
+    return _is_said(str(error), [kind.no_grammars for kind in ENGINES])
 
 
 def message_of_body(body: bytes) -> str:
@@ -150,3 +129,10 @@ def code_of(document: object) -> int:
 
 def _as_json(value: object) -> str:
     return orjson.dumps(value, default=str).decode()
+
+
+def _is_said(message: str, patterns: Iterable[re.Pattern[str]]) -> bool:
+    """Whether any engine words it so: an engine gives its refusals no codes, and a server that is
+    refusing may not have said yet which engine it is.
+    """
+    return any(pattern.search(message) for pattern in patterns)

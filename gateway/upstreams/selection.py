@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from gateway.generation import Constraint
-    from gateway.upstreams.engines import Capabilities
+    from gateway.upstreams.engines.engine import Capabilities
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ from gateway.telemetry import EventLog
 from gateway.upstreams.backend import StreamLimits
 from gateway.upstreams.client import Post, read_body
 from gateway.upstreams.completions import CompletionReader
-from gateway.upstreams.dialects import Dialect
-from gateway.upstreams.engines import capabilities
 from gateway.upstreams.exchange import Exchange, WatchedSink, describe
 from gateway.upstreams.naming import Served
 from gateway.upstreams.problems import (
@@ -25,7 +23,8 @@ from gateway.upstreams.problems import (
     message_of_body,
     refusal,
 )
-from gateway.upstreams.spelling import Spelling
+from gateway.upstreams.prompt_json import PromptEncoder
+from gateway.upstreams.request_writer import RequestWriter
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     from gateway.generation import TokenRequest, TokenSink
     from gateway.upstreams.backend import Backend, Timeouts
     from gateway.upstreams.client import Client
-    from gateway.upstreams.dialects import Grammar
-    from gateway.upstreams.engines import Capabilities, Engine
-    from gateway.upstreams.transport import Answer, ResponseBody
+    from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
+    from gateway.upstreams.http.transport import Answer, ResponseBody
+    from gateway.upstreams.request_writer import Grammar
 
 _log = EventLog("gateway.upstreams")
 
@@ -70,7 +69,7 @@ class InferenceServer:
         *,
         timeouts: Timeouts,
         limits: StreamLimits = _DEFAULT_LIMITS,
-        spell: Spelling | None = None,
+        spell: PromptEncoder | None = None,
     ) -> None:
         """`spell` spells the prompts of all servers: they go from one to another."""
         self.name = backend.name
@@ -82,25 +81,25 @@ class InferenceServer:
             "write": timeouts.write_s,
             "read": timeouts.first_token_s,
         }
-        self._spell = Spelling() if spell is None else spell
+        self._spell = PromptEncoder() if spell is None else spell
         self._one_grammar = asyncio.Lock()
         headers = {**backend.headers(), "content-type": "application/json"}
         self._post = Post(client, backend.url("/v1/completions"), headers)
         self._exchanges: set[Exchange] = set()
-        self._dialect = Dialect()
+        self._writer = RequestWriter()
         self._served: Mapping[str, Served] | None = None
 
     @property
     def can(self) -> Capabilities:
         """What may be asked of it."""
-        return self._dialect.can
+        return self._writer.can
 
-    def runs(self, engine: Engine) -> None:
+    def runs(self, engine: InferenceEngine) -> None:
         """It was found out which engine it is."""
-        can = capabilities(
-            engine, grammars=self._backend.grammars, priorities=self._backend.priorities
+        can = engine.capabilities(
+            grammars=self._backend.grammars, priorities=self._backend.priorities
         )
-        self._dialect = Dialect(engine, can)
+        self._writer = RequestWriter(engine, can)
 
     def serves(self, served: Mapping[str, Served]) -> None:
         """It was found out what its models are, by public id."""
@@ -117,9 +116,9 @@ class InferenceServer:
         constraint = request.constraint
         if constraint is None:
             return self._complete(request, sink)
-        if constraint.calls > INLINE_CALLS and not self._dialect.has_words_for(constraint):
+        if constraint.calls > INLINE_CALLS and not self._writer.has_words_for(constraint):
             return self._bound_by_many(request, sink)
-        grammar = self._dialect.grammar(request)
+        grammar = self._writer.grammar(request)
         if grammar is None:
             return self._complete(request, sink)
         return self._bound(request, sink, grammar)
@@ -130,7 +129,7 @@ class InferenceServer:
         Of several threads that have something to do each would hold up the event loop in turn.
         """
         async with self._one_grammar:
-            grammar = await asyncio.to_thread(self._dialect.grammar, request)
+            grammar = await asyncio.to_thread(self._writer.grammar, request)
         if grammar is None:
             await self._complete(request, sink)
         else:
@@ -163,7 +162,7 @@ class InferenceServer:
         """The grammar was to blame. Whoever refuses all is not sent another until asked anew."""
         _log.warning("backend refuses a grammar", upstream=self.name, error=error)
         if has_no_grammars(error):
-            self._dialect = replace(self._dialect, can=replace(self._dialect.can, grammars="none"))
+            self._writer = replace(self._writer, can=replace(self._writer.can, grammars="none"))
 
     async def _complete(
         self, request: TokenRequest, sink: TokenSink, grammar: Grammar | None = None
@@ -212,7 +211,7 @@ class InferenceServer:
     ) -> ResponseBody:
         # Nothing here refers to the body once it is sent: it is as long as the prompt.
         posting = self._post(
-            self._dialect.body(
+            self._writer.body(
                 request,
                 served=self._named(request.model),
                 prompt=await self._spell.in_steps(request.prompt_ids, owner=request.cache_salt),

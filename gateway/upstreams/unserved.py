@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from gateway.upstreams.backend import Backend
-    from gateway.upstreams.engines import Unusable
+    from gateway.upstreams.engines.engine import Unusable
 
 REMEDY: Final = "Set served_as of this model to its name at the backend."
 NAMES_MAX: Final = 8

@@ -12,9 +12,9 @@ from gateway.generation import Sampling, TokenRequest
 from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client
-from gateway.upstreams.connection import ConnectionLimits
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlive
 from gateway.upstreams.pool import Pool, PoolPolicy
-from gateway.upstreams.transport import KeepAlive
 from tests.fakes.completion_stream import turn
 from tests.fakes.listening import Heard
 from tests.fakes.raw_server import RawServer, Script, response

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from jsonschema_rs import validator_for
 
 from gateway.constraints.gbnf import Chain, grammar_of
-from gateway.constraints.integers import between
-from gateway.constraints.json_language import JsonLanguage
+from gateway.constraints.json_language import JsonLanguage, between
 from gateway.constraints.quotient import Quotient
 from tests.fakes.gbnf import Walker
 from tests.fakes.random_schemas import random_schema

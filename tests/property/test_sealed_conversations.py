@@ -23,9 +23,8 @@ from gateway.conversation.assembly import assemble
 from gateway.conversation.unsealing import unseal
 from gateway.generation import PREAMBLE, FinishReason, Framing, SegmentKind
 from gateway.log import Finished, Tokens, TurnEnded, TurnStarted
-from gateway.models.harmony.forms import headers
 from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.headers import NO_MARKER
+from gateway.models.harmony.headers import NO_MARKER, headers
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN

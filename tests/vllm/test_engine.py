@@ -24,9 +24,9 @@ from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, STOP_IDS, VOCABU
 from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client
-from gateway.upstreams.connection import ConnectionLimits
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlive
 from gateway.upstreams.pool import Pool, PoolPolicy
-from gateway.upstreams.transport import KeepAlive
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.listening import Heard
 from tests.fakes.raw_http import plain_prompt

@@ -25,13 +25,11 @@ from gateway.models.harmony.vocabulary import (
 from gateway.models.history import repeated_ids
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Callable, Iterable, Sequence
 
     from gateway.constraints.rules import OutputRules
     from gateway.generation import Constraint, Place, TokenParser
     from gateway.models.format import GrammarOptions, SchemaLimits, Turn
-    from gateway.protocol.context import Columns
 
 
 class HarmonyFormat(Renderer):
@@ -47,15 +45,13 @@ class HarmonyFormat(Renderer):
     JSON."""
     header_markers: Final = frozenset({CHANNEL, CONSTRAIN, MESSAGE})
     plain_header_ids_max: Final = frames.PLAIN_HEADER_IDS_MAX
+    plain_header = staticmethod(frames.plain_header)
+    repeated_ids = staticmethod(repeated_ids)
 
     @classmethod
     def load(cls, limits: SchemaLimits) -> HarmonyFormat:
         """Raises `StartupError` when the vocabulary is damaged."""
         return cls(Vocabulary.load(), limits)
-
-    def repeated_ids(self, history: Columns, *, is_answered: bool) -> array[int] | None:
-        """All but leading instructions and stale reasoning."""
-        return repeated_ids(history, is_answered=is_answered)
 
     def messages_of_turn(
         self,
@@ -91,10 +87,6 @@ class HarmonyFormat(Renderer):
     def message_opening(self) -> tuple[int, ...]:
         """Has the model name a channel."""
         return (CHANNEL,)
-
-    def plain_header(self, ids: Sequence[int], at: int) -> int:
-        """See `framing.plain_header`."""
-        return frames.plain_header(ids, at)
 
     def has_body(self, message: Sequence[int]) -> bool:
         """A `<|message|>` came."""

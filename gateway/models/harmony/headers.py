@@ -22,6 +22,13 @@ A *trapped* header has no `<|message|>` behind it, and ends with the body itself
 stands at the front of a part is read as header, the remainder is the body, letter for letter.
 
 A header is a list of parts, cut at its special ids, so no marker is ever within a text.
+
+The *forms* of a header say the same, and are told apart by a small number, which the ids of an item
+note (`gateway.ids`: up to eight in the `call_id` of a call, and four in the id of a message). Form
+0 is openai-harmony's. A call's recipient stands before the channel (forms 0 to 3) or behind it (4
+to 7), and in each of the two the content type is ` <|constrain|>json`, ` json`, none, or
+`<|constrain|>json` without the space. A message has no recipient: none, ` <|constrain|>json`,
+` json`, `<|constrain|>json` are its forms 0 to 3.
 """
 
 from __future__ import annotations
@@ -34,11 +41,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from gateway.generation import SegmentKind
 from gateway.models.harmony.arguments import is_object
 from gateway.models.harmony.recovery import Rule
-from gateway.models.harmony.vocabulary import CHANNEL, START
+from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, START
 from gateway.protocol.tools import FUNCTION_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
+
+    ContentType = tuple[str, tuple["Part", ...]]
 
 ASSISTANT: Final = "assistant"
 NO_MARKER: Final = -1
@@ -88,6 +97,21 @@ class Part(NamedTuple):
 
     marker: int
     text: str
+
+
+CALL_CHANNEL: Final = "commentary"
+"""The channel that calls were trained on."""
+
+CALLED_NAMES: Final = 128
+"""The forms of headers to the functions called last are kept, of so many."""
+
+_JSON: Final = (Part(CONSTRAIN, "json"),)
+_SPACED: Final[ContentType] = (" ", _JSON)
+_PLAIN: Final[ContentType] = (" json", ())
+_NONE: Final[ContentType] = ("", ())
+_GLUED: Final[ContentType] = ("", _JSON)
+_TYPES_OF_CALLS: Final = (_SPACED, _PLAIN, _NONE, _GLUED)
+_TYPES_OF_MESSAGES: Final = (_NONE, _SPACED, _PLAIN, _GLUED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,3 +402,36 @@ class _Reader:
     def _note_content_type(self, content_type: str) -> None:
         if content_type != "json":
             self._rules.append(Rule.ODD_CONTENT_TYPE)
+
+
+def headers(channel: str, recipient: str | None = None) -> Iterator[tuple[Part, ...]]:
+    """A header in each of its forms, from form 0 on: what stands behind `<|start|>assistant`.
+
+    `recipient` is whole, as in `functions.f`; None for a message to the user.
+    """
+    if recipient is None:
+        orders = [("", channel)]
+        content_types = _TYPES_OF_MESSAGES
+    else:
+        to = f" to={recipient}"
+        orders = [(to, channel), ("", channel + to)]
+        content_types = _TYPES_OF_CALLS
+    for front, channel_text in orders:
+        for text, constrained in content_types:
+            yield (Part(NO_MARKER, front), Part(CHANNEL, channel_text + text), *constrained)
+
+
+def form_of(parts: Sequence[Part], channel: str, recipient: str | None = None) -> int | None:
+    """The form in which the model wrote this header; None for any that has none."""
+    return _forms(channel, recipient).get(_without_role(parts))
+
+
+@lru_cache(maxsize=CALLED_NAMES)
+def _forms(channel: str, recipient: str | None) -> dict[tuple[Part, ...], int]:
+    return {one: at for at, one in enumerate(headers(channel, recipient))}
+
+
+def _without_role(parts: Sequence[Part]) -> tuple[Part, ...]:
+    if not parts or parts[0].marker != START:
+        return tuple(parts)
+    return (Part(NO_MARKER, parts[0].text.removeprefix(ASSISTANT)), *parts[1:])

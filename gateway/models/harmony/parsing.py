@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from gateway.generation import FinishReason, Place, SegmentKind, Where
 from gateway.models.harmony.detokenizing import Detokenizer
-from gateway.models.harmony.forms import CALL_CHANNEL, form_of
 from gateway.models.harmony.headers import (
     ASSISTANT,
+    CALL_CHANNEL,
     NAMESPACE,
     NO_MARKER,
     Part,
     adopt_spoken,
+    form_of,
     is_spoken_header,
     probable_callee,
     read_header,

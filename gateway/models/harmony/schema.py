@@ -11,10 +11,10 @@ A normalised schema holds: `title`, `description`, `default`, `examples`; then e
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 import orjson
 
+from gateway.constraints.schemas import MISSING, at_pointer, types_of
 from gateway.errors import InvalidRequest
 from gateway.models.harmony.typescript import Schema, single_line
 
@@ -34,14 +34,6 @@ _SHAPE_KEYS: Final = frozenset(
     {"type", "enum", "const", "anyOf", "oneOf", *_OBJECT_KEYS, *_ARRAY_KEYS}
 )
 _PUSHED_KEYS: Final = frozenset({*_SHAPE_KEYS, "required"} - {"anyOf", "oneOf"})
-_VALUE_TYPES: Final = (
-    (type(None), frozenset({"null"})),
-    (bool, frozenset({"boolean"})),
-    (str, frozenset({"string"})),
-    (list, frozenset({"array"})),
-    (dict, frozenset({"object"})),
-    (int, frozenset({"number", "integer"})),
-)
 _INLINED_REFS: Final = (8, 3, 1, 0)
 """How many `$ref`s are followed inside of each other: the next when one exceeds the limits."""
 
@@ -111,10 +103,8 @@ class SchemaNormaliser:
         """What a JSON pointer into this schema points to (RFC 6901); None for any other address."""
         if ref != "#" and not ref.startswith("#/"):
             return None
-        target: object = self._root
-        for step in unquote(ref).split("/")[1:]:
-            target = _child(target, step.replace("~1", "/").replace("~0", "~"))
-        return target
+        found = at_pointer(self._root, ref)
+        return None if found is MISSING else found
 
     def _merge(self, first: Schema, second: Schema) -> Schema:
         """Both at once, as far as that can be written; where they differ the first one wins."""
@@ -178,7 +168,9 @@ class SchemaNormaliser:
     def _typed(self, flat: Schema, refs: Refs, depth: int) -> Schema:
         types = _types(flat)
         nullable = {"nullable": True} if flat.get("nullable") is True else {}
-        values = [v for v in _list(flat.get("enum")) if not types or _has_type(v, types)]
+        values = [
+            v for v in _list(flat.get("enum")) if not types or not types_of(v).isdisjoint(types)
+        ]
         if values:
             return self._enumerated(values) | nullable
         plain = [name for name in types if name != "null"]
@@ -263,13 +255,6 @@ class SchemaNormaliser:
         )
 
 
-def _child(parent: object, step: str) -> object:
-    """What one step of a JSON pointer leads to."""
-    if isinstance(parent, list) and step.isdecimal():
-        return next(iter(parent[int(step) :][:1]), None)
-    return parent.get(step) if isinstance(parent, dict) else None
-
-
 def _types(flat: Schema) -> list[str]:
     """The declared types that exist, or the one that the other keywords imply."""
     declared = flat.get("type")
@@ -300,20 +285,6 @@ def _rest(flat: Schema) -> Schema | None:
 
 def _is_null(flat: Schema) -> bool:
     return flat.get("type") in ("null", ["null"]) or flat.get("enum") == [None]
-
-
-def _has_type(value: object, types: list[str]) -> bool:
-    return not _types_of(value).isdisjoint(types)
-
-
-def _types_of(value: object) -> frozenset[str]:
-    """The names under which JSON Schema knows a value."""
-    for known, names in _VALUE_TYPES:
-        if isinstance(value, known):
-            return names
-    if isinstance(value, float) and value.is_integer():
-        return frozenset({"number", "integer"})
-    return frozenset({"number"})
 
 
 def _list(value: object) -> list[Any]:

@@ -55,7 +55,7 @@ _echoed: Final = itemgetter(*ECHO_FIELDS)
 class HarmonyMessages:
     """What the terminal Response object shows of the prompt, where the request asked for it.
 
-    `input` are the messages of the prompt (`harmony.transcript.messages`). `with_output_ids`: those
+    `input` are the messages of the prompt (`ModelFormat.messages`). `with_output_ids`: those
     of the output, which are shown too, come with their token ids.
     """
 

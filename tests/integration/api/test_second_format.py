@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 
-from gateway.errors import ConfigError
 from gateway.models import registry
-from gateway.models.format import SchemaLimits
-from gateway.models.registry import Formats
-from tests.fakes.byte_format import STOP, ByteFormat, byte_backend, spelled
+from tests.fakes.byte_format import STOP, byte_backend, spelled
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.serving import serving
 from tests.fakes.stream import stream, texts
@@ -21,7 +18,6 @@ from tests.integration.api.following import created, id_in, listed, resumed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.models.format import ModelFormat
     from tests.fakes.observation import Backends
 
 REGISTERED = "tests.fakes.byte_format:ByteFormat"
@@ -105,15 +101,3 @@ async def test_models_of_two_formats_continue_each_other(
     assert texts(third) == ["3: THREE"]
     told = spelled(asked[-1]["prompt"])
     assert told == f"\none\n\n1: ONE\n\ntwo\n\n{texts(harmony)[0]}\n\nthree\n\n"
-
-
-async def test_a_format_that_is_not_registered_is_a_mistake_in_the_configuration() -> None:
-    with pytest.raises(ConfigError, match="no format 'chatml'"):
-        Formats.load({"m": "chatml"}, SchemaLimits())
-
-
-def test_a_model_without_a_format_of_its_own_speaks_harmony() -> None:
-    own: ModelFormat = ByteFormat()
-    formats = Formats.load({}, SchemaLimits())
-    assert formats.of("any").name == "harmony"
-    assert Formats({"m": own}, formats.default).of("m") is own

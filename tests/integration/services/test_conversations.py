@@ -19,9 +19,9 @@ from gateway.telemetry import Metrics
 from gateway.tenancy import Principal
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.client import build_client
-from gateway.upstreams.connection import ConnectionLimits
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlive
 from gateway.upstreams.pool import Pool, PoolPolicy
-from gateway.upstreams.transport import KeepAlive
 from tests.conftest import new_tenant
 from tests.fakes.create_bodies import LIMITS
 from tests.fakes.harmony_script import harmony, script_ids

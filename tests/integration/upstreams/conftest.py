@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.upstreams.client import Client, build_client
-from gateway.upstreams.connection import ConnectionLimits
-from gateway.upstreams.transport import KeepAlive
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlive
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from gateway.upstreams.client import Client, build_client
-from gateway.upstreams.connection import ConnectionLimits
-from gateway.upstreams.transport import KeepAlive
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlive
 from tests.fakes.raw_server import RawServer, Script
 
 if TYPE_CHECKING:

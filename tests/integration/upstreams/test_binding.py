@@ -18,7 +18,9 @@ from gateway.errors import (
 )
 from gateway.generation import Constraint, Literal, Sampling, TokenChunk, TokenLogprob, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
-from gateway.upstreams.engines import Engine
+from gateway.upstreams.engines.sglang import SGLang
+from gateway.upstreams.engines.unknown import UnknownEngine
+from gateway.upstreams.engines.vllm import Vllm
 from gateway.upstreams.problems import BrokeDown, GrammarFailed
 from gateway.upstreams.server import InferenceServer
 from tests.fakes.backend_captures import capture
@@ -33,7 +35,7 @@ REQUEST = TokenRequest(
     "req_1", "m", [1, 2, 3], Sampling(max_tokens=500), "salt", (200002,), 1 << 31
 )
 BOUND = replace(REQUEST, constraint=Constraint(Literal("yes")))
-VLLM = Engine("vllm", "0.32.0")
+VLLM = Vllm("0.32.0")
 BAD_TAG: Script = (capture("s_stream_refused_tag").response,)
 BAD_GRAMMAR: Script = capture("s_stream_refused_400").reads
 BROKE_DOWN: Script = capture("s_stream_refused_500").reads
@@ -88,7 +90,7 @@ async def test_a_grammar_of_many_calls_is_the_same_grammar(client: Client) -> No
 async def test_each_engine_is_spoken_to_in_its_own_dialect(client: Client) -> None:
     async with serving(turn([1, 200002])) as server:
         upstream = upstream_of(server, client)
-        upstream.runs(Engine("sglang", "0.5.23"))
+        upstream.runs(SGLang("0.5.23"))
         assert all(chunk.constrained for chunk in await collect(upstream, BOUND))
     (body,) = bodies(server)
     assert body["rid"] == "req_1"
@@ -199,7 +201,7 @@ async def test_a_grammar_may_end_a_generation_and_nothing_else(client: Client) -
     gave_up: Script = (*capture("s_stream_gave_up").reads, Act.CLOSE)
     async with serving(gave_up) as server:
         upstream = upstream_of(server, client)
-        for engine, kind in ((Engine(), UpstreamFailed), (VLLM, GrammarFailed)):
+        for engine, kind in ((UnknownEngine(), UpstreamFailed), (VLLM, GrammarFailed)):
             upstream.runs(engine)
             with pytest.raises(UpstreamFailed) as caught:
                 await collect(upstream, BOUND)

@@ -23,7 +23,7 @@ from tests.integration.upstreams.raw_streams import limited, serving, streaming
 
 if TYPE_CHECKING:
     from gateway.upstreams.client import Client
-    from gateway.upstreams.connection import Connection
+    from gateway.upstreams.http.connection import Connection
 
 
 async def test_a_connection_is_used_again(client: Client) -> None:

@@ -18,10 +18,10 @@ from gateway.simulator.options import SimulatorOptions
 from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.client import build_client
-from gateway.upstreams.connection import ConnectionLimits
 from gateway.upstreams.health import EjectionPolicy
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlive
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
-from gateway.upstreams.transport import KeepAlive
 from tests.fakes.following import following
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.simulator import RunningSimulator, simulator, simulator_process

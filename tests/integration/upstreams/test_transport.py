@@ -11,8 +11,8 @@ import httpx2
 import pytest
 
 from gateway.upstreams.client import Client, build_client
-from gateway.upstreams.connection import Connection, ConnectionLimits
-from gateway.upstreams.transport import HttptoolsTransport, KeepAlive
+from gateway.upstreams.http.connection import Connection, ConnectionLimits
+from gateway.upstreams.http.transport import HttptoolsTransport, KeepAlive
 from tests.fakes.certificate import self_signed
 from tests.fakes.failures import failure_of
 from tests.fakes.raw_server import (

@@ -9,10 +9,9 @@ import orjson
 import pytest
 
 from gateway.constraints.grammar_validation import GrammarValidator
-from gateway.constraints.rules import TextGrammar
+from gateway.constraints.rules import TextGrammar, UnusableSchema
 from gateway.constraints.schema_cost import Cost, TooMuchWork
 from gateway.constraints.schema_validation import PATTERNS_MAX, REFERENCES_MAX, SchemaValidator
-from gateway.constraints.unusable import UnusableSchema
 
 WORK_MAX = 100_000
 

@@ -7,15 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.generation import Constraint, Token
-from gateway.upstreams.engines import (
-    Capabilities,
-    Engine,
-    capabilities,
-    from_model_info,
-    from_server_info,
-    from_version,
-    unusable,
-)
+from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
+from gateway.upstreams.engines.registry import ENGINES
+from gateway.upstreams.engines.sglang import SGLang
+from gateway.upstreams.engines.unknown import UnknownEngine
+from gateway.upstreams.engines.vllm import Vllm
 
 VLLM = {
     "0.10.2": ("none", False),
@@ -78,20 +74,20 @@ SPELLINGS = {
 @pytest.mark.parametrize("version", VLLM)
 def test_what_a_vllm_can_depends_on_its_release(version: str) -> None:
     grammars, max_whitespace = VLLM[version]
-    can = capabilities(Engine("vllm", version), priorities=True)
+    can = Vllm(version).capabilities(priorities=True)
     assert can == Capabilities(grammars, True, -1, max_whitespace)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("version", SGLANG)
 def test_what_an_sglang_can_depends_on_its_release(version: str) -> None:
     grammars, max_whitespace = SGLANG[version]
-    can = capabilities(Engine("sglang", version), priorities=True)
+    can = SGLang(version).capabilities(priorities=True)
     assert can == Capabilities(grammars, False, 1, max_whitespace)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("version", SPELLINGS)
 def test_a_version_may_be_spelled_in_many_ways(version: str) -> None:
-    assert capabilities(Engine("vllm", version)).grammars == SPELLINGS[version]
+    assert Vllm(version).capabilities().grammars == SPELLINGS[version]
 
 
 @pytest.mark.parametrize(
@@ -109,21 +105,21 @@ def test_a_version_may_be_spelled_in_many_ways(version: str) -> None:
 def test_a_development_build_counts_as_what_both_its_neighbours_are(
     version: str, grammars: str, max_whitespace: bool
 ) -> None:
-    can = capabilities(Engine("sglang", version))
+    can = SGLang(version).capabilities()
     assert (can.grammars, can.max_whitespace) == (grammars, max_whitespace)
 
 
 def test_what_is_unknown_is_asked_for_nothing() -> None:
-    assert capabilities(Engine(), priorities=True) == Capabilities()
-    assert capabilities(Engine("sglang")) == Capabilities()
-    assert capabilities(Engine("vllm")) == Capabilities(logprobs=True)
+    assert UnknownEngine().capabilities(priorities=True) == Capabilities()
+    assert SGLang().capabilities() == Capabilities()
+    assert Vllm().capabilities() == Capabilities(logprobs=True)
 
 
 def test_the_operator_may_turn_grammars_off_and_priorities_on() -> None:
-    engine = Engine("vllm", "0.32.0")
-    assert capabilities(engine, grammars=False).grammars == "none"
-    assert capabilities(engine).priority_sign == 0
-    assert capabilities(engine, priorities=True).priority_sign == -1
+    engine = Vllm("0.32.0")
+    assert engine.capabilities(grammars=False).grammars == "none"
+    assert engine.capabilities().priority_sign == 0
+    assert engine.capabilities(priorities=True).priority_sign == -1
 
 
 @pytest.mark.parametrize(("low_first", "sign"), [(False, 1), (True, -1)])
@@ -131,9 +127,9 @@ def test_an_sglang_may_have_been_told_to_serve_low_priorities_first(
     low_first: bool, sign: int
 ) -> None:
     said = {"version": "0.5.23", "schedule_low_priority_values_first": low_first}
-    engine = from_server_info(said)
+    engine = SGLang.read("/server_info", said)
     assert engine is not None
-    assert capabilities(engine, priorities=True).priority_sign == sign
+    assert engine.capabilities(priorities=True).priority_sign == sign
 
 
 @pytest.mark.parametrize("said", [True, False])
@@ -141,24 +137,26 @@ def test_an_sglang_may_have_been_told_to_serve_low_priorities_first(
 def test_an_sglang_says_itself_whether_it_schedules_by_priority(
     said: bool, configured: bool
 ) -> None:
-    engine = from_server_info({"version": "0.5.23", "enable_priority_scheduling": said})
-    silent = from_server_info({"version": "0.5.6"})
+    engine = SGLang.read("/server_info", {"version": "0.5.23", "enable_priority_scheduling": said})
+    silent = SGLang.read("/server_info", {"version": "0.5.6"})
     assert engine is not None
     assert silent is not None
-    assert capabilities(engine, priorities=configured).priority_sign == int(said)
-    assert capabilities(silent, priorities=configured).priority_sign == int(configured)
+    assert engine.capabilities(priorities=configured).priority_sign == int(said)
+    assert silent.capabilities(priorities=configured).priority_sign == int(configured)
 
 
 UNUSABLE = {
-    Engine("sglang", "0.5.23", frontend="rust"): "without SGLANG_RUST_SERVER",
-    Engine("sglang", "0.5.16"): "Upgrade it to 0.5.17 or newer",
-    Engine("vllm", "0.10.1"): "Upgrade it to 0.10.2 or newer",
+    SGLang("0.5.23", frontend="rust"): "without SGLANG_RUST_SERVER",
+    SGLang("0.5.16"): "Upgrade it to 0.5.17 or newer",
+    Vllm("0.10.1"): "Upgrade it to 0.10.2 or newer",
 }
 
 
 @pytest.mark.parametrize("engine", UNUSABLE)
-def test_an_engine_that_returns_no_ids_is_not_used_and_what_to_do_is_said(engine: Engine) -> None:
-    found = unusable(engine)
+def test_an_engine_that_returns_no_ids_is_not_used_and_what_to_do_is_said(
+    engine: InferenceEngine,
+) -> None:
+    found = engine.unusable
     assert found is not None
     assert str(engine) in str(found)
     assert "no token ids" in found.why
@@ -168,17 +166,17 @@ def test_an_engine_that_returns_no_ids_is_not_used_and_what_to_do_is_said(engine
 @pytest.mark.parametrize(
     "engine",
     [
-        Engine(),
-        Engine("sglang"),
-        Engine("sglang", "0.5.17"),
-        Engine("sglang", "0.5.23", frontend="python"),
-        Engine("vllm", "0.10.2"),
-        Engine("vllm", "0.1.dev1+g1a2b3c4"),
-        Engine("sglang", "0.0.0.dev1"),
+        UnknownEngine(),
+        SGLang(),
+        SGLang("0.5.17"),
+        SGLang("0.5.23", frontend="python"),
+        Vllm("0.10.2"),
+        Vllm("0.1.dev1+g1a2b3c4"),
+        SGLang("0.0.0.dev1"),
     ],
 )
-def test_an_engine_that_may_return_ids_is_used(engine: Engine) -> None:
-    assert unusable(engine) is None
+def test_an_engine_that_may_return_ids_is_used(engine: InferenceEngine) -> None:
+    assert engine.unusable is None
 
 
 @pytest.mark.parametrize(
@@ -188,25 +186,25 @@ def test_an_engine_that_may_return_ids_is_used(engine: Engine) -> None:
 def test_an_sglang_may_have_been_started_with_another_grammar_engine(
     backend: str | None, grammars: str
 ) -> None:
-    engine = from_server_info({"version": "0.5.23", "grammar_backend": backend})
+    engine = SGLang.read("/server_info", {"version": "0.5.23", "grammar_backend": backend})
     assert engine is not None
-    assert capabilities(engine).grammars == grammars
+    assert engine.capabilities().grammars == grammars
 
 
 def test_an_engine_is_known_by_what_it_answers() -> None:
-    assert from_version({"version": "0.32.0"}) == Engine("vllm", "0.32.0")
-    assert from_server_info({"version": "0.5.23"}) == Engine("sglang", "0.5.23")
-    rust = from_server_info({"version": "0.5.23", "frontend": "rust"})
-    assert rust == Engine("sglang", "0.5.23", frontend="rust")
-    assert from_model_info({"model_path": "/models/gpt-oss"}) == Engine("sglang")
+    assert Vllm.read("/version", {"version": "0.32.0"}) == Vllm("0.32.0")
+    assert SGLang.read("/server_info", {"version": "0.5.23"}) == SGLang("0.5.23")
+    rust = SGLang.read("/server_info", {"version": "0.5.23", "frontend": "rust"})
+    assert rust == SGLang("0.5.23", frontend="rust")
+    assert SGLang.read("/model_info", {"model_path": "/models/gpt-oss"}) == SGLang()
     for answer in ({}, {"version": 3}, {"detail": "Not Found"}):
-        assert from_version(answer) is None
-        assert from_server_info(answer) is None
-        assert from_model_info(answer) is None
+        assert Vllm.read("/version", answer) is None
+        assert SGLang.read("/server_info", answer) is None
+        assert SGLang.read("/model_info", answer) is None
 
 
 def test_engines_and_capabilities_are_shown_to_operators() -> None:
-    assert [str(engine) for engine in (Engine("vllm", "0.32.0"), Engine("sglang"), Engine())] == [
+    assert [str(engine) for engine in (Vllm("0.32.0"), SGLang(), UnknownEngine())] == [
         "vLLM 0.32.0",
         "SGLang (version unknown)",
         "unknown engine",
@@ -225,5 +223,5 @@ def test_a_constraint_holds_in_all_of_a_turn_or_in_its_answer_or_nowhere() -> No
 
 @given(st.text(max_size=30) | st.from_regex(r"v?\d+\.\d+(\.\d+)?(rc\d+)?(\.dev\d+)?(\+\w+)?"))
 def test_no_version_makes_it_raise(version: str) -> None:
-    for kind in ("vllm", "sglang"):
-        capabilities(Engine(kind, version))
+    for kind in ENGINES:
+        kind(version).capabilities()

@@ -15,10 +15,10 @@ from typing_extensions import override
 from gateway.generation import FinishReason, Sampling, TokenChunk
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
-from gateway.upstreams.connection import Connection, ConnectionLimits
 from gateway.upstreams.exchange import Exchange, WatchedSink
+from gateway.upstreams.http.connection import Connection, ConnectionLimits
+from gateway.upstreams.http.transport import ResponseBody
 from gateway.upstreams.response_reader import ResponseReader
-from gateway.upstreams.transport import ResponseBody
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.listening import Heard, Led
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.generation import Constraint, Token
-from gateway.upstreams.engines import Capabilities
+from gateway.upstreams.engines.engine import Capabilities
 from gateway.upstreams.selection import BackendState, candidates, round_robin, tell_logprobs
 
 TURN, ANSWER, NONE = (Capabilities(grammars) for grammars in ("turn", "answer", "none"))

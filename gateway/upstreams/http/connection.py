@@ -10,7 +10,7 @@ from typing import Protocol, cast
 import httpx2
 from typing_extensions import override
 
-from gateway.upstreams.deadline import Deadline
+from gateway.upstreams.http.deadline import Deadline
 from gateway.upstreams.response_reader import ResponseReader
 
 _GOOD = 200

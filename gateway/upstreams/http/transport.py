@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import httpx2
 from typing_extensions import override
 
-from gateway.upstreams.connection import Connection, ConnectionLimits
+from gateway.upstreams.http.connection import Connection, ConnectionLimits
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable
 
-    from gateway.upstreams.connection import BodyListener, HttpTimeouts
+    from gateway.upstreams.http.connection import BodyListener, HttpTimeouts
 
 _DRAINED_BYTES_MAX: Final = 64 * 1024
 """Behind the last id come the counts of tokens and little else."""

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
 from gateway.generation import Constraint, Ebnf, InOrder, Json, Node, Sampling, Token, TokenRequest
-from gateway.upstreams.dialects import TAG_BYTES_MAX, TOP_P_MIN, Dialect
-from gateway.upstreams.engines import Engine, capabilities
+from gateway.upstreams.engines.sglang import SGLang
+from gateway.upstreams.engines.vllm import Vllm
 from gateway.upstreams.naming import Served
+from gateway.upstreams.request_writer import TAG_BYTES_MAX, TOP_P_MIN, RequestWriter
+
+if TYPE_CHECKING:
+    from gateway.upstreams.engines.engine import InferenceEngine
 
 SERVED = Served("served")
 STOP_IDS = (200002, 200012, 199999)
@@ -30,21 +34,23 @@ BOUND = replace(
 )
 
 
-def speaking(engine: Engine, *, grammars: bool = True, priorities: bool = False) -> Dialect:
-    return Dialect(engine, capabilities(engine, grammars=grammars, priorities=priorities))
+def speaking(
+    engine: InferenceEngine, *, grammars: bool = True, priorities: bool = False
+) -> RequestWriter:
+    return RequestWriter(engine, engine.capabilities(grammars=grammars, priorities=priorities))
 
 
-VLLM = speaking(Engine("vllm", "0.32.0"), priorities=True)
-VLLM_29 = speaking(Engine("vllm", "0.29.0"))
-VLLM_20 = speaking(Engine("vllm", "0.20.2"))
-VLLM_10 = speaking(Engine("vllm", "0.10.2"))
-SGLANG = speaking(Engine("sglang", "0.5.23"), priorities=True)
-SGLANG_5 = speaking(Engine("sglang", "0.5.5"))
-UNKNOWN = Dialect()
+VLLM = speaking(Vllm("0.32.0"), priorities=True)
+VLLM_29 = speaking(Vllm("0.29.0"))
+VLLM_20 = speaking(Vllm("0.20.2"))
+VLLM_10 = speaking(Vllm("0.10.2"))
+SGLANG = speaking(SGLang("0.5.23"), priorities=True)
+SGLANG_5 = speaking(SGLang("0.5.5"))
+UNKNOWN = RequestWriter()
 
 
 def sent(
-    dialect: Dialect, request: TokenRequest = REQUEST, served: Served = SERVED
+    dialect: RequestWriter, request: TokenRequest = REQUEST, served: Served = SERVED
 ) -> dict[str, Any]:
     grammar = dialect.grammar(request)
     body = dialect.body(
@@ -79,7 +85,7 @@ EVERYWHERE = {
 
 
 @pytest.mark.parametrize("dialect", [VLLM, VLLM_10, UNKNOWN])
-def test_everything_vllm_has_a_default_for_is_sent(dialect: Dialect) -> None:
+def test_everything_vllm_has_a_default_for_is_sent(dialect: RequestWriter) -> None:
     own: dict[str, Any] = {"request_id": "req_1", "include_stop_str_in_output": True}
     if dialect is VLLM:
         own["priority"] = 0
@@ -87,7 +93,7 @@ def test_everything_vllm_has_a_default_for_is_sent(dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("dialect", [SGLANG, SGLANG_5])
-def test_sglang_is_sent_only_what_it_knows(dialect: Dialect) -> None:
+def test_sglang_is_sent_only_what_it_knows(dialect: RequestWriter) -> None:
     own: dict[str, Any] = {"rid": "req_1", "no_stop_trim": True}
     if dialect is SGLANG:
         own["priority"] = 0
@@ -95,7 +101,7 @@ def test_sglang_is_sent_only_what_it_knows(dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("dialect", [VLLM, SGLANG, UNKNOWN])
-def test_what_was_not_chosen_is_not_sent(dialect: Dialect) -> None:
+def test_what_was_not_chosen_is_not_sent(dialect: RequestWriter) -> None:
     body = sent(dialect, sampled(seed=0, top_k=40, min_p=0.0))
     assert (body["seed"], body["top_k"], body["min_p"]) == (0, 40, 0.0)
     assert not {"seed", "top_k", "min_p"} & sent(dialect).keys()
@@ -112,27 +118,29 @@ def test_logprobs_are_asked_for_by_id(alternatives: int) -> None:
 
 
 @pytest.mark.parametrize("dialect", [SGLANG, UNKNOWN])
-def test_logprobs_are_not_asked_of_who_names_them_by_text(dialect: Dialect) -> None:
+def test_logprobs_are_not_asked_of_who_names_them_by_text(dialect: RequestWriter) -> None:
     assert sent(dialect, sampled(logprobs=5)) == sent(dialect)
 
 
 @pytest.mark.parametrize(
     ("engine", "sign"),
     [
-        (Engine("vllm", "0.32.0"), -1),
-        (Engine("sglang", "0.5.23"), 1),
-        (Engine("sglang", "0.5.23", low_values_first=True), -1),
+        (Vllm("0.32.0"), -1),
+        (SGLang("0.5.23"), 1),
+        (SGLang("0.5.23", low_values_first=True), -1),
     ],
 )
 @pytest.mark.parametrize("priority", [-10, 10])
-def test_a_priority_has_the_sign_of_the_engine(engine: Engine, sign: int, priority: int) -> None:
+def test_a_priority_has_the_sign_of_the_engine(
+    engine: InferenceEngine, sign: int, priority: int
+) -> None:
     request = replace(REQUEST, priority=priority)
     assert sent(speaking(engine, priorities=True), request)["priority"] == sign * priority
     assert "priority" not in sent(speaking(engine), request)
 
 
 @pytest.mark.parametrize("dialect", [VLLM, SGLANG])
-def test_ordinary_work_has_the_priority_zero_where_there_are_any(dialect: Dialect) -> None:
+def test_ordinary_work_has_the_priority_zero_where_there_are_any(dialect: RequestWriter) -> None:
     """To SGLang a request without any is the least urgent of all."""
     assert sent(dialect)["priority"] == 0
 
@@ -188,7 +196,7 @@ def test_only_a_tag_is_a_promise() -> None:
 
 
 @pytest.mark.parametrize("dialect", [VLLM, SGLANG])
-def test_what_a_constraint_leaves_open_is_no_promise(dialect: Dialect) -> None:
+def test_what_a_constraint_leaves_open_is_no_promise(dialect: RequestWriter) -> None:
     loose = replace(REQUEST, constraint=Constraint(Token(200006), exact=False))
     grammar = dialect.grammar(loose)
     assert grammar is not None
@@ -197,7 +205,7 @@ def test_what_a_constraint_leaves_open_is_no_promise(dialect: Dialect) -> None:
 
 
 @pytest.mark.parametrize("dialect", [VLLM, SGLANG])
-def test_markers_are_ruled_out_where_none_is_to_come(dialect: Dialect) -> None:
+def test_markers_are_ruled_out_where_none_is_to_come(dialect: RequestWriter) -> None:
     bare = replace(REQUEST, constraint=Constraint(Ebnf('root ::= "a"'), bare=True, markers=MARKERS))
     grammar = dialect.grammar(bare)
     assert grammar is not None
@@ -231,9 +239,9 @@ def test_ids_that_only_look_like_an_earlier_answer_are_none(shift: int) -> None:
 
 @pytest.mark.parametrize(
     "dialect",
-    [VLLM_10, SGLANG_5, UNKNOWN, speaking(Engine("vllm", "0.32.0"), grammars=False)],
+    [VLLM_10, SGLANG_5, UNKNOWN, speaking(Vllm("0.32.0"), grammars=False)],
 )
-def test_who_cannot_hold_a_constraint_is_not_bothered_with_it(dialect: Dialect) -> None:
+def test_who_cannot_hold_a_constraint_is_not_bothered_with_it(dialect: RequestWriter) -> None:
     assert dialect.grammar(BOUND) is None
     assert sent(dialect, BOUND) == sent(dialect)
 
@@ -256,7 +264,7 @@ def deep() -> dict[str, Any]:
     ],
 )
 @pytest.mark.parametrize("dialect", [VLLM, SGLANG])
-def test_what_cannot_be_said_is_not_said(dialect: Dialect, node: Node) -> None:
+def test_what_cannot_be_said_is_not_said(dialect: RequestWriter, node: Node) -> None:
     assert dialect.grammar(replace(REQUEST, constraint=Constraint(node))) is None
 
 
@@ -265,6 +273,6 @@ def test_there_is_no_grammar_without_a_constraint() -> None:
 
 
 @pytest.mark.parametrize("dialect", [VLLM, SGLANG, UNKNOWN])
-def test_a_top_p_of_zero_is_one_that_engines_take(dialect: Dialect) -> None:
+def test_a_top_p_of_zero_is_one_that_engines_take(dialect: RequestWriter) -> None:
     assert sent(dialect, sampled(top_p=0.0))["top_p"] == TOP_P_MIN
     assert sent(dialect, sampled(top_p=0.5))["top_p"] == 0.5

@@ -1,4 +1,4 @@
-"""What each engine calls things in a request for a completion. No I/O here.
+"""The body of a request for a completion, in the words of the engine that gets it. No I/O here.
 
 vLLM ignores a key that it does not know; SGLang does so today, and refuses some from 0.5.22 on.
 So each is sent what it knows, and nothing is ever left to a backend's default.
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from gateway.constraints.structural_tags import Unsayable, tag_of
-from gateway.upstreams.engines import Capabilities, Engine
+from gateway.upstreams.engines.engine import Capabilities
+from gateway.upstreams.engines.unknown import UnknownEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from gateway.generation import Constraint, Sampling, TokenRequest
+    from gateway.upstreams.engines.engine import InferenceEngine
     from gateway.upstreams.naming import Served
 
 Fields = Mapping[str, object]
@@ -38,10 +40,10 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class RequestWriter:
     """How one backend is spoken to."""
 
-    engine: Engine = field(default_factory=Engine)
+    engine: InferenceEngine = field(default_factory=UnknownEngine)
     can: Capabilities = field(default_factory=Capabilities)
 
     def grammar(self, request: TokenRequest) -> Grammar | None:
@@ -54,9 +56,10 @@ class Dialect:
         if constraint is None or not self.can.rank(constraint):
             return None
         if self.can.grammars == "answer":
+            # A prompt that repeats an earlier answer would be bound at once, header and all.
             if _holds(request.prompt_ids, constraint.answer_opening):
                 return None
-            return Grammar({"structured_outputs": {"json": constraint.answer}}, holds=False)
+            return Grammar(self.engine.answer_fields(constraint), holds=False)
         return self._structural_tag(constraint)
 
     def body(
@@ -67,7 +70,7 @@ class Dialect:
         prompt: Sequence[bytes],
         grammar: Grammar | None = None,
     ) -> list[bytes]:
-        """JSON of the request, in pieces; `prompt` are those of its ids (`spelling`)."""
+        """JSON of the request, in pieces; `prompt` are those of its ids (`prompt_json`)."""
         sampling = request.sampling
         body: dict[str, object] = {
             "model": served.name,
@@ -83,15 +86,7 @@ class Dialect:
             "frequency_penalty": sampling.frequency_penalty,
         }
         body |= _optional_sampling(sampling)
-        if self.engine.kind == "sglang":
-            body |= {"rid": request.request_id, "no_stop_trim": True}
-            if served.parent is not None:
-                # It does not look at `model`, and answers with the base model whatever is there.
-                body |= {"model": served.parent, "lora_path": served.name}
-        else:
-            body |= {"request_id": request.request_id, "include_stop_str_in_output": True}
-            if served.parent is not None and self.engine.kind == "unknown":
-                body["lora_path"] = served.name  # it may be an SGLang that has not said so yet
+        body |= self.engine.request_fields(request, served)
         if sampling.logprobs is not None and self.can.logprobs:
             body |= {"logprobs": sampling.logprobs, "return_tokens_as_token_ids": True}
         if request.cache_salt:
@@ -109,8 +104,8 @@ class Dialect:
         return self._words in constraint.told
 
     @property
-    def _words(self) -> tuple[str, bool]:
-        return self.engine.kind, self.can.max_whitespace
+    def _words(self) -> Hashable:
+        return type(self.engine), self.can.max_whitespace
 
     def _structural_tag(self, constraint: Constraint) -> Grammar | None:
         if self._words not in constraint.told:
@@ -126,9 +121,7 @@ class Dialect:
             return None
         if len(encoded) > TAG_BYTES_MAX:
             return None
-        fields: dict[str, object] = {"structured_outputs": {"structural_tag": encoded.decode()}}
-        if self.engine.kind == "sglang":
-            fields = {"response_format": tag}
+        fields = self.engine.tag_fields(tag, encoded)
         if constraint.bare:
             # To a grammar of text the engines take markers for the text that spells them.
             fields["logit_bias"] = {str(marker): -100 for marker in constraint.markers}

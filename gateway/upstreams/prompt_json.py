@@ -26,8 +26,8 @@ _ID_BYTES: Final = 11
 """Of an id that is kept: four to compare it with, six digits and a comma."""
 
 
-class Spelling:
-    """Spells prompts. Not for threads.
+class PromptEncoder:
+    """Token ids → their JSON. Not for threads.
 
     Making a Python number of an id and its digits of that takes longer than all else that is done
     for the ids of a long history together. What one tenant's prompts are spelled as is never looked

@@ -1,0 +1,205 @@
+"""What all inference engines have in common, and what a class of one has to say. No I/O here.
+
+What an engine can do depends on its release, and is found out from the version it tells.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Self
+
+    from gateway.generation import Constraint, TokenRequest
+    from gateway.upstreams.naming import Served
+
+Grammars = Literal["turn", "answer", "none"]
+Release = tuple[int, int, int]
+Fields = dict[str, object]
+
+NEVER: Final = re.compile(r"(?!)")
+"""The pattern of what is never said."""
+_VERSION: Final = re.compile(
+    r"v?(?P<major>\d{1,6})\.(?P<minor>\d{1,6})(?:\.(?P<patch>\d{1,6}))?"
+    r"(?P<candidate>(?:a|b|rc)\d+)?(?:\.?post\d+)?(?P<development>\.?dev\d*)?(?:[+].*)?"
+)
+"""As Python packages are numbered (https://peps.python.org/pep-0440/)."""
+_BEFORE_NEXT: Final = 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What can be asked of a backend.
+
+    `grammars`: "turn" binds every id from the first one on, "answer" only the final message.
+    `logprobs` are told by id. `priority_sign` makes the engine's priority of ours, 0: it has none.
+    `max_whitespace`: the white space inside JSON can be bounded.
+    """
+
+    grammars: Grammars = "none"
+    logprobs: bool = False
+    priority_sign: Literal[-1, 0, 1] = 0
+    max_whitespace: bool = False
+
+    def rank(self, constraint: Constraint | None) -> int:
+        """How far a constraint would hold: 2 in all of the turn, 1 in its answer, 0 nowhere."""
+        if constraint is None or self.grammars == "none":
+            return 0
+        if self.grammars == "turn":
+            return 2
+        return int(constraint.answer is not None)
+
+    @override
+    def __str__(self) -> str:
+        grammars = {"turn": "grammars", "answer": "grammars for answers", "none": "no grammars"}
+        return f"{grammars[self.grammars]}, {'' if self.logprobs else 'no '}logprobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """Why nothing can be asked of an engine, and what to do about that."""
+
+    why: str
+    remedy: str
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.why}. {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceEngine(ABC):
+    """What a server says it is; `version` is None if it keeps that to itself.
+
+    `has_grammars` is False where the server was started without the grammar engine that is needed.
+    `has_priorities`: it schedules by priority (None: it does not say).
+    """
+
+    version: str | None = None
+    has_grammars: bool = True
+    has_priorities: bool | None = None
+
+    title: ClassVar[str]
+    ids_since: ClassVar[Release]
+    """The first release whose `/v1/completions` returns token ids."""
+    ids_need: ClassVar[str] = ""
+    """What that takes besides, as the end of a sentence."""
+    max_whitespace_since: ClassVar[Release]
+    """The first one whose grammars bound the white space inside JSON."""
+    logprobs: ClassVar[bool]
+    """It tells logprobs by token id."""
+    questions: ClassVar[tuple[str, ...]]
+    """Paths whose answer says that it is this engine, each asked with GET, in this order."""
+    flag: ClassVar[str]
+    """The path of a health check whose answer takes it no work."""
+    working_check: ClassVar[str | None] = None
+    """The path of one that takes work, for where the flag says no."""
+
+    # How it words its refusals.
+    context_overflow: ClassVar[re.Pattern[str]] = NEVER
+    no_grammars: ClassVar[re.Pattern[str]] = NEVER
+    """This server refuses every grammar."""
+    unknown_adapter: ClassVar[re.Pattern[str]] = NEVER
+    """A 400 for what others answer 404: which model is asked for is the gateway's choice."""
+    gave_up: ClassVar[str | None] = None
+    """All that it says when it ends one request in the middle of its grammar, and is well."""
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.title} {self.version or '(version unknown)'}"
+
+    @classmethod
+    @abstractmethod
+    def read(cls, path: str, document: Mapping[str, Any]) -> Self | None:
+        """The engine behind an answer to one of its `questions`; None: it is another one's."""
+
+    @classmethod
+    def requirement(cls) -> str:
+        """What it takes to be of use, for operators."""
+        return f"{cls.title} >= {_dotted(cls.ids_since)}{cls.ids_need}"
+
+    @abstractmethod
+    def grammars(self, release: Release) -> Grammars:
+        """What that release can bind."""
+
+    @property
+    @abstractmethod
+    def priority_sign(self) -> Literal[-1, 1]:
+        """1 where it serves high values of a priority first."""
+
+    @abstractmethod
+    def request_fields(self, request: TokenRequest, served: Served) -> Fields:
+        """What it calls the request's id, its model, and that the stop id is to be told."""
+
+    @abstractmethod
+    def tag_fields(self, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+        """How a structural tag is sent; `encoded` is its JSON."""
+
+    def answer_fields(self, constraint: Constraint) -> Fields:
+        """How the schema of an answer is sent, where that is all that a release can bind."""
+        return {"structured_outputs": {"json": constraint.answer}}
+
+    def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
+        """What it can do, as far as the operator lets it.
+
+        `priorities` is what the operator says of them; what the engine itself says goes before it.
+        A development build lies somewhere between two releases: it counts as able only to what both
+        of them are able to. An unknown version is asked for nothing that it may not know.
+        """
+        range_ = release_range(self.version)
+        bound: set[Grammars] = {"none"}
+        if grammars and self.has_grammars and range_:
+            bound = {self.grammars(release) for release in range_}
+        if self.has_priorities is not None:
+            priorities = self.has_priorities
+        return Capabilities(
+            grammars=bound.pop() if len(bound) == 1 else "none",
+            logprobs=self.logprobs,
+            priority_sign=self.priority_sign if priorities else 0,
+            max_whitespace=range_ is not None and range_[0] >= self.max_whitespace_since,
+        )
+
+    @property
+    def unusable(self) -> Unusable | None:
+        """Why it cannot be used; None where nothing is known against it.
+
+        A development build is given the benefit of the doubt.
+        """
+        return self._too_old()
+
+    def _too_old(self) -> Unusable | None:
+        range_ = release_range(self.version)
+        if range_ is None or range_[0] != range_[1] or range_[1] >= self.ids_since:
+            return None
+        needed = _dotted(self.ids_since)
+        return Unusable(f"{self} returns no token ids", f"Upgrade it to {needed} or newer.")
+
+
+def release_range(version: str | None) -> tuple[Release, Release] | None:
+    """The oldest and the newest release a build may be equal to; None if it is not known.
+
+    Builds between releases are numbered after the one before, in its line (`0.26.1.dev7` comes
+    after 0.26.0 and may already have all of 0.27), or after a candidate (`0.27.0rc2.dev3`).
+    """
+    found = _VERSION.fullmatch(version.strip()) if version is not None else None
+    if found is None:
+        return None
+    major, minor, patch = (int(found[part] or 0) for part in ("major", "minor", "patch"))
+    release = (major, minor, patch)
+    if found["development"] is None:
+        return release, release
+    next_line = (major, minor + 1, 0)
+    if found["candidate"] is not None:
+        return release, next_line
+    before = (major, minor, patch - 1) if patch else (major, minor - 1, _BEFORE_NEXT)
+    return before, next_line
+
+
+def _dotted(release: Release) -> str:
+    return ".".join(map(str, release))

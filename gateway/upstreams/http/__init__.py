@@ -1,0 +1,1 @@
+"""The HTTP client of backends, behind the interface of httpx2."""

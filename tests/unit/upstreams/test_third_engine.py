@@ -1,0 +1,84 @@
+"""A third engine: a class and a line of registration."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import orjson
+from typing_extensions import override
+
+from gateway.errors import ContextOverflow
+from gateway.generation import Constraint, Sampling, Token, TokenRequest
+from gateway.upstreams import problems
+from gateway.upstreams.engines.engine import InferenceEngine
+from gateway.upstreams.engines.registry import ENGINES
+from gateway.upstreams.naming import Served
+from gateway.upstreams.request_writer import RequestWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+    import pytest
+
+    from gateway.upstreams.engines.engine import Fields, Grammars, Release
+
+BOUND = TokenRequest(
+    "req_1", "m", [1], Sampling(max_tokens=9), "", (2,), 3, Constraint(Token(1)), priority=5
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Third(InferenceEngine):
+    title: ClassVar[str] = "Third"
+    ids_since: ClassVar[Release] = (2, 0, 0)
+    max_whitespace_since: ClassVar[Release] = (9, 0, 0)
+    logprobs: ClassVar[bool] = False
+    questions: ClassVar[tuple[str, ...]] = ("/about",)
+    flag: ClassVar[str] = "/up"
+    context_overflow: ClassVar[re.Pattern[str]] = re.compile("no room for that")
+
+    @classmethod
+    @override
+    def read(cls, path: str, document: Mapping[str, Any]) -> Self:
+        return cls(document["third"])
+
+    @override
+    def grammars(self, release: Release) -> Grammars:
+        return "turn"
+
+    @property
+    @override
+    def priority_sign(self) -> Literal[-1, 1]:
+        return 1
+
+    @override
+    def request_fields(self, request: TokenRequest, served: Served) -> Fields:
+        return {"my_id": request.request_id}
+
+    @override
+    def tag_fields(self, tag: Mapping[str, Any], encoded: bytes) -> Fields:
+        return {"my_grammar": tag}
+
+
+def test_a_request_is_written_in_its_words() -> None:
+    engine = Third.read("/about", {"third": "2.1.0"})
+    writer = RequestWriter(engine, engine.capabilities(priorities=True))
+    grammar = writer.grammar(BOUND)
+    body = orjson.loads(
+        b"".join(writer.body(BOUND, served=Served("m"), prompt=[b"[1]"], grammar=grammar))
+    )
+    assert (body["my_id"], body["priority"]) == ("req_1", 5)
+    assert body["my_grammar"]["format"] == {"type": "token", "token": 1}
+    assert "request_id" not in body
+
+
+def test_it_says_itself_what_it_lacks_and_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert str(Third("1.9.9").unusable) == (
+        "Third 1.9.9 returns no token ids. Upgrade it to 2.0.0 or newer."
+    )
+    monkeypatch.setattr(problems, "ENGINES", (*ENGINES, Third))
+    assert str(problems.NoTokenIds(upstream="a")).endswith(", or Third >= 2.0.0")
+    assert isinstance(problems.refusal("a", 400, "no room for that"), ContextOverflow)
