@@ -16,6 +16,7 @@ from gateway.store.postgres.database import Database, Transaction
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
 from gateway.tenancy import TenantId
+from tests.fakes.pooler import pooler
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
 
 if TYPE_CHECKING:
@@ -62,6 +63,25 @@ async def test_statements_are_prepared_with_and_without_a_cache(
             left = await connection.scalar(Statement("SELECT count(*) FROM pg_prepared_statements"))
             assert bool(left) == bool(size)
     await opened.close()
+
+
+async def test_behind_a_pooler_no_statement_stays_prepared_and_one_connection_is_opened_again(
+    database_url: str,
+) -> None:
+    prepared = Statement("SELECT count(*) FROM pg_prepared_statements WHERE :yes")
+    async with pooler(database_url) as between:
+        opened = Database(
+            between.url, pool_size_max=2, command_timeout_s=30, connect_timeout_s=30, for_runs=True
+        )
+        async with opened.runs_transaction() as one, opened.runs_transaction() as other:
+            for connection in (one, other, one):
+                assert await connection.scalar(prepared, {"yes": True}) == 0
+        assert await standing(opened.runs_transaction(in_bulk=True)) == (
+            [RUNS_ROLE, "", "off", "force_generic_plan", "off"],
+            False,
+        )
+        await opened.close()
+        assert between.accepted == 3
 
 
 @pytest.mark.parametrize("durable", [True, False])
