@@ -26,7 +26,7 @@ from gateway.store.postgres.connection import Connection, Record, Session
 from gateway.store.postgres.dsn import driver_url
 from gateway.store.postgres.statements import Statement
 from gateway.store.postgres.translation import DRIVER_ERRORS, ends_connection, translate
-from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.store.schema import APP_ROLE, RUNS_ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -318,10 +318,6 @@ class Database:
                 return None
             revision: str | None = await connection.scalar(_REVISION)
             return revision
-
-    async def revision_is_current(self) -> bool:
-        """Is the schema the one this release was written for?"""
-        return await self.revision() == REVISION
 
     def transaction(
         self, tenant_id: TenantId, *, in_bulk: bool = False, lock_key: int | None = None
