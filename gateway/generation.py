@@ -214,7 +214,8 @@ class TokenRequest:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as other values that are made for each token: the guard makes that four times as long.
+@dataclass(slots=True, unsafe_hash=True)
 class TokenLogprob:
     """How likely an id was, as a natural logarithm, and the likeliest ids in its place, best first.
 
@@ -225,7 +226,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class TokenChunk:
     """What one read from a backend brought: any number of ids, and at the end why it ended.
 
@@ -322,7 +323,7 @@ class SegmentStarted:
     form: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class SegmentText:
     """More text of the open segment; never empty, never half a character, never a marker.
 
@@ -379,7 +380,7 @@ class BrokenCall:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Place:
     """Where a turn stands. Positions count ids from the first one fed to the parser.
 

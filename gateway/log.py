@@ -60,7 +60,8 @@ class TurnStarted:
     prefill: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+# One is made for each token. The guard of a frozen one would make that four times as long.
+@dataclass(slots=True, unsafe_hash=True)
 class Tokens:
     """Ids as the model said them, in order; `logprobs`, if asked for, has one for each.
 

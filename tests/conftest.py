@@ -98,7 +98,7 @@ async def other_tenant(database: Database) -> TenantId:
 async def opened(url: str) -> AsyncIterator[Database]:
     from gateway.store.postgres.database import Database
 
-    one = Database.connect(url, pool_size_max=5, command_timeout_s=30, connect_timeout_s=30)
+    one = Database(url, pool_size_max=5, command_timeout_s=30, connect_timeout_s=30)
     try:
         yield one
     finally:

@@ -113,11 +113,11 @@ def connect(
     """The database of `settings`, which must have its URL.
 
     `answer_within_s` is for those who would rather know soon that it does not answer; `for_runs`
-    is that of `Database.connect`.
+    is that of `Database`.
     """
     database = settings.database
     patience_s = float("inf") if answer_within_s is None else answer_within_s
-    return Database.connect(
+    return Database(
         settings.database_url,
         pool_size_max=pool_size_max or database.pool_size_max,
         command_timeout_s=min(database.command_timeout_s, patience_s),

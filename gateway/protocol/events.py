@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 TERMINAL_TYPES: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-@dataclass(frozen=True, slots=True)
+# One is made for each token. The guard of a frozen one would make that four times as long.
+@dataclass(slots=True, unsafe_hash=True)
 class Event:
     """`data` is the whole JSON object on one line, `type` and `sequence_number` in it.
 

@@ -30,7 +30,7 @@ class Storage:
     ) -> None:
         """`others` write to the same database; `clock` counts seconds."""
         self._database = database
-        self._writabilities = [one.writability for one in (database, *others)]
+        self._writers = (database, *others)
         self._clock = clock
         self._lacks = ""
         self._schema_due = self._write_at = float("-inf")
@@ -77,8 +77,8 @@ class Storage:
         except StoreError:
             # Its owner may not make such a table: the next write that fails will tell.
             pass
-        for one in self._writabilities:
-            one.reason = ""
+        for one in self._writers:
+            one.write_fault = ""
 
     def _cannot_write(self) -> str:
-        return next((one.reason for one in self._writabilities if one.reason), "")
+        return next((one.write_fault for one in self._writers if one.write_fault), "")

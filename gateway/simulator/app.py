@@ -18,7 +18,7 @@ from starlette.routing import Route
 from gateway.simulator.completions import Completions
 from gateway.simulator.directives import __doc__ as directives_text
 from gateway.simulator.directives import parse_plan
-from gateway.simulator.engine import Engine
+from gateway.simulator.engine import SimulatedEngine
 from gateway.simulator.errors import SimulatedError
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ def create_simulator(options: SimulatorOptions, attempts: Attempts | None = None
     Instances in one process may share `attempts`, so that `times=1` means once for all of them.
     Raises `ConfigError` for a bad fault plan or corpus, `VocabularyError` for a damaged rank file.
     """
-    return _Simulator(Engine(options, attempts))
+    return _Simulator(SimulatedEngine(options, attempts))
 
 
 class _Simulator:
     """Completions go past Starlette: they need the server's own `send`, and every microsecond."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SimulatedEngine) -> None:
         self._options = engine.options
         self._in_flight = 0
         self._completions = Completions(engine)
@@ -83,7 +83,7 @@ class _Simulator:
         return (b"authorization", expected) in scope["headers"]
 
 
-def _routes(engine: Engine, in_flight: Callable[[], int]) -> Starlette:
+def _routes(engine: SimulatedEngine, in_flight: Callable[[], int]) -> Starlette:
     endpoints = _Endpoints(engine)
 
     async def load(_: Request) -> Response:
@@ -128,7 +128,7 @@ def _ready(endpoints: _Endpoints, options: SimulatorOptions) -> list[Route]:
 
 
 class _Endpoints:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SimulatedEngine) -> None:
         self._engine = engine
         self._started = int(time.time())
 

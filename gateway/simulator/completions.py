@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from gateway.simulator.directives import Faults
-    from gateway.simulator.engine import Engine
+    from gateway.simulator.engine import SimulatedEngine
     from gateway.simulator.exchange import Line
     from gateway.simulator.ledger import Observed
     from gateway.simulator.wire.reply import Reply
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Completions:
     """The ASGI endpoint."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SimulatedEngine) -> None:
         self._engine = engine
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,8 +68,8 @@ class Completions:
         request = read_request(body, self._engine.options)
         continuation = await self._engine.continuation(request)
         observed = self._engine.observe(request, continuation, headers)
-        if request.demand is not None:
-            continuation = await self._engine.held(continuation, request, request.demand)
+        if request.constraint is not None:
+            continuation = await self._engine.held(continuation, request, request.constraint)
         asked = continuation.directives
         return _Completion(
             self._engine,
@@ -86,7 +86,7 @@ class _Completion:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SimulatedEngine,
         outlet: Outlet,
         observed: Observed,
         reply: Reply,

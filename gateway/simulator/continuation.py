@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from gateway.simulator.alignment import rest_of
-from gateway.simulator.directives import Antics, parse
+from gateway.simulator.directives import Malformed, parse
 from gateway.simulator.malformed import corpus
 from gateway.simulator.malformed.attacks import turn_of
 from gateway.simulator.scripting.conversation import Conversation
@@ -37,7 +37,7 @@ def _as_asked(directives: Directives, _: Sequence[int]) -> Directives:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PromptReading:
     """A prompt that was read. `continuation` may be CPU work when the prompt shows shapes."""
 
     continuation: Callable[[], Continuation]
@@ -58,18 +58,18 @@ class ScriptedModel:
         """
         return self.reading(prompt, in_force).continuation()
 
-    def reading(self, prompt: list[int], in_force: InForce = _as_asked) -> Reading:
+    def reading(self, prompt: list[int], in_force: InForce = _as_asked) -> PromptReading:
         """The same up to what may be CPU work; raises what `continuation` does."""
         messages = messages_of(prompt, self.vocabulary)
         bodies = Bodies(prompt, self.vocabulary)
         replayed = self._replay(prompt, messages, bodies, in_force)
         if replayed is not None:
-            return Reading(lambda: replayed, is_shaped=False)
+            return PromptReading(lambda: replayed, is_shaped=False)
         start = turn_start(prompt, messages)
         conversation = _conversation(messages, bodies, start)
         directives = in_force(parse(conversation.raw_request), prompt[:start])
         writer = ScriptWriter(conversation, directives, self.vocabulary)
-        return Reading(
+        return PromptReading(
             lambda: self._scripted(writer, conversation, start, prompt[start:]),
             is_shaped=writer.is_shaped,
         )
@@ -87,7 +87,7 @@ class ScriptedModel:
     def _others(
         self, conversation: Conversation, directives: Directives, said: list[int]
     ) -> Iterator[list[int]]:
-        meek = replace(directives, antics=Antics())
+        meek = replace(directives, malformed=Malformed())
         writer = ScriptWriter(conversation, meek, self.vocabulary)
         for draft in writer.drafts():
             yield rest_of(draft, said, writer, self.vocabulary)

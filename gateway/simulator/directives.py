@@ -118,11 +118,11 @@ class Faults:
 
 
 NOT_HELD: Final = -1
-"""The `Antics.grammar_ids` of an engine that ignores grammars."""
+"""The `Malformed.grammar_ids` of an engine that ignores grammars."""
 
 
 @dataclass(frozen=True, slots=True)
-class Antics:
+class Malformed:
     """How the model misbehaves. `grammar_ids`: from which id of a body on grammars are ignored."""
 
     drift: str | None = None
@@ -134,7 +134,7 @@ class Antics:
         return self != _WELL_BEHAVED
 
 
-_WELL_BEHAVED: Final = Antics()
+_WELL_BEHAVED: Final = Malformed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Directives:
     wishes: Wishes = Wishes()
     pace: Pace = Pace()
     faults: Faults = Faults()
-    antics: Antics = Antics()
+    malformed: Malformed = Malformed()
 
 
 def _count(text: str) -> int:
@@ -236,7 +236,7 @@ def parse_plan(plan: str) -> Directives:
     It says what is to go wrong: wishes and a pace belong to a request or to the options.
     """
     directives = _build(_values(plan))
-    if directives != Directives(faults=directives.faults, antics=directives.antics):
+    if directives != Directives(faults=directives.faults, malformed=directives.malformed):
         raise bad_request(f"The simulator's plan is not one of faults alone: {plan!r}.")
     return directives
 
@@ -265,10 +265,10 @@ def _build(values: dict[str, Any]) -> Directives:
         wishes=Wishes(**_of(Wishes, values)),
         pace=Pace(**_of(Pace, values)),
         faults=Faults(**_of(Faults, values)),
-        antics=Antics(**_of(Antics, values)),
+        malformed=Malformed(**_of(Malformed, values)),
     )
 
 
-def _of(kind: type[Wishes | Pace | Faults | Antics], values: dict[str, Any]) -> dict[str, Any]:
+def _of(kind: type[Wishes | Pace | Faults | Malformed], values: dict[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields(kind)}
     return {key: value for key, value in values.items() if key in names}

@@ -9,7 +9,7 @@ from gateway.errors import ConfigError
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.vocabulary import Vocabulary
 from gateway.simulator.admission import Admission
-from gateway.simulator.constrained.decoding import obedient
+from gateway.simulator.constrained.decoding import constrained
 from gateway.simulator.continuation import ScriptedModel
 from gateway.simulator.directives import parse_plan
 from gateway.simulator.errors import SimulatedError
@@ -23,7 +23,7 @@ from gateway.simulator.wire.frames import EventTails, EventWriter
 if TYPE_CHECKING:
     from typing import Any
 
-    from gateway.simulator.constrained.constraint_fields import Demand
+    from gateway.simulator.constrained.constraint_fields import OutputConstraint
     from gateway.simulator.directives import Directives
     from gateway.simulator.ledger import Observed
     from gateway.simulator.options import SimulatorOptions
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.simulator.wire.requests import CompletionRequest
 
 
-class Engine:
+class SimulatedEngine:
     """Built once an instance. Raises `ConfigError` for a fault plan or corpus that is none."""
 
     def __init__(self, options: SimulatorOptions, attempts: Attempts | None = None) -> None:
@@ -66,14 +66,14 @@ class Engine:
         return await asyncio.to_thread(reading.continuation)
 
     async def held(
-        self, continuation: Continuation, request: CompletionRequest, demand: Demand
+        self, continuation: Continuation, request: CompletionRequest, constraint: OutputConstraint
     ) -> Continuation:
-        """The continuation that the demand allows. Raises `SimulatedError` for a bad grammar."""
+        """The continuation that the constraint allows. Raises `SimulatedError` for a bad one."""
         return await asyncio.to_thread(
-            obedient,
+            constrained,
             continuation,
             request.prompt,
-            demand,
+            constraint,
             ids_max=request.max_tokens,
             vocabulary=self.model.vocabulary,
         )

@@ -1,4 +1,4 @@
-"""Which faults and antics apply to a request: its own directives, else the instance's plan."""
+"""Which faults apply to a request: by its own directives, else by the instance's plan."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gateway.simulator.directives import Antics, Directives, Faults
+from gateway.simulator.directives import Directives, Faults, Malformed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NO_FAULTS = Faults()
-_NO_ANTICS = Antics()
+_WELL_FORMED = Malformed()
 
 
 class Attempts:
@@ -52,14 +52,14 @@ class FaultPlan:
         turn counts as another attempt of the same prompt.
         """
         wrong = asked if asked.faults else self.standing
-        odd = asked if asked.antics else self.standing
-        terms = [one.faults for one, what in ((wrong, wrong.faults), (odd, odd.antics)) if what]
+        odd = asked if asked.malformed else self.standing
+        terms = [one.faults for one, what in ((wrong, wrong.faults), (odd, odd.malformed)) if what]
         is_counted = any(one.times is not None and self._is_for_here(one) for one in terms)
         attempt = self._count(turn_prompt) if is_counted else 1
         return replace(
             asked,
             faults=wrong.faults if self._applies(wrong.faults, attempt) else _NO_FAULTS,
-            antics=odd.antics if self._applies(odd.faults, attempt) else _NO_ANTICS,
+            malformed=odd.malformed if self._applies(odd.faults, attempt) else _WELL_FORMED,
         )
 
     def _applies(self, terms: Faults, attempt: int) -> bool:

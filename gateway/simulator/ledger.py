@@ -54,7 +54,7 @@ class Observed:
             "sampling": dict(request.sampling),
             "priority": request.priority,
             "logprobs": request.logprobs,
-            "demand": request.demand.as_json() if request.demand else None,
+            "demand": request.constraint.as_json() if request.constraint else None,
             "cache_salt": request.cache_salt,
             "stream": request.stream,
             "sent_tokens": len(self.sent),

@@ -254,7 +254,7 @@ async def claim(
     }
     async with database.runs_transaction() as connection:
         await connection.execute(_TAKE_TURNS, {"key": LOCK_KEY})
-        rows = (await connection.execute(_CLAIM, parameters)).all()
+        rows = await connection.execute(_CLAIM, parameters)
         heads = await flushes.settle(connection, [_left(row) for row in rows if row.left_by])
     runs = [_claimed(row, heads.get(row.id, row.next_entry)) for row in rows]
     return sorted(runs, key=lambda run: (run.was_queued, run.claim.uuid))

@@ -259,7 +259,7 @@ async def list_items(
         "row_limit": limit + 1,
     }
     async with database.transaction(tenant_id) as connection:
-        rows = (await connection.execute(_LISTS[order], parameters)).all()
+        rows = await connection.execute(_LISTS[order], parameters)
     if not rows:
         return None
     return page_of(rows, limit=limit, after=after)

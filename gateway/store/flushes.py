@@ -262,7 +262,7 @@ async def settle(connection: Connection, responses: Sequence[Taken]) -> dict[UUI
         "tenants": [one.tenant_id for one in responses],
         "owners": [one.owner for one in responses],
     }
-    cut_off = (await connection.execute(_CUT_OFF, of_them)).all()
+    cut_off = await connection.execute(_CUT_OFF, of_them)
     if not cut_off:
         return {}
     tenants, owners = zip(*cut_off, strict=True)
@@ -380,7 +380,7 @@ async def remove_left(database: Database, *, silent_s: int) -> int:
     All of it is settled: nothing that runs is theirs.
     """
     async with database.runs_transaction() as connection:
-        return (await connection.execute(_REMOVE_LEFT, {"silent_s": silent_s})).rowcount
+        return await connection.count(_REMOVE_LEFT, {"silent_s": silent_s})
 
 
 async def read(

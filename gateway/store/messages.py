@@ -326,7 +326,7 @@ async def input_items(
         "row_limit": limit + 1,
     }
     async with database.transaction(tenant_id) as connection:
-        rows = (await connection.execute(_LISTS[order], parameters)).all()
+        rows = await connection.execute(_LISTS[order], parameters)
     if not rows[0].is_known:
         return None
     return page_of(rows, limit=limit, after=after)
@@ -359,5 +359,5 @@ async def find_items(
     if not parameters["digests"]:
         return {}
     async with database.transaction(tenant_id) as connection:
-        rows: Sequence[Row] = (await connection.execute(_FIND, parameters)).all()
+        rows: Sequence[Row] = await connection.execute(_FIND, parameters)
     return {item.item_id: item for item in map(context_of, rows)}

@@ -71,7 +71,7 @@ class Listener:
         retry_pause_s: float,
         probe_interval_s: float = PROBE_INTERVAL_S,
     ) -> None:
-        """`url` as for `Database.connect`, but of the server itself. Raises as that does."""
+        """`url` as for `Database`, but of the server itself. Raises as that does."""
         self._url = driver_url(url)
         self._connect_timeout_s = connect_timeout_s
         self._retry_pause_s = retry_pause_s

@@ -141,14 +141,14 @@ async def delete_logs(database: Database, keep: Keep, *, rows_max: int) -> int:
     async with database.runs_transaction() as connection:
         if not await is_alone(connection):
             return 0
-        brief = (await connection.scalars(_BRIEF, {"log_s": keep.log_s})).all()
+        brief = await connection.scalars(_BRIEF, {"log_s": keep.log_s})
         for (first, end), tenant_ids in [
             *([(_ALWAYS, brief)] if brief else []),
             *((gap, None) for gap in _gaps(await days_of(connection))),
         ]:
             expired = {"first_day": first, "end_day": end, "tenant_ids": tenant_ids}
             bounds = {"log_s": keep.log_s, "rows_max": rows_max}
-            deleted = (await connection.execute(_DELETE_LOGS, expired | bounds)).rowcount
+            deleted = await connection.count(_DELETE_LOGS, expired | bounds)
             if deleted:
                 return deleted
     return 0
@@ -165,7 +165,7 @@ async def delete_responses(database: Database, keep: Keep, *, rows_max: int) -> 
         found = await connection.execute(
             _DELETE_RESPONSES, {"response_s": keep.response_s, "rows_max": rows_max}
         )
-        gone = found.all()
+        gone = list(found)
         logs: dict[date, list[tuple[UUID, UUID]]] = defaultdict(list)
         for row in gone:
             if row.durable:
@@ -183,7 +183,7 @@ async def delete_keys(database: Database, keep: Keep, *, rows_max: int) -> int:
         if not await is_alone(connection):
             return 0
         expired = {"idempotency_key_s": keep.idempotency_key_s, "rows_max": rows_max}
-        return (await connection.execute(_DELETE_KEYS, expired)).rowcount
+        return await connection.count(_DELETE_KEYS, expired)
 
 
 async def delete_traces(database: Database, keep: Keep, *, rows_max: int) -> int:
@@ -192,7 +192,7 @@ async def delete_traces(database: Database, keep: Keep, *, rows_max: int) -> int
         if not await is_alone(connection):
             return 0
         expired = {"traces_s": keep.traces_s, "rows_max": rows_max}
-        return (await connection.execute(_DELETE_TRACES, expired)).rowcount
+        return await connection.count(_DELETE_TRACES, expired)
 
 
 def _gaps(days: Sequence[date]) -> list[tuple[date, date]]:

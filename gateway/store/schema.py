@@ -1,8 +1,13 @@
-"""What statements have to know of the schema. `tables` has all of it, for migrations alone."""
+"""The schema as statements have to know it: tables with their columns, roles, states, revisions.
+
+Indexes, foreign keys and checks are in `migration.tables`, for migrations alone.
+"""
 
 from __future__ import annotations
 
 from typing import Final
+
+from gateway.tenancy import POLICY_VALUES
 
 APP_ROLE: Final = "harmony_gateway_app"
 """The role of every tenant transaction: no login, no ownership, so row-level security binds it."""
@@ -21,58 +26,80 @@ OLDER_REVISIONS: Final = (
 )
 """Those before it, the first one first. A revision that is neither is of a newer release."""
 
-ACCEPTED: Final = {
-    "id": "uuid",
-    "key_id": "uuid",
-    "status": "text",
-    "model": "text",
-    "background": "boolean",
-    "stored": "boolean",
-    "created_at": "timestamptz",
-    "root_created_at": "timestamptz",
-    "parent_id": "uuid",
-    "conversation_id": "uuid",
-    "conversation_end": "bigint",
-    "request": "bytea",
-    "durable": "boolean",
-    "streamed": "boolean",
-    "plan": "bytea",
-    "prompt": "bytea",
-    "owner": "text",
-    "epoch": "integer",
-    "next_entry": "integer",
-    "attempts": "smallint",
-    "fold_version": "smallint",
+_ITEM: Final = (
+    "kind text!, role text, phase text, item_id bytea!, call_id bytea, name bytea,"
+    " complete boolean!, item bytea!, ids bytea"
+)
+COLUMNS: Final = {
+    # The tenant's policy is null where it has none: the setting of that name holds then, and the
+    # service tier `default`.
+    "tenants": "id uuid!, name text!, created_at timestamptz!, disabled_at timestamptz, "
+    + ", ".join(f"{value.name} {value.column_type}" for value in POLICY_VALUES.values()),
+    # `dialect` is how its responses are spelled; null: `openai`.
+    "api_keys": "tenant_id uuid!, id uuid!, name text!, hash bytea!, hint text!,"
+    " created_at timestamptz!, disabled_at timestamptz, dialect text",
+    # `parent_id` is no foreign key: a parent may be deleted, and then its descendants say so.
+    # `conversation_*`: the conversation it continues, its items below that position.
+    # `durable`: its log is in `events`. `streamed`: it was asked for as a stream.
+    # `plan`, `prompt`: what any replica needs to go on with it, null once it has ended.
+    # `owner`, `epoch`, `lease_until`: the claim of the process that generates it.
+    "responses": "tenant_id uuid!, id uuid!, key_id uuid!, status text!, model text!,"
+    " background boolean!, stored boolean!, created_at timestamptz!, root_created_at timestamptz!,"
+    " completed_at timestamptz, parent_id uuid, conversation_id uuid, conversation_end bigint,"
+    " request bytea!, body bytea, recoveries bytea, durable boolean!, streamed boolean!,"
+    " plan bytea, prompt bytea, owner text, epoch integer!, lease_until timestamptz,"
+    " next_entry integer!, attempts smallint!, fold_version smallint!",
+    # An item is a context item, with what a query must know of it. `ids` null: not rendered yet.
+    "messages": "tenant_id uuid!, response_id uuid!, position integer!, is_output boolean!,"
+    f" {_ITEM}",
+    # A digest of the key, because an index entry is limited in size and a client's key must not be.
+    "idempotency_keys": "tenant_id uuid!, key_hash bytea!, fingerprint bytea!, response_id uuid!,"
+    " created_at timestamptz!",
+    # `day` (UTC) is when the response was created, so that retention drops whole partitions.
+    "events": "tenant_id uuid!, response_id uuid!, first_entry integer!, day date!, epoch integer!,"
+    " entry_count integer!, entries bytea!",
+    # How far a process has come with the log of a tenant, and whether it may go on: see `flushes`.
+    "writers": "tenant_id uuid!, owner text!, fence bigint!, number bigint!, used_at timestamptz!",
+    # `members`: of which responses the entries are, packed as the module `flushes` says.
+    "flushes": "tenant_id uuid!, owner text!, number bigint!, members bytea!, entries bytea!",
+    # `writer`: the response that will add to it, for as long as that one is running.
+    "conversations": "tenant_id uuid!, id uuid!, created_at timestamptz!, metadata bytea!,"
+    " next_position bigint!, writer uuid",
+    "conversation_items": f"tenant_id uuid!, conversation_id uuid!, position bigint!, {_ITEM}",
+    # `key` is a digest of kind, trace and record: ids are the client's, and may be of any length.
+    "traces": "tenant_id uuid!, key bytea!, kind text!, trace_id bytea!, record_id bytea!,"
+    " response_id uuid, received_at timestamptz!, record bytea!",
+    # No foreign key: what was metered outlives the response.
+    "usage": "tenant_id uuid!, response_id uuid!, key_id uuid!, model text!, at timestamptz!,"
+    " input_tokens integer!, cached_tokens integer!, output_tokens integer!,"
+    " reasoning_tokens integer!, recomputed_tokens integer!",
 }
+"""The columns of every table with their types; `!`: not null.
+
+Text that clients or models wrote is kept in `bytea`: PostgreSQL's `text` and `jsonb` refuse NUL,
+and no encoding of the server takes lone surrogates. `text` is for words of our own.
+"""
+
+
+def columns_of(table: str) -> dict[str, str]:
+    """The columns of a table with their types; `!` behind a type: not null."""
+    described = (column.split(maxsplit=1) for column in COLUMNS[table].split(","))
+    return {name: kind.strip() for name, kind in described}
+
+
+def _types(table: str, names: str = "", *, without: str = "") -> dict[str, str]:
+    columns = columns_of(table)
+    chosen = names.split() or (name for name in columns if name not in without.split())
+    return {name: columns[name].removesuffix("!") for name in chosen}
+
+
+ACCEPTED: Final = _types("responses", without="tenant_id lease_until completed_at body recoveries")
 """The types of the columns of `responses` that one is accepted with, but for tenant and lease."""
-ENDED: Final = {
-    "id": "uuid",
-    "epoch": "integer",
-    "status": "text",
-    "completed_at": "timestamptz",
-    "body": "bytea",
-    "recoveries": "bytea",
-}
+ENDED: Final = _types("responses", "id epoch status completed_at body recoveries")
 """Those that it ends with."""
-LOGGED: Final = {"first_entry": "integer", "entry_count": "integer", "entries": "bytea"}
+LOGGED: Final = _types("events", "first_entry entry_count entries")
 """Those of a row of `events`, but for its key."""
-ITEM: Final = {
-    "kind": "text",
-    "role": "text",
-    "phase": "text",
-    "item_id": "bytea",
-    "call_id": "bytea",
-    "name": "bytea",
-    "complete": "boolean",
-    "item": "bytea",
-    "ids": "bytea",
-}
+ITEM: Final = _types("messages", without="tenant_id response_id position is_output")
 """Those of an item, in `messages` as in `conversation_items`."""
-COUNTS: Final = {
-    "input_tokens": "integer",
-    "cached_tokens": "integer",
-    "output_tokens": "integer",
-    "reasoning_tokens": "integer",
-    "recomputed_tokens": "integer",
-}
+COUNTS: Final = _types("usage", without="tenant_id response_id key_id model at")
 """Those of `usage` that count."""

@@ -75,7 +75,7 @@ async def read(
     """The records of one trace, up to `rows_max`: itself, then its spans in the order they came."""
     wanted = {"tenant": tenant_id, "trace_id": pack_text(trace_id), "rows_max": rows_max}
     async with database.transaction(tenant_id) as connection:
-        rows = (await connection.execute(_OF_TRACE, wanted)).all()
+        rows = await connection.execute(_OF_TRACE, wanted)
     return [
         StoredRecord(
             row.kind, unpack_text(row.record_id), row.response_id, row.received_at, row.record

@@ -71,7 +71,7 @@ async def new_key(
 ) -> str:
     """A key for a tenant, which is made where there is none yet, with this policy."""
     assert settings.database.url is not None
-    database = Database.connect(
+    database = Database(
         settings.database.url.get_secret_value(),
         pool_size_max=2,
         command_timeout_s=30,

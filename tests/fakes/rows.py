@@ -19,7 +19,7 @@ async def add_rows(connection: Connection, table: str, *rows: dict[str, Any]) ->
 
 async def all_rows(connection: Connection, table: str) -> list[Any]:
     """All that are seen on this connection."""
-    return (await connection.execute(Statement(f"SELECT * FROM {table}"))).all()
+    return await connection.execute(Statement(f"SELECT * FROM {table}"))
 
 
 async def count(database: Database, tenant: TenantId, table: str) -> int:

@@ -20,8 +20,8 @@ from openai_harmony import (
 )
 
 from gateway.models.harmony.vocabulary import NAMED_SPECIALS
-from gateway.simulator.constrained.constraint_fields import read_demand
-from gateway.simulator.constrained.decoding import obedient
+from gateway.simulator.constrained.constraint_fields import read_constraint
+from gateway.simulator.constrained.decoding import constrained
 from gateway.simulator.constrained.matcher import Guide
 from gateway.simulator.continuation import ScriptedModel
 from gateway.simulator.malformed import corpus
@@ -138,11 +138,13 @@ def formatted(schema: dict[str, Any], *tools: ToolDescription) -> Message:
 
 def obeyed(prompt: list[int], tag: dict[str, Any], *, ids_max: int = 400, **options: Any) -> Obeyed:
     """What is said under a structural tag, or before it where the engine binds answers alone."""
-    demand = read_demand({"structural_tag": json.dumps(tag)}, {}, SimulatorOptions(**options))
-    assert demand is not None
+    constraint = read_constraint(
+        {"structural_tag": json.dumps(tag)}, {}, SimulatorOptions(**options)
+    )
+    assert constraint is not None
     said = scripted_model().continuation(prompt)
-    held = obedient(said, prompt, demand, ids_max=ids_max, vocabulary=vocabulary())
-    guide = Guide(demand.grammar, vocabulary())
+    held = constrained(said, prompt, constraint, ids_max=ids_max, vocabulary=vocabulary())
+    guide = Guide(constraint.grammar, vocabulary())
     return Obeyed(held.ids, guide.accepts(held.ids) == len(held.ids))
 
 

@@ -96,7 +96,7 @@ async def test_an_owner_without_superpowers_can_migrate_and_serve(
             await postgres.execute(f"GRANT {role} TO {owner}")
     url = postgres.database_url(name, user=owner)
     await upgrade(url)
-    database = Database.connect(url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30)
+    database = Database(url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30)
     tenant = TenantId(ids.new_uuid())
     await tenants.insert_tenant(database, tenant, "acme")
     await tenants.insert_key(
@@ -208,7 +208,7 @@ async def test_who_finds_principals_by_the_names_of_columns_goes_on_across_revis
         async with opened(url) as database, database.owner_transaction() as connection:
             await connection.execute(Statement(f"SELECT set_config('role', '{APP_ROLE}', true)"))
             rows = await connection.execute(Statement("SELECT * FROM find_principal('hash')"))
-            found: dict[str, object] = rows.one()._asdict()
+            found: dict[str, object] = dict(rows.one())
             return found
 
     def before_them(connection: Connection) -> None:
@@ -234,9 +234,7 @@ async def test_who_finds_principals_by_the_names_of_columns_goes_on_across_revis
 async def test_a_revision_that_adds_to_a_policy_breaks_no_connection_that_asked_for_one(
     database_url: str, postgres: PostgresServer
 ) -> None:
-    database = Database.connect(
-        database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
-    )
+    database = Database(database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30)
     tenant = await new_tenant(database)
     key = tenants.NewKey(ids.new_uuid(), tenant, "key", "wxyz", b"hash")
     await tenants.insert_key(database, key)
@@ -249,7 +247,7 @@ async def test_a_revision_that_adds_to_a_policy_breaks_no_connection_that_asked_
 
 async def test_upgrading_twice_changes_nothing(database_url: str, database: Database) -> None:
     await upgrade(database_url)
-    assert await database.revision_is_current()
+    assert await database.revision() == REVISION
 
 
 async def test_waiting_for_another_migration_ends(database_url: str) -> None:
@@ -280,7 +278,7 @@ async def test_a_database_of_a_newer_release_is_left_alone(
     with pytest.raises(StartupError, match="f00") as caught:
         await upgrade(database_url)
     assert "newer release" in caught.value.remedy
-    assert not await database.revision_is_current()
+    assert await database.revision() != REVISION
 
 
 async def test_a_replica_starts_on_a_newer_schema_that_has_all_it_needs(

@@ -29,7 +29,7 @@ _SGLANG_TAGS_SINCE: Final = (0, 5, 12)
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class OutputConstraint:
     """`grammar` describes every id from the first one on; with `answer_only` the answer's body."""
 
     kind: str
@@ -43,13 +43,13 @@ class Demand:
         return {"kind": self.kind, "value": orjson.loads(value) if _is_document(self) else value}
 
 
-def _is_document(demand: Demand) -> bool:
-    return demand.kind == "structural_tag" and isinstance(demand.value, str)
+def _is_document(constraint: OutputConstraint) -> bool:
+    return constraint.kind == "structural_tag" and isinstance(constraint.value, str)
 
 
-def read_demand(
+def read_constraint(
     structured: Mapping[str, Any], response_format: Mapping[str, Any], options: SimulatorOptions
-) -> Demand | None:
+) -> OutputConstraint | None:
     """What the output is held to; None for nothing, or when this engine cannot.
 
     Raises `SimulatedError` (400) in the words of vLLM 0.32, but `BadGrammar` for an EBNF grammar
@@ -59,13 +59,13 @@ def read_demand(
         return _of_format(response_format) if options.release >= _SGLANG_TAGS_SINCE else None
     if options.release < _STRUCTURED_SINCE:
         return None
-    demand = _of_structured(structured) or _of_format(response_format)
-    if demand is None or options.release >= _FIRST_ID_SINCE:
-        return demand
-    return Demand(demand.kind, demand.value, demand.grammar, answer_only=True)
+    constraint = _of_structured(structured) or _of_format(response_format)
+    if constraint is None or options.release >= _FIRST_ID_SINCE:
+        return constraint
+    return OutputConstraint(constraint.kind, constraint.value, constraint.grammar, answer_only=True)
 
 
-def _of_structured(structured: Mapping[str, Any]) -> Demand | None:
+def _of_structured(structured: Mapping[str, Any]) -> OutputConstraint | None:
     given = [kind for kind in KINDS if structured.get(kind) not in (None, False)]
     if not given:
         return None
@@ -75,26 +75,26 @@ def _of_structured(structured: Mapping[str, Any]) -> Demand | None:
             "'choice'). (parameter=structured_outputs)",
             "structured_outputs",
         )
-    return _demand(given[0], structured[given[0]])
+    return _constraint(given[0], structured[given[0]])
 
 
-def _of_format(response_format: Mapping[str, Any]) -> Demand | None:
+def _of_format(response_format: Mapping[str, Any]) -> OutputConstraint | None:
     match response_format.get("type"):
         case "structural_tag":
-            return _demand("structural_tag", dict(response_format))
+            return _constraint("structural_tag", dict(response_format))
         case "json_object":
-            return _demand("json_object", value=True)
+            return _constraint("json_object", value=True)
         case "json_schema":
             wrapped = response_format.get("json_schema")
             schema = wrapped.get("schema") if isinstance(wrapped, dict) else None
-            return _demand("json", schema)
+            return _constraint("json", schema)
         case _:
             return None
 
 
-def _demand(kind: str, value: Any) -> Demand:
+def _constraint(kind: str, value: Any) -> OutputConstraint:
     try:
-        return Demand(kind, value, _GRAMMARS[kind](value))
+        return OutputConstraint(kind, value, _GRAMMARS[kind](value))
     except (BadTag, BadGrammar) as error:
         if kind == "grammar" and isinstance(error, BadGrammar):
             raise

@@ -20,34 +20,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.simulator.constrained.constraint_fields import Demand
+    from gateway.simulator.constrained.constraint_fields import OutputConstraint
     from gateway.simulator.turn.script import Continuation
 
 
-def obedient(
+def constrained(
     continuation: Continuation,
     prompt: Sequence[int],
-    demand: Demand,
+    constraint: OutputConstraint,
     *,
     ids_max: int,
     vocabulary: Vocabulary,
 ) -> Continuation:
-    """The continuation with at most `ids_max` ids that the demand allows, stop id included.
+    """The continuation with at most `ids_max` ids that the constraint allows, stop id included.
 
     CPU work. Raises `SimulatedError` (400) for a grammar that the matcher does not take.
     """
-    guide = Guide(demand.grammar, vocabulary)
-    loose_from = continuation.directives.antics.grammar_ids
+    guide = Guide(constraint.grammar, vocabulary)
+    loose_from = continuation.directives.malformed.grammar_ids
     if loose_from == NOT_HELD:
         return continuation
     said = list(prompt[continuation.turn_start :])
-    free = _ids_before_answer(continuation.ids, said, vocabulary) if demand.answer_only else 0
+    free = _ids_before_answer(continuation.ids, said, vocabulary) if constraint.answer_only else 0
     if free is None:
         return continuation
     head = continuation.ids[:free]
     others = [] if loose_from is not None else continuation.others()
     drafts = _behind(head, chain([continuation.ids], others))
-    literals = literals_of(demand.grammar, vocabulary)
+    literals = literals_of(constraint.grammar, vocabulary)
     walk = Walk(guide, [*said, *head], literals=literals, vocabulary=vocabulary)
     draft = walk.follow(drafts, ids_max - len(head))
     rest = walk.said if loose_from is None else walk.loosened(draft, loose_from)

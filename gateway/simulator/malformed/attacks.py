@@ -26,7 +26,7 @@ _UNDECLARED: Final = "nothing"
 
 def turn_of(writer: ScriptWriter) -> Script:
     """The writer's script, unless it is to attack by more than its texts."""
-    name, _, argument = (writer.directives.antics.attack or "").partition(":")
+    name, _, argument = (writer.directives.malformed.attack or "").partition(":")
     make = _ATTACKS.get(name)
     return script_of(make(writer, argument)) if make else writer.script()
 

@@ -87,10 +87,10 @@ class ScriptWriter:
 
     def part(self, kind: str) -> Part:
         """The message of this kind, whether the script has one or not."""
-        antics = self.directives.antics
+        malformed = self.directives.malformed
         body = self._body(kind)
-        if antics.attack and kind != ANALYSIS:
-            body = tampered(body, antics.attack, self._parts.vocabulary)
+        if malformed.attack and kind != ANALYSIS:
+            body = tampered(body, malformed.attack, self._parts.vocabulary)
         return self._parts.part_of_ids(kind, body)
 
     def completion(self, kind: str, body: list[int]) -> list[int] | None:
@@ -99,9 +99,9 @@ class ScriptWriter:
         None where directives say what is written, where the prompt shows no shape for this kind,
         and for a body that cannot become what it shows.
         """
-        antics = self.directives.antics
+        malformed = self.directives.malformed
         shape = self._shape(kind)
-        if shape is None or antics.drift or antics.attack:
+        if shape is None or malformed.drift or malformed.attack:
             return None
         return shape.rest(body, self._vocabulary)
 
@@ -130,7 +130,7 @@ class ScriptWriter:
 
     def _acting(self) -> list[Part]:
         done = len(self._conversation.new_outputs)
-        is_refusing = self.directives.antics.drift == "refusal"
+        is_refusing = self.directives.malformed.drift == "refusal"
         if done < len(self._planned_calls) and not is_refusing:
             return self._calling(self._planned_calls[done])
         return [self.part(FINAL)]
@@ -155,7 +155,7 @@ class ScriptWriter:
         return self._encode(self._drifted(self._arguments(kind.removeprefix(CALL_PREFIX))))
 
     def _drifted(self, text: str) -> str:
-        drift = self.directives.antics.drift
+        drift = self.directives.malformed.drift
         return drifted(text, drift) if drift else text
 
     def _arguments(self, name: str) -> str:
@@ -172,7 +172,7 @@ class ScriptWriter:
         if wishes.tokens is not None:
             return self._filler(wishes.tokens)
         answer = self._shaped(FINAL, speech.answer(self._conversation))
-        may_drift = self._schema is not None or self.directives.antics.drift == "refusal"
+        may_drift = self._schema is not None or self.directives.malformed.drift == "refusal"
         return self._encode(self._drifted(answer) if may_drift else answer)
 
     def _shaped(self, kind: str, draft: str) -> str:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
-from gateway.simulator.constrained.constraint_fields import read_demand
+from gateway.simulator.constrained.constraint_fields import read_constraint
 from gateway.simulator.constrained.ebnf import BadGrammar
 from gateway.simulator.errors import SimulatedError, bad_request, bad_shape, bad_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.simulator.constrained.constraint_fields import Demand
+    from gateway.simulator.constrained.constraint_fields import OutputConstraint
     from gateway.simulator.options import SimulatorOptions
 
 _MAX_TOKENS_DEFAULT: Final = 16
@@ -63,7 +63,7 @@ class CompletionRequest:
     """How many alternatives are told for each id; None: no logprobs at all."""
     tokens_as_ids: bool = False
     """Logprobs name tokens by their ids instead of by their text."""
-    demand: Demand | None = None
+    constraint: OutputConstraint | None = None
     """The shape that the output is held to."""
 
 
@@ -97,7 +97,7 @@ def read_request(body: bytes, options: SimulatorOptions) -> CompletionRequest:
         adapter=model if model in options.adapters else None,
         logprobs=_logprobs(fields),
         tokens_as_ids=fields.flag("return_tokens_as_token_ids", default=False),
-        demand=_demand(fields, options),
+        constraint=_constraint(fields, options),
     )
 
 
@@ -293,10 +293,10 @@ def _logprobs(fields: _Fields) -> int | None:
     return count
 
 
-def _demand(fields: _Fields, options: SimulatorOptions) -> Demand | None:
+def _constraint(fields: _Fields, options: SimulatorOptions) -> OutputConstraint | None:
     """As vLLM's front end cannot read EBNF, the engine refuses it when a stream has begun."""
     try:
-        return read_demand(
+        return read_constraint(
             fields.mapping("structured_outputs"), fields.mapping("response_format"), options
         )
     except BadGrammar as error:

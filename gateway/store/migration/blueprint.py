@@ -12,8 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.store.schema import APP_ROLE, RUNS_ROLE
-from gateway.tenancy import POLICY_VALUES
+from gateway.store.schema import APP_ROLE, COLUMNS, RUNS_ROLE, columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,39 +21,7 @@ ROLES: Final = (APP_ROLE, RUNS_ROLE)
 MEMBERSHIP: Final = "membership of the database's user in {role}"
 """The fact that it may take the role."""
 
-_ITEM: Final = (
-    "kind text!, role text, phase text, item_id bytea!, call_id bytea, name bytea,"
-    " complete boolean!, item bytea!, ids bytea"
-)
-COLUMNS: Final = {
-    "tenants": "id uuid!, name text!, created_at timestamptz!, disabled_at timestamptz, "
-    + ", ".join(f"{value.name} {value.column_type}" for value in POLICY_VALUES.values()),
-    "api_keys": "tenant_id uuid!, id uuid!, name text!, hash bytea!, hint text!,"
-    " created_at timestamptz!, disabled_at timestamptz, dialect text",
-    "responses": "tenant_id uuid!, id uuid!, key_id uuid!, status text!, model text!,"
-    " background boolean!, stored boolean!, created_at timestamptz!, root_created_at timestamptz!,"
-    " completed_at timestamptz, parent_id uuid, conversation_id uuid, conversation_end bigint,"
-    " request bytea!, body bytea, recoveries bytea, durable boolean!, streamed boolean!,"
-    " plan bytea, prompt bytea, owner text, epoch integer!, lease_until timestamptz,"
-    " next_entry integer!, attempts smallint!, fold_version smallint!",
-    "messages": "tenant_id uuid!, response_id uuid!, position integer!, is_output boolean!,"
-    f" {_ITEM}",
-    "idempotency_keys": "tenant_id uuid!, key_hash bytea!, fingerprint bytea!, response_id uuid!,"
-    " created_at timestamptz!",
-    "events": "tenant_id uuid!, response_id uuid!, first_entry integer!, day date!, epoch integer!,"
-    " entry_count integer!, entries bytea!",
-    "writers": "tenant_id uuid!, owner text!, fence bigint!, number bigint!, used_at timestamptz!",
-    "flushes": "tenant_id uuid!, owner text!, number bigint!, members bytea!, entries bytea!",
-    "conversations": "tenant_id uuid!, id uuid!, created_at timestamptz!, metadata bytea!,"
-    " next_position bigint!, writer uuid",
-    "conversation_items": f"tenant_id uuid!, conversation_id uuid!, position bigint!, {_ITEM}",
-    "traces": "tenant_id uuid!, key bytea!, kind text!, trace_id bytea!, record_id bytea!,"
-    " response_id uuid, received_at timestamptz!, record bytea!",
-    "usage": "tenant_id uuid!, response_id uuid!, key_id uuid!, model text!, at timestamptz!,"
-    " input_tokens integer!, cached_tokens integer!, output_tokens integer!,"
-    " reasoning_tokens integer!, recomputed_tokens integer!",
-}
-"""The columns of every table with their types; `!`: not null."""
+
 INDEXES: Final = (
     "ix_responses_running",
     "ix_responses_tenant_id_parent_id",
@@ -202,11 +169,10 @@ def facts() -> Iterator[Fact]:
     for role in ROLES:
         yield Fact(f"role {role}")
         yield Fact(MEMBERSHIP.format(role=role))
-    for table, columns in COLUMNS.items():
+    for table in COLUMNS:
         yield Fact(f"table {table}")
         yield Fact(f"ownership of {table}", is_of_owner=True)
-        pairs = (column.strip().split(" ", 1) for column in columns.split(","))
-        yield from column_facts(table, ((name, kind) for name, kind in pairs))
+        yield from column_facts(table, columns_of(table).items())
     for name in KEYS:
         cost = "" if name in CONFLICTS else "the same may be written twice"
         yield Fact(f"index {name}", cost=cost)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gateway.store.migration.blueprint import COLUMNS, FUNCTIONS, ROLES, Fact, facts, policy_text
+from gateway.store.migration.blueprint import FUNCTIONS, ROLES, Fact, facts, policy_text
 from gateway.store.postgres.statements import Statement
+from gateway.store.schema import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,21 +15,21 @@ it begins as ever, with a role and a tenant of its own.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import math
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
 from gateway.errors import StoreUnavailable
-from gateway.store.postgres.connection import Connection
+from gateway.store.postgres.connection import Connection, Record, Session
 from gateway.store.postgres.dsn import driver_url
-from gateway.store.postgres.pool import Pool
 from gateway.store.postgres.statements import Statement
 from gateway.store.postgres.translation import DRIVER_ERRORS, ends_connection, translate
-from gateway.store.postgres.writability import Writability
-from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
+from gateway.store.schema import APP_ROLE, RUNS_ROLE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
 
     from gateway.errors import StoreError
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 STATEMENTS_MAX: Final = 200
 """Prepared statements that a direct connection keeps: more than requests need."""
+CLOSE_WAIT_S: Final = 2.0
+"""How long a connection may take to say goodbye, and to have its last statement cancelled."""
 
 _LOST: Final = (
     asyncpg.ConnectionDoesNotExistError,
@@ -93,6 +95,14 @@ _REVISION: Final = Statement("SELECT version_num FROM alembic_version")
 _HAS_REVISION: Final = Statement("SELECT to_regclass('alembic_version') IS NOT NULL")
 
 
+_CANNOT_WRITE: Final = {
+    "53100": "its disk is full",
+    "58030": "its disk fails",
+    "25006": "it is read-only, as a standby is",
+}
+"""States of errors by which a server says that it takes no writes. It may go on answering."""
+
+
 class Transaction:
     """An async context manager: commits when left without an error, else rolls back.
 
@@ -100,27 +110,17 @@ class Transaction:
     in here or in what it is wrapped around.
     """
 
-    __slots__ = (
-        "_begin", "_connection", "_is_begun", "_is_single", "_pool", "_session", "_writability",
-    )  # fmt: skip
+    __slots__ = ("_begin", "_connection", "_database", "_is_begun", "_is_single", "_session")
 
     def __init__(
-        self,
-        pool: Pool,
-        begin: str,
-        writability: Writability,
-        *,
-        is_single: bool = False,
-        session: str = "",
+        self, database: Database, begin: str, *, is_single: bool = False, session: str = ""
     ) -> None:
-        """`writability` learns from what fails. `is_single`: it has one statement, so a connection
-        for runs needs no `begin`.
+        """`is_single`: it has one statement, so a connection for runs needs no `begin`.
 
         `session` is for one that has, too: what a direct connection is told once, in its place.
         """
-        self._pool = pool
+        self._database = database
         self._begin = begin
-        self._writability = writability
         self._is_single = is_single
         self._session = session
 
@@ -129,37 +129,32 @@ class Transaction:
             while not await self._has_begun():
                 pass
         except DRIVER_ERRORS as error:
-            raise self._meaning(error) from error
+            raise self._database.meaning(error) from error
         return self._connection
 
     async def _has_begun(self) -> bool:
         """False: the connection had been lost while nobody used it. There may be another."""
-        self._connection = connection = await self._pool.take()
-        self._is_begun = not (self._is_single and connection.is_for_runs)
+        self._connection = connection = await self._database.take()
+        state = connection.state
+        self._is_begun = not (self._is_single and state.is_for_runs)
         if not self._is_begun:
             return True
         try:
-            if self._session and self._may_go_alone(connection):
+            if self._session and _may_go_alone(connection):
                 await connection.stand_for(self._session)
                 self._is_begun = False
             else:
-                await connection.script(
-                    _as_if_new(self._begin) if connection.session else self._begin
-                )
+                await connection.script(_as_if_new(self._begin) if state.session else self._begin)
         except _LOST:
-            await self._pool.drop(connection)
-            if connection.is_new:
+            await _drop(connection)
+            if state.is_new:
                 raise
             return False
         except BaseException:
-            await self._pool.drop(connection)
+            await _drop(connection)
             raise
-        connection.is_new = False
+        state.is_new = False
         return True
-
-    def _may_go_alone(self, connection: Connection) -> bool:
-        rested_s = asyncio.get_running_loop().time() - connection.used_at
-        return connection.is_direct and rested_s < _TRUSTED_S
 
     async def __aexit__(
         self,
@@ -173,30 +168,24 @@ class Transaction:
             elif _is_intact(error):
                 await self._end("ROLLBACK")
             else:
-                await self._pool.drop(self._connection)
+                await _drop(self._connection)
         except DRIVER_ERRORS as failure:
             if error is None:
-                raise self._meaning(failure) from failure
+                raise self._database.meaning(failure) from failure
         if isinstance(error, DRIVER_ERRORS):
-            raise self._meaning(error) from error
-
-    def _meaning(self, error: BaseException) -> StoreError:
-        meaning = translate(error)
-        self._writability.learn(meaning)
-        return meaning
+            raise self._database.meaning(error) from error
 
     async def _end(self, how: str) -> None:
         connection = self._connection
-        if not self._is_begun:
-            connection.is_new = False
-            await self._pool.give_back(connection)
-            return
-        try:
-            tag = await connection.script(how)
-        except BaseException:
-            await self._pool.drop(connection)
-            raise
-        await self._pool.give_back(connection)
+        tag = how
+        if self._is_begun:
+            try:
+                tag = await connection.script(how)
+            except BaseException:
+                await _drop(connection)
+                raise
+        connection.state.is_new = False
+        await self._database.give_back(connection)
         if tag != how:
             # A statement failed, and whoever made it went on regardless.
             raise StoreUnavailable("a transaction that had failed was rolled back, not committed")
@@ -205,14 +194,8 @@ class Transaction:
 class Database:
     """A bounded pool of connections to one database. Raises nothing but `StoreError`s."""
 
-    def __init__(self, pool: Pool, *, command_timeout_s: float) -> None:
-        self._pool = pool
-        self.writability = Writability()
-        self._timeout_ms = _milliseconds(command_timeout_s)
-
-    @classmethod
-    def connect(
-        cls,
+    def __init__(
+        self,
         url: str,
         *,
         pool_size_max: int,
@@ -220,30 +203,100 @@ class Database:
         connect_timeout_s: float,
         statement_cache_size: int | None = None,
         for_runs: bool = False,
-    ) -> Database:
+    ) -> None:
         """A pool for `url` (see `dsn`). Connections are opened when needed: `ping` tries one.
 
         `command_timeout_s` bounds each statement, on this side and on the server (a server that is
         frozen costs it and the wait for a goodbye), and on the server the pause between two of a
-        transaction; `connect_timeout_s` the opening of a connection and, separately, the wait for a
-        free one. `statement_cache_size` None: as many as are useful on a connection that is found
-        to be direct, and none behind a pooler. `for_runs`: for nothing but `runs_transaction`, of
-        which those `in_bulk` take one round trip then, on a direct connection. Raises
-        `StartupError` for a URL that is none.
+        transaction; `connect_timeout_s` the wait for a connection that is free or has been opened.
+        `statement_cache_size` None: as many as are useful on a connection that is found to be
+        direct, and none behind a pooler. `for_runs`: for nothing but `runs_transaction`, of which
+        those `in_bulk` take one round trip then, on a direct connection. Raises `StartupError` for
+        a URL that is none.
         """
-        opened = _opener(
-            driver_url(url),
-            command_timeout_s=command_timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            statement_cache_size=statement_cache_size,
-            for_runs=for_runs,
-        )
-        pool = Pool(opened, size_max=pool_size_max, wait_s=connect_timeout_s)
-        return cls(pool, command_timeout_s=command_timeout_s)
+        self._dsn = driver_url(url)
+        self._size_max = pool_size_max
+        self._command_timeout_s = command_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._statements_max = statement_cache_size
+        self._for_runs = for_runs
+        self._timeout_ms = max(1, int(command_timeout_s * 1000))
+        self._pool: asyncpg.Pool | None = None
+        self.write_fault = ""
+        """Why writes fail, as the last that did says; empty while none is known to."""
+
+    @property
+    def taken(self) -> int:
+        """How many connections are in use."""
+        pool = self._pool
+        return pool.get_size() - pool.get_idle_size() if pool else 0
+
+    async def take(self) -> Connection:
+        """A connection of the caller's own, until it is given back or closed.
+
+        The one that came back last is taken first, so that in quiet times few are warm. Raises the
+        driver's errors: `TimeoutError` where none was free, or could be opened, in time.
+        """
+        if self._pool is None:
+            # Not where the database is made: a pool belongs to the running loop.
+            self._pool = asyncpg.create_pool(
+                self._dsn,
+                min_size=0,
+                max_size=self._size_max,
+                max_queries=math.inf,
+                max_inactive_connection_lifetime=0,
+                connect=self._open,
+                # Without this asyncpg would reset all settings, in a round trip.
+                reset=_note_use,
+                connection_class=Session,
+                record_class=Record,
+                timeout=self._connect_timeout_s,
+                command_timeout=self._command_timeout_s,
+                max_cached_statement_lifetime=0,
+                max_cacheable_statement_size=0,
+                server_settings={"application_name": "harmony-gateway"},
+            )
+            await self._pool
+        async with asyncio.timeout(self._connect_timeout_s):
+            return Connection(await self._pool.acquire())
+
+    async def give_back(self, connection: Connection) -> None:
+        """For others; nothing may be under way on it."""
+        assert self._pool is not None
+        await self._pool.release(connection.driver)
+
+    async def _open(self, *dsn: str, **options: Any) -> Session:
+        """A new connection. The first one that turns out to be a pooler's is opened again."""
+        kept = STATEMENTS_MAX if self._statements_max is None else self._statements_max
+        session: Session = await asyncpg.connect(*dsn, **options, statement_cache_size=kept)
+        try:
+            session.state.is_direct = await _is_direct(session)
+            if not session.state.is_direct and self._statements_max is None:
+                self._statements_max = 0
+                await session.close(timeout=CLOSE_WAIT_S)
+                return await self._open(*dsn, **options)
+            if self._for_runs and session.state.is_direct:
+                await session.execute(_FOR_RUNS.format(timeout_ms=self._timeout_ms))
+                session.state.is_for_runs = True
+        except BaseException:
+            session.terminate()
+            raise
+        return session
+
+    def meaning(self, error: BaseException) -> StoreError:
+        """What a driver's error means to a caller; a fault of writing is kept in mind."""
+        meaning = translate(error)
+        reason = _CANNOT_WRITE.get(meaning.state)
+        if reason is not None:
+            self.write_fault = f"the database cannot write: {reason} ({meaning.state})"
+        return meaning
 
     async def close(self) -> None:
-        """Close all connections. Safe to call twice."""
-        await self._pool.close()
+        """Close all connections, those in use after a moment. Safe to call twice."""
+        if self._pool is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_WAIT_S):
+                    await self._pool.close()
 
     async def ping(self) -> None:
         """Return when the database answers."""
@@ -265,10 +318,6 @@ class Database:
                 return None
             revision: str | None = await connection.scalar(_REVISION)
             return revision
-
-    async def revision_is_current(self) -> bool:
-        """Is the schema the one this release was written for?"""
-        return await self.revision() == REVISION
 
     def transaction(
         self, tenant_id: TenantId, *, in_bulk: bool = False, lock_key: int | None = None
@@ -294,7 +343,7 @@ class Database:
         words = {"role": APP_ROLE, "tenant": tenant_ids[0], "timeout_ms": self._timeout_ms}
         session = _FOR_TENANT.format(**words) if len(tenant_ids) == 1 else ""
         begin = (_ENTER + _IN_BULK).format(**words)
-        return Transaction(self._pool, begin, self.writability, session=session)
+        return Transaction(self, begin, session=session)
 
     def runs_transaction(self, *, durable: bool = True, in_bulk: bool = False) -> Transaction:
         """A transaction over the claims and logs of all tenants: no body, no item, no key.
@@ -312,7 +361,7 @@ class Database:
 
     def _begin(self, statements: str, *, is_single: bool = False, **words: object) -> Transaction:
         begin = statements.format(timeout_ms=self._timeout_ms, **words)
-        return Transaction(self._pool, begin, self.writability, is_single=is_single)
+        return Transaction(self, begin, is_single=is_single)
 
 
 def _as_if_new(begin: str) -> str:
@@ -328,59 +377,30 @@ async def turn_to(connection: Connection, tenant_id: TenantId) -> None:
     await connection.script(_TURN_TO.format(tenant=tenant_id))
 
 
-def _opener(
-    dsn: str,
-    *,
-    command_timeout_s: float,
-    connect_timeout_s: float,
-    statement_cache_size: int | None,
-    for_runs: bool,
-) -> Callable[[], Awaitable[Connection]]:
-    async def opened() -> Connection:
-        driver = await asyncpg.connect(
-            dsn,
-            timeout=connect_timeout_s,
-            command_timeout=command_timeout_s,
-            # Statements are kept by `Connection`, which knows when it may.
-            statement_cache_size=0,
-            server_settings={"application_name": "harmony-gateway"},
-        )
-        is_direct = await _is_direct(driver)
-        statements_max = statement_cache_size
-        if statements_max is None:
-            statements_max = STATEMENTS_MAX if is_direct else 0
-        connection = Connection(driver, statements_max=statements_max, is_direct=is_direct)
-        if for_runs and is_direct:
-            await _keep_for_runs(connection, command_timeout_s)
-        return connection
-
-    return opened
+async def _note_use(session: Session) -> None:
+    """A transaction leaves nothing in its connection, but the time."""
+    session.state.used_at = asyncio.get_running_loop().time()
 
 
-async def _keep_for_runs(connection: Connection, command_timeout_s: float) -> None:
-    try:
-        await connection.script(_FOR_RUNS.format(timeout_ms=_milliseconds(command_timeout_s)))
-    except BaseException:
-        connection.driver.terminate()
-        raise
-    connection.is_for_runs = True
+def _may_go_alone(connection: Connection) -> bool:
+    rested_s = asyncio.get_running_loop().time() - connection.state.used_at
+    return connection.state.is_direct and rested_s < _TRUSTED_S
 
 
-def _milliseconds(seconds: float) -> int:
-    return max(1, int(seconds * 1000))
+async def _drop(connection: Connection) -> None:
+    """Close it: nobody knows what state it is in. What it has under way is cancelled."""
+    with suppress(*DRIVER_ERRORS):
+        await connection.driver.close(timeout=CLOSE_WAIT_S)
 
 
-async def _is_direct(driver: asyncpg.Connection) -> bool:
+async def _is_direct(session: Session) -> bool:
     """Is the other end of the connection the server that executes its statements?
 
     A pooler answers for many servers, so what it gives its clients to cancel with is its own.
+    Prepared under no name, because a named statement would stay in the pooler's server.
     """
-    try:
-        pid: int = await driver.fetchval("SELECT pg_backend_pid()")
-    except BaseException:
-        driver.terminate()
-        raise
-    return bool(pid == driver.get_server_pid())
+    asked = await session.prepare("SELECT pg_backend_pid()", name="")
+    return bool(await asked.fetchval() == session.get_server_pid())
 
 
 def _is_intact(error: BaseException) -> bool:

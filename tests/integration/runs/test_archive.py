@@ -175,7 +175,7 @@ async def test_a_foreground_response_is_held_while_it_is_generated(
 
 
 async def test_a_database_that_stays_away_is_given_up(tenant: TenantId) -> None:
-    database = Database.connect(
+    database = Database(
         "postgresql://nobody:x@127.0.0.1:1/none",
         pool_size_max=1,
         command_timeout_s=1,
@@ -320,7 +320,7 @@ async def test_nobody_waits_while_a_log_is_folded_for_its_end(
     class Watched(Fold):
         @override
         def apply(self, entry: Entry) -> list[Event]:
-            connections.append(database._pool.taken)
+            connections.append(database.taken)
             return super().apply(entry)
 
     def watched(head: ResponseHead) -> Callable[[], Fold]:

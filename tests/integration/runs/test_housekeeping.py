@@ -138,7 +138,9 @@ async def test_rounds_survive_a_database_that_is_away(
     await store_aged(database, tenant, 31 * DAY)
     name = database_url.partition("?")[0].rpartition("/")[2]
     await postgres.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-    await database.close()
+    await postgres.execute(
+        f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
+    )
     failed = asyncio.Event()
 
     with captured_logs(failed.set) as logged:

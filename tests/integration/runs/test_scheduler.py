@@ -364,7 +364,7 @@ async def test_a_database_that_breaks_off_costs_no_run(
 async def test_a_scheduler_without_a_database_looks_again(tenant: TenantId) -> None:
     from gateway.store.postgres.database import Database
 
-    database = Database.connect(
+    database = Database(
         "postgresql://nobody:x@127.0.0.1:1/none",
         pool_size_max=1,
         command_timeout_s=1,

@@ -80,7 +80,7 @@ async def journal(
     if request.param == "any connection":
         yield database
         return
-    one = Database.connect(
+    one = Database(
         database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30, for_runs=True
     )
     yield one

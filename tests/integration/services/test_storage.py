@@ -170,7 +170,7 @@ async def test_an_owner_who_may_make_no_temporary_table_is_believed(
     await postgres.execute(f"REVOKE TEMPORARY ON DATABASE {name} FROM PUBLIC, {owner}")
     await postgres.execute(f"ALTER ROLE {owner} NOSUPERUSER")
     async with opened(url) as database:
-        database.writability.reason = "a write failed before"
+        database.write_fault = "a write failed before"
         reasons = await Storage(database).reasons()
     assert not [reason for reason in reasons if "write" in reason]
     await postgres.drop(name)
@@ -185,6 +185,6 @@ async def test_a_standby_cannot_write(database_url: str) -> None:
 
 async def test_a_server_that_is_away_does_not_answer() -> None:
     url = "postgresql://u:canary@127.0.0.1:9/d"
-    database = Database.connect(url, pool_size_max=1, command_timeout_s=9, connect_timeout_s=9)
+    database = Database(url, pool_size_max=1, command_timeout_s=9, connect_timeout_s=9)
     assert await Storage(database).reasons() == ["the database does not answer"]
     await database.close()

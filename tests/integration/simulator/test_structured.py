@@ -1,4 +1,4 @@
-"""The simulator's structured output, logprobs and antics over the wire."""
+"""The simulator's structured output, logprobs and malformed output over the wire."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def rows_of(database: Database, tenant: TenantId, table: str, *without: st
     async with database.transaction(tenant) as connection:
         found = await all_rows(connection, table)
     unlike = dict.fromkeys(("tenant_id", *without) if found else ())
-    return sorted(repr(row._replace(**unlike)) for row in found)
+    return sorted(repr({**dict(row), **unlike}) for row in found)
 
 
 async def everything(database: Database, tenant: TenantId) -> list[list[Any]]:

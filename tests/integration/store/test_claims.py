@@ -394,15 +394,13 @@ async def test_a_process_that_freezes_while_it_claims_does_not_keep_others_from_
     database: Database, database_url: str, tenant: TenantId
 ) -> None:
     waiting = await queue(database, tenant, 2)
-    frozen = Database.connect(
-        database_url, pool_size_max=1, command_timeout_s=0.3, connect_timeout_s=30
-    )
+    frozen = Database(database_url, pool_size_max=1, command_timeout_s=0.3, connect_timeout_s=30)
 
     async def freeze() -> None:
         async with frozen.runs_transaction() as connection:
             await connection.execute(claims._TAKE_TURNS, {"key": claims.LOCK_KEY})
             lock = Statement("SELECT id FROM responses FOR NO KEY UPDATE")
-            assert len((await connection.execute(lock)).all()) == 2
+            assert len(await connection.execute(lock)) == 2
             assert await claimed(database) == sorted(waiting)
 
     with pytest.raises(StoreUnavailable):

@@ -42,7 +42,7 @@ def database(shared_database: Database) -> Database:
 @pytest.fixture(params=[0, 1, None])
 async def with_cache(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[Database]:
     """A connection that keeps no statement, one, or as many as it likes."""
-    opened = Database.connect(
+    opened = Database(
         database_url,
         pool_size_max=1,
         command_timeout_s=30,
@@ -67,9 +67,8 @@ async def test_rows_have_named_fields_and_unpack(database: Database) -> None:
     async with database.owner_transaction() as connection:
         result = await connection.execute(statement)
         assert [(row.one, row.two) for row in result] == [(1, "b"), (2, "c")]
-        assert [tuple(row) for row in result.all()] == [(1, "b"), (2, "c")]
-        assert result.rowcount == 2
-        assert (await connection.scalars(statement)).all() == [1, 2]
+        assert [tuple(row) for row in result] == [(1, "b"), (2, "c")]
+        assert await connection.scalars(statement) == [1, 2]
         with pytest.raises(ValueError, match="unpack"):
             result.one_or_none()
         none = await connection.execute(Statement("SELECT 1 WHERE false"))
@@ -109,10 +108,10 @@ async def test_rows_in_arrays_are_the_rows_one_by_one(
     values = (f"CAST(:{name} AS {kind}) AS {name}" for name, kind in COLUMNS.items())
     one = Statement(f"SELECT {', '.join(values)}")
     async with shared_database.owner_transaction() as connection:
-        received = (await connection.execute(together, many.parameters(rows))).all()
-        assert [row._asdict() for row in received] == rows
+        received = await connection.execute(together, many.parameters(rows))
+        assert [dict(row) for row in received] == rows
         for row in rows:
-            assert (await connection.execute(one, row)).one()._asdict() == row
+            assert dict((await connection.execute(one, row)).one()) == row
 
 
 @given(rows=st.lists(st.tuples(ROW, st.integers(0, 99)), max_size=12))
@@ -125,8 +124,8 @@ async def test_rows_of_a_batch_are_those_that_it_was_given_however_many_they_are
     batch = Batch("SELECT sent.*, (SELECT count(*) FROM {also}) AS others FROM {sent}", sent, also)
     statement, parameters = batch.of(numbered, [{"place": 1}] * (12 - len(rows)))
     async with shared_database.owner_transaction() as connection:
-        received = (await connection.execute(statement, parameters)).all()
-    assert [row._asdict() for row in received] == [
+        received = await connection.execute(statement, parameters)
+    assert [dict(row) for row in received] == [
         {**row, "others": 12 - len(rows)} for row in numbered
     ]
 
@@ -162,9 +161,7 @@ async def test_an_error_of_the_caller_undoes_everything(database: Database) -> N
 async def test_a_direct_connection_keeps_its_statements_and_nothing_else(
     postgres: PostgresServer, database_url: str
 ) -> None:
-    opened = Database.connect(
-        database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
-    )
+    opened = Database(database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30)
     async with opened.transaction(TenantId(ids.new_uuid())) as connection:
         await connection.execute(Statement("SELECT 1"))
     async with opened.owner_transaction() as connection:

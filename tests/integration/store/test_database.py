@@ -16,6 +16,7 @@ from gateway.store.postgres.database import Database, Transaction
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import APP_ROLE, REVISION, RUNS_ROLE
 from gateway.tenancy import TenantId
+from tests.fakes.pooler import pooler
 from tests.fakes.postgres import PostgresServer, embedded, reachable_folder
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def single(database_url: str) -> AsyncIterator[Database]:
     """A pool of one connection with short patience."""
-    opened = Database.connect(
-        database_url, pool_size_max=1, command_timeout_s=0.2, connect_timeout_s=0.2
-    )
+    opened = Database(database_url, pool_size_max=1, command_timeout_s=0.2, connect_timeout_s=0.2)
     yield opened
     await opened.close()
 
@@ -35,15 +34,13 @@ async def single(database_url: str) -> AsyncIterator[Database]:
 async def test_a_migrated_database_is_current(database: Database) -> None:
     await database.ping()
     assert await database.revision() == REVISION
-    assert await database.revision_is_current()
 
 
 async def test_an_empty_database_is_not_current(empty_database_url: str) -> None:
-    empty = Database.connect(
+    empty = Database(
         empty_database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
     )
     assert await empty.revision() is None
-    assert not await empty.revision_is_current()
     await empty.close()
 
 
@@ -51,7 +48,7 @@ async def test_an_empty_database_is_not_current(empty_database_url: str) -> None
 async def test_statements_are_prepared_with_and_without_a_cache(
     database_url: str, size: int
 ) -> None:
-    opened = Database.connect(
+    opened = Database(
         database_url,
         pool_size_max=1,
         command_timeout_s=30,
@@ -64,6 +61,25 @@ async def test_statements_are_prepared_with_and_without_a_cache(
             left = await connection.scalar(Statement("SELECT count(*) FROM pg_prepared_statements"))
             assert bool(left) == bool(size)
     await opened.close()
+
+
+async def test_behind_a_pooler_no_statement_stays_prepared_and_one_connection_is_opened_again(
+    database_url: str,
+) -> None:
+    prepared = Statement("SELECT count(*) FROM pg_prepared_statements WHERE :yes")
+    async with pooler(database_url) as between:
+        opened = Database(
+            between.url, pool_size_max=2, command_timeout_s=30, connect_timeout_s=30, for_runs=True
+        )
+        async with opened.runs_transaction() as one, opened.runs_transaction() as other:
+            for connection in (one, other, one):
+                assert await connection.scalar(prepared, {"yes": True}) == 0
+        assert await standing(opened.runs_transaction(in_bulk=True)) == (
+            [RUNS_ROLE, "", "off", "force_generic_plan", "off"],
+            False,
+        )
+        await opened.close()
+        assert between.accepted == 3
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -124,7 +140,7 @@ async def test_connections_that_the_server_closed_are_replaced(
 async def test_a_connection_that_was_used_for_one_statement_is_replaced_once_lost(
     database_url: str,
 ) -> None:
-    journal = Database.connect(
+    journal = Database(
         database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30, for_runs=True
     )
     async with journal.runs_transaction(in_bulk=True) as connection:
@@ -147,9 +163,7 @@ async def test_a_connection_lost_inside_a_transaction_is_unavailable(database: D
 
 async def test_a_frozen_server_is_unavailable_and_returns() -> None:
     with reachable_folder() as folder, embedded(folder / "data") as server:
-        opened = Database.connect(
-            server.url, pool_size_max=2, command_timeout_s=0.3, connect_timeout_s=0.3
-        )
+        opened = Database(server.url, pool_size_max=2, command_timeout_s=0.3, connect_timeout_s=0.3)
         async with opened.owner_transaction() as connection:
             backend = await connection.scalar(Statement("SELECT pg_backend_pid()"))
         assert isinstance(backend, int)
@@ -167,9 +181,7 @@ async def test_a_stopped_server_is_unavailable_and_returns() -> None:
     with reachable_folder() as folder:
         server = embedded(folder / "data")
         server.start()
-        opened = Database.connect(
-            server.url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
-        )
+        opened = Database(server.url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30)
         await opened.ping()
         server.stop()
         with pytest.raises(StoreUnavailable):
@@ -181,7 +193,7 @@ async def test_a_refused_connection_is_unavailable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        opened = Database.connect(
+        opened = Database(
             f"postgresql://nobody@127.0.0.1:{port}/x",
             pool_size_max=1,
             command_timeout_s=5,
@@ -193,7 +205,7 @@ async def test_a_refused_connection_is_unavailable() -> None:
 
 
 async def test_a_wrong_password_is_unavailable(postgres: PostgresServer) -> None:
-    opened = Database.connect(
+    opened = Database(
         postgres.database_url("postgres", user="harmony"),
         pool_size_max=1,
         command_timeout_s=5,
@@ -215,9 +227,7 @@ async def test_a_mistake_of_ours_is_neither_unavailable_nor_a_conflict(database:
 async def test_an_abandoned_statement_does_not_poison_its_connection(
     database_url: str, database: Database
 ) -> None:
-    alone = Database.connect(
-        database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
-    )
+    alone = Database(database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30)
     started = asyncio.Event()
 
     async def wait_for_ever() -> None:

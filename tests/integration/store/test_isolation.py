@@ -326,9 +326,7 @@ async def test_without_a_tenant_nothing_is_seen(database: Database, tenant: Tena
 async def test_nothing_of_a_tenant_stays_in_the_connection(
     database_url: str, tenant: TenantId
 ) -> None:
-    alone = Database.connect(
-        database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30
-    )
+    alone = Database(database_url, pool_size_max=1, command_timeout_s=30, connect_timeout_s=30)
     state = Statement(
         "SELECT current_user <> :role, coalesce(current_setting('app.tenant_id', true), '')"
     )

@@ -93,7 +93,7 @@ async def test_any_number_of_responses_fits(database: Database, database_url: st
 
 
 async def test_no_notice_is_no_transaction(database_url: str) -> None:
-    nowhere = Database.connect(
+    nowhere = Database(
         "postgresql://nobody@127.0.0.1:1/none",
         pool_size_max=1,
         command_timeout_s=1,

@@ -169,7 +169,7 @@ async def test_a_log_whose_response_is_gone_goes_too(database: Database, tenant:
     short = Keep(log_s=86_400, response_s=60, idempotency_key_s=60, traces_s=60)
     assert await retention.delete_responses(database, short, rows_max=MANY) == 1
     async with database.transaction(tenant) as connection:
-        await add_rows(connection, "events", *(row._asdict() for row in log))
+        await add_rows(connection, "events", *(dict(row) for row in log))
     assert await logged_ids(database, tenant) == {uuid}
     assert await retention.delete_logs(database, KEEP, rows_max=MANY) == len(log)
 

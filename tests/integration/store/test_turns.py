@@ -19,7 +19,7 @@ from gateway.errors import (
 from gateway.protocol.context import ConversationPlace
 from gateway.store import claims, conversations, endings, idempotency, messages, responses, turns
 from gateway.store.idempotency import IdempotencyKey
-from gateway.store.postgres.connection import Connection
+from gateway.store.postgres.connection import Connection, Result
 from tests.fakes.stored import (
     CREATED,
     TERMS,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.postgres.database import Database
+    from gateway.store.postgres.statements import Statement
     from gateway.tenancy import TenantId
 
 
@@ -285,15 +286,15 @@ def statements() -> Iterator[list[str]]:
     """What this task sends to the database meanwhile; other gateways of the process do, too."""
     sent: list[str] = []
     task = asyncio.current_task()
-    prepare = Connection._prepare
+    execute = Connection.execute
 
-    async def noted(connection: Connection, sql: str) -> Any:
+    async def noted(connection: Connection, statement: Statement, *parameters: Any) -> Result:
         if asyncio.current_task() is task:
-            sent.append(sql)
-        return await prepare(connection, sql)
+            sent.append(statement.sql)
+        return await execute(connection, statement, *parameters)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Connection, "_prepare", noted)
+        patch.setattr(Connection, "execute", noted)
         yield sent
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from gateway.simulator.directives import (
     NOT_HELD,
-    Antics,
     Directives,
     Faults,
+    Malformed,
     Pace,
     Wishes,
     parse,
@@ -90,20 +90,20 @@ def test_the_requests_own_faults_go_before_the_instances() -> None:
 
 
 @pytest.mark.parametrize(
-    ("directive", "antics"),
+    ("directive", "malformed"),
     [
-        ("drift=prose", Antics(drift="prose")),
-        ("attack=call:ns.delete_all", Antics(attack="call:ns.delete_all")),
-        ("attack=think_loop:8 grammar_ids=none", Antics("", "think_loop:8", NOT_HELD)),
-        ("grammar_ids=3", Antics(grammar_ids=3)),
+        ("drift=prose", Malformed(drift="prose")),
+        ("attack=call:ns.delete_all", Malformed(attack="call:ns.delete_all")),
+        ("attack=think_loop:8 grammar_ids=none", Malformed("", "think_loop:8", NOT_HELD)),
+        ("grammar_ids=3", Malformed(grammar_ids=3)),
     ],
 )
-def test_antics_are_read(directive: str, antics: Antics) -> None:
-    found = parse(f"[[sim {directive}]]").antics
+def test_antics_are_read(directive: str, malformed: Malformed) -> None:
+    found = parse(f"[[sim {directive}]]").malformed
     assert (found.drift or "", found.attack, found.grammar_ids) == (
-        antics.drift or "",
-        antics.attack,
-        antics.grammar_ids,
+        malformed.drift or "",
+        malformed.attack,
+        malformed.grammar_ids,
     )
     assert found
 
@@ -111,14 +111,21 @@ def test_antics_are_read(directive: str, antics: Antics) -> None:
 def test_antics_end_with_their_times() -> None:
     plan = _plan("")
     asked = parse("[[sim drift=prose times=2]]")
-    assert [bool(plan.in_force(asked, PROMPT).antics) for _ in range(3)] == [True, True, False]
+    assert [bool(plan.in_force(asked, PROMPT).malformed) for _ in range(3)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_antics_and_faults_of_a_request_count_together() -> None:
     plan = _plan("")
     asked = parse("[[sim drift=prose die_after=3 times=1]]")
     found = [plan.in_force(asked, PROMPT) for _ in range(2)]
-    assert [(bool(one.antics), bool(one.faults)) for one in found] == [(True, True), (False, False)]
+    assert [(bool(one.malformed), bool(one.faults)) for one in found] == [
+        (True, True),
+        (False, False),
+    ]
 
 
 def test_the_instances_faults_leave_antics_alone() -> None:
@@ -126,7 +133,7 @@ def test_the_instances_faults_leave_antics_alone() -> None:
     asked = parse("[[sim drift=prose only=two]]")
     found = [plan.in_force(asked, PROMPT) for _ in range(2)]
     assert [one.faults.status for one in found] == [503, None]
-    assert not found[0].antics
+    assert not found[0].malformed
 
 
 def test_a_request_for_another_instance_is_no_attempt() -> None:
@@ -140,7 +147,7 @@ def test_an_instance_may_be_one_that_drifts() -> None:
     plan = _plan("drift=prose times=1")
     asked = Directives(faults=Faults(status=500))
     found = [plan.in_force(asked, PROMPT) for _ in range(2)]
-    assert [one.antics.drift for one in found] == ["prose", None]
+    assert [one.malformed.drift for one in found] == ["prose", None]
     assert [one.faults.status for one in found] == [500, 500]
 
 

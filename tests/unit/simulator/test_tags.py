@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
-from gateway.simulator.constrained.constraint_fields import Demand, read_demand
+from gateway.simulator.constrained.constraint_fields import OutputConstraint, read_constraint
 from gateway.simulator.constrained.ebnf import BadGrammar, lark_of_ebnf
 from gateway.simulator.constrained.matcher import Guide
 from gateway.simulator.constrained.tags import BadTag, lark_of_tag
@@ -184,19 +184,19 @@ def _options(engine: Any, version: str) -> SimulatorOptions:
     return SimulatorOptions(engine=engine, version=version)
 
 
-def _demand(
+def _constraint(
     structured: dict[str, Any],
     response_format: dict[str, Any] | None = None,
     engine: str = "vllm",
     version: str = "0.32.0",
-) -> Demand | None:
-    return read_demand(structured, response_format or {}, _options(engine, version))
+) -> OutputConstraint | None:
+    return read_constraint(structured, response_format or {}, _options(engine, version))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_engine_can_only_what_its_version_can(version: str) -> None:
-    demand = _demand({"json": ONE_KEY}, version=version)
-    assert (demand.answer_only if demand else None) is VERSIONS[version]
+    constraint = _constraint({"json": ONE_KEY}, version=version)
+    assert (constraint.answer_only if constraint else None) is VERSIONS[version]
 
 
 TAG = {"type": "structural_tag", "format": A}
@@ -206,8 +206,8 @@ TAG = {"type": "structural_tag", "format": A}
     ("version", "kind"), [("0.5.11", None), ("0.5.12", "structural_tag"), ("dev", None)]
 )
 def test_sglang_reads_the_response_format_alone(version: str, kind: str | None) -> None:
-    demand = _demand({"json": {}, "regex": "("}, TAG, "sglang", version)
-    assert (demand.kind if demand else None) == kind
+    constraint = _constraint({"json": {}, "regex": "("}, TAG, "sglang", version)
+    assert (constraint.kind if constraint else None) == kind
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ def test_sglang_reads_the_response_format_alone(version: str, kind: str | None) 
     ],
 )
 def test_vllm_reads_the_response_format_too(response_format: dict[str, Any], text: str) -> None:
-    demand = _demand({}, response_format)
-    assert demand is not None
-    assert _takes(Guide(demand.grammar, vocabulary()), text)
+    constraint = _constraint({}, response_format)
+    assert constraint is not None
+    assert _takes(Guide(constraint.grammar, vocabulary()), text)
 
 
 @pytest.mark.parametrize(
@@ -234,14 +234,14 @@ def test_vllm_reads_the_response_format_too(response_format: dict[str, Any], tex
     ],
 )
 def test_each_kind_of_structured_output_binds(structured: dict[str, Any], text: str) -> None:
-    demand = _demand(structured)
-    assert demand is not None
-    assert _takes(Guide(demand.grammar, vocabulary()), text)
+    constraint = _constraint(structured)
+    assert constraint is not None
+    assert _takes(Guide(constraint.grammar, vocabulary()), text)
 
 
 def test_no_demand_is_none() -> None:
-    assert _demand({}) is None
-    assert _demand({"json": None, "json_object": False}, {"type": "text"}) is None
+    assert _constraint({}) is None
+    assert _constraint({"json": None, "json_object": False}, {"type": "text"}) is None
 
 
 @pytest.mark.parametrize(
@@ -259,5 +259,5 @@ def test_no_demand_is_none() -> None:
 )
 def test_what_cannot_be_read_is_a_400_of_its_field(structured: dict[str, Any]) -> None:
     with pytest.raises(SimulatedError) as caught:
-        _demand(structured)
+        _constraint(structured)
     assert (caught.value.status, caught.value.param) == (400, "structured_outputs")
