@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from gateway.cli.commands import commands
 from gateway.errors import InvalidRequest
 from gateway.settings import Settings
-from gateway.store.migration.tables import tenants
+from gateway.store.migration.tables import metadata
 from gateway.tenancy import DEFAULT_POLICY, POLICY_VALUES, TenantPolicy, check_changes
 
 
@@ -34,9 +34,10 @@ def test_settings_have_the_defaults_of_the_policy() -> None:
 
 def test_each_value_has_a_column_and_an_option() -> None:
     shown = CliRunner().invoke(commands, ["tenants", "set", "--help"], env={"COLUMNS": "300"})
+    columns = metadata.tables["tenants"].columns
     for value in POLICY_VALUES.values():
         assert value.option_name in shown.output
-        assert value.name in tenants.columns
+        assert value.name in columns
 
 
 @pytest.mark.parametrize("changes", [{}, {"unheard_of": 1}, {"on_disconnect": "pause"}])
