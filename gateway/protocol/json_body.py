@@ -104,13 +104,14 @@ def _check_depth(document: dict[str, Any], depth_max: int) -> None:
                 f"{depth_max} levels."
             )
         if len(level) <= CONTAINERS_AT_ONCE:
-            level = _inside(level)
+            level = inside(level)
         else:
             pieces = in_pieces(level, CONTAINERS_AT_ONCE)
-            level = [child for piece in pieces for child in _inside(piece)]
+            level = [child for piece in pieces for child in inside(piece)]
 
 
-def _inside(containers: list[Container]) -> list[Container]:
+def inside(containers: list[Container]) -> list[Container]:
+    """The objects and arrays in these."""
     return [
         child
         for container in containers

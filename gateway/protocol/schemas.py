@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import orjson
 
 from gateway.pacing import paced
+from gateway.protocol.json_body import inside
 from gateway.protocol.refusals import shown
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ _OF_SCHEMAS: Final = _ONE | _LISTS | _MAPS | {"dependencies"}
 _BESIDE: Final = ("if", "then", "else", "not")
 _CHOICES: Final = ("allOf", "anyOf", "oneOf")
 """Schemas of these look at the same value, and so may lead in a circle."""
-_REFERENCES: Final = ("$ref", "$dynamicRef")
+_REFERENCES: Final = frozenset({"$ref", "$dynamicRef"})
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
 _INDEX_CHARS_MAX: Final = 9
 _MISSING: Final = object()
@@ -148,19 +149,14 @@ def _short(place: str) -> str:
 
 
 def _placed(root: Schema) -> Iterator[tuple[str, Schema]]:
-    """The schema and all in it, with their JSON pointers; what a fault is in is not looked into."""
+    """The schema and all in it, with their JSON pointers."""
     waiting: list[tuple[str, Any]] = [("#", root)]
     while waiting:
         place, part = waiting.pop()
         if isinstance(part, dict):
             yield place, part
-            inner = ((f"{place}/{key}", key, value) for key, value in part.items())
-            waiting += [
-                found
-                for at, key, value in inner
-                if key in _OF_SCHEMAS
-                for found in _members(at, key, value)
-            ]
+            for keyword in filter(_OF_SCHEMAS.__contains__, part):
+                waiting += _members(f"{place}/{keyword}", keyword, part[keyword])
 
 
 def _members(place: str, keyword: str, value: Any) -> list[tuple[str, Any]]:
@@ -180,18 +176,25 @@ def shape_fault(schema: Schema, limits: InputLimits) -> str | None:
             "objects and arrays."
         )
     schemas = list(paced(_schemas(schema)))
-    targets = {
+    referring = [part for part in schemas if "$ref" in part or "$dynamicRef" in part]
+    targets = _targets(schemas) if referring else {}
+    for part in schemas:
+        fault = _pattern_fault(part, limits) or (
+            _reference_fault(schema, part, targets) if referring else None
+        )
+        if fault is not None:
+            return fault
+    return _circle_fault(schema, schemas, targets) if referring else None
+
+
+def _targets(schemas: list[Schema]) -> dict[str, Schema]:
+    """Schemas by the references that lead to their anchors."""
+    return {
         f"#{part[key]}": part
         for part in schemas
         for key in _ANCHORS
         if isinstance(part.get(key), str)
     }
-    for part in paced(schemas):
-        fault = _pattern_fault(part, limits) or _reference_fault(schema, part, targets)
-        if fault is not None:
-            return fault
-    refers = any(key in part for part in schemas for key in _REFERENCES)
-    return _circle_fault(schema, schemas, targets) if refers else None
 
 
 def _depth(schema: Schema) -> int:
@@ -200,12 +203,7 @@ def _depth(schema: Schema) -> int:
     level: list[Any] = [schema]
     while level:
         depth += 1
-        level = [
-            child
-            for container in level
-            for child in (container.values() if isinstance(container, dict) else container)
-            if isinstance(child, dict | list)
-        ]
+        level = inside(level)
     return depth
 
 
@@ -219,24 +217,20 @@ def _schemas(root: Schema) -> Iterator[Schema]:
             continue
         seen.add(id(part))
         yield part
-        waiting += _children(part)
+        for key in filter(_OF_SCHEMAS.__contains__, part):
+            inner = part[key]
+            if isinstance(inner, list):
+                waiting += inner if key in _LISTS else ()
+            elif key in _MAPS and isinstance(inner, dict):
+                waiting += inner.values()
+            elif key in _ONE:
+                waiting.append(inner)
         waiting += [_at_pointer(root, reference) for reference in _references(part)]
 
 
-def _children(part: Schema) -> Iterator[object]:
-    for key, inner in part.items():
-        if isinstance(inner, list):
-            yield from inner if key in _LISTS else ()
-        elif key in _MAPS and isinstance(inner, dict):
-            yield from inner.values()
-        elif key in _ONE:
-            yield inner
-
-
-def _references(part: Schema) -> Iterator[str]:
-    for key in _REFERENCES:
-        if isinstance(reference := part.get(key), str):
-            yield reference
+def _references(part: Schema) -> list[str]:
+    found = _REFERENCES.intersection(part)
+    return [part[key] for key in sorted(found) if isinstance(part[key], str)] if found else []
 
 
 def _at_pointer(root: Schema, reference: str) -> object:
@@ -258,9 +252,10 @@ def _at_pointer(root: Schema, reference: str) -> object:
 
 
 def _pattern_fault(part: Schema, limits: InputLimits) -> str | None:
+    if "pattern" not in part and "patternProperties" not in part:
+        return None
     properties = part.get("patternProperties")
-    patterns = [*properties] if isinstance(properties, dict) else []
-    for pattern in (part.get("pattern"), *patterns):
+    for pattern in (part.get("pattern"), *(properties if isinstance(properties, dict) else ())):
         if isinstance(pattern, str) and len(pattern) > limits.pattern_chars_max:
             return (
                 f"a pattern in it has {len(pattern)} characters. Expected at most "
