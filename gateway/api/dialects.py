@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.protocol.deltas import Deltas
-    from gateway.protocol.event_sink import DeltaPattern, ShowDelta
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import DeltaPattern, ShowDelta
     from gateway.tenancy import Dialect
 
 BASE_PATH: Final = "/openresponses"

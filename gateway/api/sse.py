@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gateway.protocol.event_sink import DeltaPattern, DeltaText, ShowDelta
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import DeltaPattern, DeltaText, ShowDelta
 
     Encode = Callable[[Event], bytes]
     """How one client is shown an event: as whole frames, one, several or none."""

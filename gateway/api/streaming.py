@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from gateway.api.sse import Encode
     from gateway.api.sse_runs import EncodeRun
-    from gateway.protocol.event_sink import DeltaPattern, Play, ShowDelta
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import DeltaPattern, Play, ShowDelta
 
 
 RUN_FRAME_BYTES: Final = 256
@@ -102,7 +102,7 @@ class EventStream:
             await self._send(head)
 
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
-        """`gateway.protocol.event_sink.Show`: write events."""
+        """`gateway.protocol.showing.Show`: write events."""
         if self._head is not None and (rest := begin(self._send_head())) is not None:
             return Later(partial(self._show_behind, rest, events))
         if type(events) is Deltas and self._encode_run is not None:
@@ -126,7 +126,7 @@ class EventStream:
             await rest
 
     def deltas(self, pattern: DeltaPattern) -> ShowDelta | None:
-        """`gateway.protocol.event_sink.ShowsDeltas`: write deltas that nobody makes events of."""
+        """`gateway.protocol.showing.ShowsDeltas`: write deltas that nobody makes events of."""
         write = self._write_noting if self._has_comments else self._write_part
         return sse.delta_writer(self._encode, pattern, write)
 

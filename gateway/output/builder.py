@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from gateway.output.lifecycle import Envelope, ItemStatus
     from gateway.output.logprobs import Spelling
     from gateway.protocol.deltas import Deltas
-    from gateway.protocol.event_sink import DeltaPattern
     from gateway.protocol.responses.body import ResponseHead, ResponseStatus
     from gateway.protocol.rules import OutputRules
+    from gateway.protocol.showing import DeltaPattern
 
 
 class Builder:

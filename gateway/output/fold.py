@@ -35,10 +35,10 @@ from gateway.values import value
 if TYPE_CHECKING:
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
     from gateway.log import Entry, Portion
-    from gateway.protocol.event_sink import DeltaPattern, DeltaText
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
     from gateway.protocol.rules import OutputRules
+    from gateway.protocol.showing import DeltaPattern, DeltaText
 
 
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]

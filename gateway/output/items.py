@@ -21,8 +21,8 @@ from gateway.output.lifecycle import (
     advance,
 )
 from gateway.protocol.deltas import Deltas
-from gateway.protocol.event_sink import DeltaPattern
 from gateway.protocol.events import Event
+from gateway.protocol.showing import DeltaPattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

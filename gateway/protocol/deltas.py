@@ -13,7 +13,7 @@ from gateway.protocol.events import Event
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.protocol.event_sink import DeltaPattern
+    from gateway.protocol.showing import DeltaPattern
 
 
 class Deltas(Sequence[Event]):

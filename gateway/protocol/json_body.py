@@ -104,14 +104,13 @@ def _check_depth(document: dict[str, Any], depth_max: int) -> None:
                 f"{depth_max} levels."
             )
         if len(level) <= CONTAINERS_AT_ONCE:
-            level = inside(level)
+            level = _inside(level)
         else:
             pieces = in_pieces(level, CONTAINERS_AT_ONCE)
-            level = [child for piece in pieces for child in inside(piece)]
+            level = [child for piece in pieces for child in _inside(piece)]
 
 
-def inside(containers: list[Container]) -> list[Container]:
-    """The objects and arrays in these."""
+def _inside(containers: list[Container]) -> list[Container]:
     return [
         child
         for container in containers

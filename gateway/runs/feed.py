@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.errors import StoreUnavailable
-from gateway.protocol.event_sink import ShowsDeltas, play_batches
+from gateway.protocol.showing import ShowsDeltas, play_batches
 from gateway.runs.follower import SHORT_BYTES, Follower
 from gateway.runs.place import Place
 from gateway.runs.slices import ALL_KNOWN, SLICE_S, fold_slice
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from uuid import UUID
 
-    from gateway.protocol.event_sink import DeltaPattern, DeltaText, Show, ShowDelta
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.showing import DeltaPattern, DeltaText, Show, ShowDelta
     from gateway.runs.live import LiveLog
     from gateway.runs.lives import Lives
     from gateway.runs.place import NewFold
@@ -339,7 +339,7 @@ class _UntilClosed:
 
 
 class _PassedOn:
-    """`gateway.protocol.event_sink.ShowsDeltas`: what a stream has not had is shown, and noted."""
+    """`gateway.protocol.showing.ShowsDeltas`: what a stream has not had is shown, and noted."""
 
     __slots__ = ("_feed", "_place", "_show")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.output.fold import Flowing
-    from gateway.protocol.event_sink import DeltaText, ShowDelta
+    from gateway.protocol.showing import DeltaText, ShowDelta
 
 
 Put = Callable[[int], bool]

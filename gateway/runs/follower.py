@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
     from gateway.log import Portion
-    from gateway.protocol.event_sink import ShowsDeltas
+    from gateway.protocol.showing import ShowsDeltas
     from gateway.runs.lives import Lives
     from gateway.runs.place import Place
     from gateway.runs.tails import Tail

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.log import Repair, Singles, Tokens, TurnStarted
-from gateway.protocol.event_sink import play_batches
+from gateway.protocol.showing import play_batches
 from gateway.runs.flow import Flow, HeldFlow
 from gateway.runs.kept import KeptEntries
 from gateway.runs.moment import Moment
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from gateway.generation import HearText
     from gateway.log import Entry
     from gateway.output.fold import Fold
-    from gateway.protocol.event_sink import DeltaPattern, Show, ShowDelta
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import DeltaPattern, Show, ShowDelta
     from gateway.runs.flow import Put
 
 SHORT_ENTRIES: Final = 16

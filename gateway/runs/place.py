@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from gateway.log import Portion
     from gateway.output.fold import Fold
-    from gateway.protocol.event_sink import Show
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.showing import Show
     from gateway.store.events import LogRow
     from gateway.tenancy import TenantId
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from gateway.protocol.event_sink import ShowsDeltas
+from gateway.protocol.showing import ShowsDeltas
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from gateway.protocol.event_sink import DeltaPattern, Show, ShowDelta
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import DeltaPattern, Show, ShowDelta
 
 
 class Reader:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from gateway.log import Portion
     from gateway.output.fold import Fold
-    from gateway.protocol.event_sink import Show
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import Show
     from gateway.store.events import LogRow
 
 SLICE_S: Final = 0.002

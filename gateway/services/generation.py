@@ -10,8 +10,8 @@ import orjson
 
 from gateway import ids
 from gateway.errors import Draining
-from gateway.protocol.event_sink import play_batches
 from gateway.protocol.responses.body import Outcome, response_body
+from gateway.protocol.showing import play_batches
 from gateway.runs.plan import head_of
 from gateway.runs.records import output_context
 from gateway.services.history_source import History
@@ -21,9 +21,9 @@ from gateway.store import responses as rows
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable
 
-    from gateway.protocol.event_sink import Show
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.showing import Show
     from gateway.runs.feed import Feed
     from gateway.runs.live import LiveLog
     from gateway.runs.runner import Run

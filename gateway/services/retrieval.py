@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from uuid import UUID
 
-    from gateway.protocol.event_sink import Play
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import Play
     from gateway.runs.feed import Feed
     from gateway.store.engine import Database
     from gateway.store.events import LogRow

@@ -27,7 +27,7 @@ from gateway.protocol.tools import CUSTOM_INPUT, AnyTool, declared
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gateway.protocol.event_sink import DeltaPattern
+    from gateway.protocol.showing import DeltaPattern
 
     Json = dict[str, Any]
 

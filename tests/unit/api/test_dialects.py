@@ -10,8 +10,8 @@ import pytest
 
 from gateway.api import dialects, sse, sse_runs
 from gateway.protocol.deltas import Deltas
-from gateway.protocol.event_sink import DeltaPattern
 from gateway.protocol.events import Event
+from gateway.protocol.showing import DeltaPattern
 from gateway.tenancy import Principal, TenantId
 
 if TYPE_CHECKING:

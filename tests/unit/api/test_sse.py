@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api import sse
-from gateway.protocol.event_sink import DeltaPattern
 from gateway.protocol.events import Event
+from gateway.protocol.showing import DeltaPattern
 
 
 def delta(number: int, text: str = "hi") -> Event:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.api import sse, sse_runs
 from gateway.protocol.deltas import Deltas
-from gateway.protocol.event_sink import DeltaPattern
+from gateway.protocol.showing import DeltaPattern
 
 if TYPE_CHECKING:
     from gateway.api.sse import Encode

@@ -20,8 +20,8 @@ from gateway.api.streaming import RUN_FRAME_BYTES, EventStream, StreamLimits
 from gateway.api.writing import BODY_PART
 from gateway.log import Alive, Finished, Tokens, TurnStarted
 from gateway.protocol.deltas import Deltas
-from gateway.protocol.event_sink import DeltaPattern, play_batches
 from gateway.protocol.events import Event
+from gateway.protocol.showing import DeltaPattern, play_batches
 from gateway.runs.live import LiveLog
 from tests.fakes.toy_logs import new_fold
 from tests.fakes.toy_parser import TEXT
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from gateway.api.writing import WritePart
-    from gateway.protocol.event_sink import Show
+    from gateway.protocol.showing import Show
 
 LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=60)
 IMPATIENT = StreamLimits(write_timeout_s=0.001, write_bytes_max=65_536, comment_interval_s=0.001)

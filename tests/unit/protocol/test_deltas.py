@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.protocol.deltas import Deltas
-from gateway.protocol.event_sink import DeltaPattern
 from gateway.protocol.events import Event
+from gateway.protocol.showing import DeltaPattern
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.generation import SegmentKind
-from gateway.protocol.responses.echo import echo
+from gateway.protocol.responses.body import echo
 from gateway.protocol.rules import (
     AnswerFormat,
     CallMode,

@@ -16,9 +16,9 @@ from gateway.harmony.schema import SchemaLimits, SchemaNormaliser
 from gateway.harmony.typescript import function_text
 from gateway.output.refusals import Beginning
 from gateway.protocol.chat.to_responses import parse_chat
-from gateway.protocol.responses.echo import echo
+from gateway.protocol.responses.body import echo
 from gateway.protocol.rules import rules_of
-from gateway.protocol.schemas import form_fault
+from gateway.protocol.schema_forms import form_fault
 from gateway.protocol.tools import FunctionTool, named
 from tests.fakes.any_schemas import SCHEMAS
 from tests.fakes.create_bodies import LIMITS, parse, refusal

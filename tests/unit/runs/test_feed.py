@@ -25,9 +25,9 @@ from tests.fakes.toy_parser import FINAL, TEXT, ToyParser
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.protocol.event_sink import DeltaPattern, ShowDelta
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.showing import DeltaPattern, ShowDelta
 
 LOG: list[Entry] = [
     Queued(),

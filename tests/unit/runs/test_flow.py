@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from gateway.generation import HearText
-    from gateway.protocol.event_sink import DeltaPattern, ShowDelta
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import DeltaPattern, ShowDelta
 
 FINAL = script_ids("<|channel|>final<|message|>")
 NEXT = script_ids("<|end|><|start|>assistant")

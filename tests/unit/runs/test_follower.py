@@ -22,8 +22,8 @@ from tests.fakes.toy_parser import FINAL, TEXT
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Sequence
 
-    from gateway.protocol.event_sink import DeltaPattern, ShowDelta
     from gateway.protocol.events import Event
+    from gateway.protocol.showing import DeltaPattern, ShowDelta
 
 OPENED: list[Entry] = [Queued(), TurnStarted(3), Tokens((FINAL,)), Tokens((TEXT,))]
 END = Finished("completed", 9)

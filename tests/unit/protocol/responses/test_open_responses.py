@@ -10,9 +10,9 @@ import pytest
 
 from gateway.output.lifecycle import EVENT_FIELDS
 from gateway.protocol.deltas import Deltas
-from gateway.protocol.event_sink import DeltaPattern
 from gateway.protocol.events import Event
 from gateway.protocol.responses import open_responses
+from gateway.protocol.showing import DeltaPattern
 from gateway.protocol.tools import CUSTOM_PARAMETERS, SHELL_PARAMETERS
 from tests.fakes.call_items import CALLS, OUTPUTS
 from tests.fakes.response_heads import ECHO
