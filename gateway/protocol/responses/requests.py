@@ -15,8 +15,6 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ValidationError
-
 from gateway.errors import InvalidRequest
 from gateway.protocol.base import without_nulls
 from gateway.protocol.bounds import (
@@ -48,7 +46,7 @@ from gateway.protocol.refusals import (
 )
 from gateway.protocol.responses.create import PARAMETERS, CreateResponse
 from gateway.protocol.tools import HostedTool, allowed_names, means, named
-from gateway.protocol.validation import refusal_of
+from gateway.protocol.validation import validated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,10 +138,7 @@ def create_of(
 def checked(document: dict[str, Any], *, limits: InputLimits, strict: bool) -> CreateResponse:
     """The request of a document that has known names only. Raises `InvalidRequest`."""
     check_counts(document, limits)
-    try:
-        request = CreateResponse.model_validate(document)
-    except ValidationError as error:
-        raise refusal_of(error) from None
+    request = validated(CreateResponse, document)
     check_items(request.input, limits)
     if request.tools:
         check_tools(request.tools, limits)
