@@ -18,7 +18,7 @@ from gateway.protocol.tools import HOSTED_TOOL_TYPES, FunctionTool, HostedTool, 
 from gateway.values import value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
     from gateway.generation import TokenUsage
@@ -273,19 +273,6 @@ def spelled_echo(echo: Mapping[str, Any]) -> bytes:
     Raises `KeyError` when it lacks a field.
     """
     return orjson.dumps(_shown_echo(echo))[1:-1]
-
-
-def echo_template(echo: Mapping[str, Any], own: Collection[str]) -> bytes:
-    """`spelled_echo` with a `%b` in place of the JSON of each field that is named in `own`.
-
-    They stand in the order of `ECHO_FIELDS`. Raises `KeyError` when the echo lacks a field.
-    """
-    return b",".join(
-        b'"%b":%%b' % name.encode()
-        if name in own
-        else orjson.dumps({name: value})[1:-1].replace(b"%", b"%%")
-        for name, value in _shown_echo(echo).items()
-    )
 
 
 def _fate(head: ResponseHead, outcome: Outcome, output: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -170,13 +170,13 @@ def test_input_may_be_missing_when_a_response_is_continued() -> None:
     ],
 )
 def test_every_effort_becomes_one_that_gpt_oss_has(asked: str | None, effective: str) -> None:
-    assert parse(reasoning={"effort": asked}).effort == effective
+    assert parse(reasoning={"effort": asked}).reasoning.effective_effort("medium") == effective
 
 
 @pytest.mark.parametrize("default", get_args(Effort))
 def test_the_default_effort_is_the_caller_s(default: Effort) -> None:
-    assert parse().effort_or(default) == default
-    assert parse(reasoning={"effort": "max"}).effort_or(default) == "high"
+    assert parse().reasoning.effective_effort(default) == default
+    assert parse(reasoning={"effort": "max"}).reasoning.effective_effort(default) == "high"
 
 
 def test_tools_are_hidden_from_the_model_when_it_must_not_call_them() -> None:
