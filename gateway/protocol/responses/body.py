@@ -99,7 +99,7 @@ def _reasoning(
     """`context` and `mode` only for those who asked for one, with the one value that is served."""
     return {
         "effort": asked.effective_effort(default_effort),
-        "summary": asked.asked_summary if summaries else None,
+        "summary": (asked.summary or asked.generate_summary) if summaries else None,
         **({"context": REASONING_CONTEXT} if asked.context else {}),
         **({"mode": REASONING_MODE} if asked.mode else {}),
         **({"max_tokens": asked.max_tokens} if asked.max_tokens else {}),
