@@ -12,7 +12,7 @@ from gateway.api.streaming import EventStream
 from gateway.errors import InvalidRequest
 from gateway.protocol.responses.idempotency import request_key
 from gateway.protocol.responses.requests import parse_create
-from gateway.services.create_command import CreateCommand
+from gateway.services.run_builder import CreateCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable

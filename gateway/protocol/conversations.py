@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
 from gateway import ids
 from gateway.errors import ResourceNotFound, shown
@@ -16,7 +16,7 @@ from gateway.protocol.items import AnyInputItem, CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import Metadata
 from gateway.protocol.refusals import array_too_long, unknown, unsupported
-from gateway.protocol.validation import refusal_of
+from gateway.protocol.validation import validated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,10 +131,7 @@ def _read(model: type[Wire], raw: dict[str, Any], *, strict: bool) -> Wire:
     check_metadata(document)
     if strict and (unknown_names := document.keys() - model.model_fields.keys()):
         raise unknown(min(unknown_names))
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        raise refusal_of(error) from None
+    return validated(model, document)
 
 
 def _check_items(items: Sequence[InputItem], limits: InputLimits, *, strict: bool) -> None:

@@ -231,11 +231,12 @@ class ReasoningText(NullableModel):
 
 def _item_type_of(value: object) -> str | None:
     """The tag of an item, which messages and references may leave out (responses-api §3.1)."""
-    if isinstance(value, dict) and value.get("type") is None:
+    tag = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    if tag is None and isinstance(value, dict):
         if "role" in value:
             return "message"
         return "item_reference" if "id" in value else None
-    return type_of(value)
+    return tag if isinstance(tag, str) else None
 
 
 def _readable(part: object) -> object:

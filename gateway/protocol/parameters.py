@@ -113,11 +113,6 @@ class ReasoningOptions(NullableModel):
     mode: str | None = None
     max_tokens: Integer | None = Field(None, ge=1)
 
-    @property
-    def asked_summary(self) -> Summary | None:
-        """The summary that was asked for, under whichever name."""
-        return self.summary or self.generate_summary
-
     def effective_effort(self, default: Effort) -> Effort:
         """The nearest effort that gpt-oss has."""
         return _EFFECTIVE_EFFORTS[self.effort] if self.effort else default

@@ -50,7 +50,7 @@ _SUMMARIES: Final[dict[str | None, Summary]] = {
 
 
 def rules_of(echo: Mapping[str, Any]) -> OutputRules:
-    """The rules of a response that repeats `echo` of its request (`responses.echo.echo`)."""
+    """The rules of a response that repeats `echo` of its request (`responses.body.echo`)."""
     choice = echo["tool_choice"]
     is_plain = isinstance(choice, str) and not echo["tools"] and "stop" not in echo
     if is_plain and echo["text"]["format"]["type"] == "text":

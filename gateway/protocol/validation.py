@@ -7,9 +7,12 @@ one of the types at the end of the table; everything the sentence needs is in it
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pydantic import ValidationError
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.base import WireModel
 from gateway.protocol.context import Kind
 from gateway.protocol.documented import ITEM_TYPES, literal_values
 from gateway.protocol.refusals import (
@@ -33,11 +36,12 @@ from gateway.protocol.tools import SERVED_TOOL_TYPES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydantic import ValidationError
     from pydantic_core import ErrorDetails
 
     Location = tuple[int | str, ...]
     Translation = Callable[[str, ErrorDetails], InvalidRequest]
+
+M = TypeVar("M", bound=WireModel)
 
 _ITEM_TAGS: Final = frozenset(literal_values(Kind)) | {"item_reference", "compaction_trigger"}
 _PART_TAGS: Final = frozenset({"input_text", "input_image", "input_file", "output_text", "refusal"})
@@ -63,6 +67,14 @@ _REMEDIES: Final = {
 }
 """What to do in place of items that are not served."""
 _QUOTED: Final = re.compile(r"'([^']*)'")
+
+
+def validated(model: type[M], document: dict[str, Any]) -> M:
+    """What the document says, as the model. Raises `InvalidRequest` for the first mistake."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise refusal_of(error) from None
 
 
 def refusal_of(error: ValidationError) -> InvalidRequest:

@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from gateway.protocol.context import ConversationPlace
     from gateway.runs.durable import DurableRuns, Workplace
     from gateway.runs.specification import RunSpecification
-    from gateway.services.create_command import CreateCommand
     from gateway.services.generation import Generation, Reading
-    from gateway.services.run_builder import RunBuilder
+    from gateway.services.run_builder import CreateCommand, RunBuilder
 
 KEY_TRIES_MAX: Final = 3
 """Times a key may be taken, and be free again, while one request tries to use it."""
@@ -121,15 +120,12 @@ class Creation:
     async def _started(self, command: CreateCommand) -> Generation:
         with self._at.supervisor.admitted():
             built = await self._builder.build(command, partial(self._check, command))
+            if not command.is_durable:
+                return self._in_memory(command, built.specification)
             if built.summary is None:
-                return await self._begun(command, built.specification)
+                return await self._accepted(command, built.specification)
             async with self._builder.booking(built.summary):
-                return await self._begun(command, built.specification)
-
-    async def _begun(self, command: CreateCommand, specification: RunSpecification) -> Generation:
-        if command.is_durable:
-            return await self._accepted(command, specification)
-        return self._in_memory(command, specification)
+                return await self._accepted(command, built.specification)
 
     async def _check(self, command: CreateCommand, conversation: ConversationPlace | None) -> None:
         """Raise what accepting it would, as far as that is known before tokens are spent on it."""

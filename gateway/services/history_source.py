@@ -13,7 +13,6 @@ from gateway import ids
 from gateway.conversation.assembly import referenced_ids
 from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.conversations import unknown_conversation
-from gateway.protocol.items import Message
 from gateway.store import messages, turns
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.protocol.context import ContextItem, ConversationPlace
-    from gateway.protocol.items import InputItem
     from gateway.protocol.responses.requests import CreateResponse
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
@@ -50,20 +48,6 @@ class History:
     def stored(self) -> tuple[ContextItem, ...]:
         """The items before those."""
         return tuple(self.items[: len(self.items) - len(self.unstored)])
-
-
-def opens(request: CreateResponse) -> bool:
-    """Whether it continues nothing, and brings nothing but messages without ids."""
-    return (
-        request.previous_response_id is None
-        and request.conversation is None
-        and bool(request.input)
-        and not any(map(_is_other, request.input))
-    )
-
-
-def _is_other(item: InputItem) -> bool:
-    return item.id is not None or not isinstance(item, Message)
 
 
 class HistorySource:

@@ -8,25 +8,26 @@ from __future__ import annotations
 
 import time
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from gateway import ids
 from gateway.errors import PermissionDenied
+from gateway.protocol.items import Message
 from gateway.services.compactor import SummaryPlan, is_triggered
-from gateway.services.history_source import History, opens
+from gateway.services.history_source import History
 from gateway.services.run_spec import RunInput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from gateway.protocol.context import ConversationPlace
+    from gateway.protocol.responses.idempotency import RequestKey
     from gateway.protocol.responses.requests import CreateResponse
     from gateway.runs.specification import RunSpecification
     from gateway.services.compactor import Compactor, Made
-    from gateway.services.create_command import CreateCommand
     from gateway.services.executor import Executor
     from gateway.services.history_source import HistorySource
     from gateway.services.models import Models
@@ -35,6 +36,40 @@ if TYPE_CHECKING:
 
     Check = Callable[[ConversationPlace | None], Awaitable[None]]
     """Raises what would be raised when a response is accepted that continues the conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateCommand:
+    """One request to create a response.
+
+    `body_bytes` is how long it was as JSON; `requested_at` when it came, in seconds of
+    `time.perf_counter`. `local` are responses that it may continue without their being stored.
+    `remembered`: if this one is not stored either, others may continue it in the same way
+    (`Generation.continued`). Without `generate` the context is checked and prepared for whoever
+    continues it, and no model is asked anything.
+    """
+
+    principal: Principal
+    request: CreateResponse
+    key: RequestKey | None
+    body_bytes: int
+    requested_at: float
+    local: Mapping[str, History] = field(default_factory=dict)
+    remembered: bool = False
+    generate: bool = True
+
+    @property
+    def is_durable(self) -> bool:
+        """The response must outlive its client, and this process."""
+        request, policy = self.request, self.principal.policy
+        is_kept = self.key is not None or policy.on_disconnect == "continue"
+        return self.generate and (request.background or (request.store and is_kept))
+
+    @property
+    def is_remembered(self) -> bool:
+        """What it inherits is to be known afterwards."""
+        return self.remembered and not self.request.store
+
 
 T = TypeVar("T")
 
@@ -191,6 +226,16 @@ class RunBuilder:
         plan = SummaryPlan(self._specs.spec(asking, written), written.items[:-1])
         self._compactor.check(plan, context_length=given.model.context_length)
         return plan
+
+
+def opens(request: CreateResponse) -> bool:
+    """Whether it continues nothing, and brings nothing but messages without ids."""
+    if request.previous_response_id is not None or request.conversation is not None:
+        return False
+    for item in request.input:
+        if item.id is not None or not isinstance(item, Message):
+            return False
+    return bool(request.input)
 
 
 def _require_messages(principal: Principal) -> None:

@@ -26,8 +26,7 @@ from gateway.models.format import RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
 from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
-from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, spelled_echo
-from gateway.protocol.responses.echo import echo
+from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, echo, spelled_echo
 from gateway.protocol.rules import rules_of
 from gateway.protocol.tools import declared, named
 from gateway.runs.specification import RunSpecification
@@ -118,11 +117,6 @@ class RunInput:
     compacted: Compacted | None = None
     is_opening: bool = False
 
-    @property
-    def is_mute(self) -> bool:
-        """The model says nothing."""
-        return self.silent or (not self.is_opening and is_triggered(self.request))
-
 
 class Contract(NamedTuple):
     """What the output is held to, and what knows whether it is kept."""
@@ -207,17 +201,21 @@ class SpecBuilder:
 
     def count(self, given: RunInput) -> int:
         """How many tokens the prompt has, also one that is too long to be run."""
-        return len(self._fitting(given, self.write(given)).ids)
+        written = self.write(given)
+        is_cut = given.request.truncation == "auto"
+        return len((self._fitting(given, written) if is_cut else written.prompt).ids)
 
     def spec(self, given: RunInput, written: Written | None = None) -> RunSpecification:
         """The specification; `written` is what `write` made of the same input before."""
         written = written or self.write(given)
         request, model, history = given.request, given.model, given.history
         policy, rules = given.principal.policy, written.contract.rules
-        prompt = self._fitting(given, written)
+        prompt = written.prompt
+        if request.truncation == "auto":
+            prompt = self._fitting(given, written)
         room = model.context_length - len(prompt.ids)
         sampling = sampling_parameters.sampling(request, room=room)
-        if given.is_mute:
+        if given.silent or (not given.is_opening and is_triggered(request)):
             sampling = replace(sampling, max_tokens=0)
         elif room <= 0:
             raise _no_room(len(prompt.ids), model)
@@ -336,11 +334,11 @@ class SpecBuilder:
         )
 
     def _fitting(self, given: RunInput, written: Written) -> Prompt:
-        """With `truncation: auto` the oldest turns make room for the prompt and for an answer."""
+        """The prompt without the oldest turns, which make room for it and for an answer."""
         request, length, prompt = given.request, given.model.context_length, written.prompt
         room = length - len(prompt.ids)
         wanted = min(request.max_output_tokens or length // ANSWER_SHARE, length // 2)
-        if request.truncation != "auto" or room >= wanted:
+        if room >= wanted:
             return prompt
         if written.is_repeated:
             written = self.write(given, item_by_item=True)

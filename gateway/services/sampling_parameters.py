@@ -12,8 +12,8 @@ from gateway.protocol.tools import CustomTool, FunctionTool, GrammarFormat, Name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gateway.protocol.responses.body import ServiceTier
     from gateway.protocol.responses.create import CreateResponse
-    from gateway.protocol.responses.echo import ServiceTier
     from gateway.protocol.tools import Tool
     from gateway.tenancy import TenantPolicy
 

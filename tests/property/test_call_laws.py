@@ -29,7 +29,7 @@ from gateway.protocol.items import (
     ShellAction,
     ShellCall,
 )
-from gateway.protocol.responses.echo import echo
+from gateway.protocol.responses.body import echo
 from gateway.protocol.rules import rules_of
 from tests.fakes.create_bodies import NAMESPACE, TOOLS, parse
 

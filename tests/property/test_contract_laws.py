@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import ids
-from gateway.protocol.responses.body import spelled_echo
+from gateway.protocol.responses.body import echo, spelled_echo
 from gateway.protocol.responses.create import CreateResponse
-from gateway.protocol.responses.echo import echo
 from gateway.protocol.rules import rules_of
 from gateway.sealing import Sealer, SealingSecret
-from gateway.services.history_source import History, opens
+from gateway.services.history_source import History
 from gateway.services.models import Model
+from gateway.services.run_builder import opens
 from gateway.services.run_spec import RunInput, Secrets, SpecBuilder, SystemMessage
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.harmony_script import harmony_of

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from gateway.protocol.items import ItemReference
 from gateway.protocol.limits import InputLimits
 from gateway.protocol.responses import open_responses
-from gateway.protocol.responses.body import Outcome, ResponseHead, response_body
-from gateway.protocol.responses.echo import echo
+from gateway.protocol.responses.body import Outcome, ResponseHead, echo, response_body
 from gateway.protocol.responses.requests import parse_create
 from tests.conformance.checking import Document, read_specification
 from tests.fakes.open_requests import bodies, with_tools

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.limits import InputLimits
+from gateway.protocol.responses.body import echo
 from gateway.protocol.responses.create import PARAMETERS
-from gateway.protocol.responses.echo import echo
 from gateway.protocol.responses.requests import CreateResponse, parse_create
 from gateway.protocol.rules import rules_of
 from gateway.protocol.tools import declared

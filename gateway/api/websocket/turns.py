@@ -20,7 +20,7 @@ from gateway.api.websocket.frames import error_frame, event_frame
 from gateway.api.writing import Later
 from gateway.errors import Draining, GatewayError
 from gateway.protocol.responses.websocket import read_turn
-from gateway.services.create_command import CreateCommand
+from gateway.services.run_builder import CreateCommand
 from gateway.services.sessions import Memory
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 import orjson
+from typing_extensions import override
 
 from gateway import __version__, ids
 from gateway.protocol.chat.models import in_chat_words
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from gateway.protocol.events import Event
 
     Json = dict[str, Any]
+    Around = tuple[bytes, ...]
+    """A chunk that was encoded once, except for its text, as there is one for each token: what
+    stands before the text, behind it, and between it and the same once more."""
 
 Field = Literal["content", "refusal", "reasoning_content"]
 MEMBERS: Final[Mapping[Field, tuple[str, ...]]] = {
@@ -285,199 +289,8 @@ _WRITTEN: Final = frozenset(
 _READ: Final = frozenset({_CREATED, _ADDED, *_SAID, *_WRITTEN, *TERMINAL_TYPES})
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The stream begins; the response has no output yet."""
-
-    response: Json
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """More of one of the texts, encoded as JSON."""
-
-    field: Field
-    text: bytes
-    logprobs: list[Json]
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """A call begins, the `position`-th of the response from 0; `item` has no text yet."""
-
-    position: int
-    item: Json
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """More of what was given to a call."""
-
-    position: int
-    item: Json
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Nothing follows."""
-
-    response: Json
-
-
-Step = Opened | Said | Called | Written | Ended
-
-
-class Steps:
-    """Reads one stream of events, from its first one on."""
-
-    def __init__(self) -> None:
-        self._formatted = False
-        self._index = 0
-        self._field: Field = "content"
-        self._is_begun = False
-        self._calls: dict[int, Called] = {}
-        self._joiner = Joiner()
-
-    def of(self, event: Event) -> Step | None:
-        """What the next event means; None for one that means nothing here."""
-        is_refusal = _SAID.get(event.type)
-        if is_refusal is not None:
-            return self._hear(event, "refusal" if is_refusal else self._field)
-        if event.type not in _READ:
-            return None
-        data = orjson.loads(event.data)
-        if event.type in _WRITTEN:
-            call = self._calls[data["output_index"]]
-            return Written(call.position, call.item, data["delta"])
-        if event.type == _ADDED:
-            return self._add(data["output_index"], data["item"])
-        if event.type == _CREATED:
-            self._formatted = is_formatted(data["response"])
-            return Opened(data["response"])
-        return Ended(data["response"])
-
-    def _hear(self, event: Event, field: Field) -> Said:
-        """It is of the last item that was added: items never overlap."""
-        logprobs: list[Json] = []
-        text = event.text
-        if not text:
-            data = orjson.loads(event.data)
-            text, logprobs = orjson.dumps(data["delta"]), data["logprobs"]
-        if not self._is_begun:
-            self._is_begun = True
-            separator = self._joiner.add(field, self._index, "")
-            text = orjson.dumps(separator)[:-1] + text[1:]
-        return Said(field, text, logprobs)
-
-    def _add(self, index: int, item: Json) -> Called | None:
-        if item["type"] in CALL_TEXTS:
-            call = self._calls[index] = Called(len(self._calls), item)
-            return call
-        self._index, self._field = index, field_of(item, formatted=self._formatted)
-        self._is_begun = False
-        return None
-
-
 CHAT_CHUNK: Final = "chat.completion.chunk"
 TEXT_CHUNK: Final = "text_completion"
-
-
-class ChatChunks:
-    """The chunks of one chat completion."""
-
-    def __init__(self, form: ChatForm, *, include_usage: bool) -> None:
-        self._form = form
-        self._steps = Steps()
-        self._frame = _Frame(CHAT_CHUNK, include_usage=include_usage)
-        self._texts: dict[Field, _TextChunk] = {}
-        self._is_silent = True
-
-    def of(self, event: Event) -> list[bytes]:
-        """The chunks that show the next event, encoded: none, one or several (`Chunks`)."""
-        match self._steps.of(event):
-            case Said() as said:
-                return [self._say(said)]
-            case None:
-                return []
-            case Opened(response):
-                self._frame.name(response, service_tier=response["service_tier"])
-                self._texts = {one: self._frame.text(_choice, *MEMBERS[one]) for one in FIELDS}
-                delta = {"role": "assistant", "content": None, "refusal": None}
-                return [self._frame.chunk(_choice(delta))]
-            case Called(position, item):
-                return self._call(position, call_body(item))
-            case Ended(response):
-                return self._frame.last(self._ending(response), response)
-            case written:
-                return self._write(written)
-
-    def _say(self, said: Said) -> bytes:
-        if said.field != "reasoning_content":
-            self._is_silent = False
-        if self._form.logprobs and said.field == "content":
-            logprobs = {"content": said.logprobs or None, "refusal": None}
-            content = orjson.Fragment(said.text)
-            return self._frame.chunk(_choice({"content": content}, logprobs=logprobs))
-        return self._texts[said.field].of(said.text)
-
-    def _call(self, position: int, call: Json) -> list[bytes]:
-        """A call, or more of one. The deprecated form knows only one."""
-        self._is_silent = False
-        if not self._form.is_deprecated:
-            delta: Json = {"tool_calls": [{"index": position, **call}]}
-        elif position == 0:
-            delta = {"function_call": call["function"]}
-        else:
-            return []
-        return [self._frame.chunk(_choice(delta))]
-
-    def _write(self, written: Written) -> list[bytes]:
-        """Only the first text of a call may be empty, and says nothing."""
-        if not written.text:
-            return []
-        kind = written.item["type"]
-        return self._call(written.position, {CALL_KINDS[kind]: {CALL_TEXTS[kind]: written.text}})
-
-    def _ending(self, response: Json) -> Json:
-        delta = {"content": ""} if self._is_silent else {}
-        return _choice(delta, finish=finish_reason(response, self._form))
-
-
-class CompletionChunks:
-    """The chunks of one completion: the answer alone."""
-
-    def __init__(self, *, include_usage: bool) -> None:
-        self._steps = Steps()
-        self._frame = _Frame(TEXT_CHUNK, include_usage=include_usage)
-        self._text = _TextChunk((b"", b""))
-
-    def of(self, event: Event) -> list[bytes]:
-        """The chunks that show the next event, encoded: none, one or several (`Chunks`)."""
-        match self._steps.of(event):
-            case Said(field="content", text=text):
-                return [self._text.of(text)]
-            case Opened(response):
-                self._frame.name(response)
-                self._text = self._frame.text(_completed, "text")
-            case Ended(response):
-                return self._frame.last(text_choice("", stop_reason(response)), response)
-            case _:
-                pass
-        return []
-
-
-@dataclass(frozen=True, slots=True)
-class _TextChunk:
-    """A chunk that was encoded once, except for its text: there is one for each token.
-
-    `around` is what stands before the text, behind it, and between it and the same once more.
-    """
-
-    around: tuple[bytes, ...]
-
-    def of(self, text: bytes) -> bytes:
-        return text.join(self.around)
 
 
 class _Frame:
@@ -499,14 +312,14 @@ class _Frame:
         """One with its choice."""
         return self._head + orjson.dumps(choice) + self._tail
 
-    def text(self, choice: Callable[[Json], Json], *fields: str) -> _TextChunk:
-        """Those with this choice and any text, which stands in all the `fields`."""
+    def text(self, choice: Callable[[Json], Json], *fields: str) -> Around:
+        """What is around the text of those with this choice, which stands in all the `fields`."""
         before, around = self.chunk(choice(dict.fromkeys(fields, ""))), deque[bytes]()
         for field in reversed(fields):
             before, name, behind = before.rpartition(b'"%b":""' % field.encode())
             before += name.removesuffix(b'""')
             around.appendleft(behind)
-        return _TextChunk((before, *around))
+        return (before, *around)
 
     def last(self, choice: Json, response: Json) -> list[bytes]:
         """The end of a stream: why it ended, and perhaps the usage; or the error that ended it."""
@@ -519,23 +332,159 @@ class _Frame:
         return [self.chunk(choice), b'%b],"usage":%b}' % (self._head, usage)]
 
 
-def _choice(delta: Json, *, logprobs: Json | None = None, finish: str | None = None) -> Json:
-    return {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+class Chunks:
+    """Reads one stream of events, from its first one on, and shows it as chunks.
 
+    A kind of chunks says what it shows of a beginning, of more text, of a call, and of the end.
+    """
 
-def _completed(text: Json) -> Json:
-    return {**text_choice("", None), **text}
-
-
-class Chunks(Protocol):
-    """One stream."""
+    def __init__(self, kind: str, *, include_usage: bool) -> None:
+        self._frame = _Frame(kind, include_usage=include_usage)
+        self._formatted = False
+        self._index = 0
+        self._field: Field = "content"
+        self._is_begun = False
+        self._calls: dict[int, tuple[int, Json]] = {}
+        self._joiner = Joiner()
 
     def of(self, event: Event) -> list[bytes]:
         """The chunks that show the next event, encoded: none, one or several. An error is one, too.
 
         What text they have is that of the event: as long, but for what joins two texts.
         """
-        ...
+        is_refusal = _SAID.get(event.type)
+        if is_refusal is not None:
+            return self._hear(event, "refusal" if is_refusal else self._field)
+        if event.type not in _READ:
+            return []
+        data = orjson.loads(event.data)
+        if event.type in _WRITTEN:
+            position, item = self._calls[data["output_index"]]
+            # Only the first text of a call may be empty, and says nothing.
+            written = {CALL_TEXTS[item["type"]]: data["delta"]}
+            said = {CALL_KINDS[item["type"]]: written}
+            return self._call(position, said) if data["delta"] else []
+        if event.type == _ADDED:
+            return self._add(data["output_index"], data["item"])
+        response = data["response"]
+        if event.type == _CREATED:
+            self._formatted = is_formatted(response)
+            return self._begin(response)
+        return self._frame.last(self._ending(response), response)
+
+    def _hear(self, event: Event, field: Field) -> list[bytes]:
+        """More text of the last item that was added: items never overlap."""
+        logprobs: list[Json] = []
+        text = event.text
+        if not text:
+            data = orjson.loads(event.data)
+            text, logprobs = orjson.dumps(data["delta"]), data["logprobs"]
+        if not self._is_begun:
+            self._is_begun = True
+            separator = self._joiner.add(field, self._index, "")
+            text = orjson.dumps(separator)[:-1] + text[1:]
+        return self._say(field, text, logprobs)
+
+    def _add(self, index: int, item: Json) -> list[bytes]:
+        if item["type"] in CALL_TEXTS:
+            position = len(self._calls)
+            self._calls[index] = position, item
+            return self._call(position, call_body(item))
+        self._index, self._field = index, field_of(item, formatted=self._formatted)
+        self._is_begun = False
+        return []
+
+    def _begin(self, response: Json) -> list[bytes]:
+        """The response has no output yet."""
+        raise NotImplementedError
+
+    def _say(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
+        """More of one of the texts, encoded as JSON."""
+        raise NotImplementedError
+
+    def _call(self, position: int, call: Json) -> list[bytes]:
+        """A call, the `position`-th of the response from 0, or more of what it was given."""
+        raise NotImplementedError
+
+    def _ending(self, response: Json) -> Json:
+        """The choice of the last chunk."""
+        raise NotImplementedError
+
+
+class ChatChunks(Chunks):
+    """The chunks of one chat completion."""
+
+    def __init__(self, form: ChatForm, *, include_usage: bool) -> None:
+        super().__init__(CHAT_CHUNK, include_usage=include_usage)
+        self._form = form
+        self._texts: dict[Field, Around] = {}
+        self._is_silent = True
+
+    @override
+    def _begin(self, response: Json) -> list[bytes]:
+        self._frame.name(response, service_tier=response["service_tier"])
+        self._texts = {one: self._frame.text(_choice, *MEMBERS[one]) for one in FIELDS}
+        return [self._frame.chunk(_choice({"role": "assistant", "content": None, "refusal": None}))]
+
+    @override
+    def _say(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
+        if field != "reasoning_content":
+            self._is_silent = False
+        if not self._form.logprobs or field != "content":
+            return [text.join(self._texts[field])]
+        told = {"content": logprobs or None, "refusal": None}
+        return [self._frame.chunk(_choice({"content": orjson.Fragment(text)}, logprobs=told))]
+
+    @override
+    def _call(self, position: int, call: Json) -> list[bytes]:
+        """The deprecated form knows only one."""
+        self._is_silent = False
+        if not self._form.is_deprecated:
+            delta: Json = {"tool_calls": [{"index": position, **call}]}
+        elif position == 0:
+            delta = {"function_call": call["function"]}
+        else:
+            return []
+        return [self._frame.chunk(_choice(delta))]
+
+    @override
+    def _ending(self, response: Json) -> Json:
+        delta = {"content": ""} if self._is_silent else {}
+        return _choice(delta, finish=finish_reason(response, self._form))
+
+
+class CompletionChunks(Chunks):
+    """The chunks of one completion: the answer alone."""
+
+    def __init__(self, *, include_usage: bool) -> None:
+        super().__init__(TEXT_CHUNK, include_usage=include_usage)
+        self._text: Around = ()
+
+    @override
+    def _begin(self, response: Json) -> list[bytes]:
+        self._frame.name(response)
+        self._text = self._frame.text(_completed, "text")
+        return []
+
+    @override
+    def _say(self, field: Field, text: bytes, logprobs: list[Json]) -> list[bytes]:
+        return [text.join(self._text)] if field == "content" else []
+
+    @override
+    def _call(self, position: int, call: Json) -> list[bytes]:
+        return []
+
+    @override
+    def _ending(self, response: Json) -> Json:
+        return text_choice("", stop_reason(response))
+
+
+def _choice(delta: Json, *, logprobs: Json | None = None, finish: str | None = None) -> Json:
+    return {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+
+
+def _completed(text: Json) -> Json:
+    return {**text_choice("", None), **text}
 
 
 class Adapter(Protocol):

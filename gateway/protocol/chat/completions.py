@@ -9,8 +9,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pydantic import ValidationError
-
 from gateway.protocol.base import without_nulls
 from gateway.protocol.chat.adapters import CompletionAdapter
 from gateway.protocol.chat.models import CompletionRequest
@@ -26,7 +24,7 @@ from gateway.protocol.refusals import (
     wrong_type,
 )
 from gateway.protocol.responses.requests import checked, presentable
-from gateway.protocol.validation import refusal_of
+from gateway.protocol.validation import validated
 
 if TYPE_CHECKING:
     from gateway.protocol.limits import InputLimits
@@ -49,10 +47,7 @@ def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) 
     ignored = tuple(name for name in document if name not in COMPLETION_PARAMETERS)
     if strict and ignored:
         raise unknown(ignored[0])
-    try:
-        request = CompletionRequest.model_validate(document)
-    except ValidationError as error:
-        raise refusal_of(error) from None
+    request = validated(CompletionRequest, document)
     _check_served(request)
     text = _prompt(request.prompt)
     options = request.stream_options

@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import ValidationError
-
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
 from gateway.protocol.base import without_nulls
@@ -38,7 +36,7 @@ from gateway.protocol.json_body import parse_object
 from gateway.protocol.refusals import missing, unknown, unsupported, wrong_type, wrong_value
 from gateway.protocol.responses.create import LOGPROBS, OUTPUT_TOKENS_MIN
 from gateway.protocol.responses.requests import checked, presentable
-from gateway.protocol.validation import refusal_of
+from gateway.protocol.validation import validated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -98,10 +96,7 @@ def parse_chat(body: bytes, *, limits: InputLimits, strict: bool = False) -> Con
         check_counts({"input": document["messages"]}, limits)
     except InvalidRequest as error:
         raise places.restated(error) from None
-    try:
-        request = ChatRequest.model_validate(document)
-    except ValidationError as error:
-        raise refusal_of(error) from None
+    request = validated(ChatRequest, document)
     check_served(request)
     asked = {**shared(document), **_converted_members(request, places)}
     adapter = ChatAdapter(

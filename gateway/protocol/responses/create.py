@@ -17,11 +17,9 @@ from gateway.protocol.fields import Many, VeryMany
 from gateway.protocol.items import AnyInputItem, InputText, Message
 from gateway.protocol.numbers import Integer, whole
 from gateway.protocol.parameters import (
-    DEFAULT_EFFORT,
     AnyConversation,
     AnyToolChoice,
     ContextManagement,
-    Effort,
     Metadata,
     Moderation,
     PromptCacheOptions,
@@ -144,15 +142,6 @@ class CreateResponse(WireModel):
     ignored: tuple[str, ...] = Field((), exclude=True)
     """Top-level keys that were sent and mean nothing here, as far as their names are fit for a
     header. Not a parameter itself."""
-
-    def effort_or(self, default: Effort) -> Effort:
-        """The effort that the model is told; `default` when the request names none."""
-        return self.reasoning.effective_effort(default)
-
-    @property
-    def effort(self) -> Effort:
-        """The effort that the model is told, with gpt-oss's own default."""
-        return self.effort_or(DEFAULT_EFFORT)
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:

@@ -13,11 +13,10 @@ from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidReq
 from gateway.models.format import SchemaLimits
 from gateway.models.harmony.format import HarmonyFormat
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
-from gateway.services.create_command import CreateCommand
 from gateway.services.executor import Executor
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
-from gateway.services.run_builder import RunBuilder
+from gateway.services.run_builder import CreateCommand, RunBuilder
 from gateway.services.run_spec import Secrets, SpecBuilder, SystemMessage
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantPolicy

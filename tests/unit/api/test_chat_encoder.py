@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from gateway.api.chat import HIDDEN_EVENTS_MAX, Encoder
 from gateway.api.sse import COMMENT
+from gateway.protocol.chat.adapters import Chunks
 from gateway.protocol.events import Event
 
 
-class Mute:
+class Mute(Chunks):
     """Chunks of a stream that shows only what is `shown`."""
 
+    def __init__(self) -> None:
+        super().__init__("mute", include_usage=False)
+
+    @override
     def of(self, event: Event) -> list[bytes]:
         return [event.data] if event.type == "shown" else []
 
@@ -36,7 +43,8 @@ def test_a_run_that_says_it_is_alive_is_passed_on_as_a_comment() -> None:
 
 
 def test_chunks_of_one_event_are_frames_of_their_own() -> None:
-    class Twice:
+    class Twice(Mute):
+        @override
         def of(self, event: Event) -> list[bytes]:
             return [b"{}", event.data]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.constraints.schemas import form_fault
+from gateway.constraints.schema_forms import form_fault
 from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
 from gateway.models.format import SchemaLimits
@@ -19,7 +19,7 @@ from gateway.models.harmony.typescript import function_text
 from gateway.output.refusals import Beginning
 from gateway.protocol.calls import call_fields
 from gateway.protocol.chat.to_responses import parse_chat
-from gateway.protocol.responses.echo import echo
+from gateway.protocol.responses.body import echo
 from gateway.protocol.rules import rules_of
 from gateway.protocol.tools import FunctionTool, named
 from tests.fakes.any_schemas import SCHEMAS

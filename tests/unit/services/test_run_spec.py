@@ -9,8 +9,9 @@ import pytest
 
 from gateway import ids
 from gateway.sealing import Sealer, SealingSecret
-from gateway.services.history_source import History, opens
+from gateway.services.history_source import History
 from gateway.services.models import Model
+from gateway.services.run_builder import opens
 from gateway.services.run_spec import (
     COMPILED_BYTES,
     RunInput,

@@ -271,6 +271,13 @@ def test_a_completion_is_the_answer_alone() -> None:
     assert streamed[-2]["choices"][0]["finish_reason"] == "stop"
 
 
+def test_a_completion_does_not_show_calls() -> None:
+    events, _ = told([*ANSWERED, *CALLED], DONE)
+    stream = CompletionAdapter(include_usage=False).chunks()
+    streamed = [orjson.loads(chunk) for event in events for chunk in stream.of(event)]
+    assert [chunk["choices"][0]["text"] for chunk in streamed] == ["b", "\n\na", ""]
+
+
 def test_a_completion_that_said_nothing_is_empty() -> None:
     _, response = told([REASONING, A], CUT)
     (choice,) = CompletionAdapter(include_usage=False).body(response)["choices"]

@@ -170,13 +170,13 @@ def test_input_may_be_missing_when_a_response_is_continued() -> None:
     ],
 )
 def test_every_effort_becomes_one_that_gpt_oss_has(asked: str | None, effective: str) -> None:
-    assert parse(reasoning={"effort": asked}).effort == effective
+    assert parse(reasoning={"effort": asked}).reasoning.effective_effort("medium") == effective
 
 
 @pytest.mark.parametrize("default", get_args(Effort))
 def test_the_default_effort_is_the_caller_s(default: Effort) -> None:
-    assert parse().effort_or(default) == default
-    assert parse(reasoning={"effort": "max"}).effort_or(default) == "high"
+    assert parse().reasoning.effective_effort(default) == default
+    assert parse(reasoning={"effort": "max"}).reasoning.effective_effort(default) == "high"
 
 
 def test_tools_are_hidden_from_the_model_when_it_must_not_call_them() -> None:
@@ -300,3 +300,25 @@ def test_servers_of_open_models_have_parameters_of_their_own() -> None:
 def test_a_conversation_may_stand_for_the_input(fields: dict[str, Any]) -> None:
     asked = parse(**{"input": ..., "conversation": "conv_1", **fields})
     assert (asked.input, asked.conversation and asked.conversation.id) == ((), "conv_1")
+
+
+def test_tools_that_a_client_runs_are_accepted_when_strict() -> None:
+    assert parse(strict=True, tools=[FUNCTION]).dropped_tools == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "with_input_ids", "with_output_ids"),
+    [
+        ({"enable_response_messages": True}, False, False),
+        ({"include": ["input_messages.token_ids"]}, True, False),
+        ({"include": ["output_messages.token_ids"]}, False, True),
+    ],
+)
+def test_harmony_messages_come_to_who_asks_for_them_or_their_ids(
+    asked: dict[str, Any], with_input_ids: bool, with_output_ids: bool
+) -> None:
+    request = parse(**asked)
+    assert request.wants_messages
+    assert (request.wants_input_ids, request.wants_output_ids) == (with_input_ids, with_output_ids)
+    assert not parse().wants_messages
+    assert not parse(include=["message.output_text.logprobs"]).wants_messages
