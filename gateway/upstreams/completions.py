@@ -54,8 +54,8 @@ class CompletionReader:
     __slots__ = (
         "_alternatives", "_block", "_block_at", "_cached", "_constrained", "_id_end", "_ids",
         "_ids_left_before", "_last_id", "_logprobs", "_read_bytes", "_read_bytes_max", "_said_all",
-        "_splitter", "_stop_ids", "_upstream", "fault", "finish", "finished", "has_more", "ids_left",
-        "overran", "started",
+        "_splitter", "_stop_ids", "_upstream", "fault", "finish", "finished", "has_more",
+        "ids_left", "overran", "started",
     )  # fmt: skip
 
     def __init__(
@@ -300,7 +300,6 @@ class CompletionReader:
 def _are_ids(ids: object) -> TypeGuard[list[int]]:
     if not isinstance(ids, list):
         return False
-    for token in ids:  # there are few in an event
-        if type(token) is not int or not 0 <= token < ID_END:
-            return False
-    return True
+    if len(ids) == 1:  # nearly always
+        return type(ids[0]) is int and 0 <= ids[0] < ID_END
+    return not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < ID_END)
