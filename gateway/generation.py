@@ -427,7 +427,7 @@ class TokenParser(Protocol):
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]: ...
 
-    def flow(self, ids: Sequence[int]) -> list[str]:
+    def feed_each(self, ids: Sequence[int]) -> list[str]:
         """What `feed` would tell of the first of these ids, one by one, as far as that is nothing
         but text of the open segment: the text of each, empty for one of which it would tell none.
 

@@ -216,33 +216,18 @@ def pack(entries: Iterable[Entry]) -> bytes:
 def packed_entry(entry: Entry) -> bytes:
     """One entry as it stands behind the version byte. Raises as `pack` does."""
     if isinstance(entry, Tokens) and len(entry.ids) == 1 and not entry.logprobs:
-        return packed_id(entry.ids[0])
+        # A paced stream has little else: in one step.
+        try:
+            return _ONE_ID.pack(_ONE_ID_HEAD, entry.ids[0])
+        except struct.error as error:
+            raise ValueError(f"an id cannot be packed: {error}") from error
     tag, body = _pack_entry(entry)
     return _pack_number(len(body) << _TAG_BITS | tag) + body
-
-
-def packed_id(token: int) -> bytes:
-    """The same for `Tokens` with one id and nothing else."""
-    try:
-        return _ONE_ID.pack(_ONE_ID_HEAD, token)
-    except struct.error as error:
-        raise ValueError(f"an id cannot be packed: {error}") from error
 
 
 def unpack(packed: bytes) -> list[Entry]:
     """The entries that were packed. Raises `ValueError`, and nothing else, for damaged bytes."""
     return list(unpacked(packed))
-
-
-def single_ids(packed: bytes) -> list[int] | None:
-    """The ids of entries that are `Tokens` with one each; None where there is anything else."""
-    count = len(packed) // _ONE_ID.size
-    if packed[:1] != VERSION_BYTE or packed[1 :: _ONE_ID.size] != _ONE_ID_HEADS * count:
-        return None
-    ids = packed[1:]
-    return (
-        [token for _, token in _ONE_ID.iter_unpack(ids)] if len(ids) % _ONE_ID.size == 0 else None
-    )
 
 
 def unpacked(packed: bytes) -> Iterator[Entry]:

@@ -142,7 +142,7 @@ class Builder:
         item = self._item
         return item is not None and self._segment is not None and not item.is_summarized
 
-    def flow(self, texts: Sequence[str], after: int) -> Deltas:
+    def feed_each(self, texts: Sequence[str], after: int) -> Deltas:
         """The deltas of texts, none of which is empty, while `is_flowing`: those above `after`."""
         assert self._item is not None, "nothing is open"
         number = self._sequence_number

@@ -266,13 +266,13 @@ class Fold:
         if not isinstance(portion, Singles):
             return self.apply(portion)
         ids = portion.ids
-        heard, deltas = self._flow(ids, after)
+        heard, deltas = self._hear_each(ids, after)
         if heard == len(ids):
             return deltas
         events = list(deltas)
         while ids := ids[heard:]:
             events += self.apply(Tokens(ids[:1]))
-            heard, deltas = self._flow(ids[1:], after)
+            heard, deltas = self._hear_each(ids[1:], after)
             events += deltas
             heard += 1
         return events
@@ -319,7 +319,7 @@ class Fold:
     def _screen(self) -> Screen | None:
         return self._reading.screen if self._reading else None
 
-    def _flow(self, ids: tuple[int, ...], after: int) -> tuple[int, Sequence[Event]]:
+    def _hear_each(self, ids: tuple[int, ...], after: int) -> tuple[int, Sequence[Event]]:
         """Hear the first of these, each as if alone, as far as that is simple.
 
         How many it was, and what shows them.
@@ -327,10 +327,10 @@ class Fold:
         reading = self._reading
         if reading is None or not self._builder.is_flowing:
             return 0, ()
-        texts = reading.flow(ids)
+        texts = reading.hear_each(ids)
         self._usage.output_tokens += len(texts)
         shown = texts if all(texts) else [text for text in texts if text]
-        return len(texts), self._builder.flow(shown, after) if shown else ()
+        return len(texts), self._builder.feed_each(shown, after) if shown else ()
 
     def _begin(self, entry: TurnStarted | Compacted) -> list[Event]:
         return self._begin_turn(entry) if isinstance(entry, TurnStarted) else self._compact(entry)

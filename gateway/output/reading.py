@@ -185,16 +185,16 @@ class Reading:
             self._shown_from, self._shown_to = begin, len(said)
         return shown
 
-    def flow(self, ids: tuple[int, ...]) -> list[str]:
+    def hear_each(self, ids: tuple[int, ...]) -> list[str]:
         """Hear the first of these ids, each as if alone, as far as they only say more text.
 
-        The text of each, as `TokenParser.flow` gives it. Hears none where there is more to it: a
-        screen, logprobs, or what the prefill says.
+        The text of each, as `TokenParser.feed_each` gives it. Hears none where there is more to
+        it: a screen, logprobs, or what the prefill says.
         """
         turn, reader = self.turn, self._reader
         if not reader.is_plain or self.is_traced or turn.logprobs:
             return []
-        texts = reader.parser.flow(ids)
+        texts = reader.parser.feed_each(ids)
         last = next((at for at in reversed(range(len(texts))) if texts[at]), None)
         if last is not None:
             self._shown_from = len(turn.said) + last

@@ -349,9 +349,14 @@ class Reader:
         waiter = self._waiter
         if events is None:
             self._lag()
-        elif waiter is not None and not (waiter.done() or self.holds):
-            if self._send_now(events):
-                return
+        elif waiter is not None and not (self.holds or waiter.done()):
+            try:
+                self._rest = rest = self.send(events)
+            except Exception as error:  # noqa: BLE001 - the reader's task raises it, the run goes on
+                self._failure = error
+            else:
+                if rest is None:
+                    return  # and the reader's task may sleep on
         elif not self.lags:
             self.events += events
             if len(self.events) > self._events_max:
@@ -382,8 +387,10 @@ class Reader:
         if not self._let_go():
             return
         events, self.events = self.events, []
-        if self.lags or (events and not self._send_now(events)):
+        if self.lags:
             self.wake()
+        elif events:
+            self.put(events)
 
     def _limit(self) -> None:
         if self._timer is None:
@@ -434,15 +441,6 @@ class Reader:
         if self._rest is not None:
             rest, self._rest = self._rest, None
             await rest
-
-    def _send_now(self, events: Sequence[Event]) -> bool:
-        """Whether that was all, and the reader's task may sleep on."""
-        try:
-            self._rest = rest = self.send(events)
-        except Exception as error:  # noqa: BLE001 - the reader's task raises it, the run goes on
-            self._failure = error
-            return False
-        return rest is None
 
     def _lag(self) -> None:
         self.lags = True

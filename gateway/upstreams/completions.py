@@ -18,7 +18,7 @@ from gateway.upstreams.problems import NoTokenIds, breakage, code_of, message_of
 from gateway.upstreams.sse import FrameTooLarge, SseSplitter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from gateway.generation import Sampling, TokenLogprob
 
@@ -165,13 +165,17 @@ class CompletionReader:
 
     def _parse(self, block: bytes) -> None:
         """Whole events."""
+        too_large: FrameTooLarge | None = None
         try:
-            for payload in self._splitter.payloads(block):
-                if self._said_all or self.fault is not None:
-                    return
-                self._event(payload)
+            payloads: Sequence[bytes] = self._splitter.payloads(block)
         except FrameTooLarge as error:
-            self._break(str(error))
+            payloads, too_large = error.before, error
+        for payload in payloads:
+            if self._said_all or self.fault is not None:
+                return
+            self._event(payload)
+        if too_large is not None:
+            self._break(str(too_large))
 
     def _event(self, payload: bytes) -> None:
         if payload == b"[DONE]":
@@ -241,7 +245,7 @@ class CompletionReader:
 
     def _take(self, ids: list[int], choice: dict[str, object]) -> bool:
         """Keep the ids of an event, and what is told of them; False: nothing may follow them."""
-        told: list[TokenLogprob] = []
+        told: Sequence[TokenLogprob] = ()
         if self._alternatives is not None:
             try:
                 told = aligned_logprobs(choice.get("logprobs"), ids, self._alternatives)
@@ -254,7 +258,8 @@ class CompletionReader:
         if known:
             self.started = True
             self._ids += known
-            self._logprobs += told[: len(known)]
+            if told:
+                self._logprobs += told[: len(known)]
             self.ids_left -= len(known)
             self._last_id = known[-1]
         if known is ids:
@@ -293,6 +298,8 @@ class CompletionReader:
 
 
 def _are_ids(ids: object) -> TypeGuard[list[int]]:
-    if not isinstance(ids, list) or not ids:
-        return isinstance(ids, list)
-    return set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < ID_END
+    if not isinstance(ids, list):
+        return False
+    if len(ids) == 1:  # nearly always
+        return type(ids[0]) is int and 0 <= ids[0] < ID_END
+    return not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < ID_END)

@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
 
 class FrameTooLarge(ValueError):
-    """An event is longer than the bound, in bytes."""
+    """An event is longer than the bound, in bytes; `before` is what the events before it say."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, before: Sequence[bytes] = ()) -> None:
         super().__init__(f"an event is longer than {bytes_max} bytes")
+        self.before = before
 
 
 class SseSplitter:
@@ -58,17 +59,19 @@ class SseSplitter:
         del rest[:end]
         return block
 
-    def payloads(self, block: bytes) -> Iterator[bytes]:
+    def payloads(self, block: bytes) -> list[bytes]:
         """The `data` of each event of a block that `feed` returned, not empty, in order; comments
         vanish. Raises FrameTooLarge.
         """
+        payloads: list[bytes] = []
         for frame in block[:-2].split(b"\n\n"):
             if len(frame) > self.frame_bytes_max:
-                raise FrameTooLarge(self.frame_bytes_max)
+                raise FrameTooLarge(self.frame_bytes_max, payloads)
             if frame.startswith(b"data: ") and len(frame) > 6 and b"\n" not in frame:
-                yield frame[6:]
+                payloads.append(frame[6:])
             elif b"data" in frame and (payload := _joined_data(frame)):
-                yield payload
+                payloads.append(payload)
+        return payloads
 
     def _with_plain_newlines(self, data: bytes) -> bytes:
         """CR LF and CR become LF, also when a read ends between the two."""

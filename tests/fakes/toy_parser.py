@@ -92,7 +92,7 @@ class ToyParser:
             events += self._step(token)
         return events
 
-    def flow(self, ids: Sequence[int]) -> list[str]:
+    def feed_each(self, ids: Sequence[int]) -> list[str]:
         """The first of them that are text of an open body."""
         texts: list[str] = []
         for token in ids:

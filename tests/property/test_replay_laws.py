@@ -224,13 +224,13 @@ def test_what_is_written_of_a_replay_is_what_each_event_would_have_been(
 
 @laws
 @given(_IDS, _IDS, st.booleans())
-def test_ids_that_flow_are_what_each_would_have_told(
+def test_ids_that_are_fed_together_are_what_each_would_have_told(
     before: list[int], ids: list[int], trace: bool
 ) -> None:
     one, other = (Parser(vocabulary(), frozenset(TOOLS), trace=trace) for _ in range(2))
     one.feed(before)
     other.feed(before)
-    texts = one.flow(ids)
+    texts = one.feed_each(ids)
     told = [other.feed((token,)) for token in islice(ids, len(texts))]
     assert told == [[SegmentText(text)] if text else [] for text in texts]
     assert (one.place, one.reasoning_tokens) == (other.place, other.reasoning_tokens)

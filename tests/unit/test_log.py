@@ -21,7 +21,6 @@ from gateway.log import (
     TurnEnded,
     TurnStarted,
     pack,
-    single_ids,
     unpack,
 )
 
@@ -77,21 +76,6 @@ LOG: list[Entry] = [
 @given(st.lists(_entries, max_size=10))
 def test_unpacking_gives_what_was_packed(entries: list[Entry]) -> None:
     assert unpack(pack(entries)) == entries
-
-
-@laws
-@given(st.lists(st.integers(0, 2**32 - 1).map(lambda one: Tokens((one,))) | _entries, max_size=5))
-def test_what_is_nothing_but_single_ids_is_told_apart(entries: list[Entry]) -> None:
-    packed = pack(entries)
-    ids = [entry.ids[0] for entry in entries if isinstance(entry, Tokens) and entry.ids]
-    are_single = all(
-        isinstance(entry, Tokens) and len(entry.ids) == 1 and not entry.logprobs
-        for entry in entries
-    )
-    assert single_ids(packed) == (ids if are_single else None)
-    assert single_ids(b"\0" + packed[1:]) is None
-    if entries and are_single:
-        assert single_ids(packed[:-1]) is None
 
 
 @given(_optional, _optional, _optional)

@@ -157,17 +157,17 @@ class Parser:
             text = self._detokenizer.read(ids)
             if text is not None:
                 self._position += len(ids)
-                return self._writer.flow(self._draft, text, len(ids))
+                return self._writer.write_text(self._draft, text, len(ids))
         return self._feed_runs(ids)
 
-    def flow(self, ids: Sequence[int]) -> list[str]:
+    def feed_each(self, ids: Sequence[int]) -> list[str]:
         """As many of the next ids as are only more text, and what `feed` makes of each alone."""
         draft = self._draft
-        if self._state is not _BODY or self._trace or not draft.flows:
+        if self._state is not _BODY or self._trace or not draft.is_flowing:
             return []
         texts = self._detokenizer.read_each(ids)
         self._position += len(texts)
-        return self._writer.flow_each(draft, texts)
+        return self._writer.write_each(draft, texts)
 
     def _feed_runs(self, ids: Sequence[int]) -> list[SegmentEvent]:
         """One step for each special id, and for each run of text between them."""

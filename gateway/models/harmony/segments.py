@@ -72,7 +72,7 @@ class Draft:
     doubts: tuple[str, ...] = ()
 
     @property
-    def flows(self) -> bool:
+    def is_flowing(self) -> bool:
         """Its segment has begun, and text goes into it as it is read."""
         return self.started and not self.glue
 
@@ -166,7 +166,7 @@ class SegmentWriter:
             text, tokens = draft.arguments.feed(text), ()
         self._emit(draft, text, tokens)
 
-    def flow(self, draft: Draft, text: str, text_ids: int) -> list[SegmentEvent]:
+    def write_text(self, draft: Draft, text: str, text_ids: int) -> list[SegmentEvent]:
         """`write` and `take`, for a read that brought nothing but text."""
         if not draft.started or draft.glue:
             self.write(draft, text, text_ids)
@@ -178,8 +178,8 @@ class SegmentWriter:
             text = draft.arguments.feed(text)
         return [SegmentText(text)] if text else []
 
-    def flow_each(self, draft: Draft, texts: list[str]) -> list[str]:
-        """`flow` for ids that were read one by one, into a draft that flows; the text of each."""
+    def write_each(self, draft: Draft, texts: list[str]) -> list[str]:
+        """`write_text` for ids that were read one by one, while it flows; the text of each."""
         draft.text_ids += len(texts)
         if draft.kind is _REASONING:
             self.reasoning_tokens += len(texts)
