@@ -132,7 +132,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             (cycle, app), self._unstarted = self._unstarted, None
             self._start_asgi_task(cycle, app)
         if self._is_half_closed:
-            self._answer_half_closed()
+            self.loop.call_soon(self._answer_half_closed)
 
     def _parse(self) -> None:
         """Raises `Refused`."""
@@ -317,11 +317,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         connection = self.transport.get_extra_info("socket")
         if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNHEARD_MS)
-        self._answer_half_closed()
+        self.loop.call_soon(self._answer_half_closed)
         return True
 
     def _answer_half_closed(self) -> None:
-        """Nothing more comes: what is still to be answered is all there is."""
+        """Nothing more comes: what is still to be answered is all there is. A request that has
+        just begun has had a turn, so that a client with a short answer is not sent anything else.
+        """
+        if self._is_lost or self.transport.is_closing():
+            return
         if self._is_answering:
             self._set_timer(ABSENCE_CHECKS_S[0], self._probe, ABSENCE_CHECKS_S[1:])
         elif not self._is_read_scheduled:
