@@ -59,7 +59,7 @@ class Gateway(Starlette):
     @override
     def build_middleware_stack(self) -> ASGIApp:
         """Without Starlette's middlewares for errors: `RequestContext` answers all of them."""
-        app: ASGIApp = self.router
+        app: ASGIApp = self.router.middleware_stack
         for middleware in reversed(self.user_middleware):
             app = middleware.cls(app, *middleware.args, **middleware.kwargs)
         return app
