@@ -22,7 +22,7 @@ NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/n
 	--omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund --no-update-notifier
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-deploy nightly lock clean
+.PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-deploy nightly lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -56,6 +56,11 @@ demo: $(RUNNABLE) ## a whole gateway on this machine: no GPU, no Docker, a scrip
 
 test: $(READY) ## all tests
 	$(PYTEST) -n $(WORKERS)
+
+test-fast: $(READY) ## the pure core, and one create, resume and cancel through real processes, in a minute
+	$(PYTEST) -n $(WORKERS) --hypothesis-profile short tests/unit tests/property \
+		tests/e2e/test_background.py::test_a_stream_is_resumed_where_it_broke_off \
+		tests/e2e/test_background.py::test_a_response_is_cancelled
 
 test-e2e: $(READY) $(E2E_READY) ## the tests against real clients, each in an environment of its own
 	$(PYTEST) -n $(WORKERS) -m client tests/e2e tests/integration/api

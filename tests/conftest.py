@@ -25,6 +25,7 @@ pytest.register_assert_rewrite("tests.fakes", "tests.integration", "tests.confor
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("untimed", settings(), deadline=None)
+settings.register_profile("short", settings(), deadline=None, max_examples=10)
 settings.load_profile("untimed")
 
 # Imported where used: most tests need no database, and should not wait for its libraries.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -13,32 +14,20 @@ from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import tenants_and_keys
 from gateway.settings import load_settings
+from gateway.tenancy import POLICY_VALUES
+from gateway.tenancy.policy import DAY_S, HOUR_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pathlib import Path
 
     from gateway.services.access import TenantDetail
     from gateway.settings import Settings
-    from gateway.store.tenants import PolicyChanges
+    from gateway.tenancy import PolicyChanges, PolicyValue
 
 DEFAULT: Final = "default"
-HOUR_S: Final = 3600
-DAY_S: Final = 24 * HOUR_S
 _NUMBER: Final = re.compile(r"[0-9]{1,9}\Z")
-_NUMBERS: Final = {
-    "log_retention_s": ("--log-retention-h", HOUR_S),
-    "response_retention_s": ("--response-retention-d", DAY_S),
-    "background_running_max": ("--background-running-max", 1),
-    "background_queued_max": ("--background-queued-max", 1),
-    "reasoning_budget_tokens": ("--reasoning-budget-tokens", 1),
-}
-"""The option of each number in a policy, and how many of the policy's units are one of its own."""
 
 TenantName = Annotated[str, typer.Argument(help="Which tenant.")]
-OnDisconnect = Literal["cancel", "continue", "default"]
-ReasoningSummary = Literal["analysis", "off", "default"]
-ServiceTierMax = Literal["default", "priority"]
-ResponseMessages = Literal["refused", "allowed", "default"]
 
 
 def show(name: TenantName, config: Config = None, json_: Json = False) -> None:
@@ -51,69 +40,41 @@ async def _show(settings: Settings, name: str) -> TenantDetail:
         return await access.show_tenant(name)
 
 
-def change(  # noqa: PLR0913 - each is an option
-    name: TenantName,
-    on_disconnect: Annotated[
-        OnDisconnect | None,
-        typer.Option(help="What becomes of a stored response whose client hangs up."),
-    ] = None,
-    log_retention_h: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|default", help="Hours after its end that a response can be streamed again."
-        ),
-    ] = None,
-    response_retention_d: Annotated[
-        str | None, typer.Option(metavar="N|default", help="Days that a stored response is kept.")
-    ] = None,
-    background_running_max: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|default", help="Background responses generated at once by all replicas."
-        ),
-    ] = None,
-    background_queued_max: Annotated[
-        str | None, typer.Option(metavar="N|default", help="Background responses that may wait.")
-    ] = None,
-    reasoning_summary: Annotated[
-        ReasoningSummary | None,
-        typer.Option(help="What summaries of reasoning are made from, or that there are none."),
-    ] = None,
-    reasoning_budget_tokens: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|default",
-            help="Tokens of reasoning of requests that name no bound; 0: any number.",
-        ),
-    ] = None,
-    service_tier_max: Annotated[
-        ServiceTierMax | None,
-        typer.Option(help="The best tier of its requests; without a policy it is `default`, too."),
-    ] = None,
-    response_messages: Annotated[
-        ResponseMessages | None,
-        typer.Option(help="Whether its requests may ask for their Harmony messages and token ids."),
-    ] = None,
-    config: Config = None,
-    json_: Json = False,
-) -> None:
+def _option(value: PolicyValue) -> Parameter:
+    """The option of a policy value, as typer reads it from a signature."""
+    words = tuple(dict.fromkeys((*value.words, DEFAULT)))
+    kind: Any = Literal[words] if value.words else str
+    metavar = None if value.words else f"N|{DEFAULT}"
+    option = typer.Option(
+        value.option_name, help=value.option_help, metavar=metavar, show_default=False
+    )
+    annotation = Annotated[kind | None, option]
+    return Parameter(value.name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def change(name: str, config: Path | None, *, json_: bool, **given: str | None) -> None:
     """Change what counts for a tenant; `default` goes back to the configuration.
 
     What is not named stays. Every replica follows within auth.key_cache_ttl_s.
     """
-    given = {
-        "on_disconnect": on_disconnect,
-        "log_retention_s": log_retention_h,
-        "response_retention_s": response_retention_d,
-        "background_running_max": background_running_max,
-        "background_queued_max": background_queued_max,
-        "reasoning_summary": reasoning_summary,
-        "reasoning_budget_tokens": reasoning_budget_tokens,
-        "service_tier_max": service_tier_max,
-        "response_messages": response_messages,
+    changes = {
+        field: _value(POLICY_VALUES[field], text)
+        for field, text in given.items()
+        if text is not None
     }
-    changes = _changes({field: text for field, text in given.items() if text is not None})
     _print(run(_change(load_settings(config), name, changes)), as_json=json_)
+
+
+# typer makes a command's options from its signature: here from the list of policy values.
+change.__signature__ = Signature(  # type: ignore[attr-defined]
+    [
+        Parameter("name", Parameter.KEYWORD_ONLY, annotation=TenantName),
+        *map(_option, POLICY_VALUES.values()),
+        Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=Config),
+        Parameter("json_", Parameter.KEYWORD_ONLY, default=False, annotation=Json),
+    ]
+)
+change.__annotations__ = {one.name: one.annotation for one in signature(change).parameters.values()}
 
 
 async def _change(settings: Settings, name: str, changes: PolicyChanges) -> TenantDetail:
@@ -121,27 +82,26 @@ async def _change(settings: Settings, name: str, changes: PolicyChanges) -> Tena
         return await access.set_policy(name, changes)
 
 
-def _changes(given: Mapping[str, str]) -> PolicyChanges:
-    """What the options say, by the names of the policy; None for `default`."""
-    changes = {
-        field: None if text == DEFAULT else _number(field, text) if field in _NUMBERS else text
-        for field, text in given.items()
-    }
-    return cast("PolicyChanges", changes)
+def _value(value: PolicyValue, text: str) -> str | int | None:
+    """What an option says, in the policy's unit; None for `default`.
 
-
-def _number(field: str, text: str) -> int:
-    """Raises `typer.BadParameter`, which ends the command with code 2."""
-    option, unit = _NUMBERS[field]
+    Raises `typer.BadParameter`, which ends the command with code 2.
+    """
+    if text == DEFAULT:
+        return None
+    if value.words:
+        return text
     if not _NUMBER.match(text):
         raise typer.BadParameter(
-            f"{text!r} is neither a whole number nor {DEFAULT!r}.", param_hint=option
+            f"{text!r} is neither a whole number nor {DEFAULT!r}.",
+            param_hint=value.option_name,
         )
-    return int(text) * unit
+    return int(text) * value.option_unit
 
 
 def _print(detail: TenantDetail, *, as_json: bool) -> None:
-    own, policy = asdict(detail.own), asdict(detail.policy)
+    own = {value: detail.own.get(value) for value in POLICY_VALUES}
+    policy = asdict(detail.policy)
     tenant = detail.tenant
     if as_json:
         disabled_at = tenant.disabled_at.isoformat() if tenant.disabled_at else None

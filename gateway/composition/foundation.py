@@ -21,7 +21,6 @@ from gateway.services.access import Access
 from gateway.services.threads import Threads
 from gateway.store.engine import Database
 from gateway.telemetry import Metrics
-from gateway.tenancy import TenantPolicy
 from gateway.upstreams.client import build_client
 from gateway.upstreams.connection import ConnectionLimits
 from gateway.upstreams.pool import Pool
@@ -143,7 +142,7 @@ def access(settings: Settings, database: Database) -> Access:
         auth.key_cache_ttl_s,
         auth.key_cache_entries_max,
         cache_stale_s=auth.stale_keys_max_s,
-        defaults=TenantPolicy(**settings.tenant_policy),
+        defaults=settings.tenant_policy,
     )
 
 

@@ -31,14 +31,21 @@ from gateway.errors import (
 )
 from gateway.store import tenants
 from gateway.telemetry import EventLog
-from gateway.tenancy import ApiKey, Principal, Tenant, TenantId, TenantPolicy
+from gateway.tenancy import (
+    DEFAULT_POLICY,
+    ApiKey,
+    Principal,
+    Tenant,
+    TenantId,
+    TenantPolicy,
+    check_changes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.store.engine import Database
-    from gateway.store.tenants import OwnPolicy, PolicyChanges
-    from gateway.tenancy import Dialect
+    from gateway.tenancy import Dialect, OwnPolicy, PolicyChanges
 
 MARK_BYTES: Final = 32
 RENEWED_SHARE: Final = 0.5
@@ -48,22 +55,6 @@ _SHOWABLE: Final = re.compile(r"[!-~]{13,}\Z")
 _HINT_LENGTH: Final = 4
 _ID_PREFIX_MIN: Final = 8
 """As many characters of an id as cannot be taken for a hint."""
-_YEAR_S: Final = 365 * 86_400
-_POLICY_WORDS: Final = {
-    "on_disconnect": ("cancel", "continue"),
-    "reasoning_summary": ("analysis", "off"),
-    "service_tier_max": ("default", "priority"),
-    "response_messages": ("refused", "allowed"),
-}
-_POLICY_BOUNDS: Final = {
-    "log_retention_s": (1, _YEAR_S),
-    "response_retention_s": (1, 10 * _YEAR_S),
-    "background_running_max": (1, 100_000),
-    "background_queued_max": (1, 10_000_000),
-    "reasoning_budget_tokens": (0, 1_000_000),
-}
-"""The smallest and the largest value of each number in a tenant's policy."""
-
 
 _log = EventLog("gateway.access")
 
@@ -135,7 +126,7 @@ class Access:
         cache_keys_max: int,
         *,
         cache_stale_s: float = 900.0,
-        defaults: TenantPolicy = tenants.DEFAULT_POLICY,
+        defaults: TenantPolicy = DEFAULT_POLICY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`cache_stale_s` is how long a known key outlives its `cache_ttl_s` without a database.
@@ -189,7 +180,7 @@ class Access:
         Other replicas follow within `cache_ttl_s`. Raises `ResourceNotFound`, and `InvalidRequest`
         for a value out of bounds or for no change at all.
         """
-        _check_policy(changes)
+        check_changes(changes)
         found = await tenants.set_policy(self._database, name, changes)
         self._forget()
         return await self._detail(name, found)
@@ -198,7 +189,7 @@ class Access:
         if found is None:
             raise await self._no_tenant(name)
         tenant, own = found
-        return TenantDetail(tenant, own, own.over(self._defaults))
+        return TenantDetail(tenant, own, self._defaults.with_own(own))
 
     async def create_key(
         self, tenant_name: str, key_name: str, *, dialect: Dialect = "openai"
@@ -377,19 +368,6 @@ def _check_name(name: str) -> None:
             " letter or a digit.",
             param="name",
         )
-
-
-def _check_policy(changes: PolicyChanges) -> None:
-    if not changes:
-        raise InvalidRequest("There is nothing to change.")
-    for name, words in _POLICY_WORDS.items():
-        word = changes.get(name)
-        if word is not None and word not in words:
-            raise InvalidRequest(f"{word!r} is neither of: {', '.join(words)}.", param=name)
-    for name, (least, most) in _POLICY_BOUNDS.items():
-        value = changes.get(name)
-        if value is not None and not (isinstance(value, int) and least <= value <= most):
-            raise InvalidRequest(f"{name} must be a number from {least} to {most}.", param=name)
 
 
 def _is_meant(key: str, candidate: ApiKey) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.settings.environment import inherited
 from gateway.settings.loading import load_settings
-from gateway.settings.model import PolicyDefaults, Settings
+from gateway.settings.model import Settings
 from gateway.settings.sections import (
     Auth,
     Backend,
@@ -33,7 +33,6 @@ __all__ = [
     "Limits",
     "Log",
     "Model",
-    "PolicyDefaults",
     "Retention",
     "Server",
     "Settings",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
+
+from gateway.tenancy import POLICY_VALUES
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo
@@ -84,3 +86,10 @@ def none_or_from(least: int) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def tenant_default(name: str, **options: Any) -> Any:
+    """The field for what counts where a tenant has no policy value `name` of its own."""
+    value = POLICY_VALUES[name]
+    least = None if value.words else value.least
+    return Field(value.default, description=value.description, ge=least, **options)

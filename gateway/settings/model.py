@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -34,6 +34,7 @@ from gateway.settings.sections import (
     Upstream,
     WebSockets,
 )
+from gateway.tenancy import TenantPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,19 +65,6 @@ def _refuse_repeated(what: str, names: Iterable[str]) -> None:
 
 PEPPER_KEY_ID: Final = "auth.key_pepper"
 """The id of the sealing key that is made from the pepper. Its dot keeps others from having it."""
-
-
-class PolicyDefaults(TypedDict):
-    """The arguments of a `TenantPolicy`: what counts for tenants without one of their own."""
-
-    on_disconnect: Literal["cancel", "continue"]
-    log_retention_s: int
-    response_retention_s: int
-    background_running_max: int
-    background_queued_max: int
-    reasoning_summary: Literal["analysis", "off"]
-    reasoning_budget_tokens: int
-    response_messages: Literal["refused", "allowed"]
 
 
 class Settings(BaseModel):
@@ -168,18 +156,9 @@ class Settings(BaseModel):
         return (*((name, secret.encode()) for name, secret in own), (PEPPER_KEY_ID, made))
 
     @property
-    def tenant_policy(self) -> PolicyDefaults:
-        """For `TenantPolicy(**settings.tenant_policy)`: settings know nothing of tenants."""
-        return {
-            "on_disconnect": self.background.on_disconnect,
-            "log_retention_s": self.retention.log_s,
-            "response_retention_s": self.retention.response_s,
-            "background_running_max": self.background.tenant_running_max,
-            "background_queued_max": self.background.tenant_queued_max,
-            "reasoning_summary": self.reasoning.summary,
-            "reasoning_budget_tokens": self.generation.reasoning_budget_tokens,
-            "response_messages": self.debugging.response_messages,
-        }
+    def tenant_policy(self) -> TenantPolicy:
+        """What counts for tenants without a policy of their own."""
+        return TenantPolicy.of_settings(self)
 
     def with_database_url(self, url: str) -> Settings:
         """The same settings once the embedded database is running."""

@@ -29,7 +29,9 @@ from gateway.settings.kinds import (
     none_or_from,
     not_below,
     postgres_url,
+    tenant_default,
 )
+from gateway.tenancy import OnDisconnect, ReasoningSummary, ResponseMessages
 
 
 class Section(BaseModel):
@@ -276,16 +278,8 @@ class Background(Section):
     running_max: PositiveInt = Field(
         256, description="Background responses generated at once by this process."
     )
-    tenant_running_max: PositiveInt = Field(
-        64,
-        description="Background responses of one tenant generated at once by all replicas; the "
-        "rest waits in order. A tenant may have its own: tenants set.",
-    )
-    tenant_queued_max: PositiveInt = Field(
-        1000,
-        description="Background responses of one tenant that wait; one more is answered 429. A "
-        "tenant may have its own.",
-    )
+    tenant_running_max: PositiveInt = tenant_default("background_running_max")
+    tenant_queued_max: PositiveInt = tenant_default("background_queued_max")
     lease_s: PositiveFloat = Field(
         10.0, description="Seconds a replica may be silent until another goes on for it."
     )
@@ -305,11 +299,7 @@ class Background(Section):
     upstream_wait_s: float = Field(
         60.0, ge=0, description="Seconds a background response waits for a backend."
     )
-    on_disconnect: Literal["cancel", "continue"] = Field(
-        "cancel",
-        description="What becomes of a stored response whose client hangs up: cancel, as OpenAI "
-        "does, or continue, so that it can be resumed. A tenant may have its own.",
-    )
+    on_disconnect: OnDisconnect = tenant_default("on_disconnect")
 
 
 class Journal(Section):
@@ -339,16 +329,9 @@ class Journal(Section):
 class Retention(Section):
     """How long things are kept. What has expired goes within interval_s or a little later."""
 
-    log_s: PositiveInt = Field(
-        86_400,
-        description="Seconds after its end that a response can be streamed again. A tenant may "
-        "have its own: tenants set.",
-    )
-    response_s: Annotated[PositiveInt, not_below("log_s")] = Field(
-        30 * 86_400,
-        validate_default=True,
-        description="Seconds after its creation that a stored response is kept, or longer while "
-        "others continue from it. A tenant may have its own.",
+    log_s: PositiveInt = tenant_default("log_retention_s")
+    response_s: Annotated[PositiveInt, not_below("log_s")] = tenant_default(
+        "response_retention_s", validate_default=True
     )
     idempotency_key_s: PositiveInt = Field(
         86_400, description="Seconds an Idempotency-Key stands for the same response."
@@ -382,12 +365,7 @@ class Harmony(Section):
 class Generation(Section):
     """What is done about a model that does not do as it was told."""
 
-    reasoning_budget_tokens: int = Field(
-        0,
-        ge=0,
-        description="Tokens of reasoning of requests that name no bound, after which the answer is "
-        "opened; 0: any number. A tenant may have its own: tenants set.",
-    )
+    reasoning_budget_tokens: int = tenant_default("reasoning_budget_tokens")
     answer_share: float = Field(
         0.25,
         gt=0,
@@ -424,12 +402,7 @@ class Generation(Section):
 class Debugging(Section):
     """What clients may ask for to see how a response came about."""
 
-    response_messages: Literal["refused", "allowed"] = Field(
-        "refused",
-        description="Whether requests may ask for the Harmony messages and the token ids of their "
-        "prompt and their output (enable_response_messages), which show raw reasoning. A tenant "
-        "may have its own: tenants set.",
-    )
+    response_messages: ResponseMessages = tenant_default("response_messages")
 
 
 class SealingKey(Section):
@@ -442,11 +415,7 @@ class SealingKey(Section):
 class Reasoning(Section):
     """What clients are given of the model's reasoning."""
 
-    summary: Literal["analysis", "off"] = Field(
-        "analysis",
-        description="What a summary that a client asks for is made from: the analysis, or nothing. "
-        "A tenant may have its own: tenants set.",
-    )
+    summary: ReasoningSummary = tenant_default("reasoning_summary")
     sealing_keys: tuple[SealingKey, ...] = Field(
         (),
         description="Keys for reasoning.encrypted_content, each with an id and a secret: the first "

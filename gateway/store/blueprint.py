@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
+from gateway.tenancy import POLICY_VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,10 +27,8 @@ _ITEM: Final = (
     " complete boolean!, item bytea!, ids bytea"
 )
 COLUMNS: Final = {
-    "tenants": "id uuid!, name text!, created_at timestamptz!, disabled_at timestamptz,"
-    " on_disconnect text, log_retention_s integer, response_retention_s integer,"
-    " background_running_max integer, background_queued_max integer, reasoning_summary text,"
-    " reasoning_budget_tokens integer, service_tier_max text, response_messages text",
+    "tenants": "id uuid!, name text!, created_at timestamptz!, disabled_at timestamptz, "
+    + ", ".join(f"{value.name} {value.column_type}" for value in POLICY_VALUES.values()),
     "api_keys": "tenant_id uuid!, id uuid!, name text!, hash bytea!, hint text!,"
     " created_at timestamptz!, disabled_at timestamptz, dialect text",
     "responses": "tenant_id uuid!, id uuid!, key_id uuid!, status text!, model text!,"

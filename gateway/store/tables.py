@@ -31,6 +31,8 @@ from sqlalchemy import (
     text,
 )
 
+from gateway.tenancy import POLICY_VALUES
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
@@ -71,20 +73,15 @@ tenants = Table(
     _required("created_at", _TIME),
     Column("disabled_at", _TIME),
     # The tenant's policy; null: the setting of that name, and the service tier `default`.
-    Column("on_disconnect", Text),
-    Column("log_retention_s", Integer),
-    Column("response_retention_s", Integer),
-    Column("background_running_max", Integer),
-    Column("background_queued_max", Integer),
-    Column("reasoning_summary", Text),
-    Column("reasoning_budget_tokens", Integer),
-    Column("service_tier_max", Text),
-    Column("response_messages", Text),
-    CheckConstraint("on_disconnect IN ('cancel', 'continue')", name="on_disconnect"),
-    CheckConstraint("reasoning_summary IN ('analysis', 'off')", name="reasoning_summary"),
-    CheckConstraint("reasoning_budget_tokens >= 0", name="reasoning_budget_tokens"),
-    CheckConstraint("service_tier_max IN ('default', 'priority')", name="service_tier_max"),
-    CheckConstraint("response_messages IN ('refused', 'allowed')", name="response_messages"),
+    *(
+        Column(value.name, Text if value.column_type == "text" else Integer)
+        for value in POLICY_VALUES.values()
+    ),
+    *(
+        CheckConstraint(value.column_check, name=value.name)
+        for value in POLICY_VALUES.values()
+        if value.column_check is not None
+    ),
 )
 
 api_keys = Table(

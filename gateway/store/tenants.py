@@ -5,68 +5,27 @@ Names are the operator's, checked by `services.access`. Times are the database's
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Final, TypedDict
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
 
 from gateway.store.schema import APP_ROLE
 from gateway.store.statements import Statement
-from gateway.tenancy import ApiKey, Principal, Tenant, TenantId, TenantPolicy
+from gateway.tenancy import DEFAULT_POLICY, POLICY_VALUES, ApiKey, Principal, Tenant, TenantId
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.store.engine import Database
     from gateway.store.execution import Row
-    from gateway.tenancy import (
-        Dialect,
-        OnDisconnect,
-        ReasoningSummary,
-        ResponseMessages,
-        ServiceTierMax,
-    )
+    from gateway.tenancy import Dialect, OwnPolicy, PolicyChanges, TenantPolicy
 
-DEFAULT_POLICY: Final = TenantPolicy()
 DEFAULT_DIALECT: Final[Dialect] = "openai"
 """Of a key that was made before there were others."""
 _TAKE_ROLE: Final = Statement("SELECT set_config('role', :role, true)")
 
 
-@dataclass(frozen=True, slots=True)
-class OwnPolicy:
-    """What the operator decided for this tenant; None where the setting counts."""
-
-    on_disconnect: OnDisconnect | None = None
-    log_retention_s: int | None = None
-    response_retention_s: int | None = None
-    background_running_max: int | None = None
-    background_queued_max: int | None = None
-    reasoning_summary: ReasoningSummary | None = None
-    reasoning_budget_tokens: int | None = None
-    service_tier_max: ServiceTierMax | None = None
-    response_messages: ResponseMessages | None = None
-
-    def over(self, defaults: TenantPolicy) -> TenantPolicy:
-        """What counts: its own where it has one, else the default."""
-        own = {name: value for name, value in asdict(self).items() if value is not None}
-        return replace(defaults, **own)
-
-
-class PolicyChanges(TypedDict, total=False):
-    """What is to become of a tenant's own policy: None takes back, what is left out stays."""
-
-    on_disconnect: OnDisconnect | None
-    log_retention_s: int | None
-    response_retention_s: int | None
-    background_running_max: int | None
-    background_queued_max: int | None
-    reasoning_summary: ReasoningSummary | None
-    reasoning_budget_tokens: int | None
-    service_tier_max: ServiceTierMax | None
-    response_messages: ResponseMessages | None
-
-
 _TENANT: Final = "id, name, created_at, disabled_at"
-_POLICY: Final = ", ".join(field.name for field in fields(OwnPolicy))
+_POLICY: Final = ", ".join(POLICY_VALUES)
 _KEY: Final = "id, tenant_id, name, hint, created_at, disabled_at, dialect"
 # Not `*`: what is prepared on a connection would end with the revision that adds a column.
 _FIND_PRINCIPAL: Final = Statement(f"""
@@ -123,7 +82,8 @@ def _tenant(row: Row) -> Tenant:
 
 
 def _own_policy(row: Row) -> OwnPolicy:
-    return OwnPolicy(**{field.name: getattr(row, field.name) for field in fields(OwnPolicy)})
+    values = {name: getattr(row, name) for name in POLICY_VALUES}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _key(row: Row) -> ApiKey:
@@ -180,8 +140,7 @@ async def set_policy(
 
     Raises `StoreConflict` for a value that the table refuses. `changes` must not be empty.
     """
-    columns = [field.name for field in fields(OwnPolicy) if field.name in changes]
-    changed = ", ".join(f"{column} = :{column}" for column in columns)
+    changed = ", ".join(f"{name} = :{name}" for name in POLICY_VALUES if name in changes)
     statement = Statement(_SET_POLICY.format(changes=changed))
     async with database.owner_transaction() as connection:
         row = (await connection.execute(statement, {**changes, "name": name})).one_or_none()
@@ -225,6 +184,6 @@ async def find_principal(
         TenantId(row.tenant_id),
         row.tenant_name,
         row.key_id,
-        _own_policy(row).over(defaults),
+        defaults.with_own(_own_policy(row)),
         row.dialect or DEFAULT_DIALECT,
     )

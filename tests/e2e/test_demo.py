@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ import pytest
 from tests.fakes.postgres import reachable_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
@@ -35,6 +36,10 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def port() -> int:
+    return free_port()
+
+
+def free_port() -> int:
     """One that was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
@@ -106,32 +111,55 @@ def saved(folder: Path) -> dict[str, str]:
     return dict(re.findall(r"^export (\w+)=(\S+)$", text, re.MULTILINE))
 
 
-def test_the_demo_answers_and_leaves_nothing_running(folder: Path, port: int) -> None:
-    result = once(folder, "--port", str(port))
+@dataclass(frozen=True)
+class FirstDemo:
+    """A demo that ran once in a folder where there was nothing, and what is in the folder since."""
+
+    folder: Path
+    port: int
+    result: subprocess.CompletedProcess[str]
+    left: Sequence[psutil.Process]
+
+
+@pytest.fixture(scope="module")
+def first_demo() -> Iterator[FirstDemo]:
+    with reachable_folder() as path:
+        number = free_port()
+        result = once(path, "--port", str(number))
+        running = psutil.process_iter(["cmdline"])
+        yield FirstDemo(
+            path, number, result, [p for p in running if str(path) in str(p.info["cmdline"])]
+        )
+
+
+def test_the_demo_answers_and_leaves_nothing_running(first_demo: FirstDemo) -> None:
+    result = first_demo.result
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     for step in ("postgres", "schema", "tenant", "backend", "gateway", "answer", "stored"):
         assert f"✓ {step} " in result.stdout
     assert "SCRIPTED" in result.stdout
     assert "I am a scripted server, not a model" in result.stdout
-    assert f"http://127.0.0.1:{port}" in result.stdout
-    left = [p for p in psutil.process_iter(["cmdline"]) if str(folder) in str(p.info["cmdline"])]
-    assert left == []
+    assert f"http://127.0.0.1:{first_demo.port}" in result.stdout
+    assert first_demo.left == []
 
 
-def test_the_next_demo_uses_the_data_and_the_key_again(folder: Path, port: int) -> None:
-    first = once(folder, "--port", str(port))
-    key = saved(folder)["OPENAI_API_KEY"]
-    second = once(folder, "--port", str(port))
-    assert (first.returncode, second.returncode) == (0, 0)
-    assert saved(folder)["OPENAI_API_KEY"] == key
-    assert key not in first.stdout + first.stderr + second.stdout + second.stderr
-
-
-def test_secrets_on_disk_are_for_this_user_only(folder: Path, port: int) -> None:
-    assert once(folder, "--port", str(port)).returncode == 0
+def test_secrets_on_disk_are_for_this_user_only(first_demo: FirstDemo) -> None:
     for name in ("demo.env", "pepper"):
-        assert stat.S_IMODE((folder / "data" / name).stat().st_mode) == 0o600
+        assert stat.S_IMODE((first_demo.folder / "data" / name).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("variable", ["GATEWAY_SERVER__PORT", "PORT"])
+def test_the_next_demo_uses_data_and_key_again_and_listens_where_the_environment_says(
+    first_demo: FirstDemo, port: int, variable: str
+) -> None:
+    key = saved(first_demo.folder)["OPENAI_API_KEY"]
+    result = once(first_demo.folder, environ={variable: str(port)})
+    assert result.returncode == 0, result.stderr
+    assert f"http://127.0.0.1:{port}" in result.stdout
+    assert saved(first_demo.folder)["OPENAI_API_KEY"] == key
+    for shown in (first_demo.result, result):
+        assert key not in shown.stdout + shown.stderr
 
 
 def test_a_second_demo_leaves_the_file_of_the_first_alone(folder: Path, port: int) -> None:
@@ -152,15 +180,6 @@ def test_a_second_demo_leaves_the_file_of_the_first_alone(folder: Path, port: in
         assert first.wait(END_S) == 0
 
 
-@pytest.mark.parametrize("variable", ["GATEWAY_SERVER__PORT", "PORT"])
-def test_the_demo_listens_where_the_environment_says(
-    folder: Path, port: int, variable: str
-) -> None:
-    result = once(folder, environ={variable: str(port)})
-    assert result.returncode == 0, result.stderr
-    assert f"http://127.0.0.1:{port}" in result.stdout
-
-
 ONCE_AND_LOOK = """
 from gateway.__main__ import main
 from gateway.simulator import guidance
@@ -171,7 +190,10 @@ finally:
 """
 
 
-def test_the_first_request_with_a_grammar_has_nothing_to_wait_for(folder: Path, port: int) -> None:
+def test_the_first_request_with_a_grammar_has_nothing_to_wait_for(
+    first_demo: FirstDemo, port: int
+) -> None:
+    folder = first_demo.folder
     result = subprocess.run(
         [sys.executable, "-c", ONCE_AND_LOOK, "demo", "--once", "--port", str(port)],
         env=environment(folder),
@@ -195,10 +217,7 @@ def test_a_taken_port_is_told_in_two_lines(folder: Path) -> None:
     assert not (folder / "data").exists()
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_what_the_demo_prints_works_when_pasted_and_a_signal_ends_it(
-    folder: Path, port: int, stop: signal.Signals
-) -> None:
+def test_what_the_demo_prints_works_when_pasted_and_ctrl_c_ends_it(folder: Path, port: int) -> None:
     with running(folder, "demo", "--port", str(port)) as process:
         printed = until(process, "Ctrl-C ends it")
         children = psutil.Process(process.pid).children(recursive=True)
@@ -224,7 +243,7 @@ def test_what_the_demo_prints_works_when_pasted_and_a_signal_ends_it(
         assert "\n1 response.queued\n" in pasted.stdout
         assert pasted.stdout.rstrip().endswith("I am a scripted server, not a model 🤖.")
         assert "POST /v1/responses  200" in until(process, "POST /v1/responses")
-        process.send_signal(stop)
+        process.send_signal(signal.SIGINT)
         assert process.wait(END_S) == 0
         assert process.stdout is not None
         assert "Traceback" not in process.stdout.read()

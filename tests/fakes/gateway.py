@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gateway.composition.process import Process
-    from gateway.store.tenants import PolicyChanges
-    from gateway.tenancy import Dialect
+    from gateway.tenancy import Dialect, PolicyChanges
 
 PEPPER = "pepper-of-the-tests-only"
 

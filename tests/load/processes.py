@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,10 +65,26 @@ def running(
 
 
 @contextmanager
-def server(arguments: Sequence[str], log: Path, environ: Mapping[str, str]) -> Iterator[Child]:
-    """A server that writes its URL into its log when it listens. Raises `RunVoid`."""
-    with running(arguments, log, environ) as process:
+def server(
+    arguments: Sequence[str], log: Path, environ: Mapping[str, str], *, folder: Path = ROOT
+) -> Iterator[Child]:
+    """A server that runs in a folder and writes its URL into its log when it listens.
+
+    Raises `RunVoid`.
+    """
+    with running(arguments, log, environ, folder=folder) as process:
         yield Child(process.pid, _port(process, log))
+
+
+@contextmanager
+def passable_folder() -> Iterator[Path]:
+    """A temporary folder that PostgreSQL's account can pass through."""
+    folder = Path(tempfile.mkdtemp(prefix="gateway-bench-"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -7,12 +7,9 @@ import itertools
 import json
 import os
 import re
-import shutil
 import sys
-import tempfile
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.harmony.vocabulary import Vocabulary
@@ -28,6 +25,7 @@ from tests.load.tape import write_tape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from tests.load.marks import Marks
     from tests.load.processes import Child
@@ -145,7 +143,7 @@ def running_stack(programs: Programs, wanted: Sequence[str]) -> Iterator[Stack]:
     Raises `RunVoid`.
     """
     with (
-        _passable_folder() as folder,
+        processes.passable_folder() as folder,
         shared_marks() as marks,
         EmbeddedPostgres(folder / "data") as postgres,
     ):
@@ -183,17 +181,6 @@ def replaying(folder: Path, programs: Programs, tape: Path, marks: Marks) -> Ite
 def is_installed(system: System) -> bool:
     """Whether a system can be measured here; ours always can."""
     return system.program in {"backend", "gateway"} or peers.program(system.program) is not None
-
-
-@contextmanager
-def _passable_folder() -> Iterator[Path]:
-    """A temporary folder that PostgreSQL's account can pass through."""
-    folder = Path(tempfile.mkdtemp(prefix="gateway-bench-"))
-    folder.chmod(0o711)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def _postmaster(cluster: Path) -> int:

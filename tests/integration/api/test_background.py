@@ -309,7 +309,7 @@ async def test_too_many_that_wait_are_refused_with_a_status_that_is_retried(
     gateway: RunningGateway, settings: Settings
 ) -> None:
     policy = {"background_running_max": 1, "background_queued_max": 2}
-    key = await new_key(settings, "impatient", policy)  # type: ignore[arg-type]
+    key = await new_key(settings, "impatient", policy)
     async with httpx2.AsyncClient(
         base_url=gateway.url, headers={"authorization": f"Bearer {key}"}, timeout=30
     ) as client:

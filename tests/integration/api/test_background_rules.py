@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.settings import Settings
-    from gateway.store.tenants import PolicyChanges
+    from gateway.tenancy import PolicyChanges
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
 

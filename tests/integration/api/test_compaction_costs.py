@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from gateway.settings import Settings
-    from gateway.store.tenants import PolicyChanges
+    from gateway.tenancy import PolicyChanges
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
     from tests.fakes.postgres import PostgresServer

@@ -30,8 +30,7 @@ MANY = 1000
 
 
 async def own(database: Database, tenant: TenantId, **changes: int) -> None:
-    policy: tenants.PolicyChanges = {**changes}  # type: ignore[typeddict-item]
-    assert await tenants.set_policy(database, f"tenant-{tenant}", policy)
+    assert await tenants.set_policy(database, f"tenant-{tenant}", changes)
 
 
 async def chain(database: Database, tenant: TenantId, *ages: timedelta) -> list[UUID]:

@@ -132,15 +132,24 @@ URL = "postgresql://u:canary@127.0.0.1:9/d"
     ],
 )
 def test_what_serve_refuses_the_check_refuses_in_the_same_words(
-    command: tuple[str, ...], environ: dict[str, str], mistakes: list[str]
+    command: tuple[str, ...],
+    environ: dict[str, str],
+    mistakes: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    result = process(*command, NO_COLOR="1", **environ)
-    assert result.returncode == 1
-    assert result.stdout == ""
-    told = result.stderr.removeprefix("error: ").splitlines()
+    for name, text in {"NO_COLOR": "1", **environ}.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr(sys, "argv", ["harmony-gateway", *command])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    told = shown.err.removeprefix("error: ").splitlines()
     assert len(told) == 2 * len(mistakes)
     assert all(line.startswith(start) for line, start in zip(told, mistakes, strict=False))
-    assert "canary" not in result.stderr
+    assert "canary" not in shown.err
 
 
 @pytest.mark.parametrize(

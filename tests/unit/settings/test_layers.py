@@ -194,6 +194,6 @@ def test_the_policy_of_tenants_comes_from_the_sections_that_it_is_about() -> Non
         "GATEWAY_REASONING__SUMMARY": "off",
         "GATEWAY_GENERATION__REASONING_BUDGET_TOKENS": "5",
     }
-    policy = TenantPolicy(**load_settings(environ=environ).tenant_policy)
+    policy = load_settings(environ=environ).tenant_policy
     assert policy == TenantPolicy("continue", 3, 4, 1, 2, "off", 5, "default")
-    assert TenantPolicy(**Settings().tenant_policy) == TenantPolicy()
+    assert Settings().tenant_policy == TenantPolicy()

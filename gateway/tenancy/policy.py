@@ -1,0 +1,211 @@
+"""What an operator may decide for one tenant: the one list of policy values.
+
+A value is a field of `TenantPolicy`. Its `PolicyValue` says which setting counts for tenants
+without one of their own, which option of `tenants set` changes it, and what it may be; settings,
+command, table and checks are made from that. A new value is an entry here, a migration that adds
+its column, and the code that heeds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+from gateway.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OnDisconnect = Literal["cancel", "continue"]
+ReasoningSummary = Literal["analysis", "off"]
+ServiceTierMax = Literal["default", "priority"]
+ResponseMessages = Literal["refused", "allowed"]
+
+OwnPolicy: TypeAlias = "Mapping[str, str | int]"
+"""The values that the operator decided for one tenant, by name."""
+PolicyChanges: TypeAlias = "Mapping[str, str | int | None]"
+"""New values by name: None takes a value back, what is left out stays."""
+
+HOUR_S: Final = 3600
+DAY_S: Final = 24 * HOUR_S
+_YEAR_S: Final = 365 * DAY_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyValue:
+    """One value: a word out of `words`, or a number from `least` to `most`.
+
+    `setting` is the path of the setting that counts where a tenant has no value of its own, and
+    `description` what the reference says of that setting; without one the field's default counts.
+    `option` is the option of `tenants set`, by default the value's name, and `option_unit` how many
+    units of the value one unit of the option is.
+    """
+
+    name: str = field(kw_only=False)
+    option_help: str
+    option: str = ""
+    option_unit: int = 1
+    setting: str | None = None
+    description: str = ""
+    words: tuple[str, ...] = ()
+    least: int = 0
+    most: int = 0
+
+    @property
+    def default(self) -> str | int:
+        """What counts where neither a tenant nor the configuration says anything."""
+        default: str | int = getattr(DEFAULT_POLICY, self.name)
+        return default
+
+    @property
+    def option_name(self) -> str:
+        return self.option or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def column_type(self) -> Literal["text", "integer"]:
+        """Of the column of its name in the table `tenants`; null: the tenant has no own value."""
+        return "text" if self.words else "integer"
+
+    @property
+    def column_check(self) -> str | None:
+        """The condition of the column's check; numbers from 1 on have none."""
+        if self.words:
+            return f"{self.name} IN ({', '.join(map(repr, self.words))})"
+        return f"{self.name} >= 0" if self.least == 0 else None
+
+    def check(self, given: str | int) -> None:
+        """Raises `InvalidRequest` that names what it may be."""
+        if self.words:
+            if given not in self.words:
+                among = ", ".join(self.words)
+                raise InvalidRequest(f"{given!r} is neither of: {among}.", param=self.name)
+        elif not (isinstance(given, int) and self.least <= given <= self.most):
+            raise InvalidRequest(
+                f"{self.name} must be a number from {self.least} to {self.most}.", param=self.name
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPolicy:
+    """What counts for one tenant, defaults filled in. `POLICY_VALUES` tells what the values mean.
+
+    `log_retention_s` counts from the end of a response, `response_retention_s` from its creation.
+    `background_running_max` and `background_queued_max` are of all replicas together.
+    """
+
+    on_disconnect: OnDisconnect = "cancel"
+    log_retention_s: int = DAY_S
+    response_retention_s: int = 30 * DAY_S
+    background_running_max: int = 64
+    background_queued_max: int = 1_000
+    reasoning_summary: ReasoningSummary = "analysis"
+    reasoning_budget_tokens: int = 0
+    service_tier_max: ServiceTierMax = "default"
+    response_messages: ResponseMessages = "refused"
+
+    @classmethod
+    def of_settings(cls, settings: object) -> TenantPolicy:
+        """What counts for tenants without values of their own."""
+        paths = {one.name: one.setting for one in POLICY_VALUES.values() if one.setting}
+        return cls(**{name: attrgetter(path)(settings) for name, path in paths.items()})
+
+    def with_own(self, own: OwnPolicy) -> TenantPolicy:
+        """The same, but for what the tenant has of its own."""
+        return replace(self, **dict[str, Any](own))
+
+
+DEFAULT_POLICY: Final = TenantPolicy()
+_VALUES: Final = (
+    PolicyValue(
+        "on_disconnect",
+        setting="background.on_disconnect",
+        description="What becomes of a stored response whose client hangs up: cancel, as OpenAI "
+        "does, or continue, so that it can be resumed. A tenant may have its own.",
+        option_help="What becomes of a stored response whose client hangs up.",
+        words=get_args(OnDisconnect),
+    ),
+    PolicyValue(
+        "log_retention_s",
+        setting="retention.log_s",
+        description="Seconds after its end that a response can be streamed again. A tenant may "
+        "have its own: tenants set.",
+        option="--log-retention-h",
+        option_unit=HOUR_S,
+        option_help="Hours after its end that a response can be streamed again.",
+        least=1,
+        most=_YEAR_S,
+    ),
+    PolicyValue(
+        "response_retention_s",
+        setting="retention.response_s",
+        description="Seconds after its creation that a stored response is kept, or longer while "
+        "others continue from it. A tenant may have its own.",
+        option="--response-retention-d",
+        option_unit=DAY_S,
+        option_help="Days that a stored response is kept.",
+        least=1,
+        most=10 * _YEAR_S,
+    ),
+    PolicyValue(
+        "background_running_max",
+        setting="background.tenant_running_max",
+        description="Background responses of one tenant generated at once by all replicas; the "
+        "rest waits in order. A tenant may have its own: tenants set.",
+        option_help="Background responses generated at once by all replicas.",
+        least=1,
+        most=100_000,
+    ),
+    PolicyValue(
+        "background_queued_max",
+        setting="background.tenant_queued_max",
+        description="Background responses of one tenant that wait; one more is answered 429. A "
+        "tenant may have its own.",
+        option_help="Background responses that may wait.",
+        least=1,
+        most=10_000_000,
+    ),
+    PolicyValue(
+        "reasoning_summary",
+        setting="reasoning.summary",
+        description="What a summary that a client asks for is made from: the analysis, or nothing. "
+        "A tenant may have its own: tenants set.",
+        option_help="What summaries of reasoning are made from, or that there are none.",
+        words=get_args(ReasoningSummary),
+    ),
+    PolicyValue(
+        "reasoning_budget_tokens",
+        setting="generation.reasoning_budget_tokens",
+        description="Tokens of reasoning of requests that name no bound, after which the answer is "
+        "opened; 0: any number. A tenant may have its own: tenants set.",
+        option_help="Tokens of reasoning of requests that name no bound; 0: any number.",
+        most=1_000_000,
+    ),
+    PolicyValue(
+        "service_tier_max",
+        option_help="The best tier of its requests; without a policy it is `default`, too.",
+        words=get_args(ServiceTierMax),
+    ),
+    PolicyValue(
+        "response_messages",
+        setting="debugging.response_messages",
+        description="Whether requests may ask for the Harmony messages and the token ids of their "
+        "prompt and their output (enable_response_messages), which show raw reasoning. A tenant "
+        "may have its own: tenants set.",
+        option_help="Whether its requests may ask for their Harmony messages and token ids.",
+        words=get_args(ResponseMessages),
+    ),
+)
+POLICY_VALUES: Final = {one.name: one for one in _VALUES}
+"""Every value by its name, in the order of the columns."""
+
+
+def check_changes(changes: PolicyChanges) -> None:
+    """Raises `InvalidRequest` for a value out of bounds, an unknown name, or no change at all."""
+    if not changes:
+        raise InvalidRequest("There is nothing to change.")
+    for name, given in changes.items():
+        if name not in POLICY_VALUES:
+            raise InvalidRequest(f"There is no policy value {name!r}.", param=name)
+        if given is not None:
+            POLICY_VALUES[name].check(given)

@@ -1,0 +1,93 @@
+"""Run the gateway of the current folder and note which of its functions are called.
+
+`python tests/load/profiled.py FILE PORT serve ...` runs `python -m gateway serve ...`. SIGUSR1
+begins to note, SIGUSR2 ends it and writes what was noted into FILE as JSON: `calls`, a list of
+`[file, line, function]` below `gateway/`, and `order`, indices into it as the calls came, with -1
+where bytes went to the port PORT of the loopback interface. The loop is asyncio's own: uvloop's
+sends are not seen by `sys.setprofile`.
+
+It imports nothing of the project, so that it can run any commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FrameType
+from typing import Any, Final
+
+import uvloop
+
+SENT: Final = -1
+_SENDS: Final = {"send", "sendmsg", "sendto"}
+
+
+class Recorder:
+    """Notes calls while `is_on`. `root` is the folder of the package, ending in a slash."""
+
+    def __init__(self, root: str, port: int) -> None:
+        self.is_on = False
+        self._root = root
+        self._port = port
+        self._numbers: dict[CodeType, int] = {}
+        self._order: list[int] = []
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        if not self.is_on:
+            return
+        if event == "call":
+            code = frame.f_code
+            if code.co_filename.startswith(self._root):
+                self._order.append(self._numbers.setdefault(code, len(self._numbers)))
+        elif event == "c_call" and self._sends(arg):
+            self._order.append(SENT)
+
+    def begin(self, *_: object) -> None:
+        self._numbers, self._order = {}, []
+        self.is_on = True
+
+    def write(self, file: Path) -> None:
+        """End noting. The file appears as a whole."""
+        self.is_on = False
+        calls = [
+            (code.co_filename.removeprefix(self._root), code.co_firstlineno, code.co_qualname)
+            for code in self._numbers
+        ]
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps({"calls": calls, "order": self._order}))
+        part.rename(file)
+
+    def _sends(self, called: Any) -> bool:
+        if not isinstance(called, BuiltinFunctionType) or called.__name__ not in _SENDS:
+            return False
+        end = called.__self__
+        if isinstance(end, socket.socket):
+            with suppress(OSError):
+                return bool(end.getpeername()[1] == self._port)
+        return False
+
+
+def main() -> None:
+    """Run what stands behind FILE and PORT on the command line."""
+    file, port = Path(sys.argv[1]), int(sys.argv[2])
+    recorder = Recorder(f"{Path.cwd() / 'gateway'}{os.sep}", port)
+    signal.signal(signal.SIGUSR1, recorder.begin)
+    signal.signal(signal.SIGUSR2, lambda *_: recorder.write(file))
+    uvloop.new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
+    threading.setprofile(recorder)
+    sys.setprofile(recorder)
+    sys.path[0] = str(Path.cwd())
+    sys.argv = ["gateway", *sys.argv[3:]]
+    runpy.run_module("gateway", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The list of policy values: each is described once, and everything is made from that."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from operator import attrgetter
+from typing import get_args, get_type_hints
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli.commands import commands
+from gateway.errors import InvalidRequest
+from gateway.settings import Settings
+from gateway.store.tables import tenants
+from gateway.tenancy import DEFAULT_POLICY, POLICY_VALUES, TenantPolicy, check_changes
+
+
+def test_every_field_of_a_policy_is_described() -> None:
+    assert list(POLICY_VALUES) == [field.name for field in fields(TenantPolicy)]
+    hints = get_type_hints(TenantPolicy)
+    for value in POLICY_VALUES.values():
+        assert value.words == get_args(hints[value.name])
+        value.check(value.default)
+
+
+def test_settings_have_the_defaults_of_the_policy() -> None:
+    settings = Settings()
+    for value in POLICY_VALUES.values():
+        if value.setting is not None:
+            assert attrgetter(value.setting)(settings) == value.default
+    assert settings.tenant_policy == DEFAULT_POLICY
+
+
+def test_each_value_has_a_column_and_an_option() -> None:
+    shown = CliRunner().invoke(commands, ["tenants", "set", "--help"], env={"COLUMNS": "300"})
+    for value in POLICY_VALUES.values():
+        assert value.option_name in shown.output
+        assert value.name in tenants.columns
+
+
+@pytest.mark.parametrize("changes", [{}, {"unheard_of": 1}, {"on_disconnect": "pause"}])
+def test_what_is_no_policy_is_refused(changes: dict[str, str | int | None]) -> None:
+    with pytest.raises(InvalidRequest):
+        check_changes(changes)
+
+
+def test_numbers_are_refused_beyond_their_bounds() -> None:
+    for value in POLICY_VALUES.values():
+        if not value.words:
+            check_changes({value.name: value.least})
+            check_changes({value.name: value.most})
+            for given in (value.least - 1, value.most + 1, "1"):
+                with pytest.raises(InvalidRequest, match=str(value.most)):
+                    check_changes({value.name: given})
