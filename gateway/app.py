@@ -23,7 +23,7 @@ from gateway.api.system import SystemEndpoints
 from gateway.api.traces import TracesEndpoint
 from gateway.api.websocket.endpoint import WebSocketEndpoint
 from gateway.api.websocket.lanes import LaneLimits
-from gateway.api.websocket.turns import ConnectionLimits, Workings
+from gateway.api.websocket.turns import ConnectionLimits, Dependencies
 from gateway.composition.process import Process
 from gateway.protocol.limits import InputLimits
 from gateway.protocol.traces import TraceLimits
@@ -59,7 +59,7 @@ class Gateway(Starlette):
     @override
     def build_middleware_stack(self) -> ASGIApp:
         """Without Starlette's middlewares for errors: `RequestContext` answers all of them."""
-        app: ASGIApp = self.router
+        app: ASGIApp = self.router.middleware_stack
         for middleware in reversed(self.user_middleware):
             app = middleware.cls(app, *middleware.args, **middleware.kwargs)
         return app
@@ -87,7 +87,7 @@ def _endpoints(process: Process, settings: Settings) -> Endpoints:
         chat=chat_endpoint(creation, bodies, stream_limits=streams),
         completions=completion_endpoint(creation, bodies, stream_limits=streams),
         traces=TracesEndpoint(process.traces, bodies, _trace_limits(settings)),
-        websocket=WebSocketEndpoint(_workings(process, settings), process.sessions),
+        websocket=WebSocketEndpoint(_websocket_dependencies(process, settings), process.sessions),
         system=SystemEndpoints(process.models, process.health),
         openapi=OpenApiEndpoints(),
     )
@@ -103,9 +103,9 @@ def _body_reader(process: Process, settings: Settings) -> BodyReader:
     )
 
 
-def _workings(process: Process, settings: Settings) -> Workings:
+def _websocket_dependencies(process: Process, settings: Settings) -> Dependencies:
     limits = settings.websockets
-    return Workings(
+    return Dependencies(
         creation=process.creation,
         threads=process.foundation.threads,
         metrics=process.foundation.metrics,

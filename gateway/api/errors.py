@@ -42,7 +42,7 @@ _BUG: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ErrorStatus:
     """How one class of exceptions is answered.
 
     `code`, `message` and `retry_after_s` stand in for what the exception does not say itself.
@@ -58,7 +58,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wording:
+class ErrorDetail:
     """What one error says of itself."""
 
     message: str
@@ -66,95 +66,95 @@ class Wording:
     param: str | None = None
 
 
-ANSWERS: Final[Mapping[type[BaseException], Answer]] = {
-    errors.RequestError: Answer(400, INVALID_REQUEST),
-    errors.InvalidRequest: Answer(400, INVALID_REQUEST),
-    errors.ContextLengthExceeded: Answer(400, INVALID_REQUEST),
-    errors.PreviousResponseNotFound: Answer(400, INVALID_REQUEST),
-    errors.ConversationLocked: Answer(400, INVALID_REQUEST),
-    errors.ModelNotFound: Answer(404, INVALID_REQUEST),
-    errors.ModelNotServed: Answer(404, INVALID_REQUEST),
-    errors.ResourceNotFound: Answer(404, INVALID_REQUEST),
-    errors.PayloadTooLarge: Answer(413, INVALID_REQUEST),
-    errors.AuthenticationError: Answer(401, INVALID_REQUEST),
-    errors.PermissionDenied: Answer(403, INVALID_REQUEST, retry=False),
-    errors.RateLimited: Answer(429, "requests", "rate_limit_exceeded", retry_after_s=1),
-    errors.UpstreamError: Answer(
+ERROR_STATUSES: Final[Mapping[type[BaseException], ErrorStatus]] = {
+    errors.RequestError: ErrorStatus(400, INVALID_REQUEST),
+    errors.InvalidRequest: ErrorStatus(400, INVALID_REQUEST),
+    errors.ContextLengthExceeded: ErrorStatus(400, INVALID_REQUEST),
+    errors.PreviousResponseNotFound: ErrorStatus(400, INVALID_REQUEST),
+    errors.ConversationLocked: ErrorStatus(400, INVALID_REQUEST),
+    errors.ModelNotFound: ErrorStatus(404, INVALID_REQUEST),
+    errors.ModelNotServed: ErrorStatus(404, INVALID_REQUEST),
+    errors.ResourceNotFound: ErrorStatus(404, INVALID_REQUEST),
+    errors.PayloadTooLarge: ErrorStatus(413, INVALID_REQUEST),
+    errors.AuthenticationError: ErrorStatus(401, INVALID_REQUEST),
+    errors.PermissionDenied: ErrorStatus(403, INVALID_REQUEST, retry=False),
+    errors.RateLimited: ErrorStatus(429, "requests", "rate_limit_exceeded", retry_after_s=1),
+    errors.UpstreamError: ErrorStatus(
         502, SERVER_ERROR, message=f"The model server had an error. {_TRY_AGAIN}"
     ),
-    errors.UpstreamUnavailable: Answer(
+    errors.UpstreamUnavailable: ErrorStatus(
         503,
         SERVER_ERROR,
         OVERLOADED,
         f"No server for this model could take the request. {_TRY_AGAIN}",
         retry_after_s=1,
     ),
-    errors.UpstreamLost: Answer(
+    errors.UpstreamLost: ErrorStatus(
         502,
         SERVER_ERROR,
         message=f"The model server was lost before it said anything. {_TRY_AGAIN}",
     ),
-    errors.UpstreamRejected: Answer(
+    errors.UpstreamRejected: ErrorStatus(
         502,
         SERVER_ERROR,
         message="The model server refused the request. Sending it again will not help; change it, "
         "or report the x-request-id of this response to the operator.",
         retry=False,
     ),
-    errors.ContextOverflow: Answer(
+    errors.ContextOverflow: ErrorStatus(
         400,
         INVALID_REQUEST,
         CONTEXT_LENGTH_EXCEEDED,
         "Your input exceeds the context window of this model. Please adjust your input and try "
         "again.",
     ),
-    errors.UpstreamFailed: Answer(
+    errors.UpstreamFailed: ErrorStatus(
         502, SERVER_ERROR, message=f"The model server broke off while generating. {_TRY_AGAIN}"
     ),
-    errors.NoUpstreamAvailable: Answer(
+    errors.NoUpstreamAvailable: ErrorStatus(
         503,
         SERVER_ERROR,
         OVERLOADED,
         "No server for this model is available at the moment. Please try again in a few seconds.",
         retry_after_s=2,
     ),
-    errors.StoreError: Answer(500, SERVER_ERROR, message=_BUG),
-    errors.StoreUnavailable: Answer(
+    errors.StoreError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
+    errors.StoreUnavailable: ErrorStatus(
         503,
         SERVER_ERROR,
         message="The server's storage is not available at the moment. Please try again in a few "
         "seconds.",
         retry_after_s=2,
     ),
-    errors.StoreConflict: Answer(500, SERVER_ERROR, message=_BUG),
-    errors.KeyTaken: Answer(
+    errors.StoreConflict: ErrorStatus(500, SERVER_ERROR, message=_BUG),
+    errors.KeyTaken: ErrorStatus(
         503,
         SERVER_ERROR,
         message="Another request with this Idempotency-Key is being accepted. Send it again to "
         "get the same response.",
         retry_after_s=1,
     ),
-    errors.ClaimLost: Answer(
+    errors.ClaimLost: ErrorStatus(
         503,
         SERVER_ERROR,
         message="The server was away for too long, and this response was ended without it. "
         "Please try again.",
         retry_after_s=1,
     ),
-    errors.SummaryFailed: Answer(
+    errors.SummaryFailed: ErrorStatus(
         502,
         SERVER_ERROR,
         message="The model wrote no summary, so the conversation was not compacted. Please try "
         "again, or go on without compaction.",
     ),
-    errors.Draining: Answer(
+    errors.Draining: ErrorStatus(
         503,
         SERVER_ERROR,
         message="This server is restarting, and the response is generated elsewhere. Send the "
         "request again: with an Idempotency-Key it is answered with the same response.",
         retry_after_s=1,
     ),
-    errors.Leaving: Answer(
+    errors.Leaving: ErrorStatus(
         503,
         SERVER_ERROR,
         OVERLOADED,
@@ -162,7 +162,7 @@ ANSWERS: Final[Mapping[type[BaseException], Answer]] = {
         "connection and send the request again.",
         retry_after_s=1,
     ),
-    errors.TooManyConnections: Answer(
+    errors.TooManyConnections: ErrorStatus(
         503,
         SERVER_ERROR,
         OVERLOADED,
@@ -170,51 +170,50 @@ ANSWERS: Final[Mapping[type[BaseException], Answer]] = {
         "keep connections open to use them again.",
         retry_after_s=1,
     ),
-    errors.StartupError: Answer(500, SERVER_ERROR, message=_BUG),
-    errors.ConfigError: Answer(500, SERVER_ERROR, message=_BUG),
-    errors.VocabularyError: Answer(500, SERVER_ERROR, message=_BUG),
-    errors.GatewayError: Answer(500, SERVER_ERROR, message=_BUG),
-    BaseException: Answer(500, SERVER_ERROR, message=_BUG),
+    errors.StartupError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
+    errors.ConfigError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
+    errors.VocabularyError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
+    errors.GatewayError: ErrorStatus(500, SERVER_ERROR, message=_BUG),
+    BaseException: ErrorStatus(500, SERVER_ERROR, message=_BUG),
 }
 """Every class of `gateway.errors`, and what stands for all others. The nearest base class wins."""
 
 
-def answer_to(error: BaseException) -> Answer:
+def status_of(error: BaseException) -> ErrorStatus:
     """The row of the table for `error`."""
-    return next(ANSWERS[kind] for kind in type(error).__mro__ if kind in ANSWERS)
+    return next(ERROR_STATUSES[kind] for kind in type(error).__mro__ if kind in ERROR_STATUSES)
 
 
 def error_response(error: BaseException) -> Response:
     """The HTTP answer to `error`: status, envelope, and headers that steer retries."""
-    answer, wording = worded(error)
-    return _response(answer, message=wording.message, code=wording.code, param=wording.param)
+    return _response(*described(error))
 
 
-def worded(error: BaseException) -> tuple[Answer, Wording]:
+def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
     """How `error` is answered, whatever carries the answer."""
-    answer = answer_to(error)
+    answer = status_of(error)
     if isinstance(error, errors.GatewayError) and error.retry_after_s is not None:
         delay_s = min(max(1, math.ceil(error.retry_after_s)), RETRY_AFTER_S_MAX)
         answer = replace(answer, retry_after_s=delay_s)
     if not isinstance(error, errors.RequestError):
-        return answer, Wording(answer.message or _BUG, answer.code)
+        return answer, ErrorDetail(answer.message or _BUG, answer.code)
     if error.code == INSUFFICIENT_QUOTA:
-        answer = Answer(answer.status, INSUFFICIENT_QUOTA, retry=False)
-    return answer, Wording(error.message, error.code or answer.code, error.param)
+        answer = ErrorStatus(answer.status, INSUFFICIENT_QUOTA, retry=False)
+    return answer, ErrorDetail(error.message, error.code or answer.code, error.param)
 
 
 def routing_error_response(scope: Scope, error: HTTPException) -> Response:
     """The answer to what Starlette itself raises: no such URL, or not with this method."""
     place = f"{scope['method']} {shown(scope['path'])}"
     if error.status_code == 404:
-        answer = Answer(404, INVALID_REQUEST)
+        answer = ErrorStatus(404, INVALID_REQUEST)
         message = unknown_url(place, path_of(scope), scope["app"].routes)
     elif error.status_code == 405:
-        answer = Answer(405, INVALID_REQUEST, "method_not_supported")
+        answer = ErrorStatus(405, INVALID_REQUEST, "method_not_supported")
         message = f"Not allowed: {place}. Use one of the methods in the Allow header."
     else:
         return error_response(error)
-    response = _response(answer, message=message, code=answer.code, param=None)
+    response = _response(answer, ErrorDetail(message, answer.code))
     response.headers.update(error.headers or {})
     return response
 
@@ -224,12 +223,12 @@ def envelope(*, message: str, type: str, code: str | None, param: str | None) ->
     return orjson.dumps({"error": {"message": message, "type": type, "param": param, "code": code}})
 
 
-def _response(answer: Answer, *, message: str, code: str | None, param: str | None) -> Response:
-    body = envelope(message=message, type=answer.type, code=code, param=param)
+def _response(answer: ErrorStatus, detail: ErrorDetail) -> Response:
+    body = envelope(message=detail.message, type=answer.type, code=detail.code, param=detail.param)
     return Response(body, answer.status, retry_headers(answer), media_type="application/json")
 
 
-def retry_headers(answer: Answer) -> dict[str, str]:
+def retry_headers(answer: ErrorStatus) -> dict[str, str]:
     """What tells clients whether, when and how to ask again. No other code makes a `Retry-After`,
     of HTTP, of a WebSocket's frames, or of what is refused before the application sees it.
     """

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from gateway.concurrency import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from starlette.types import Scope
     from uvicorn._types import ASGISendEvent
@@ -84,15 +84,18 @@ class Cycle(RequestResponseCycle):
                 self.keep_alive = True
         await super().send(message)
 
-    def _frame(self, headers: object) -> None:
+    def _frame(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Before the response starts: note what its headers say, and decide how it ends."""
-        names = {name.lower(): value for name, value in headers}  # type: ignore[attr-defined]
-        content_type = names.get(b"content-type", b"")
-        self._is_event_stream = content_type.startswith(b"text/event-stream")
+        has_length = False
+        for name, value in headers:
+            lowered = name.lower()
+            if lowered == b"content-type":
+                self._is_event_stream = value.startswith(b"text/event-stream")
+            has_length |= lowered == b"content-length"
         if self.more_body:
             # Where another request would begin on this connection is not known.
             self.keep_alive = False
-        if self._is_http_1_0 and b"content-length" not in names:
+        if self._is_http_1_0 and not has_length:
             # HTTP/1.0 has no chunks: such a body ends with its connection (RFC 9112, section 6.3).
             self.chunked_encoding = False
             self._ends_with_connection = True

@@ -120,7 +120,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _read(self) -> None:
         """Parse what is unread: of one request, and only when the one before is answered."""
         try:
-            self._parse()
+            if self._body is None and not self._is_answering:
+                self._read_head()
+            if self._body is not None:
+                self._read_body(self._body)
         except Refused as refused:
             self._refuse(refused)
             return
@@ -132,14 +135,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             (cycle, app), self._unstarted = self._unstarted, None
             self._start_asgi_task(cycle, app)
         if self._is_half_closed:
-            self._answer_half_closed()
-
-    def _parse(self) -> None:
-        """Raises `Refused`."""
-        if self._body is None and (self._is_answering or not self._read_head()):
-            return
-        if self._body is not None:
-            self._read_body(self._body)
+            self.loop.call_soon(self._answer_half_closed)
 
     @property
     def _is_answering(self) -> bool:
@@ -158,8 +154,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if not (self._is_answering and len(self.cycle.body) > HIGH_WATER_LIMIT):  # type: ignore[union-attr]
                 self.flow.resume_reading()
 
-    def _read_head(self) -> bool:
-        """Whether the head of the next request is complete; then its cycle is made."""
+    def _read_head(self) -> None:
+        """When the head of the next request is complete, its cycle is made. Raises `Refused`."""
         is_begun = self._head is not None
         head = self._head = self._head or RequestHead(self.head_bounds)
         rest = head.feed(self._unread)
@@ -167,12 +163,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if rest is None:
             if not is_begun:
                 self._set_timer(self.head_timeout_s, self._close)
-            return False
+            return
         self._head = None
         self._stop_timer()
         self.admission.refresh(self)
         self._receive_request(head)
-        return True
 
     def _receive_request(self, head: RequestHead) -> None:
         """Have the request answered that has this head."""
@@ -317,11 +312,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         connection = self.transport.get_extra_info("socket")
         if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNHEARD_MS)
-        self._answer_half_closed()
+        self.loop.call_soon(self._answer_half_closed)
         return True
 
     def _answer_half_closed(self) -> None:
-        """Nothing more comes: what is still to be answered is all there is."""
+        """Nothing more comes: what is still to be answered is all there is. A request that has
+        just begun has had a turn, so that a client with a short answer is not sent anything else.
+        """
+        if self._is_lost or self.transport.is_closing():
+            return
         if self._is_answering:
             self._set_timer(ABSENCE_CHECKS_S[0], self._probe, ABSENCE_CHECKS_S[1:])
         elif not self._is_read_scheduled:

@@ -84,7 +84,7 @@ class RequestHead:
             return None
         if not self._is_parsed:
             raise unreadable()
-        self.close()
+        self._parser = None
         return data[length:]
 
     def close(self) -> None:

@@ -177,10 +177,16 @@ class Pool:
         members = self._members.values()
         asked = [member for member in members if model in member.backend.models]
         if any(model in member.models and member.listed is not None for member in members):
-            return NoUpstreamAvailable(name, "no backend has told its context length yet")
+            return NoUpstreamAvailable(
+                name,
+                "no backend has told its context length yet",
+                retry_after_s=self._policy.schedule.describe_interval_s,
+            )
         silent = [member for member in asked or members if member.listed is None]
         if silent and (asked or len(silent) == len(members)):
-            return NoUpstreamAvailable(name, SILENT)
+            return NoUpstreamAvailable(
+                name, SILENT, retry_after_s=self._policy.schedule.health_interval_s
+            )
         return ModelNotServed(name) if asked else ModelNotFound(name)
 
     def context_length(self, model: str) -> int:
@@ -244,7 +250,19 @@ class Pool:
                     raise
             else:
                 return
-        raise NoUpstreamAvailable(request.model, "; ".join(reasons.values()))
+        raise NoUpstreamAvailable(
+            request.model,
+            "; ".join(reasons.values()),
+            retry_after_s=self._retry_after_s(request.model),
+        )
+
+    def _retry_after_s(self, model: str) -> float | None:
+        """Seconds until the next health check, if all backends of the model are unreachable. Others
+        are tried with the next request, even if they are ejected: None.
+        """
+        if any(one.health.reachable for one in self._members.values() if model in one.models):
+            return None
+        return self._policy.schedule.health_interval_s
 
     def _choice(
         self, request: TokenRequest, turn: int, *, tried: Collection[str], avoid: Collection[str]
@@ -254,7 +272,9 @@ class Pool:
         # What a backend does not list it may answer all the same, with some other model.
         members = [member for member in able(request.model) if member.listed is not None]
         if not members:
-            raise NoUpstreamAvailable(request.model, SILENT)
+            raise NoUpstreamAvailable(
+                request.model, SILENT, retry_after_s=self._policy.schedule.health_interval_s
+            )
         if len(members) == 1 and not tried:
             return members[0]
         return round_robin(

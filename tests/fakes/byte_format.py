@@ -67,14 +67,10 @@ class ByteParser:
             return Place(Where.HEADER, self._at)
         return Place(Where.BODY, self._start, self._kind)
 
-    @property
-    def spelling(self) -> Callable[[int], tuple[int, bytes]] | None:
-        return None
-
     def piece(self, token: int) -> bytes:
         return bytes((token,)) if token < 256 else b""
 
-    def flow(self, ids: Sequence[int]) -> list[str]:
+    def feed_each(self, ids: Sequence[int]) -> list[str]:
         return []
 
     def feed(self, ids: Sequence[int]) -> list[SegmentEvent]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from gateway.api.context import RequestRecord
-    from gateway.api.websocket.turns import ConnectionLimits, Workings
+    from gateway.api.websocket.turns import ConnectionLimits, Dependencies
     from gateway.services.sessions import Sessions
 
 GOING_AWAY: Final = 1001
@@ -39,8 +39,8 @@ _log = telemetry.EventLog("gateway.api")
 class WebSocketEndpoint:
     """Accepts connections, and serves each until it ends."""
 
-    def __init__(self, workings: Workings, sessions: Sessions) -> None:
-        self._workings = workings
+    def __init__(self, dependencies: Dependencies, sessions: Sessions) -> None:
+        self._dependencies = dependencies
         self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,8 +48,8 @@ class WebSocketEndpoint:
         await receive()  # websocket.connect
         with self._sessions.connected():
             await send({"type": "websocket.accept"})
-            record.finish(self._workings.metrics)
-            connection = Connection(self._workings, scope, send, self._sessions.leaving)
+            record.finish(self._dependencies.metrics)
+            connection = Connection(self._dependencies, scope, send, self._sessions.leaving)
             try:
                 await connection.serve(receive)
             finally:
@@ -101,18 +101,18 @@ class Connection:
     """One client, from the accepted upgrade to the end. `reason` is why it ended."""
 
     def __init__(
-        self, workings: Workings, scope: Scope, send: Send, leaving: asyncio.Event
+        self, dependencies: Dependencies, scope: Scope, send: Send, leaving: asyncio.Event
     ) -> None:
-        self._threads = workings.threads
-        self._limits: ConnectionLimits = workings.limits
-        self._input_limits = workings.input_limits
+        self._threads = dependencies.threads
+        self._limits: ConnectionLimits = dependencies.limits
+        self._input_limits = dependencies.input_limits
         self._send = send
         self._leaving = leaving
         self._request_id: str = scope["record"].request_id
-        self._expires_at = asyncio.get_running_loop().time() + workings.limits.lifetime_s
+        self._expires_at = asyncio.get_running_loop().time() + dependencies.limits.lifetime_s
         self._listening = asyncio.timeout(None)
         self._is_gone = False
-        self.turns = Turns(workings, scope, self._say)
+        self.turns = Turns(dependencies, scope, self._say)
         self.reason = "the client left"
 
     async def serve(self, receive: Receive) -> None:

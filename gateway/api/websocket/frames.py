@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from gateway.api.errors import retry_headers, worded
+from gateway.api.errors import described, retry_headers
 
 
 def event_frame(data: bytes, stream_id: str | None) -> str:
@@ -27,7 +27,7 @@ def error_frame(error: BaseException, *, stream_id: str | None, request_id: str)
     `error.code` is a string, always: Open Responses demands it. The headers that the answer would
     have had over HTTP stand where OpenAI's SDK (`error.headers`) and where Codex looks for them.
     """
-    answer, wording = worded(error)
+    answer, detail = described(error)
     headers = {"x-request-id": request_id, **retry_headers(answer)}
     return _frame(
         {
@@ -35,9 +35,9 @@ def error_frame(error: BaseException, *, stream_id: str | None, request_id: str)
             "status": answer.status,
             "error": {
                 "type": answer.type,
-                "code": wording.code or answer.type,
-                "message": wording.message,
-                "param": wording.param,
+                "code": detail.code or answer.type,
+                "message": detail.message,
+                "param": detail.param,
                 "headers": headers,
             },
             "headers": headers,

@@ -15,7 +15,7 @@ from gateway import telemetry
 from gateway.api import dialects, sse
 from gateway.api.body import ClientDisconnected
 from gateway.api.context import RequestRecord
-from gateway.api.errors import answer_to
+from gateway.api.errors import status_of
 from gateway.api.websocket.frames import error_frame, event_frame
 from gateway.api.writing import Later
 from gateway.errors import Draining, GatewayError
@@ -63,7 +63,7 @@ class ConnectionLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Workings:
+class Dependencies:
     """What all connections share. `strict`: as for any request (`protocol.responses.requests`)."""
 
     creation: Creation
@@ -77,12 +77,12 @@ class Workings:
 class Turns:
     """Answers the requests of one connection."""
 
-    def __init__(self, workings: Workings, scope: Scope, say: Say) -> None:
+    def __init__(self, dependencies: Dependencies, scope: Scope, say: Say) -> None:
         """`say` sends one frame, and raises `ClientDisconnected`."""
-        self._at = workings
+        self._at = dependencies
         self._scope = scope
         self._say = say
-        self._memory = Memory(workings.limits.remembered_bytes_max)
+        self._memory = Memory(dependencies.limits.remembered_bytes_max)
         self.count = 0
         """How many requests there were, refused ones included."""
         self.is_left = False
@@ -123,7 +123,7 @@ class Turns:
         return record
 
     async def _fail(self, error: Exception, stream_id: str | None, record: RequestRecord) -> None:
-        record.status = answer_to(error).status
+        record.status = status_of(error).status
         if not isinstance(error, GatewayError):
             _log.error("unexpected error", path=self._scope["path"], error=error)
         await self._say(error_frame(error, stream_id=stream_id, request_id=record.request_id))

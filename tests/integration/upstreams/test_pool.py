@@ -98,8 +98,9 @@ async def test_a_context_length_nobody_told_is_no_backend() -> None:
     backends = [Backend("a", "", {"m": "m"})]
     async with fleet(backend_server(models=[BUSY]), backends=backends) as known:
         assert known.pool.models() == ()
-        with pytest.raises(NoUpstreamAvailable, match="what it serves"):
+        with pytest.raises(NoUpstreamAvailable, match="what it serves") as caught:
             known.pool.context_length("m")
+        assert caught.value.retry_after_s == ProbeSchedule().health_interval_s
         (state,) = known.pool.snapshot()
         assert state.problem == "GET /v1/models answered 503: busy"
 
@@ -107,8 +108,9 @@ async def test_a_context_length_nobody_told_is_no_backend() -> None:
 async def test_a_context_length_that_no_server_tells_must_be_configured() -> None:
     untold: Script = (response(b'{"data":[{"id":"m"}]}'),)
     async with fleet(backend_server(models=[untold])) as known:
-        with pytest.raises(NoUpstreamAvailable, match="context length"):
+        with pytest.raises(NoUpstreamAvailable, match="context length") as caught:
             known.pool.context_length("m")
+        assert caught.value.retry_after_s == ProbeSchedule().describe_interval_s
 
 
 async def test_backends_take_turns() -> None:
@@ -165,6 +167,20 @@ async def test_every_backend_is_tried_once_at_most_and_the_reasons_are_told() ->
         for name in ("gpu-0", "gpu-1"):
             tried = known.metric("upstream_requests_total", upstream=name, outcome="unavailable")
             assert tried == 1
+
+
+async def test_who_finds_no_backend_reachable_is_told_when_the_next_check_is() -> None:
+    ejection = EjectionPolicy(failures_max=1)
+    async with fleet(backend_server(BUSY, BUSY), ejection=ejection) as known:
+        with pytest.raises(NoUpstreamAvailable) as caught:
+            await known.ids()
+        assert caught.value.retry_after_s is None, "it is tried with the next request"
+        await known.servers[0].stop()
+        (member,) = known.pool._members.values()
+        await known.pool._poll(member)
+        with pytest.raises(NoUpstreamAvailable) as caught:
+            await known.ids()
+        assert caught.value.retry_after_s == ProbeSchedule().health_interval_s
 
 
 async def test_attempts_are_bounded() -> None:

@@ -12,7 +12,13 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from gateway import errors
-from gateway.api.errors import ANSWERS, Answer, answer_to, error_response, routing_error_response
+from gateway.api.errors import (
+    ERROR_STATUSES,
+    ErrorStatus,
+    error_response,
+    routing_error_response,
+    status_of,
+)
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -41,14 +47,14 @@ def _error(response: Response) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", _classes())
 def test_every_class_of_error_has_a_row_of_its_own(kind: type[errors.GatewayError]) -> None:
-    assert kind in ANSWERS
+    assert kind in ERROR_STATUSES
 
 
 @pytest.mark.requirement("error.no-409")
 @pytest.mark.requirement("error.no-422")
 @pytest.mark.requirement("retry.statuses")
 def test_no_status_is_one_that_sdks_misread() -> None:
-    assert {answer.status for answer in ANSWERS.values()} <= {
+    assert {answer.status for answer in ERROR_STATUSES.values()} <= {
         *(400, 401, 403, 404, 413, 429),
         *(500, 502, 503),
     }
@@ -58,13 +64,13 @@ def test_the_nearest_base_class_answers_for_a_new_one() -> None:
     class Novel(errors.UpstreamUnavailable):
         pass
 
-    assert answer_to(Novel("x", upstream="a")) is ANSWERS[errors.UpstreamUnavailable]
-    assert answer_to(ZeroDivisionError()) is ANSWERS[BaseException]
+    assert status_of(Novel("x", upstream="a")) is ERROR_STATUSES[errors.UpstreamUnavailable]
+    assert status_of(ZeroDivisionError()) is ERROR_STATUSES[BaseException]
 
 
 @pytest.mark.requirement("retry.delay")
-@pytest.mark.parametrize("answer", ANSWERS.values())
-def test_what_may_be_tried_again_says_when_and_soon(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", ERROR_STATUSES.values())
+def test_what_may_be_tried_again_says_when_and_soon(answer: ErrorStatus) -> None:
     if answer.status in {429, 503}:
         assert answer.retry_after_s is not None
     if answer.retry_after_s is not None:
@@ -238,6 +244,10 @@ def test_the_server_s_trouble_is_told_without_its_inside(
         (errors.RateLimited("x", code="insufficient_quota"), {"x-should-retry": "false"}),
         (errors.UpstreamUnavailable("x", upstream="a"), {"retry-after": "1"}),
         (errors.NoUpstreamAvailable("m", "x"), {"retry-after": "2"}),
+        (errors.NoUpstreamAvailable("m", "x", retry_after_s=4.1), {"retry-after": "5"}),
+        (errors.RateLimited("x", retry_after_s=0.2), {"retry-after": "1"}),
+        (errors.RateLimited("x", retry_after_s=7200), {"retry-after": "120"}),
+        (errors.TooManyConnections(), {"retry-after": "1"}),
         (errors.StoreUnavailable("x"), {"retry-after": "2"}),
         (errors.UpstreamRejected("x", upstream="a"), {"x-should-retry": "false"}),
         (errors.AuthenticationError("x"), {"www-authenticate": "Bearer"}),
