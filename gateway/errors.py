@@ -272,6 +272,10 @@ class StartupError(GatewayError):
         self.remedy = remedy
 
 
+class DatabaseInUse(StartupError):
+    """Another gateway that lasts has the embedded database."""
+
+
 class ConfigError(StartupError):
     """A mistake in the configuration; `where` is `file:line` or a variable's name."""
 

@@ -22,8 +22,7 @@ from gateway.cli import demo_environment, terminal
 from gateway.cli.options import PORT_MAX, run
 from gateway.cli.provision import connected, embedded_database, load_pepper
 from gateway.composition.foundation import access
-from gateway.devdb.embedded import InUse
-from gateway.errors import AuthenticationError, StartupError
+from gateway.errors import AuthenticationError, DatabaseInUse, StartupError
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
 from gateway.server.websocket_protocol import FrameBounds
@@ -140,15 +139,15 @@ def _settings(backend_url: str, models: tuple[str, ...], port: int | None) -> Se
 
 
 async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
-    """Start and migrate the embedded PostgreSQL; it is stopped with `stack`. Raises `InUse`."""
+    """Start and migrate the embedded PostgreSQL; it is stopped with `stack`. Raises `DatabaseInUse`."""
     from gateway.store.migration.migrate import upgrade
 
     started = time.perf_counter()
     try:
         url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True))
-    except InUse as error:
+    except DatabaseInUse as error:
         environment = shlex.quote(str(demo_environment.environment_file(settings.data_dir)))
-        raise InUse(
+        raise DatabaseInUse(
             str(error),
             remedy=f"Use that one (`. {environment}` sets its address and key), end it, or start "
             "this one in a folder of its own: GATEWAY_DATA_DIR=/another/folder.",

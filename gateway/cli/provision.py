@@ -74,7 +74,7 @@ async def require_schema(database: Database) -> None:
 @contextmanager
 def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[str]:
     """The URL of the embedded PostgreSQL, which is stopped at the end if this started it. Raises
-    `StartupError`: `InUse` where this `is_lasting` and another one is there.
+    `StartupError`: `DatabaseInUse` where this `is_lasting` and another one is there.
     """
     from gateway.devdb.embedded import EmbeddedPostgres
 

@@ -31,7 +31,7 @@ from urllib.parse import quote
 
 from gateway.devdb.postmaster import Postmaster, adopt_pid_file
 from gateway.devdb.programs import Account, account_for, bundled_programs, run, server_version
-from gateway.errors import StartupError
+from gateway.errors import DatabaseInUse, StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,10 +51,6 @@ _QUIET: Final = {
     "timezone": "UTC",
 }
 _MOVE: Final = "Set GATEWAY_DATA_DIR to a folder that {user} can reach, as in /var/lib/harmony."
-
-
-class InUse(StartupError):
-    """Another process that lasts has the server."""
 
 
 class EmbeddedPostgres:
@@ -282,10 +278,10 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _refuse_second(lock: int, data_dir: Path) -> None:
-    """Raises `InUse` while one that lasts holds the lock."""
+    """Raises `DatabaseInUse` while one that lasts holds the lock."""
     holder = os.pread(lock, 20, 0).decode("ascii", "replace")
     if holder:
-        raise InUse(
+        raise DatabaseInUse(
             f"a gateway already runs on {data_dir} (process {holder}), and its database ends with "
             "it",
             remedy="Use that one, end it, or give this one a folder of its own, with "

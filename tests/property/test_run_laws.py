@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
     from gateway.constraints.rules import OutputRules
-    from gateway.generation import TokenSink
+    from gateway.generation import RenderedItem, TokenSink
+
+    Json = dict[str, Any]
+    Outcome = tuple[Json, Json, list[RenderedItem], Json]
 
 laws = settings(deadline=None)
 
@@ -196,7 +199,7 @@ def survives(cuts: list[Cut]) -> bool:
     return True
 
 
-def outcome(stage: Stage[Any]) -> tuple[object, ...]:
+def outcome(stage: Stage[Any]) -> Outcome:
     """All that a client has at the end, and what is stored, but the cache's share, and what was
     done about the cuts.
     """
@@ -217,17 +220,19 @@ def is_closed(stage: Stage[Any]) -> bool:
     return bool(said) and said[-1] in STOP_IDS
 
 
-def check_alike(broken: Stage[Any], whole: Stage[Any]) -> None:
+def check_alike(one: Stage[Any], other: Stage[Any]) -> None:
     """The same outcome, but for the id that the model would have ended a broken turn with."""
-    expected = outcome(whole)
-    if is_closed(whole) and not is_closed(broken):
-        body, usage, items, recoveries = expected
-        assert isinstance(usage, dict)
-        assert isinstance(items, list)
-        usage["output_tokens"] -= 1
-        usage["total_tokens"] -= 1
-        expected = (body, usage, [*items[:-1], replace(items[-1], ids=None)], recoveries)
-    assert outcome(broken) == expected
+    outcomes = [outcome(stage) for stage in (one, other)]
+    if is_closed(one) != is_closed(other):
+        closed = 0 if is_closed(one) else 1
+        outcomes[closed] = unclosed(*outcomes[closed])
+    assert outcomes[0] == outcomes[1]
+
+
+def unclosed(body: Json, usage: Json, items: list[RenderedItem], recoveries: Json) -> Outcome:
+    """An outcome whose last turn the model did not end."""
+    counts = {name: usage[name] - 1 for name in ("output_tokens", "total_tokens")}
+    return body, {**usage, **counts}, [*items[:-1], replace(items[-1], ids=None)], recoveries
 
 
 @laws

@@ -16,7 +16,7 @@ from tests.fakes.gateway import new_key
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.stream import texts
 from tests.integration.api.bodies import MODEL, WEATHER, create
-from tests.integration.api.following import ended
+from tests.integration.api.following import WAIT_S, ended
 from tests.integration.api.summaries import misbehaving, summaries_among, summary_requests, user
 
 if TYPE_CHECKING:
@@ -148,7 +148,12 @@ async def test_every_summary_is_billed_once(
         responses[-1] = await ended(client, responses[-1]["id"])
     expected = [(one["id"], one["usage"]["output_tokens"]) for one in (compacted, *responses)]
     assert min(tokens for _, tokens in expected) > 0
-    assert sorted(await booked(postgres, shared_database_url, "summarised")) == sorted(expected)
+    async with asyncio.timeout(WAIT_S):  # what is not stored is booked behind its answer
+        while len(rows := await booked(postgres, shared_database_url, "summarised")) < len(
+            expected
+        ):
+            await asyncio.sleep(0.01)
+    assert sorted(rows) == sorted(expected)
 
 
 async def test_a_model_that_writes_no_summary_is_a_failure_of_the_server(

@@ -15,9 +15,9 @@ import asyncpg
 import psutil
 import pytest
 
-from gateway.devdb.embedded import EmbeddedPostgres, InUse
+from gateway.devdb.embedded import EmbeddedPostgres
 from gateway.devdb.postmaster import PID_FILE, Postmaster, _looks_like_postgres
-from gateway.errors import StartupError
+from gateway.errors import DatabaseInUse, StartupError
 from tests.fakes.postgres import FAST, embedded, reachable_folder, server_programs
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def test_one_that_lasts_waits_for_a_command_and_is_refused_beside_its_like(data_
         starting.result()
     assert first.is_owner
     second = embedded(data_dir, is_lasting=True)
-    with pytest.raises(InUse, match=rf"\(process {os.getpid()}\)"):
+    with pytest.raises(DatabaseInUse, match=rf"\(process {os.getpid()}\)"):
         second.start()
     with embedded(data_dir) as other_command:
         assert not other_command.is_owner
