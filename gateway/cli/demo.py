@@ -139,7 +139,10 @@ def _settings(backend_url: str, models: tuple[str, ...], port: int | None) -> Se
 
 
 async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
-    """Start and migrate the embedded PostgreSQL; it is stopped with `stack`. Raises `DatabaseInUse`."""
+    """Start and migrate the embedded PostgreSQL; it is stopped with `stack`.
+
+    Raises `DatabaseInUse`.
+    """
     from gateway.store.migration.migrate import upgrade
 
     started = time.perf_counter()

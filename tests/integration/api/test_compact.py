@@ -42,14 +42,22 @@ async def refused(client: httpx2.AsyncClient, status: int, **body: Any) -> Json:
     return error
 
 
-async def booked(postgres: PostgresServer, url: str, tenant: str) -> list[tuple[str, int]]:
-    """What a tenant was billed: ids of responses, and their output tokens."""
-    rows = await postgres.fetch(
+async def booked(
+    postgres: PostgresServer, url: str, tenant: str, count: int
+) -> list[tuple[str, int]]:
+    """What a tenant was billed, once that are `count` rows: ids of responses, and their output
+    tokens. What is not stored is booked behind its answer.
+    """
+    query = (
         "SELECT response_id, output_tokens FROM usage JOIN tenants ON tenants.id = tenant_id "
-        f"WHERE tenants.name = '{tenant}' ORDER BY response_id",
-        url=url,
+        f"WHERE tenants.name = '{tenant}' ORDER BY response_id"
     )
-    return [(ids.response_id(row[0]), row[1]) for row in rows]
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            rows = await postgres.fetch(query, url=url)
+            if len(rows) >= count:
+                return [(ids.response_id(row[0]), row[1]) for row in rows]
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.requirement("compact.body")
