@@ -24,9 +24,9 @@ from gateway.api.traces import TracesEndpoint
 from gateway.api.websocket.endpoint import WebSocketEndpoint
 from gateway.api.websocket.lanes import LaneLimits
 from gateway.api.websocket.turns import ConnectionLimits, Dependencies
-from gateway.composition.process import Process
 from gateway.protocol.limits import InputLimits
 from gateway.protocol.traces import TraceLimits
+from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

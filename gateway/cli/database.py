@@ -12,12 +12,12 @@ import typer
 from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, embedded_database, provisioned
-from gateway.composition.foundation import housekeeping
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
+from gateway.wiring.foundation import housekeeping
 
 if TYPE_CHECKING:
-    from gateway.runs.housekeeping import Report
+    from gateway.replication.retention import Report
     from gateway.settings import Settings
     from gateway.store.migration.repair import Repaired
 

@@ -21,7 +21,6 @@ from gateway.app import create_app
 from gateway.cli import demo_environment, terminal
 from gateway.cli.options import PORT_MAX, run
 from gateway.cli.provision import connected, embedded_database, load_pepper
-from gateway.composition.foundation import access
 from gateway.errors import AuthenticationError, DatabaseInUse, StartupError
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
@@ -30,6 +29,7 @@ from gateway.settings import Server as ServerSettings
 from gateway.settings import load_settings
 from gateway.store.schema import REVISION
 from gateway.telemetry import configure_logging
+from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:
     import socket

@@ -14,7 +14,6 @@ from gateway.cli import terminal
 from gateway.cli.failures import FAILED, remedy_for
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
-from gateway.composition import bounds
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
 from gateway.models.registry import Formats
@@ -33,6 +32,7 @@ from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import describe
 from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.unserved import REMEDY, overlooked, unserved
+from gateway.wiring import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,10 +7,10 @@ import secrets
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from gateway.composition.foundation import access, connect
 from gateway.errors import StartupError
 from gateway.store.migration.verification import missing, told
 from gateway.store.schema import OLDER_REVISIONS, REVISION
+from gateway.wiring.foundation import access, connect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,7 @@
 """What the gateway asks of a family of models: how they read and write token ids.
 
-`runs`, `services` and `upstreams` know models by this interface alone, and are handed the format of
-a model by `registry.Formats`. Nothing outside of a format's own package knows one of its ids.
+`engine`, `services` and `upstreams` know models by this interface alone, and are handed the format
+of a model by `registry.Formats`. Nothing outside of a format's package knows one of its ids.
 """
 
 from __future__ import annotations

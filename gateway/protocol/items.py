@@ -343,7 +343,7 @@ class FunctionCallOutput(NullableModel):
     """What the function returned.
 
     Without a `call_id` it is that of the call that the names tell, or of none: Codex says of itself
-    what the user's goal is by an output that nobody asked for (`conversation.pairing`).
+    what the user's goal is by an output that nobody asked for (`context.pairing`).
     """
 
     type: Literal["function_call_output"] = "function_call_output"

@@ -10,8 +10,8 @@ from gateway import ids
 from gateway.protocol.responses.body import compacted_response, compaction_body
 
 if TYPE_CHECKING:
+    from gateway.engine.supervisor import Supervisor
     from gateway.protocol.responses.create import CreateResponse
-    from gateway.runs.supervisor import Supervisor
     from gateway.services.compactor import Compactor, Made, SummaryPlan
     from gateway.services.run_builder import RunBuilder
     from gateway.tenancy import Principal

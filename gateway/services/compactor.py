@@ -15,8 +15,8 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.conversation.compaction import compaction_item, droppable, instruction
-from gateway.conversation.unsealing import COMPACTION
+from gateway.context.compaction import compaction_item, droppable, instruction
+from gateway.context.unsealing import COMPACTION
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.log import Compacted
 from gateway.protocol.context import ContextItem
@@ -28,11 +28,11 @@ from gateway.sealing import Binding, Unsealed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.summarizer import Summarizer, Summary
     from gateway.generation import Prompt
     from gateway.models.format import FormatOf
     from gateway.protocol.items import InputItem
-    from gateway.runs.specification import RunSpecification
-    from gateway.runs.summaries import Summarizer, Summary
     from gateway.sealing import Sealer
 
 REPEATED_SHARE: Final = 4

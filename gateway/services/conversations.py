@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from gateway import ids
-from gateway.conversation.assembly import referenced_ids, take_in
-from gateway.conversation.unsealing import unseal_for_any
+from gateway.context.assembly import referenced_ids, take_in
+from gateway.context.unsealing import unseal_for_any
 from gateway.errors import NoUpstreamAvailable
 from gateway.protocol.conversations import Conversation, unknown_conversation, unknown_item
 from gateway.protocol.items import Reasoning

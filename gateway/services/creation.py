@@ -17,11 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway import ids
+from gateway.engine.runner import Run
 from gateway.errors import ConversationLocked, KeyTaken, StoreUnavailable
+from gateway.eventlog.journal import MemoryJournal
+from gateway.eventlog.live_log import LiveLog
 from gateway.protocol.responses.idempotency import reused_key
-from gateway.runs.journal import MemoryJournal
-from gateway.runs.live import LiveLog
-from gateway.runs.runner import Run
 from gateway.services.generation import (
     AcceptedGeneration,
     ForegroundGeneration,
@@ -34,11 +34,11 @@ from gateway.store.idempotency import IdempotencyKey, find_key
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gateway.engine.run_spec import RunSpecification
     from gateway.log import Finished
     from gateway.output.fold import Fold
     from gateway.protocol.context import ConversationPlace
-    from gateway.runs.durable import DurableRuns, Workplace
-    from gateway.runs.specification import RunSpecification
+    from gateway.replication.durable_runs import DurableRuns, Workplace
     from gateway.services.generation import Generation, Reading
     from gateway.services.run_builder import CreateCommand, RunBuilder
 

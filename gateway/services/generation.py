@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import orjson
 
 from gateway import ids
+from gateway.engine.row_mapping import output_context
+from gateway.engine.run_state import head_of
 from gateway.errors import Draining
 from gateway.protocol.responses.body import Outcome, response_body
-from gateway.runs.plan import head_of
-from gateway.runs.records import output_context
 from gateway.services.history_source import History
 from gateway.services.retrieval import not_found
 from gateway.store import responses as rows
@@ -19,12 +19,12 @@ from gateway.store import responses as rows
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
+    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.runner import Run
+    from gateway.eventlog.feed import Feed
+    from gateway.eventlog.live_log import LiveLog
     from gateway.protocol.events import Event, EventSink, EventSource
     from gateway.protocol.responses.body import ResponseHead
-    from gateway.runs.feed import Feed
-    from gateway.runs.live import LiveLog
-    from gateway.runs.runner import Run
-    from gateway.runs.specification import RunSpecification
     from gateway.services.retrieval import Retrieval
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse

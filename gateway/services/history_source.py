@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway import ids
-from gateway.conversation.assembly import referenced_ids
+from gateway.context.assembly import referenced_ids
 from gateway.errors import ConversationLocked, InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.conversations import unknown_conversation
 from gateway.store import messages, turns

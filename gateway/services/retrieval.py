@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 import orjson
 
 from gateway import ids
+from gateway.engine.run_state import head_of
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
 from gateway.log import FOLD_VERSION
 from gateway.protocol.responses.body import Outcome, ResponseStatus, response_body
-from gateway.runs.plan import head_of
 from gateway.store import messages
 from gateway.store import responses as rows
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from gateway.eventlog.feed import Feed
     from gateway.protocol.events import EventSource
-    from gateway.runs.feed import Feed
     from gateway.store.events import LogRow
     from gateway.store.messages import ItemPage
     from gateway.store.postgres.database import Database
@@ -42,7 +42,7 @@ _UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)
 
 
 class Cancellation(Protocol):
-    """What ends a response on behalf of its client; `runs.archive.Archive`."""
+    """What ends a response on behalf of its client; `engine.archive.Archive`."""
 
     async def cancel(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
         """The response as it is afterwards, which may have ended before; None: unknown."""

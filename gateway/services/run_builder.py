@@ -23,10 +23,10 @@ from gateway.services.run_spec import RunInput
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+    from gateway.engine.run_spec import RunSpecification
     from gateway.protocol.context import ConversationPlace
     from gateway.protocol.responses.idempotency import RequestKey
     from gateway.protocol.responses.requests import CreateResponse
-    from gateway.runs.specification import RunSpecification
     from gateway.services.compactor import Compactor, Made
     from gateway.services.executor import Executor
     from gateway.services.history_source import HistorySource

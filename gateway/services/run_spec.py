@@ -17,9 +17,10 @@ import orjson
 from gateway.cache import LruCache
 from gateway.constraints.schema_cache import SchemaCache
 from gateway.constraints.validation import Checker
-from gateway.conversation.assembly import assemble, opening
-from gateway.conversation.truncation import drop_oldest_turns
-from gateway.conversation.unsealing import opened, unseal, with_last_opened
+from gateway.context.assembly import assemble, opening
+from gateway.context.truncation import drop_oldest_turns
+from gateway.context.unsealing import opened, unseal, with_last_opened
+from gateway.engine.run_spec import RunSpecification
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.generation import PREAMBLE
 from gateway.models.format import RenderOptions, Repeated
@@ -29,7 +30,6 @@ from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference,
 from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, echo, spelled_echo
 from gateway.protocol.rules import rules_of
 from gateway.protocol.tools import declared, named
-from gateway.runs.specification import RunSpecification
 from gateway.sealing import Binding
 from gateway.services import sampling_parameters
 from gateway.services.compactor import is_triggered, summary_in
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.constraints.rules import OutputRules
-    from gateway.conversation.assembly import Context
+    from gateway.context.assembly import Context
     from gateway.generation import Prompt
     from gateway.log import Compacted
     from gateway.models.format import FormatOf, ModelFormat

@@ -9,7 +9,7 @@ No head moves with a flush, so heads cannot be its fence. That is the row of `wr
 tenant and owner: a flush is only added under the fence that its process knows, and locks it;
 whoever takes a response from its owner first locks the head, then moves the fence (`settle`), and
 sees all that was committed before. Whose fence has moved finds out what is still its own, by the
-heads, before it flushes that again (`runs.flusher`).
+heads, before it flushes that again (`eventlog.log_batches`).
 
 Locks are taken in one order everywhere: heads by tenant and id, writers by tenant and owner, rows.
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.errors import ClaimLost, StoreUnavailable
+from gateway.eventlog.outbox import Fate, Outbox
 from gateway.log import Entry, Finished, Status, pack, unpack
-from gateway.runs.outbox import Fate, Outbox
 from gateway.store.claims import Claim, Terms
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow, day_of

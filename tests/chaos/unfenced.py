@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.__main__ import main
-from gateway.runs.keeper import Keeper
+from gateway.replication.lease_keeper import Keeper
 from gateway.store import events, flushes
 from gateway.store.postgres.statements import Statement
 

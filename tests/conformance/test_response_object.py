@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from openai.types.responses import ResponseError
 
-from gateway.runs.outcome import UNRULY, unruly
+from gateway.engine.outcome import UNRULY, unruly
 from tests.conformance.asking import BREAKS_OFF, BRIEF, ENDLESS, FUNCTION, MODEL, created, path_of
 from tests.fakes.stream import parse_stream, stream
 

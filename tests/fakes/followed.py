@@ -14,13 +14,13 @@ from uuid import UUID
 
 import orjson
 
+from gateway.engine.run_state import head_of
+from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.eventlog.feed import Feed, FeedLimits
+from gateway.eventlog.live_log import LiveLog, LiveLogRegistry
+from gateway.eventlog.log_watcher import Tails
 from gateway.log import FOLD_VERSION, Finished, pack
 from gateway.output.fold import Fold
-from gateway.runs.feed import Feed, FeedLimits
-from gateway.runs.kept import KeptEntries
-from gateway.runs.live import LiveLog, LiveLogRegistry
-from gateway.runs.plan import head_of
-from gateway.runs.tails import Tails
 from gateway.store.claims import Claim
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow, Parcel, day_of

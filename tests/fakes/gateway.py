@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from typing import Any
 
-    from gateway.composition.process import Process
     from gateway.tenancy import Dialect, PolicyChanges
+    from gateway.wiring.process import Process
 
 PEPPER = "pepper-of-the-tests-only"
 

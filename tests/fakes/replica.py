@@ -14,19 +14,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway import ids
+from gateway.engine.archive import Archive, Ownership
+from gateway.engine.observer import Observer
+from gateway.engine.runner import Engine
+from gateway.engine.supervisor import Supervisor
+from gateway.eventlog.live_log import LiveLogRegistry
+from gateway.eventlog.log_batches import Flusher
+from gateway.eventlog.log_writer import LogWriter, WriterBounds
 from gateway.generation import FinishReason, TokenChunk
 from gateway.protocol.rules import rules_of
-from gateway.runs.archive import Archive, Ownership
-from gateway.runs.durable import DurableRuns, Workplace
-from gateway.runs.flusher import Flusher
-from gateway.runs.keeper import Keeper, Rhythm
-from gateway.runs.live import LiveLogRegistry
-from gateway.runs.observer import Observer
-from gateway.runs.runner import Engine
-from gateway.runs.scheduler import Appetite, Scheduler
-from gateway.runs.supervisor import Supervisor
-from gateway.runs.sweep import Sweep
-from gateway.runs.writer import LogWriter, WriterBounds
+from gateway.replication.durable_runs import DurableRuns, Workplace
+from gateway.replication.lease_keeper import Keeper, Rhythm
+from gateway.replication.orphan_reaper import Sweep
+from gateway.replication.scheduler import Appetite, Scheduler
 from gateway.store import claims
 from gateway.store.claims import Terms
 from gateway.telemetry import Metrics
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 
     from gateway.constraints.rules import OutputRules
+    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.runner import Run
+    from gateway.engine.turn import TokenSource
+    from gateway.eventlog.live_log import LiveLog
     from gateway.generation import TokenRequest, TokenSink
     from gateway.output.fold import Fold
     from gateway.protocol.responses.body import ResponseHead
-    from gateway.runs.live import LiveLog
-    from gateway.runs.runner import Run
-    from gateway.runs.specification import RunSpecification
-    from gateway.runs.turn import TokenSource
     from gateway.store.notifications import Notice
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId

@@ -9,17 +9,17 @@ from uuid import UUID, uuid4
 
 from gateway.constraints.rules import OutputRules
 from gateway.constraints.validation import Checker
+from gateway.engine.failover import HopPolicy
+from gateway.engine.observer import Observer
+from gateway.engine.output_guard import Steering
+from gateway.engine.run_spec import RunSpecification
+from gateway.engine.runner import Engine, Run
+from gateway.engine.turn import TokenSource
+from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.models.harmony.format import HarmonyFormat
 from gateway.output.fold import Fold
 from gateway.protocol.calls import call_fields
-from gateway.runs.failover import HopPolicy
-from gateway.runs.live import LiveLog
-from gateway.runs.observer import Observer
-from gateway.runs.runner import Engine, Run
-from gateway.runs.specification import RunSpecification
-from gateway.runs.steering import Steering
-from gateway.runs.turn import TokenSource
 from gateway.store.claims import Claim
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantId

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.constraints.rules import OutputRules
 from gateway.constraints.validation import Checker
+from gateway.engine.output_guard import Steering
 from gateway.generation import TokenChunk
 from gateway.log import Repair, TurnStarted
 from gateway.protocol.calls import call_fields
-from gateway.runs.steering import Steering
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import STOP, ScriptedTokens, Stage, Step, specification
 from tests.fakes.wayward_model import ANSWERS, TOOLS

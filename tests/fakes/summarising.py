@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.constraints.rules import OutputRules
-from gateway.runs.observer import Observer
-from gateway.runs.runner import Engine
-from gateway.runs.steering import Steering
-from gateway.runs.summaries import Summarizer
+from gateway.engine.observer import Observer
+from gateway.engine.output_guard import Steering
+from gateway.engine.runner import Engine
+from gateway.engine.summarizer import Summarizer
 from gateway.services.compactor import CompactionLimits, Compactor
 from gateway.telemetry import Metrics
 from tests.fakes.harmony_script import harmony_of

@@ -20,7 +20,7 @@ from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.harmony_script import harmony_of
 
 if TYPE_CHECKING:
-    from gateway.runs.specification import RunSpecification
+    from gateway.engine.run_spec import RunSpecification
 
 MODELS = st.sampled_from(
     [

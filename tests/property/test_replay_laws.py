@@ -10,6 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.api import sse
+from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.eventlog.fold_slices import fold_slice
 from gateway.generation import SegmentText
 from gateway.log import (
     SINGLES_MAX,
@@ -26,8 +28,6 @@ from gateway.log import (
 from gateway.models.harmony.parsing import Parser
 from gateway.output.fold import Fold
 from gateway.protocol.events import Deltas
-from gateway.runs.kept import KeptEntries
-from gateway.runs.slices import fold_slice
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_logs import FRAMING, RULES, apply_all, logs, new_fold, steered_logs

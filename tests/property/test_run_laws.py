@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.constraints.validation import Checker
+from gateway.engine.failover import HopPolicy
+from gateway.engine.output_guard import WITHIN_TURN
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk, TokenRequest
 from gateway.log import Entry, Hop
 from gateway.models.harmony.framing import answer_header, thread_ids
 from gateway.models.harmony.vocabulary import STOP_IDS
 from gateway.protocol.calls import call_fields
-from gateway.runs.failover import HopPolicy
-from gateway.runs.steering import WITHIN_TURN
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import NO_RULES, THOUGHT, Stage, specification
 from tests.fakes.steered import ANY_TOOL, FREE, IN_JSON, JSON_ANSWER, REQUIRED, STRICT

@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.constraints.rules import OutputRules, ToolRule
-from gateway.conversation.assembly import assemble
-from gateway.conversation.unsealing import unseal
+from gateway.context.assembly import assemble
+from gateway.context.unsealing import unseal
+from gateway.engine.row_mapping import output_context
 from gateway.generation import PREAMBLE, FinishReason, Framing, SegmentKind
 from gateway.log import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.models.harmony.framing import OPENING
@@ -29,7 +30,6 @@ from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN
 from gateway.output.fold import Fold
-from gateway.runs.records import output_context
 from gateway.sealing import Binding, Sealer, SealingSecret
 from tests.fakes.contexts import options
 from tests.fakes.create_bodies import parse

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.constraints.validation import Checker
+from gateway.engine.failover import HopPolicy
+from gateway.engine.output_guard import BUDGET_TURNS_MAX, SAID_ANEW, Steering
 from gateway.generation import FinishReason
 from gateway.log import Finished, Repair, Tokens
 from gateway.models.harmony.arguments import Arguments
 from gateway.protocol.calls import call_fields
-from gateway.runs.failover import HopPolicy
-from gateway.runs.steering import BUDGET_TURNS_MAX, SAID_ANEW, Steering
 from tests.fakes import wayward_model
 from tests.fakes.harmony_oracle import well_formed
 from tests.fakes.staged_run import Stage, folds, specification

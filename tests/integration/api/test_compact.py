@@ -11,7 +11,7 @@ import pytest
 from openai.types.responses import CompactedResponse
 
 from gateway import ids
-from gateway.conversation.compaction import INTRODUCTION
+from gateway.context.compaction import INTRODUCTION
 from tests.fakes.gateway import new_key
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.stream import texts

@@ -12,10 +12,10 @@ import pytest
 
 from gateway import ids
 from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.eventlog.feed import Feed, FeedLimits
+from gateway.eventlog.live_log import LiveLogRegistry
+from gateway.eventlog.log_watcher import Tails
 from gateway.log import Finished, Tokens, TurnEnded, TurnStarted, pack
-from gateway.runs.feed import Feed, FeedLimits
-from gateway.runs.live import LiveLogRegistry
-from gateway.runs.tails import Tails
 from gateway.services.retrieval import Retrieval
 from gateway.store import events, flushes, remote_logs, responses
 from gateway.store.events import LogRow, Parcel
@@ -30,8 +30,8 @@ from tests.fakes.stored import item
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
+    from gateway.engine.run_spec import RunSpecification
     from gateway.log import Entry, Status
-    from gateway.runs.specification import RunSpecification
     from gateway.store.claims import Claim
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId

@@ -35,8 +35,8 @@ from tests.fakes.summarising import SummaryDesk
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from gateway.engine.run_spec import RunSpecification
     from gateway.protocol.context import ConversationPlace
-    from gateway.runs.specification import RunSpecification
     from gateway.services.run_builder import BuiltRun, Check
     from gateway.store.postgres.database import Database
 

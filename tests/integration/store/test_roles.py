@@ -11,7 +11,7 @@ import pytest
 from gateway import ids
 from gateway.devdb.programs import bundled_programs
 from gateway.errors import StoreError
-from gateway.runs.housekeeping import DAYS_AHEAD, Housekeeping
+from gateway.replication.retention import DAYS_AHEAD, Housekeeping
 from gateway.store import claims, partitions, responses, tenants
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.statements import Statement

@@ -19,9 +19,9 @@ from gateway.api import sse
 from gateway.api.body import ClientDisconnected
 from gateway.api.connection import EXTENSION
 from gateway.api.streaming import RUN_FRAME_BYTES, EventStream, StreamLimits
+from gateway.eventlog.live_log import LiveLog
 from gateway.log import Alive, Finished, Tokens, TurnStarted
 from gateway.protocol.events import DeltaPattern, Deltas, Event
-from gateway.runs.live import LiveLog
 from tests.fakes.toy_logs import new_fold
 from tests.fakes.toy_parser import TEXT
 

@@ -40,7 +40,7 @@ def test_a_server_holds_no_library_that_nothing_needs_yet() -> None:
 def test_what_requests_will_need_is_imported_before_the_first_of_them() -> None:
     loaded = imported_after(
         "import asyncio\n"
-        "from gateway.composition.process import Process\n"
+        "from gateway.wiring.process import Process\n"
         "from gateway.settings import Settings\n"
         "settings = Settings(\n"
         "    database={'url': 'postgresql://u@127.0.0.1:9/d'},\n"

@@ -16,7 +16,7 @@ from tests.fakes.staged_run import MemoryArchive, ScriptedTokens, Stage, specifi
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from gateway.runs.live import LiveLog
+    from gateway.eventlog.live_log import LiveLog
 
 WITHIN_S = 60.0
 FAILURE = UpstreamFailed("died", upstream="gpu-1")

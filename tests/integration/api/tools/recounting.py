@@ -6,8 +6,8 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from gateway import ids
+from gateway.engine.output_guard import WITHIN_TURN
 from gateway.log import Hop, Repair, Tokens, TurnStarted, unpack
-from gateway.runs.steering import WITHIN_TURN
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:

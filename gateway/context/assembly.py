@@ -1,0 +1,361 @@
+"""Assemble a context: history, then the request's own items, every tool call with its output.
+
+Rules (responses-api §1.2): context = previous input + previous output + new input, in that order;
+only items are inherited; a tool output must have its call, one of its own kind, and a call must
+have its output, unless the call was cut off: such a call is kept for the record and shown to nobody
+else, until an output answers it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from gateway import ids
+from gateway.context.compaction import compaction_item
+from gateway.context.pairing import (
+    fits,
+    is_cut_call,
+    told_apart,
+    without_cut_calls,
+    without_orphans,
+)
+from gateway.errors import InvalidRequest, ResourceNotFound
+from gateway.protocol.calls import author_of, call_of
+from gateway.protocol.context import ContextItem
+from gateway.protocol.items import (
+    ApplyPatchCallOutput,
+    CallItem,
+    Compaction,
+    CompactionTrigger,
+    HostedItem,
+    InputText,
+    ItemReference,
+    Message,
+    OutputItem,
+    Reasoning,
+    ReasoningText,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from gateway.protocol.items import InputItem, Item, PlainItem
+    from gateway.sealing import Unsealed
+
+_ID_PREFIXES: Final = {
+    "message": ids.MESSAGE_PREFIX,
+    "reasoning": ids.REASONING_PREFIX,
+    "function_call": ids.FUNCTION_CALL_PREFIX,
+    "function_call_output": ids.FUNCTION_CALL_OUTPUT_PREFIX,
+    "custom_tool_call": ids.CUSTOM_CALL_PREFIX,
+    "custom_tool_call_output": ids.CUSTOM_CALL_OUTPUT_PREFIX,
+    "local_shell_call": ids.LOCAL_SHELL_CALL_PREFIX,
+    "local_shell_call_output": ids.LOCAL_SHELL_CALL_OUTPUT_PREFIX,
+    "shell_call": ids.SHELL_CALL_PREFIX,
+    "shell_call_output": ids.SHELL_CALL_OUTPUT_PREFIX,
+    "apply_patch_call": ids.APPLY_PATCH_CALL_PREFIX,
+    "apply_patch_call_output": ids.APPLY_PATCH_CALL_OUTPUT_PREFIX,
+    "compaction": ids.COMPACTION_PREFIX,
+    **ids.HOSTED_PREFIXES,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """`items` in prompt order; the first `inherited` of them came from the previous response."""
+
+    items: tuple[ContextItem, ...]
+    inherited: int
+
+    @property
+    def added(self) -> tuple[ContextItem, ...]:
+        """What this request brought: stored and listed as its input."""
+        return self.items[self.inherited :]
+
+
+def referenced_ids(items: Iterable[InputItem]) -> list[str]:
+    """Ids of items that only the store can fill: references, and reasoning without content."""
+    unread = (item for item in items if isinstance(item, ItemReference) or _is_hollow(item))
+    return [item.id for item in unread if item.id]
+
+
+def assemble(
+    history: Sequence[ContextItem],
+    new: Sequence[InputItem],
+    *,
+    stored: Mapping[str, ContextItem],
+    unsealed: Mapping[int, Unsealed],
+    response: UUID,
+    taken: Collection[str] = (),
+) -> Context:
+    """The context of one response.
+
+    Items with the ids that are `taken` stand before it, and need not be known.
+
+    `stored` answers `referenced_ids(new)`. `unsealed` has what was in the `encrypted_content` of
+    new items, by index, of every compaction among them: such reasoning comes back exactly as the
+    model said it. Raises
+    `ResourceNotFound` for an id that `stored` lacks and `InvalidRequest` for a call without output
+    or an output without call.
+    """
+    known = taken or {item.item_id for item in history}
+    added = take_in(new, stored=stored, unsealed=unsealed, source=response, taken=known)
+    before, now = told_apart(without_cut_calls(history, added), added)
+    kept = without_orphans(before, now)
+    _check_pairs([*kept, *now])
+    return Context((*kept, *now), inherited=len(kept))
+
+
+def opening(messages: Iterable[Message], response: UUID) -> Context:
+    """What `assemble` makes of messages that have no ids, and nothing before them."""
+    items = []
+    for ordinal, message in enumerate(messages):
+        item_id = ids.input_item_id(ids.MESSAGE_PREFIX, response, ordinal)
+        items.append(_message_item(message, item_id))
+    return Context(tuple(items), inherited=0)
+
+
+def take_in(
+    new: Sequence[InputItem],
+    *,
+    stored: Mapping[str, ContextItem],
+    unsealed: Mapping[int, Unsealed],
+    source: UUID,
+    taken: Collection[str],
+    param: str = "input",
+) -> list[ContextItem]:
+    """New items as they are stored and listed, beside others whose ids are `taken`.
+
+    `source` makes the ids of those that came without one. The rest is as `assemble` has it; `param`
+    is what held the items.
+    """
+    intake = _Intake(
+        new, stored=stored, unsealed=unsealed, response=source, taken=set(taken), param=param
+    )
+    taken_in = (intake.take(*each) for each in enumerate(new))
+    return [item for item in taken_in if item is not None]
+
+
+def _is_hollow(item: InputItem) -> bool:
+    """Whether it is reasoning that says nothing that could be read but its id."""
+    return isinstance(item, Reasoning) and not (
+        item.content or item.summary or item.encrypted_content
+    )
+
+
+class _Intake:
+    """A request's own items, one after the other, as items of its context.
+
+    Ids are unique within a context, so that a list of it can be read page by page: an item whose
+    id is taken gets another, a reference to an item that is there already adds nothing. Nor do
+    sealed reasoning and summaries that are there already: their ids tell that they are the same.
+    """
+
+    def __init__(
+        self,
+        new: Sequence[InputItem],
+        *,
+        stored: Mapping[str, ContextItem],
+        unsealed: Mapping[int, Unsealed],
+        response: UUID,
+        taken: set[str],
+        param: str,
+    ) -> None:
+        self._param = param
+        self._stored = stored
+        self._unsealed = unsealed
+        self._response = response
+        self._taken = taken
+        self._answered = _answered_calls(new, stored)
+
+    def take(self, ordinal: int, item: InputItem) -> ContextItem | None:
+        """The item at `ordinal`; None for one that adds nothing."""
+        taken: ContextItem | None = None
+        if isinstance(item, Message):
+            taken = self._message(ordinal, item)
+        elif isinstance(item, ItemReference):
+            taken = self._look_up(ordinal, item)
+        elif isinstance(item, Compaction):
+            taken = self._summary(ordinal, item)
+        elif isinstance(item, Reasoning):
+            taken = self._thought(ordinal, item)
+        elif not isinstance(item, CompactionTrigger):
+            taken = self._as_context(ordinal, item)
+        if taken is not None:
+            self._taken.add(taken.item_id)
+        return taken
+
+    def _look_up(self, ordinal: int, item: ItemReference | Reasoning) -> ContextItem | None:
+        """What is stored under the item's id; None where there is nothing to add or to miss."""
+        if item.id is None or item.id in self._taken:
+            return None
+        found = self._stored.get(item.id)
+        if found is not None and is_cut_call(found):
+            return replace(found, complete=True) if ordinal in self._answered else None
+        if found is not None:
+            return found
+        raise ResourceNotFound(
+            f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to "
+            "false. Try again with `store` set to true, or remove this item from your input.",
+            param=self._param,
+        )
+
+    def _thought(self, ordinal: int, item: Reasoning) -> ContextItem | None:
+        if _is_hollow(item):
+            return self._look_up(ordinal, item)
+        sealed = self._unsealed.get(ordinal)
+        if sealed is None:
+            return self._as_context(ordinal, item)
+        if item.id in self._taken:
+            return None
+        context = self._as_context(ordinal, item)
+        if sealed.ids is not None:
+            return context.with_ids(array("I", sealed.ids))
+        said = (ReasoningText(text=sealed.text),)
+        return replace(context, parsed=item.model_copy(update={"content": said}))
+
+    def _summary(self, ordinal: int, item: Compaction) -> ContextItem | None:
+        if item.id in self._taken:
+            return None
+        item_id = self._item_id(ordinal, item)
+        return compaction_item(item_id, item.encrypted_content, self._unsealed[ordinal].text)
+
+    def _item_id(self, ordinal: int, item: Item) -> str:
+        if item.id is not None and item.id not in self._taken:
+            return item.id
+        return ids.input_item_id(_ID_PREFIXES[item.type], self._response, ordinal)
+
+    def _message(self, ordinal: int, item: Message) -> ContextItem:
+        """As `_as_context` has it; most items are one."""
+        return _message_item(item, self._item_id(ordinal, item))
+
+    def _as_context(self, ordinal: int, item: PlainItem) -> ContextItem:
+        """An item as the request brought it, with an id and a status for the listing."""
+        item_id = self._item_id(ordinal, item)
+        # A call that its provider marked as cut off, and that nobody answers, stays so.
+        is_cut = isinstance(item, CallItem) and item.status == "incomplete"
+        complete = not is_cut or ordinal in self._answered
+        status = "completed" if complete else "incomplete"
+        if isinstance(item, ApplyPatchCallOutput):
+            status = item.status
+        return ContextItem(
+            kind=item.type,
+            item_id=item_id,
+            json=_body(item, item_id, status),
+            call_id=item.call_id if isinstance(item, CallItem | OutputItem) else None,
+            name=_function_of(item),
+            complete=complete,
+            parsed=item,
+        )
+
+
+def _function_of(item: PlainItem) -> str | None:
+    """The function that a call calls, or that an output says it is of."""
+    if isinstance(item, CallItem):
+        return call_of(item).name
+    return author_of(item) if isinstance(item, OutputItem) else None
+
+
+def _message_item(message: Message, item_id: str) -> ContextItem:
+    return ContextItem(
+        kind="message",
+        item_id=item_id,
+        json=_body(message, item_id, "completed"),
+        role=message.role,
+        phase=message.phase,
+        parsed=message,
+    )
+
+
+def _body(item: PlainItem, item_id: str, status: str | None) -> bytes:
+    """What is stored and listed."""
+    if isinstance(item, HostedItem):
+        body = item.model_dump(exclude_unset=True) | {"id": item_id}
+    else:
+        match item:
+            case Message(status=None, phase=None, content=(InputText(text=text),)):
+                # What `model_dump` makes of a message that is one text, as most are.
+                content = [{"type": "input_text", "text": text}]
+                named = {} if item.id is None else {"id": item_id}
+                body = {"type": item.type, **named, "role": item.role, "content": content}
+            case _:
+                body = item.model_dump(exclude_none=True)
+        body |= {"id": item_id, "status": status}
+    encoded = orjson.dumps(body)
+    # A copy, for what orjson returns has 4 KiB of its buffer behind it, and this is kept.
+    return b"".join((encoded, b""))
+
+
+def _answered_calls(items: Iterable[InputItem], stored: Mapping[str, ContextItem]) -> set[int]:
+    """Indexes of the calls that have an output: the next one of their `call_id`. References to what
+    is `stored` are among them.
+    """
+    waiting: dict[str, int] = {}
+    answered: set[int] = set()
+    for index, item in enumerate(items):
+        if isinstance(item, Message):
+            continue
+        if isinstance(item, CallItem):
+            waiting[item.call_id] = index
+        elif isinstance(item, ItemReference):
+            found = stored.get(item.id)
+            if found is not None and found.is_call and found.call_id:
+                waiting[found.call_id] = index
+        elif isinstance(item, OutputItem) and item.call_id in waiting:
+            answered.add(waiting.pop(item.call_id))
+    return answered
+
+
+def _check_pairs(items: Sequence[ContextItem]) -> None:
+    """Every output answers an earlier call of its kind, every whole call is answered exactly once.
+
+    A `call_id` may be used again once its call was answered: histories that come from other
+    providers number their calls anew in every turn.
+    """
+    waiting: dict[str | None, str] = {}
+    for item in items:
+        call_id = item.call_id
+        if item.kind == "message" or is_cut_call(item):
+            continue
+        if item.kind == "compaction":
+            # What it hides is over: an output behind it could not be shown with its call.
+            _check_answered(waiting)
+        if item.is_call:
+            if call_id in waiting:
+                raise _unanswered(waiting[call_id], call_id)
+            waiting[call_id] = item.kind
+        elif item.is_output and not (
+            item.stands_alone or fits(item.kind, waiting.pop(call_id, None))
+        ):
+            raise _uncalled(item.kind, call_id)
+    _check_answered(waiting)
+
+
+def _uncalled(kind: str, call_id: str | None) -> InvalidRequest:
+    if call_id is None:
+        message = (
+            f"No tool call found for {_words(kind)} without call_id. Send the 'call_id' of the "
+            "call, or the 'name' of the function."
+        )
+    else:
+        message = f"No tool call found for {_words(kind)} with call_id {call_id}."
+    return InvalidRequest(message, param="input")
+
+
+def _check_answered(waiting: Mapping[str | None, str]) -> None:
+    for call_id, kind in waiting.items():
+        raise _unanswered(kind, call_id)
+
+
+def _unanswered(kind: str, call_id: str | None) -> InvalidRequest:
+    return InvalidRequest(f"No tool output found for {_words(kind)} {call_id}.", param="input")
+
+
+def _words(kind: str) -> str:
+    """`shell_call_output` → `shell call output`, as OpenAI's messages have it."""
+    return kind.replace("_", " ")

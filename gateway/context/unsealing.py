@@ -1,0 +1,112 @@
+"""What a client was given sealed, and gives back: reasoning, and summaries of conversations."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from gateway.context.compaction import summary_message
+from gateway.errors import InvalidRequest
+from gateway.protocol.items import Compaction, Reasoning
+from gateway.sealing import SealBroken, Unsealed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from uuid import UUID
+
+    from gateway.protocol.context import ContextItem
+    from gateway.protocol.items import InputItem
+    from gateway.sealing import Sealer
+
+COMPACTION: Final = "compaction"
+"""What summaries are bound to in place of a model: any model may go on with a conversation."""
+
+
+def unseal(
+    items: Iterable[InputItem], sealer: Sealer, *, tenant: UUID, model: str
+) -> dict[int, Unsealed]:
+    """What the reasoning and compaction items hold in `encrypted_content`, by their index.
+
+    Raises `InvalidRequest` for content that was sealed elsewhere, for others or, if it is
+    reasoning, for another model.
+    """
+    return unseal_for_any(items, sealer, tenant=tenant, models=(model,))
+
+
+def unseal_for_any(
+    items: Iterable[InputItem],
+    sealer: Sealer,
+    *,
+    tenant: UUID,
+    models: Sequence[str],
+    param: str = "input",
+) -> dict[int, Unsealed]:
+    """The same where reasoning may be for any of `models`: there is at least one.
+
+    `param` is what held the items.
+    """
+    contents = {}
+    for index, item in enumerate(items):
+        try:
+            if isinstance(item, Reasoning) and item.encrypted_content:
+                contents[index] = _thought(item.encrypted_content, sealer, tenant, models)
+            elif isinstance(item, Compaction):
+                contents[index] = _summary(item, sealer, tenant)
+        except SealBroken as broken:
+            raise _unverified(f"{param}[{index}]", item.id, broken) from broken
+    return contents
+
+
+def _thought(seal: str, sealer: Sealer, tenant: UUID, models: Sequence[str]) -> Unsealed:
+    """Raises `SealBroken`."""
+    *others, last = models
+    for model in others:
+        with suppress(SealBroken):
+            return Unsealed.of(sealer.open(seal, tenant, model))
+    return Unsealed.of(sealer.open(seal, tenant, last))
+
+
+def with_last_opened(
+    history: Sequence[ContextItem], sealer: Sealer, *, tenant: UUID
+) -> Sequence[ContextItem]:
+    """A history whose last compaction, the only one that is shown, is `opened`."""
+    for index in reversed(range(len(history))):
+        if history[index].kind == "compaction":
+            shown = opened(history[index], sealer, tenant=tenant)
+            return [*history[:index], shown, *history[index + 1 :]]
+    return history
+
+
+def opened(item: ContextItem, sealer: Sealer, *, tenant: UUID) -> ContextItem:
+    """An item from the store; a compaction that has no ids as the message that it stands for.
+
+    Raises `InvalidRequest` for one that cannot be opened: without it what came before is lost.
+    """
+    if item.kind != "compaction" or item.ids is not None or item.parsed is not None:
+        return item
+    sealed = item.item()
+    assert isinstance(sealed, Compaction), "it is one by its kind"
+    try:
+        summary = _summary(sealed, sealer, tenant)
+    except SealBroken as broken:
+        raise _unverified("input", item.item_id, broken) from broken
+    return replace(item, parsed=summary_message(summary.text))
+
+
+def _summary(item: Compaction, sealer: Sealer, tenant: UUID) -> Unsealed:
+    summary = Unsealed.of(sealer.open(item.encrypted_content, tenant, COMPACTION))
+    if summary.ids is not None:
+        raise SealBroken("it is no summary")
+    return summary
+
+
+def _unverified(place: str, item_id: str | None, broken: SealBroken) -> InvalidRequest:
+    """OpenAI's code and wording, by which clients know that they must do without the item."""
+    which = f"for item {item_id}" if item_id else f"of {place}"
+    return InvalidRequest(
+        f"The encrypted content {which} could not be verified. Reason: {broken}. Send it unchanged "
+        "with a key of the same tenant and to the same model, or leave the item out.",
+        code="invalid_encrypted_content",
+        param=place if place == "input" else f"{place}.encrypted_content",
+    )

@@ -1,0 +1,1 @@
+"""One run: its turns, what guards its output, what is done when a backend fails, how it ends."""

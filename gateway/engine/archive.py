@@ -1,0 +1,405 @@
+"""What is kept of a response: its row from the start, its body, items and usage at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from gateway import ids
+from gateway.engine import deposits, outcome, row_mapping
+from gateway.engine.deposits import Deposits
+from gateway.engine.usage_meter import Meter
+from gateway.errors import StoreUnavailable
+from gateway.eventlog.batcher import Lane
+from gateway.generation import TokenUsage
+from gateway.log import FOLD_VERSION
+from gateway.store import endings, events, responses, usage
+from gateway.store.claims import Claim
+from gateway.store.notifications import Notice
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from uuid import UUID
+
+    from gateway.engine.row_mapping import LogReading, NewFoldFor
+    from gateway.engine.run_spec import RunSpecification
+    from gateway.log import Finished
+    from gateway.models.format import FormatOf
+    from gateway.output.fold import Fold
+    from gateway.protocol.context import StoredItem
+    from gateway.store.endings import FinishedResponse
+    from gateway.store.events import LogRow
+    from gateway.store.idempotency import IdempotencyKey
+    from gateway.store.postgres.database import Database
+    from gateway.store.responses import NewResponse, StoredResponse
+    from gateway.telemetry import Metrics
+    from gateway.tenancy import TenantId
+
+RETRY_PAUSE_S: Final = 0.2
+_FIRST_EPOCH: Final = 1
+BEGIN_INTERVAL_S: Final = 0.005
+"""Of responses whose first token waits for it."""
+COMMIT_INTERVAL_S: Final = 0.01
+"""A transaction costs as much as a dozen rows of it. At a hundred a second they begin to share."""
+READ_BYTES_MAX: Final = 1 << 20
+"""Of a log at once."""
+TOGETHER_ITEMS_MAX: Final = 32
+TOGETHER_BYTES_MAX: Final = 64 * 1024
+"""Of a response that is written together with others."""
+DEFECTS: Final = (ValueError, TypeError, LookupError)
+"""What reading a damaged row or log raises, and those of another release."""
+
+_log = EventLog("gateway.runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Under which name this process claims responses, and how long others wait when it is silent.
+
+    `commit_wait_s` is how long the end of a foreground response waits for a database that is away,
+    because its client waits with it. That of a durable one waits `claim_wait_s`: as long as the
+    database is away nobody can take it over.
+    """
+
+    owner: str
+    lease_s: float
+    commit_wait_s: float
+    claim_wait_s: float
+
+
+class Archive:
+    """Writes responses; beside the log the only part of a run that knows the database."""
+
+    def __init__(
+        self,
+        database: Database,
+        format_of: FormatOf,
+        new_fold_for: NewFoldFor,
+        ownership: Ownership,
+        *,
+        announce: Callable[[Notice], None],
+        metrics: Metrics,
+    ) -> None:
+        self._database = database
+        self._begins = Lane(partial(_insert_all, database), interval_s=BEGIN_INTERVAL_S)
+        self._queues = Lane(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
+        self._ends = Lane(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
+        self._meter = Meter(partial(usage.record_all, database), metrics=metrics)
+        self._deposits = Deposits(partial(deposits.deposit, database), metrics=metrics)
+        self._endings = row_mapping.Endings(format_of, new_fold_for)
+        self._ours = ownership
+        self._announce = announce
+        self._metrics = metrics
+
+    async def run(self) -> None:
+        """Commit together what comes together, until cancelled. Without it each goes alone."""
+        async with asyncio.TaskGroup() as group:
+            for helper in (self._begins, self._queues, self._ends, self._meter, self._deposits):
+                group.create_task(helper.run())
+
+    async def flush(self) -> None:
+        """Write what `run` has left behind; nothing may be booked any more."""
+        await self._meter.flush(wait_s=self._ours.commit_wait_s)
+        await self._deposits.flush(wait_s=self._ours.commit_wait_s)
+
+    async def begin(self, specification: RunSpecification) -> Claim:
+        """Record that a foreground response is under way here, before a token is spent.
+
+        Raises `StoreUnavailable`.
+        """
+        ours, tenant_id = self._ours, specification.principal.tenant_id
+        new = row_mapping.begun(specification, owner=ours.owner, lease_s=ours.lease_s)
+        await self._insert(tenant_id, new)
+        return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
+
+    async def accept(
+        self, specification: RunSpecification, key: IdempotencyKey | None, *, owned: bool
+    ) -> Claim | None:
+        """Record a durable response, with all that any replica needs to generate it.
+
+        `owned`: it is claimed for this process from the start. Otherwise it is queued, and whoever
+        has a place claims it. Raises `StoreUnavailable`, `KeyTaken`, and `RateLimited` when too
+        many of its tenant are queued.
+        """
+        ours, tenant_id = self._ours, specification.principal.tenant_id
+        owner = ours.owner if owned else None
+        new = row_mapping.accepted(specification, key, owner=owner, lease_s=ours.lease_s)
+        await self._insert(tenant_id, new)
+        if owned:
+            return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
+        self._announce(Notice("work"))
+        return None
+
+    async def queue(self, specification: RunSpecification) -> Claim | None:
+        """Record a background response that this process has a place for.
+
+        It is claimed for this process, unless others of its tenant come first: then it is queued,
+        and None returned. Raises as `accept` does.
+        """
+        ours, tenant_id = self._ours, specification.principal.tenant_id
+        new = row_mapping.queued(specification, owner=ours.owner, lease_s=ours.lease_s)
+        begins = None
+        if _is_light(new.items, _size_bytes(new)):
+            begins = await self._queues.commit((tenant_id, new))
+        if begins is None:
+            return await self.accept(specification, None, owned=False)
+        if begins:
+            return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
+        self._announce(Notice("work"))
+        return None
+
+    async def finish(
+        self,
+        specification: RunSpecification,
+        finished: Finished,
+        fold: Fold,
+        claim: Claim,
+        rest: LogRow | None,
+    ) -> None:
+        """Commit the end of a response, in one transaction.
+
+        `rest` is what of its durable log is not written yet, and is committed with the end; None
+        when it has none. While the database is away it tries again, then raises
+        `StoreUnavailable`; a commit whose outcome was lost is safe to repeat. Raises `ClaimLost`
+        when another goes on with it or has ended it.
+        """
+        row = self._endings.finished(specification, finished, fold, epoch=claim.epoch, rest=rest)
+        is_durable = rest is not None
+        await self._insist(
+            lambda: self._end_one(claim.tenant_id, row),
+            wait_s=self._ours.claim_wait_s if is_durable else self._ours.commit_wait_s,
+        )
+        if is_durable:
+            self._announce(Notice("log", (claim.uuid,)))
+
+    async def deposit(
+        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim
+    ) -> None:
+        """Keep what this process has of a foreground response that was ended without it.
+
+        Waits for the database as `finish` does; after that it is kept for when the database is
+        back. Raises nothing that a database may raise.
+        """
+        end = self._endings.finished(specification, finished, fold, epoch=claim.epoch, rest=None)
+        try:
+            await self._insist(
+                lambda: deposits.deposit(self._database, claim.tenant_id, end),
+                wait_s=self._ours.commit_wait_s,
+            )
+        except StoreUnavailable:
+            self._deposits.put(claim.tenant_id, end)
+
+    def deposit_later(
+        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim | None
+    ) -> None:
+        """The same for one that could not be finished while the database was away, or of which
+        nobody knows whether it was begun (no claim): its client is told now how it ended, and its
+        row, if there is one, will say the same.
+        """
+        epoch = _FIRST_EPOCH if claim is None else claim.epoch
+        end = self._endings.finished(specification, finished, fold, epoch=epoch, rest=None)
+        self._deposits.put(specification.principal.tenant_id, end)
+
+    async def meter(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
+        """Book what an unstored response used; nothing else of it is written anywhere.
+
+        Waits for nothing while `run` does it, and then raises nothing. Otherwise tries again as
+        `finish` does, then raises `StoreUnavailable`; booking twice is booking once.
+        """
+        line = row_mapping.metered(specification, finished, fold)
+        tenant_id = specification.principal.tenant_id
+        if self._meter.is_running:
+            self._meter.book(tenant_id, line)
+            return
+        await self._insist(
+            lambda: usage.record(self._database, tenant_id, line),
+            wait_s=self._ours.commit_wait_s,
+        )
+
+    async def cancel(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
+        """End a durable response with what it said so far, wherever it is generated.
+
+        The response as it is then: cancelled, or as it was if it had ended or is not durable. None
+        when it is unknown. Raises `StoreUnavailable`.
+        """
+        return await self._conclude(
+            tenant_id, uuid, lambda stored: outcome.stopped(_now()) if stored.durable else None
+        )
+
+    async def end_abandoned(self, tenant_id: TenantId, uuid: UUID) -> StoredResponse | None:
+        """End a response that nobody will go on with, as failed. Does nothing to one that is held.
+
+        What a durable one said is kept and booked. Of a foreground one nothing is left.
+        """
+        return await self._conclude(
+            tenant_id, uuid, lambda stored: None if stored.is_held else _fate(stored)
+        )
+
+    async def end_defective(self, claim: Claim, error: Exception) -> StoredResponse | None:
+        """End a response that this process claimed and cannot go on with because of `error`."""
+        return await self._conclude(
+            claim.tenant_id,
+            claim.uuid,
+            lambda stored: outcome.broken(error, _now()) if stored.epoch == claim.epoch else None,
+        )
+
+    async def _conclude(
+        self, tenant_id: TenantId, uuid: UUID, fate: Callable[[StoredResponse], Finished | None]
+    ) -> StoredResponse | None:
+        """`fate` tells the end of a running response; None leaves it alone."""
+        found = await responses.load(self._database, tenant_id, uuid)
+        if found is None or found.is_terminal or fate(found) is None:
+            return found
+        reading = await self._read_ahead(tenant_id, found) if found.durable else None
+        row: FinishedResponse | None = None
+
+        async def end(stored: StoredResponse, log: list[LogRow]) -> FinishedResponse | None:
+            nonlocal row
+            finished = fate(stored)
+            row = None if finished is None else await self._end(stored, reading, log, finished)
+            return row
+
+        from_entry = 0 if reading is None else reading.entries
+        stored = await endings.conclude(self._database, tenant_id, uuid, end, from_entry=from_entry)
+        if stored is not None and row is not None:
+            self._tell(stored, row)
+        return stored
+
+    def _tell(self, stored: StoredResponse, row: FinishedResponse) -> None:
+        """Its owner counts and logs only what it has ended itself."""
+        self._announce(Notice("ended", (stored.uuid,)))
+        self._metrics.response_finished(status=row.status, model=stored.model)
+        tokens = row.tokens or TokenUsage()
+        self._metrics.tokens(
+            model=stored.model,
+            input_tokens=tokens.input_tokens,
+            cached=tokens.cached_tokens,
+            output=tokens.output_tokens,
+            reasoning=tokens.reasoning_tokens,
+        )
+        _log.info(
+            "response ended",
+            response_id=ids.response_id(stored.uuid),
+            model=stored.model,
+            status=row.status,
+            output_tokens=tokens.output_tokens,
+        )
+
+    async def _read_ahead(self, tenant_id: TenantId, stored: StoredResponse) -> LogReading | None:
+        """Its log as far as it has come, before anything is locked: a long one takes seconds.
+
+        None for one that cannot be read. Raises `StoreUnavailable`.
+        """
+        try:
+            reading = self._endings.reading(stored)
+            before = -1
+            while before < reading.entries < stored.next_entry:
+                before = reading.entries
+                rows = await events.read(
+                    self._database,
+                    tenant_id,
+                    stored.uuid,
+                    stored.day,
+                    from_entry=before,
+                    bytes_max=READ_BYTES_MAX,
+                )
+                await reading.go_on(rows)
+        except DEFECTS as error:
+            _report_unread(stored, error)
+            return None
+        return reading
+
+    async def _end(
+        self,
+        stored: StoredResponse,
+        reading: LogReading | None,
+        rest: list[LogRow],
+        finished: Finished,
+    ) -> FinishedResponse:
+        if reading is not None:
+            try:
+                return await self._endings.concluded(stored, reading, rest, finished)
+            except DEFECTS as error:
+                # It must end all the same: whoever waits for it would wait for ever.
+                _report_unread(stored, error)
+        return row_mapping.unheard(stored, finished)
+
+    async def _insert(self, tenant_id: TenantId, new: NewResponse) -> None:
+        is_plain = (new.idempotency, new.queued_max, new.conversation) == (None, None, None)
+        if (
+            is_plain
+            and _is_light(new.items, _size_bytes(new))
+            and await self._begins.commit((tenant_id, new))
+        ):
+            return
+        await responses.insert(self._database, tenant_id, new)
+
+    async def _end_one(self, tenant_id: TenantId, row: FinishedResponse) -> None:
+        if (
+            not row.free_key
+            and _is_light(row.items, _ended_bytes(row))
+            and await self._ends.commit((tenant_id, row))
+        ):
+            return
+        await endings.finish(self._database, tenant_id, row)
+
+    async def _insist(self, attempt: Callable[[], Awaitable[object]], *, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        while True:
+            try:
+                await attempt()
+            except StoreUnavailable:
+                if loop.time() + RETRY_PAUSE_S > deadline:
+                    raise
+                await asyncio.sleep(RETRY_PAUSE_S)
+            else:
+                return
+
+
+async def _insert_all(
+    database: Database, new: Sequence[tuple[TenantId, NewResponse]]
+) -> dict[int, bool]:
+    await responses.insert_all(database, new)
+    return dict.fromkeys(range(len(new)), True)
+
+
+def _size_bytes(new: NewResponse) -> int:
+    return len(new.request) + len(new.plan or b"") + 4 * len(new.prompt_ids or ())
+
+
+def _ended_bytes(row: FinishedResponse) -> int:
+    return len(row.body) + (len(row.entries.entries) if row.entries else 0)
+
+
+def _is_light(items: Sequence[StoredItem], size_bytes: int) -> bool:
+    """Does it go together with others? A heavy one would keep them waiting, and gain nothing."""
+    return (
+        len(items) <= TOGETHER_ITEMS_MAX
+        and size_bytes + sum(len(one.context.json) for one in items) <= TOGETHER_BYTES_MAX
+    )
+
+
+def _report_unread(stored: StoredResponse, error: Exception) -> None:
+    _log.error(
+        "a response ends without its log",
+        response_id=ids.response_id(stored.uuid),
+        model=stored.model,
+        error=error,
+    )
+
+
+def _fate(stored: StoredResponse) -> Finished:
+    if not stored.durable:
+        return outcome.interrupted(_now())
+    if stored.fold_version != FOLD_VERSION:
+        return outcome.of_another_release(_now())
+    return outcome.out_of_attempts(_now())
+
+
+def _now() -> int:
+    return int(time.time())

@@ -1,0 +1,118 @@
+"""What is done when a backend fails: leave it for another, wait for one, or give the response up.
+
+There is one layer of retries for each part of a model call, never one inside of another:
+
+* before the first id the pool tries several backends for one request, at no cost;
+* after it one backend at a time is asked, with the prompt and all ids so far. That is a hop;
+  `hops_max` of them are made for a response, counted from its log, so that takeovers do not start
+  the count anew. A backend that refuses has done no work, and is no hop;
+* a backend that took the request and was gone without a new id may have been brought down by it:
+  `losses_max` of them in a row end the response, so that it does not walk through the fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.errors import NoUpstreamAvailable, UpstreamFailed, UpstreamLost, UpstreamRejected
+
+if TYPE_CHECKING:
+    from gateway.engine.observer import Observer
+    from gateway.engine.run_spec import RunSpecification
+    from gateway.errors import UpstreamError
+    from gateway.output.fold import Fold
+
+
+@dataclass(frozen=True, slots=True)
+class HopPolicy:
+    """How much is done to keep a response alive whose backends die.
+
+    `hop_wait_s` is how long a foreground response that has begun waits for a backend to go on,
+    `upstream_wait_s` how long a background response waits for one at any time. Between two looks
+    lie up to `pause_s`, doubled each time up to `pause_max_s`.
+    """
+
+    hops_max: int = 3
+    losses_max: int = 2
+    hop_wait_s: float = 10.0
+    upstream_wait_s: float = 60.0
+    pause_s: float = 0.05
+    pause_max_s: float = 1.0
+
+
+class Failover:
+    """One response's backends, as far as they failed."""
+
+    def __init__(
+        self, specification: RunSpecification, policy: HopPolicy, observer: Observer
+    ) -> None:
+        self.left: set[str] = set()
+        """Backends to use only if no other is left."""
+        self._spec = specification
+        self._policy = policy
+        self._observer = observer
+        self._losses = 0
+        self._refusals = 0
+        self._refused_at = 0.0
+
+    def begin(self) -> None:
+        """What comes is asked for the first time: no failure before it says anything about it."""
+        self._losses = self._refusals = 0
+
+    async def recover(self, error: UpstreamError, fold: Fold, *, is_resent: bool) -> None:
+        """Return when another attempt may be made; raise `error` when none may.
+
+        `is_resent`: the attempt that failed was not the first one at these ids.
+        """
+        if isinstance(error, UpstreamFailed):
+            self.check_hops(error, fold)
+            self._leave(error)
+        elif isinstance(error, UpstreamRejected):
+            raise error
+        elif isinstance(error, UpstreamLost):
+            self._losses += 1
+            # Before the first id the pool has tried all that may be tried.
+            if self._losses >= self._policy.losses_max or not is_resent:
+                raise error
+            self._check_count(error, fold)
+            self._leave(error)
+        else:
+            await self._wait_for_a_backend(error, fold)
+
+    def check_hops(self, error: UpstreamFailed, fold: Fold) -> None:
+        """A backend that had begun broke off. Raise `error` when nobody else may go on."""
+        self.begin()
+        self._check_count(error, fold)
+
+    def _check_count(self, error: UpstreamError, fold: Fold) -> None:
+        if fold.hops >= self._policy.hops_max:
+            raise error
+
+    async def _wait_for_a_backend(self, error: UpstreamError, fold: Fold) -> None:
+        """Nobody took the request, which cost nothing: try the others, then wait for any."""
+        now = asyncio.get_running_loop().time()
+        if not self._refusals:
+            self._refused_at = now
+        self._refusals += 1
+        if not isinstance(error, NoUpstreamAvailable) and error.upstream not in self.left:
+            self._leave(error)
+            return
+        left_s = self._refused_at + self._wait_max_s(fold) - now
+        if left_s <= 0:
+            raise error
+        policy = self._policy
+        ceiling_s = min(policy.pause_s * 2.0 ** min(self._refusals, 30), policy.pause_max_s, left_s)
+        await asyncio.sleep(random.uniform(0, ceiling_s))  # noqa: S311 - spreads load, no secret
+
+    def _wait_max_s(self, fold: Fold) -> float:
+        if self._spec.head.background:
+            return self._policy.upstream_wait_s
+        is_begun = fold.usage.output_tokens or fold.usage.voided_tokens
+        return self._policy.hop_wait_s if is_begun else 0.0
+
+    def _leave(self, error: UpstreamError) -> None:
+        self.left.add(error.upstream)
+        self._observer.left(self._spec, error)

@@ -1,0 +1,157 @@
+"""How a run ended → the last entry of its log. Pure: the time is given."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.engine.output_guard import (
+    BACKEND_LOST,
+    INVALID_STRUCTURED_OUTPUT,
+    INVALID_TOOL_CALL,
+    REQUIRED_TOOL_NOT_CALLED,
+)
+from gateway.errors import (
+    ContextOverflow,
+    NoUpstreamAvailable,
+    RequestError,
+    UpstreamFailed,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
+from gateway.generation import FinishReason
+from gateway.log import Finished
+
+SERVER_ERROR: Final = "server_error"
+UNRULY: Final = {
+    REQUIRED_TOOL_NOT_CALLED: "The model did not call a tool, though tool_choice requires it. Try "
+    "again, or tell the model in the instructions when to call which tool.",
+    INVALID_TOOL_CALL: "The model made a tool call that the request does not allow, or with "
+    "arguments that do not fit the tool's schema. Try again, or simplify the schema.",
+    INVALID_STRUCTURED_OUTPUT: "The model's answer does not fit text.format. Try again, with a "
+    "simpler schema, or with a larger max_output_tokens.",
+    BACKEND_LOST: "The model server was lost in the middle of an output that has to be in a "
+    "format, and no other could complete what it had begun. Please try again.",
+}
+"""What to do about a model that does not obey, by the code of the failure."""
+_OUR_FAULT: Final = {BACKEND_LOST}
+"""Codes that are OpenAI's `server_error` to clients: they try again by themselves."""
+
+
+def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
+    """A turn that ended well. Never an empty `completed`: without anything visible it failed."""
+    if finish is FinishReason.LENGTH or finish is FinishReason.CUT:
+        # One that was cut would have gone on, had there been room.
+        return Finished("incomplete", at, reason="max_output_tokens")
+    if visible:
+        return Finished("completed", at)
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The model ended its turn without an answer. Please try again.",
+    )
+
+
+def unruly(code: str, at: int) -> Finished:
+    """The model did not do what the request demands, however often it was asked."""
+    shown = SERVER_ERROR if code in _OUR_FAULT else code
+    return Finished("failed", at, code=shown, message=UNRULY[code])
+
+
+def broken(error: Exception, at: int) -> Finished:
+    """A backend failed. Operators find the cause in the log; clients are told what to do."""
+    match error:
+        case ContextOverflow():
+            return Finished(
+                "failed",
+                at,
+                code="context_length_exceeded",
+                message="Your input exceeds the context window of this model. Please shorten it.",
+            )
+        case RequestError():
+            return Finished("failed", at, code=error.code or SERVER_ERROR, message=error.message)
+        case UpstreamUnavailable() | NoUpstreamAvailable():
+            what = "No server for this model could take the request."
+        case UpstreamRejected():
+            return Finished(
+                "failed",
+                at,
+                code=SERVER_ERROR,
+                message="The model server refused the request. Sending it again will not help.",
+            )
+        case UpstreamFailed():
+            what = "The model server broke off while generating."
+        case _:
+            what = "The server had an error while processing your request."
+    return Finished("failed", at, code=SERVER_ERROR, message=f"{what} Please try again.")
+
+
+def hung_up(at: int) -> Finished:
+    """The client of a foreground response went away, which cancels it.
+
+    OpenAI's `incomplete` would need a reason, and none of its reasons is this one.
+    """
+    return Finished("cancelled", at)
+
+
+def took_too_long(at: int) -> Finished:
+    """The longest time that one response may take is over."""
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The response took longer than this server allows. Ask for less output at once.",
+    )
+
+
+def shut_down(at: int) -> Finished:
+    """The process ends, and its grace is over."""
+    return Finished(
+        "failed", at, code=SERVER_ERROR, message="The server is restarting. Please try again."
+    )
+
+
+def stopped(at: int) -> Finished:
+    """Its client had it cancelled."""
+    return Finished("cancelled", at)
+
+
+def interrupted(at: int) -> Finished:
+    """The process that generated a foreground response ended without a word."""
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The server that generated this response stopped. Please try again.",
+    )
+
+
+def out_of_attempts(at: int) -> Finished:
+    """As many processes as may began it or went on with it, and all of them stopped."""
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The servers that generated this response stopped, one after the other.",
+    )
+
+
+def of_another_release(at: int) -> Finished:
+    """No process is left of the release that could go on with it."""
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The response was begun by a version of this server that does not run any more. "
+        "Please try again.",
+    )
+
+
+def not_stored(at: int) -> Finished:
+    """Generated, but the database did not take it within its time."""
+    return Finished(
+        "failed",
+        at,
+        code=SERVER_ERROR,
+        message="The response was generated but could not be stored. Please try again.",
+    )

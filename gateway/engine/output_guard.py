@@ -1,0 +1,506 @@
+"""What is done about a turn that does not go as the request demands: decisions, and no I/O.
+
+A decision is made from the rules, the fold and the last repair alone. All of these follow from the
+log, so another replica that goes on decides the same.
+
+A repair takes ids back that nobody has seen, ends the turn and opens another one, which goes on
+with what is left:
+
+| what happened                                | rule                        | the next turn opens |
+|----------------------------------------------|-----------------------------|---------------------|
+| a call that may not be made                  | `call_not_allowed`          | the answer          |
+| a second call where one is allowed           | `second_call`               | (nothing is needed) |
+| an answer where a call is required           | `prose_for_call`            | the call            |
+| an answer that cannot become JSON            | `not_json`                  | the answer          |
+| a header that had to be guessed, or has no end | `header_not_understood`   | a channel           |
+| the same behind an answer                    | `after_answer_dropped`      | (nothing is needed) |
+| a call whose arguments are wrong             | `invalid_tool_call`         | nothing             |
+| an answer that is not what was asked for     | `invalid_structured_output` | the answer          |
+| the reasoning budget is used up              | `reasoning_budget`          | the answer          |
+| one thought after another                    | `thinks_on`                 | the answer          |
+| a preamble too long, where a call is required | `preamble_too_long`        | the call            |
+
+Three repairs are made without ending the turn, which goes on: `begun_anew`, `said_anew` and
+`grammar_failed`. Two end the response: `repetition` and `too_many_messages`.
+
+Where a call is required and none has come, the next turn opens the call instead. Where one has
+come, no other turn is needed: the client has something to do. Nor is it behind an answer, which
+would be followed by another one.
+
+A call that may be given anything is said on (`said_anew`) where it ends in the middle of its JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from gateway.engine.stretches import LOOK_IDS, STRETCH_IDS_MAX, is_text, text_at
+from gateway.errors import GatewayError
+from gateway.generation import FinishReason, SegmentKind, Where
+from gateway.models.format import AFTER_ANSWER_RULE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.constraints.rules import OutputRules
+    from gateway.generation import BrokenCall, Place
+    from gateway.models.format import ModelFormat
+    from gateway.output.fold import Astray, Body, Fold
+
+HEADER_NOT_UNDERSTOOD: Final = "header_not_understood"
+REASONING_BUDGET: Final = "reasoning_budget"
+THINKS_ON: Final = "thinks_on"
+PREAMBLE_TOO_LONG: Final = "preamble_too_long"
+REPETITION: Final = "repetition"
+TOO_MANY_MESSAGES: Final = "too_many_messages"
+CUT_OFF: Final = frozenset({REPETITION, TOO_MANY_MESSAGES})
+"""After these the response ends, as if it had come to its limit."""
+BEGUN_ANEW: Final = "begun_anew"
+"""Another backend goes on, from the beginning of a message that nobody has seen."""
+SAID_ANEW: Final = "said_anew"
+"""What nobody has seen of a body, of which somebody may have seen the beginning, is said again."""
+GRAMMAR_FAILED: Final = "grammar_failed"
+"""An engine could not go on with its grammar: nobody gets one for the rest of the turn."""
+WITHIN_TURN: Final = frozenset({BEGUN_ANEW, SAID_ANEW, GRAMMAR_FAILED})
+"""After these the open turn goes on."""
+
+REQUIRED_TOOL_NOT_CALLED: Final = "required_tool_not_called"
+INVALID_TOOL_CALL: Final = "invalid_tool_call"
+INVALID_STRUCTURED_OUTPUT: Final = "invalid_structured_output"
+BACKEND_LOST: Final = "backend_lost"
+"""A backend broke off in the middle of what its grammar bound, and nobody could complete it."""
+FAILURES: Final = {
+    "call_not_allowed": INVALID_TOOL_CALL,
+    "second_call": INVALID_TOOL_CALL,
+    "prose_for_call": REQUIRED_TOOL_NOT_CALLED,
+    PREAMBLE_TOO_LONG: REQUIRED_TOOL_NOT_CALLED,
+    "not_json": INVALID_STRUCTURED_OUTPUT,
+    INVALID_TOOL_CALL: INVALID_TOOL_CALL,
+    INVALID_STRUCTURED_OUTPUT: INVALID_STRUCTURED_OUTPUT,
+}
+"""With which code a response fails that is repaired in vain, by the rule of the last repair."""
+
+PERIOD_IDS_MAX: Final = 8
+"""How many ids may repeat each other over and over to be taken for a loop."""
+MESSAGES_MAX: Final = 12
+"""So many messages are enough of a turn that lacks what is demanded: a model that may not answer
+yet may think and think instead.
+"""
+BUDGET_TURNS_MAX: Final = 2
+"""Turns that may end because of the budget: one after which the model may call a tool or answer,
+and, if it thinks on, one after which its answer is opened."""
+
+_FREE_TURNS: Final = {REASONING_BUDGET: BUDGET_TURNS_MAX, PREAMBLE_TOO_LONG: 1}
+"""How many turns may end by these rules, beside those that are repaired."""
+
+_MAY_BE_REASONING: Final = (None, SegmentKind.REASONING)
+
+
+class Unruly(GatewayError):
+    """The model does not do what the request demands, however often it is asked.
+
+    `code` is that of the failed response.
+    """
+
+    def __init__(self, code: str) -> None:
+        super().__init__(f"the model did not do what was demanded of it: {code}")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """How much is done to make a model do what it was told.
+
+    `repairs_max` turns of a response may be ended because of what they say. A header of more than
+    `header_tokens_max` ids is none. After `repeated_tokens_max` ids that repeat those before them
+    a response ends (0: never), and once it has more than `messages_max` messages. Where a call is
+    required, it is opened behind a preamble of `preamble_tokens_max` (0: never). With `refusals`
+    the model may refuse to answer in a format.
+    """
+
+    repairs_max: int = 3
+    header_tokens_max: int = 64
+    repeated_tokens_max: int = 1024
+    messages_max: int = 1000
+    preamble_tokens_max: int = 1024
+    refusals: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the open turn ends: by itself, with a repair (`rule`), or with all of the response.
+
+    A repair takes back all ids from position `start` on (None: none), counted in prefill and said;
+    `is_written` if the log has it already. `failure` is the code of a response that fails.
+    """
+
+    finish: FinishReason = FinishReason.CUT
+    rule: str = ""
+    start: int | None = None
+    is_written: bool = False
+    failure: str = ""
+
+
+class Course:
+    """What one response is held to."""
+
+    def __init__(
+        self,
+        rules: OutputRules,
+        policy: Steering,
+        format_: ModelFormat,
+        *,
+        reasoning_budget: int | None,
+    ) -> None:
+        self._rules = rules
+        self._policy = policy
+        self._format = format_
+        self.text_ids = format_.text_ids
+        """All other ids are markers."""
+        self._reasoning_budget = reasoning_budget
+        self._preamble_ids_max = policy.preamble_tokens_max if rules.calls == "required" else 0
+        is_narrowed = not rules.open_calls or rules.allowed != rules.tools.keys()
+        self.has_checks = rules.answer is not None or rules.checks_calls
+        """Some bodies are checked before they are done."""
+        self._may_stray = self.has_checks or rules.calls != "auto" or rules.one_call or is_narrowed
+
+        self._is_free = not self._may_stray and not rules.stop and reasoning_budget is None
+        self._joins_header = self._is_free and (
+            policy.header_tokens_max >= format_.plain_header_ids_max > 0
+        )
+        self._loop_ids_min = (
+            policy.repeated_tokens_max + PERIOD_IDS_MAX
+            if policy.repeated_tokens_max
+            else sys.maxsize
+        )
+
+    def passes(self, ids: Sequence[int], said: int) -> bool:
+        """Behind a header: these ids are text that need not be looked at.
+
+        `said` is how many the turn has with them.
+        """
+        if not self._is_free or not is_text(ids, self.text_ids):
+            return False
+        if len(ids) > STRETCH_IDS_MAX:
+            return False
+        # Loops are looked for at multiples of `LOOK_IDS`, once there is enough for one.
+        return said < self._loop_ids_min or said % LOOK_IDS >= len(ids)
+
+    def stretch(self, fold: Fold, ids: Sequence[int], at: int = 0) -> int:
+        """How many of the next ids, those from `at` on, may be written before the turn is looked
+        at; 0: no more may be thought, or said before a call.
+
+        A marker stands alone, so that what is decided does not depend on the cut into chunks. Where
+        nothing is demanded that goes for the first header of a turn as a whole.
+        """
+        is_bounded = self._reasoning_budget is not None or self._preamble_ids_max > 0
+        if len(ids) == 1 and not is_bounded:
+            return 1
+        said = _said(fold)
+        count = text_at(ids, at, self.text_ids)
+        if not count:
+            is_first = self._joins_header and not _position(fold)
+            count = (is_first and self._format.plain_header(ids, at)) or 1
+        if 0 < self._policy.repeated_tokens_max <= len(said) + count:
+            count = min(count, LOOK_IDS - len(said) % LOOK_IDS)
+        if self._reasoning_budget is not None:
+            count = min(count, self._thinkable(fold, ids[at]))
+        if self._preamble_ids_max and ids[at] in self.text_ids and self._is_owing_preamble(fold):
+            # All that was said and is no thought was said before the call.
+            said_before_ids = fold.output_tokens - fold.reasoning_tokens
+            count = min(count, max(0, self._preamble_ids_max - said_before_ids))
+        return count
+
+    def _is_owing_preamble(self, fold: Fold) -> bool:
+        """What is open is a preamble to the call that is required."""
+        place = fold.place
+        is_preamble = place.where is Where.BODY and place.kind is SegmentKind.COMMENTARY
+        return is_preamble and self.lacks_call(fold)
+
+    def _thinkable(self, fold: Fold, token: int) -> int:
+        """How many ids of the kind of `token` can follow without exceeding the budget."""
+        place, says = fold.place, token in self.text_ids
+        left = self._budget_left(fold)
+        if place.where is Where.BODY and says:
+            return max(0, left) if place.kind in _MAY_BE_REASONING else LOOK_IDS
+        in_header = place.where is Where.HEADER and token in self._format.header_markers
+        return LOOK_IDS if says or in_header or left >= 0 else 0
+
+    def _budget_left(self, fold: Fold) -> int:
+        """How many more ids may be thought; below 0 where the open message may turn out to be
+        reasoning of more than that, with all ids that spell it.
+        """
+        place = fold.place
+        left = (self._reasoning_budget or 0) - fold.reasoning_tokens - place.waiting
+        if place.kind is not None or place.where is Where.OVER:
+            return max(0, left)
+        return left - (_position(fold) - place.start)
+
+    def exceeds_budget(self, fold: Fold) -> bool:
+        """More would have been thought than may be, if the turn ended here."""
+        return self._reasoning_budget is not None and self._budget_left(fold) < 0
+
+    def out_of_budget(self, fold: Fold) -> Ending:
+        """The next id would be reasoning beyond the budget, or more preamble than there may be."""
+        rule = PREAMBLE_TOO_LONG if self._is_owing_preamble(fold) else REASONING_BUDGET
+        return Ending(rule=rule, start=_unseen_from(fold, fold.place.start))
+
+    def look(self, fold: Fold, header: Place | None) -> Ending | None:
+        """What is to be done about the open turn; None when it goes on.
+
+        `header` is where its next id falls, if a header is open, or has just ended.
+        """
+        if self._may_stray and (astray := fold.astray) is not None:
+            return self._astray(fold, astray)
+        if header is not None and (ending := self._look_at_header(fold, header)) is not None:
+            return ending
+        turn = fold.open_turn
+        if turn is not None and self._is_looping(turn.said):
+            return Ending(FinishReason.LENGTH, REPETITION)
+        if self._rules.stop and fold.stopped:
+            return Ending(FinishReason.STOP)
+        return None
+
+    def _look_at_header(self, fold: Fold, header: Place) -> Ending | None:
+        if (ending := self._at_marker(fold, header)) is not None:
+            return ending
+        if fold.item_count > self._policy.messages_max:
+            return Ending(FinishReason.LENGTH, TOO_MANY_MESSAGES)
+        return None
+
+    def _astray(self, fold: Fold, astray: Astray) -> Ending:
+        is_mendable = self._repairs_left(fold) > 0 or fold.called
+        start = _unseen_from(fold, astray.start) if is_mendable else None
+        if start is None:
+            return Ending(failure=_cause(fold, astray.start, FAILURES[astray.rule]))
+        return Ending(rule=astray.rule, start=start)
+
+    def _at_marker(self, fold: Fold, place: Place) -> Ending | None:
+        """What is to be done where a message begins or ends."""
+        if place.broken is not None and self._may_be_anything(place.broken.name):
+            return self._broken(fold, place.broken)
+        if (ending := self._not_understood(fold, place)) is not None:
+            return ending
+        return self._at_demand(fold) if self._may_stray else None
+
+    def _broken(self, fold: Fold, call: BrokenCall) -> Ending:
+        """A call ended in the middle of its JSON: it goes on where it stood, or there is none."""
+        if self._repairs_left(fold) > 0 and not fold.is_seen_behind(call.end):
+            return Ending(rule=SAID_ANEW, start=call.end)
+        return Ending(failure=INVALID_TOOL_CALL)
+
+    def _may_be_anything(self, name: str) -> bool:
+        """A function whose arguments are not checked."""
+        rule = self._rules.tools.get(name)
+        return rule is None or (rule.kind is SegmentKind.FUNCTION_CALL and not rule.is_checked)
+
+    def _not_understood(self, fold: Fold, place: Place) -> Ending | None:
+        is_wrong = bool(place.doubts)
+        if place.where is Where.HEADER:
+            is_wrong |= _position(fold) - place.start > self._policy.header_tokens_max
+        if not is_wrong or (self._repairs_left(fold) <= 0 and not place.answered):
+            return None
+        start = _unseen_from(fold, place.start)
+        rule = AFTER_ANSWER_RULE if place.answered else HEADER_NOT_UNDERSTOOD
+        return None if start is None else Ending(rule=rule, start=start)
+
+    def _at_demand(self, fold: Fold) -> Ending | None:
+        """What is to be done where something is demanded, or will be checked."""
+        if self._repairs_left(fold) <= 0:
+            return None
+        if self._thinks_on(fold):
+            return Ending(rule=THINKS_ON)
+        return self._stray_marker(fold)
+
+    def _stray_marker(self, fold: Fold) -> Ending | None:
+        """A marker in the middle of a body that is checked: a grammar took it for the text of it,
+        and what comes behind it would not fit what was before.
+        """
+        place, turn = fold.place, fold.open_turn
+        if turn is None or not turn.said or turn.said[-1] in self.text_ids:
+            return None
+        marker = _position(fold) - 1
+        if place.where is not Where.BODY or not self._checks(place) or fold.is_seen_behind(marker):
+            return None
+        is_behind_header = self._format.has_body([*turn.prefill, *turn.said][place.start : -1])
+        return Ending(rule=SAID_ANEW, start=marker) if is_behind_header else None
+
+    def _thinks_on(self, fold: Fold) -> bool:
+        """There was message after message, and nothing of what was demanded."""
+        is_between = fold.place.where is Where.BETWEEN
+        if not is_between or not self._lacks_demanded(fold):
+            return False
+        return _said(fold).count(self._format.framing.message_end) >= MESSAGES_MAX
+
+    def _lacks_demanded(self, fold: Fold) -> bool:
+        """The one thing that is left to say has not been said: a call, or an answer in a format."""
+        may_call = bool(self._rules.allowed) and self._rules.calls != "none"
+        lacks_answer = self._rules.answer is not None and not may_call and not fold.bodies
+        return self.lacks_call(fold) or lacks_answer
+
+    def _is_looping(self, said: Sequence[int]) -> bool:
+        if len(said) < self._loop_ids_min or len(said) % LOOK_IDS:
+            return False
+        size = self._policy.repeated_tokens_max
+        return any(
+            said[-1] == said[-1 - period] and said[-size:] == said[-size - period : -period]
+            for period in range(1, PERIOD_IDS_MAX + 1)
+        )
+
+    def faulty(self, fold: Fold, body: Body) -> Ending:
+        """A body of the open turn is not what was asked for.
+
+        Where nobody saw its end for want of a backend to vouch for it, or where it broke off, what
+        comes behind that which was seen can be said again (`SAID_ANEW`).
+        """
+        rule = code = INVALID_TOOL_CALL if body.kind == "call" else INVALID_STRUCTURED_OUTPUT
+        start = None
+        if self._repairs_left(fold) > 0 and not body.seen:
+            start = _unseen_from(fold, body.start)
+        elif self._repairs_left(fold) > 0 and (fold.is_held or _breaks_off(body)):
+            rule, start = SAID_ANEW, _unseen_rest(fold)
+        if start is None:
+            return Ending(failure=_cause(fold, body.start, code))
+        return Ending(rule=rule, start=start)
+
+    def after_repair(self, fold: Fold, rule: str) -> Ending:
+        """How a turn ends, or all of the response, whose last repair is in the log."""
+        if rule in CUT_OFF:
+            return Ending(FinishReason.LENGTH)
+        if fold.called or fold.place.answered:
+            return Ending(FinishReason.STOP)
+        if self._repairs_left(fold) > 0 or fold.recoveries.get(rule, 0) <= _FREE_TURNS.get(rule, 0):
+            return Ending(FinishReason.CUT)
+        failure = FAILURES.get(rule)
+        return Ending(FinishReason.LENGTH) if failure is None else Ending(failure=failure)
+
+    def begin_anew(self, fold: Fold) -> int | None:
+        """From where on the open turn is better said again when another backend goes on with it,
+        because a grammar cannot begin where it stands; None: it goes on from there.
+        """
+        place = fold.place
+        if not self._may_stray or not (place.where is Where.HEADER or self._checks(place)):
+            return None
+        return _unseen_from(fold, place.start)
+
+    def _checks(self, place: Place) -> bool:
+        """What is open now will be checked."""
+        if place.kind is SegmentKind.FINAL:
+            return self._rules.answer is not None
+        rule = self._rules.tools.get(place.name)
+        return rule is not None and rule.is_checked
+
+    @property
+    def refusals(self) -> bool:
+        """The model may refuse to answer in a format."""
+        return self._policy.refusals
+
+    def may_think(self, fold: Fold) -> bool:
+        """The reasoning budget is not used up."""
+        return self._reasoning_budget is None or REASONING_BUDGET not in fold.recoveries
+
+    def lacks_call(self, fold: Fold) -> bool:
+        """A call is required, and none was made."""
+        return self._rules.calls == "required" and not fold.called
+
+    def next_prefill(self, fold: Fold, rule: str | None) -> tuple[int, ...] | None:
+        """What opens the next turn, after one that ended; None: there is nothing left to do.
+
+        `rule` is that of the repair the last turn ended with, if it did. A turn that ended by
+        itself without anything the client can use is followed by one more (recovery rule R10).
+        """
+        finishes = [turn.finish for turn in fold.turns]
+        if finishes[-1] is FinishReason.CUT:
+            return self._prefill_after(fold, rule)
+        stops = finishes.count(FinishReason.STOP)
+        if finishes[-1] is FinishReason.STOP and stops <= self._empty_turns_max(fold):
+            is_mute = not fold.visible and not fold.stopped
+            lacks_answer = is_mute or self.lacks_call(fold)
+            return self._demanded_header(fold) if lacks_answer else None
+        return None
+
+    def _empty_turns_max(self, fold: Fold) -> int:
+        """How many turns may end by themselves without anything that the client can use."""
+        is_bound = self._rules.answer is not None or self._rules.calls == "required"
+        return max(1, self._repairs_left(fold)) if is_bound else 1
+
+    def shortcoming(self, fold: Fold) -> str | None:
+        """With which code a response fails that ended as it should, but lacks what was demanded."""
+        if self.lacks_call(fold):
+            return REQUIRED_TOOL_NOT_CALLED
+        if fold.breaks_off:
+            return INVALID_TOOL_CALL
+        lacks_answer = self._rules.answer is not None and not fold.visible
+        return INVALID_STRUCTURED_OUTPUT if lacks_answer else None
+
+    def _prefill_after(self, fold: Fold, rule: str | None) -> tuple[int, ...]:
+        if rule == HEADER_NOT_UNDERSTOOD and not self.lacks_call(fold):
+            return self._format.message_opening()
+        may_call = self._rules.calls == "auto" and bool(self._rules.allowed)
+        is_first_time = rule == REASONING_BUDGET and fold.recoveries[rule] < BUDGET_TURNS_MAX
+        if may_call and (rule == INVALID_TOOL_CALL or is_first_time):
+            return ()
+        return self._demanded_header(fold)
+
+    def _demanded_header(self, fold: Fold) -> tuple[int, ...]:
+        if self.lacks_call(fold):
+            return self._format.call_opening(self._rules)
+        faults = (INVALID_STRUCTURED_OUTPUT, "not_json")
+        attempt = sum(fold.recoveries.get(fault, 0) for fault in faults)
+        attempt += sum(turn.finish is FinishReason.STOP for turn in fold.turns) > 1
+        return self._format.answer_opening(self._rules, attempt=attempt)
+
+    def _repairs_left(self, fold: Fold) -> int:
+        """How often more something may be said again because of what it says."""
+        cut = sum(turn.finish is FinishReason.CUT for turn in fold.turns)
+        recoveries = fold.recoveries
+        free = sum(min(recoveries.get(rule, 0), turns) for rule, turns in _FREE_TURNS.items())
+        said_anew = recoveries.get(SAID_ANEW, 0)
+        return self._policy.repairs_max - max(0, cut - free) - said_anew
+
+
+def _cause(fold: Fold, start: int, code: str) -> str:
+    """With which code a response fails for the message that starts there: where somebody had seen
+    some of it when its backend was lost, that is what is to blame.
+    """
+    turn = fold.open_turn
+    is_cut = turn is not None and turn.hops > 0 and turn.hopped_at > start + 1
+    return BACKEND_LOST if is_cut and fold.seen > start + 1 else code
+
+
+def _breaks_off(body: Body) -> bool:
+    """It ended in the middle of its JSON, as it does at a marker that a grammar took for text."""
+    try:
+        orjson.loads(body.text)
+    except orjson.JSONDecodeError:
+        return True
+    return False
+
+
+def _said(fold: Fold) -> Sequence[int]:
+    turn = fold.open_turn
+    return turn.said if turn is not None else ()
+
+
+def _position(fold: Fold) -> int:
+    """How many ids of the open turn were fed, prefill included."""
+    turn = fold.open_turn
+    return len(turn.prefill) + len(turn.said) if turn is not None else 0
+
+
+def _unseen_from(fold: Fold, start: int) -> int | None:
+    """From where on a message that starts at position `start` can be taken back; None: somebody has
+    seen some of it. Its first id may have to stay, because it showed the end of the one before.
+    """
+    return None if fold.is_seen_behind(start + 1) else max(start, fold.seen)
+
+
+def _unseen_rest(fold: Fold) -> int | None:
+    """From where on nobody has seen anything of what the model said itself; None: all was seen."""
+    turn = fold.open_turn
+    start = max(fold.seen, len(turn.prefill)) if turn is not None else 0
+    return start if start < _position(fold) else None

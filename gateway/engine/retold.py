@@ -1,0 +1,60 @@
+"""What stands behind a prompt of the turns that are over: each of them is worked off once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gateway.engine.output_validation import Threads
+    from gateway.generation import TokenParser
+    from gateway.models.format import ModelFormat
+    from gateway.output.fold import Turn
+
+INLINE_IDS: Final = 512
+"""So many ids are told again at once, more in a thread: they take a few milliseconds."""
+
+
+class Retold:
+    """The turns of one response but its last, told again behind its prompt."""
+
+    def __init__(
+        self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Threads
+    ) -> None:
+        """`new_parser` makes the parsers of the turns."""
+        self._format = format_
+        self._new_parser = new_parser
+        self._threads = threads
+        self._turns = 0
+        self._ids: list[int] = []
+        self._generated = 0
+
+    async def keep_up(self, turns: Sequence[Turn]) -> None:
+        """Tell all but the last of these again. Those that were told before have not changed:
+        what is over stays as it is.
+        """
+        over = turns[self._turns : -1]
+        if not over:
+            return
+        work = partial(self._tell, over)
+        is_short = sum(len(turn.said) for turn in over) <= INLINE_IDS
+        ids, generated = work() if is_short else await self._threads.run_accepted(work)
+        self._ids += ids
+        self._generated += generated
+        self._turns += len(over)
+
+    def _tell(self, over: Sequence[Turn]) -> tuple[list[int], int]:
+        told = (([*turn.prefill, *turn.said], turn.finish) for turn in over)
+        ids = self._format.retold(told, self._new_parser)
+        behind = [*((turn.prefill, turn.said) for turn in over), ((), ())]
+        return ids, len(self._format.said_ids(behind))
+
+    def before(self, last: Turn) -> list[int]:
+        """What the model is shown of what it said: earlier turns told again, the last as it is."""
+        return [*self._ids, *last.prefill, *last.said]
+
+    def generated(self, last: Turn) -> int:
+        """How many ids the turns put behind the prompt, as they were said or as they are told."""
+        return max(self._generated, len(self._ids)) + len(last.prefill) + len(last.said)

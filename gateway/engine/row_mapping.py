@@ -1,0 +1,286 @@
+"""A run → the rows that are kept of it, at its start and at its end. No I/O."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import orjson
+
+from gateway.engine.run_state import compacted_of, head_of, inputs_of, plan_of, request_of
+from gateway.eventlog.fold_slices import check_complete, fold_rows
+from gateway.log import FOLD_VERSION, Queued, pack, packed_entry
+from gateway.protocol.calls import call_of
+from gateway.protocol.context import ContextItem, Kind, StoredItem
+from gateway.protocol.responses.body import Outcome, response_body
+from gateway.store.endings import FinishedResponse
+from gateway.store.events import LogRow
+from gateway.store.responses import NewResponse
+from gateway.store.usage import UsageLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gateway.engine.run_spec import RunSpecification
+    from gateway.generation import RenderedItem
+    from gateway.log import Entry, Finished
+    from gateway.models.format import FormatOf
+    from gateway.output.fold import Fold
+    from gateway.protocol.items import CallItem
+    from gateway.protocol.responses.body import ResponseHead
+    from gateway.store.idempotency import IdempotencyKey
+    from gateway.store.responses import StoredResponse
+
+    NewFoldFor = Callable[[ResponseHead], Callable[[], Fold]]
+
+
+QUEUED: Final = pack([Queued()])
+"""The log of a response that waits for its turn."""
+
+
+def begun(
+    specification: RunSpecification, *, owner: str | None, lease_s: float | None
+) -> NewResponse:
+    """A response whose log stays in the memory of `owner`."""
+    return _new(specification, owner=owner, lease_s=lease_s)
+
+
+def accepted(
+    specification: RunSpecification,
+    key: IdempotencyKey | None,
+    *,
+    owner: str | None,
+    lease_s: float,
+) -> NewResponse:
+    """A durable response, with all that a replica needs to generate it; queued without `owner`."""
+    if owner is None:
+        return _new(
+            specification, **_lasting(specification), **_waiting(specification), idempotency=key
+        )
+    lasting = _lasting(specification)
+    return _new(specification, **lasting, idempotency=key, owner=owner, lease_s=lease_s)
+
+
+def queued(specification: RunSpecification, *, owner: str, lease_s: float) -> NewResponse:
+    """A background response that begins at once under `owner`, if there is room for it."""
+    return _new(
+        specification,
+        **_lasting(specification),
+        **_waiting(specification),
+        owner=owner,
+        lease_s=lease_s,
+        running_max=specification.principal.policy.background_running_max,
+    )
+
+
+def _new(specification: RunSpecification, **fields: Any) -> NewResponse:
+    """What every response has, and some `fields` more."""
+    head = specification.head
+    return NewResponse(
+        uuid=head.uuid,
+        key_id=specification.principal.key_id,
+        model=specification.model,
+        created_at=moment(head.created_at),
+        root_created_at=moment(specification.root_created_at),
+        request=request_of(head),
+        parent=specification.parent,
+        conversation=specification.conversation,
+        background=head.background,
+        streamed=specification.streamed,
+        **fields,
+    )
+
+
+def _lasting(specification: RunSpecification) -> dict[str, Any]:
+    """What only a durable one has."""
+    return {
+        "durable": True,
+        "plan": plan_of(specification),
+        "prompt_ids": array("I", specification.prompt_ids),
+        "items": _items(specification.added, 0, is_output=False),
+    }
+
+
+def _waiting(specification: RunSpecification) -> dict[str, Any]:
+    """What only one has that waits for its turn."""
+    return {
+        "status": "queued",
+        "entries": (1, QUEUED),
+        "queued_max": specification.principal.policy.background_queued_max,
+    }
+
+
+def metered(specification: RunSpecification, finished: Finished, fold: Fold) -> UsageLine:
+    """What an unstored response used."""
+    return UsageLine(
+        response=specification.head.uuid,
+        key_id=specification.principal.key_id,
+        model=specification.model,
+        at=moment(finished.at),
+        tokens=fold.usage,
+    )
+
+
+@dataclass(slots=True)
+class LogReading:
+    """A log as far as it was read: its first `entries` are folded."""
+
+    fold: Fold
+    entries: int = 0
+
+    async def go_on(self, rows: Sequence[LogRow]) -> None:
+        """Read on, from the row that holds the next entry. Raises `ValueError` for a damaged log,
+        which is of no use then.
+        """
+        self.entries += len(await fold_rows(self.fold, rows, from_entry=self.entries))
+
+
+class Endings:
+    """Rows of responses that end."""
+
+    def __init__(self, format_of: FormatOf, new_fold_for: NewFoldFor) -> None:
+        self._format_of = format_of
+        self._new_fold_for = new_fold_for
+
+    def finished(
+        self,
+        specification: RunSpecification,
+        finished: Finished,
+        fold: Fold,
+        *,
+        epoch: int,
+        rest: LogRow | None,
+    ) -> FinishedResponse:
+        """The end of one by its owner.
+
+        `rest` is what of its log is not written yet; None: it has no durable log.
+        """
+        added, inputs = specification.added, len(specification.added)
+        if rest is not None:
+            # The input of a durable one was stored when it was accepted.
+            added, inputs = (), specification.inputs
+        return FinishedResponse(
+            uuid=specification.head.uuid,
+            epoch=epoch,
+            status=finished.status,
+            completed_at=moment(finished.at),
+            body=fold.encoded_response(),
+            entries=None if rest is None else _ended(rest, finished),
+            recoveries=orjson.dumps(fold.recoveries),
+            items=[
+                *_items(added, 0, is_output=False),
+                *_items(self._outputs(specification.model, fold), inputs, is_output=True),
+            ],
+            tokens=fold.usage,
+            free_key=_said_nothing(finished, fold),
+        )
+
+    def reading(self, stored: StoredResponse) -> LogReading:
+        """The log of a durable one, from its beginning.
+
+        Raises `ValueError`, `TypeError` or `LookupError` for one that is damaged or of another
+        release.
+        """
+        if stored.fold_version != FOLD_VERSION:
+            raise ValueError(f"logs of fold version {stored.fold_version} are not folded here")
+        return LogReading(self._new_fold_for(head_of(stored))())
+
+    async def concluded(
+        self,
+        stored: StoredResponse,
+        reading: LogReading,
+        rest: Sequence[LogRow],
+        finished: Finished,
+    ) -> FinishedResponse:
+        """The end of a running durable one by another than its owner, from its log.
+
+        `rest` is what was not read yet. Raises as `reading` does.
+        """
+        await reading.go_on(rest)
+        check_complete(reading.entries, stored.next_entry)
+        fold, plan = reading.fold, stored.plan or b""
+        ending: list[Entry] = [finished]
+        if fold.compacted is None and (compacted := compacted_of(plan)) is not None:
+            # It has not begun, and its summary was made all the same.
+            ending.insert(0, compacted)
+        for entry in ending:
+            fold.apply(entry)
+        return FinishedResponse(
+            uuid=stored.uuid,
+            epoch=stored.epoch,
+            status=finished.status,
+            completed_at=moment(finished.at),
+            body=fold.encoded_response(),
+            entries=LogRow(stored.next_entry, len(ending), pack(ending)),
+            recoveries=orjson.dumps(fold.recoveries),
+            items=_items(self._outputs(stored.model, fold), inputs_of(plan), is_output=True),
+            tokens=fold.usage,
+            free_key=_said_nothing(finished, fold),
+        )
+
+    def _outputs(self, model: str, fold: Fold) -> Iterator[ContextItem]:
+        format_ = self._format_of(model)
+        for rendered in fold.items():
+            item = output_context(rendered)
+            if item.ids is None and format_.framing.stores_ids:
+                item = item.with_ids(array("I", format_.render_item(item)))
+            yield item
+
+
+def unheard(stored: StoredResponse, finished: Finished) -> FinishedResponse:
+    """The end of a response of which nobody knows what it said: no output, and no usage."""
+    fate = Outcome(
+        status=finished.status,
+        error={"code": finished.code, "message": finished.message} if finished.code else None,
+    )
+    return FinishedResponse(
+        uuid=stored.uuid,
+        epoch=stored.epoch,
+        status=finished.status,
+        completed_at=moment(finished.at),
+        body=orjson.dumps(response_body(head_of(stored), fate, [])),
+        entries=_last_row(stored.next_entry, finished) if stored.durable else None,
+        free_key=finished.status == "failed",
+    )
+
+
+def output_context(rendered: RenderedItem) -> ContextItem:
+    """An output item as the next turn's context sees it."""
+    item = cast("dict[str, Any]", rendered.item)
+    context = ContextItem(
+        kind=cast("Kind", item["type"]),
+        item_id=item["id"],
+        json=orjson.dumps(item),
+        role=item.get("role"),
+        phase=item.get("phase"),
+        call_id=item.get("call_id"),
+        # A compaction has no status: it is whole, or not there.
+        complete=item.get("status", "completed") == "completed",
+        ids=None if rendered.ids is None else array("I", rendered.ids),
+    )
+    if not context.is_call:
+        return context
+    return replace(context, name=call_of(cast("CallItem", context.item())).name)
+
+
+def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) -> list[StoredItem]:
+    return [StoredItem(at, is_output, item) for at, item in enumerate(context, position)]
+
+
+def _ended(rest: LogRow, finished: Finished) -> LogRow:
+    return LogRow(rest.first_entry, rest.count + 1, rest.entries + packed_entry(finished))
+
+
+def _last_row(next_entry: int, finished: Finished) -> LogRow:
+    return LogRow(next_entry, 1, pack([finished]))
+
+
+def _said_nothing(finished: Finished, fold: Fold) -> bool:
+    return finished.status == "failed" and not fold.output_tokens
+
+
+def moment(unix_s: int) -> datetime:
+    """Unix seconds as the store takes times."""
+    return datetime.fromtimestamp(unix_s, UTC)

@@ -1,0 +1,165 @@
+"""What any replica needs to go on with a durable response, as its row keeps it.
+
+The request and the times are columns of their own, and so is the prompt; the plan is the rest. It
+is JSON, in which a release may add fields that older ones do well without. A change that they must
+not overlook gets another version: then they leave the response to those that know it.
+
+The request is JSON, too: `echo`, `binding` and `messages` of the head. What the request demands of
+the output is not kept: it follows from the echo.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import orjson
+
+from gateway.constraints.validation import Checker
+from gateway.engine.run_spec import RunSpecification
+from gateway.generation import Sampling
+from gateway.log import Compacted, pack, unpack
+from gateway.protocol.calls import call_fields
+from gateway.protocol.responses.body import HarmonyMessages, ResponseHead
+from gateway.protocol.rules import rules_of
+from gateway.sealing import Binding
+from gateway.tenancy import Principal
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gateway.store.claims import ClaimedRun
+    from gateway.store.responses import StoredResponse
+
+PLAN_VERSION: Final = 2
+EXTENDED_VERSION: Final = 3
+"""The version of a plan with a compaction, or of a turn of a conversation: a release that knows
+neither leaves the response alone."""
+_VERSIONS: Final = frozenset({PLAN_VERSION, EXTENDED_VERSION})
+_SAMPLING: Final = tuple(Sampling.__dataclass_fields__)
+
+
+def plan_of(specification: RunSpecification) -> bytes:
+    """The plan of a response that is accepted."""
+    fields = {
+        "version": PLAN_VERSION,
+        "sampling": {name: getattr(specification.sampling, name) for name in _SAMPLING},
+        "cache_salt": specification.cache_salt,
+        "inputs": specification.inputs,
+        "reasoning_budget": specification.reasoning_budget,
+        "priority": specification.priority,
+    }
+    if specification.conversation is not None:
+        fields["version"] = EXTENDED_VERSION
+    if specification.compacted is not None:
+        packed = pack([specification.compacted]).hex()
+        fields |= {"version": EXTENDED_VERSION, "compacted": packed}
+    return orjson.dumps(fields)
+
+
+def request_of(head: ResponseHead) -> bytes:
+    """What a row keeps of the request: all of the head that has no column of its own."""
+    binding = None
+    if (bound := head.binding) is not None:
+        # The database driver's UUIDs are a class of its own, and orjson knows no such class.
+        binding = {"tenant": str(bound.tenant), "model": bound.model, "key_id": bound.key_id}
+    fields = {"echo": head.echo, "binding": binding}
+    if (shown := head.messages) is not None:
+        fields["messages"] = {"input": shown.input, "with_output_ids": shown.with_output_ids}
+    return orjson.dumps(fields)
+
+
+def inputs_of(plan: bytes) -> int:
+    """How many items the request brought.
+
+    Raises `ValueError` or `LookupError` for a plan that is damaged or of another version.
+    """
+    inputs: int = _known_fields(plan)["inputs"]
+    return inputs
+
+
+def compacted_of(plan: bytes) -> Compacted | None:
+    """What the log of the response begins with, if it does; raises as `inputs_of` does."""
+    return _compacted(_known_fields(plan))
+
+
+def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
+    """The specification of a response that another process accepted.
+
+    None for a plan of another version. Raises `ValueError`, `TypeError` or `LookupError` for a
+    damaged one.
+    """
+    plan: dict[str, Any] = orjson.loads(claimed.plan)
+    if plan["version"] not in _VERSIONS:
+        return None
+    head = _head(claimed.request, claimed.claim.uuid, claimed.created_at, claimed.background)
+    rules = rules_of(head.echo)
+    return RunSpecification(
+        principal=Principal(claimed.claim.tenant_id, claimed.tenant_name, claimed.key_id),
+        head=head,
+        model=claimed.model,
+        prompt_ids=claimed.prompt_ids,
+        added=(),
+        sampling=_sampling(plan["sampling"]),
+        cache_salt=plan["cache_salt"],
+        store=True,
+        parent=claimed.parent,
+        root_created_at=int(claimed.root_created_at.timestamp()),
+        rules=rules,
+        checker=Checker(rules, call_fields),
+        reasoning_budget=plan["reasoning_budget"],
+        priority=plan["priority"],
+        durable=True,
+        streamed=claimed.streamed,
+        inputs=plan["inputs"],
+        compacted=_compacted(plan),
+    )
+
+
+def _known_fields(plan: bytes) -> dict[str, Any]:
+    fields: dict[str, Any] = orjson.loads(plan)
+    if fields["version"] not in _VERSIONS:
+        raise ValueError(f"plans of version {fields['version']} are not known to this release")
+    return fields
+
+
+def _compacted(fields: dict[str, Any]) -> Compacted | None:
+    if "compacted" not in fields:
+        return None
+    entries = unpack(bytes.fromhex(fields["compacted"]))
+    if len(entries) != 1 or not isinstance(entries[0], Compacted):
+        raise ValueError("a plan has something else where its compaction should be")
+    return entries[0]
+
+
+def head_of(stored: StoredResponse) -> ResponseHead:
+    """The part of a stored response that was known before a token was generated."""
+    return _head(stored.request, stored.uuid, stored.created_at, stored.background)
+
+
+def _head(
+    kept: bytes,
+    uuid: UUID,
+    created_at: datetime,
+    background: bool,  # noqa: FBT001 - a column like the others
+) -> ResponseHead:
+    request = orjson.loads(kept)
+    if "echo" not in request:
+        # A row of a release that kept the echo alone, and sealed nothing.
+        request = {"echo": request, "binding": None}
+    binding, messages = request["binding"], request.get("messages")
+    if binding is not None:
+        binding = Binding(UUID(binding["tenant"]), binding["model"], binding["key_id"])
+    return ResponseHead(
+        uuid=uuid,
+        created_at=int(created_at.timestamp()),
+        background=background,
+        echo=request["echo"],
+        binding=binding,
+        messages=None if messages is None else HarmonyMessages(**messages),
+    )
+
+
+def _sampling(fields: dict[str, Any]) -> Sampling:
+    """Only what this release knows of: the rest was added by one that says we can do without."""
+    return Sampling(**{name: fields[name] for name in _SAMPLING})

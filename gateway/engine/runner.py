@@ -1,0 +1,306 @@
+"""One run, top to bottom: prompt → backend → log → (commit) → the last event.
+
+Whatever happens, the log ends with exactly one `Finished`, and what `store: true` promised is
+committed before a reader sees the end. The exception is a run that is abandoned: then another
+replica has written, or will write, that end, and this one writes nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.concurrency import OnceEvent
+from gateway.engine import outcome
+from gateway.engine.failover import HopPolicy
+from gateway.engine.output_guard import Steering, Unruly
+from gateway.engine.turn import TurnRunner
+from gateway.errors import ClaimLost, GatewayError
+from gateway.eventlog.journal import Pen
+from gateway.eventlog.keepalive import KeepAlive
+from gateway.generation import FinishReason
+from gateway.log import Finished
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.engine.observer import Observer
+    from gateway.engine.output_validation import Threads
+    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.turn import TokenSource
+    from gateway.eventlog.journal import Journal
+    from gateway.models.format import FormatOf
+    from gateway.output.fold import Fold
+    from gateway.store.claims import Claim
+
+
+class Recorder(Protocol):
+    """Where responses are recorded, beside their logs: the archive."""
+
+    async def begin(self, specification: RunSpecification) -> Claim: ...
+
+    async def deposit(
+        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim
+    ) -> None: ...
+
+    def deposit_later(
+        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim | None
+    ) -> None: ...
+
+    async def meter(
+        self, specification: RunSpecification, finished: Finished, fold: Fold
+    ) -> None: ...
+
+
+class ClaimKeeper(Protocol):
+    """Who renews the claims of runs, and tells them when they are lost: the keeper."""
+
+    def hold(self, claim: Claim, run: Run) -> None: ...
+
+    def drop(self, claim: Claim) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What all runs of a process share."""
+
+    tokens: TokenSource
+    archive: Recorder
+    keeper: ClaimKeeper
+    observer: Observer
+    format_of: FormatOf
+    threads: Threads
+    alive_interval_s: float
+    run_time_max_s: float
+    hops: HopPolicy = field(default_factory=HopPolicy)
+    steering: Steering = field(default_factory=Steering)
+
+
+class Run:
+    """One attempt to generate one response, or to go on with one. Call it once.
+
+    What the log says already is where it goes on. `claim` is None for a response that is not
+    recorded yet, or never: then the run itself records it, if it is to be stored.
+    """
+
+    def __init__(
+        self,
+        specification: RunSpecification,
+        journal: Journal,
+        engine: Engine,
+        *,
+        claim: Claim | None = None,
+        requested_at: float | None = None,
+    ) -> None:
+        """`requested_at` is when the request came, in seconds of `time.perf_counter`; now."""
+        self.specification = specification
+        self.claim = claim
+        """The right to write for the response; None until it is recorded."""
+        self.begun = OnceEvent()
+        """What `store: true` promises is recorded, or the log says why it is not."""
+        self.first_token_s: float | None = None
+        """Seconds from the request to the first id; None for one that another replica heard."""
+        self._journal = journal
+        self._live = journal.live
+        self._pen = Pen(journal)
+        self._engine = engine
+        self._requested_at = time.perf_counter() if requested_at is None else requested_at
+        self._scope: asyncio.Timeout | None = None
+        self._cancelled: Callable[[int], Finished] | None = None
+
+    def cancel(self, because: Callable[[int], Finished] = outcome.hung_up) -> None:
+        """End the generation, if it is still going on; what exists is committed and shown."""
+        self._cancelled = self._cancelled or because
+        self._stop()
+
+    def abandon(self) -> None:
+        """Stop without an end: the response is, or will be, another replica's.
+
+        From here on nothing is written, the backend is told to stop, and readers are let go to
+        look elsewhere. An end that is being committed already is left to the database to decide.
+        """
+        self._pen.put_down()
+        self._stop()
+
+    async def __call__(self) -> None:
+        """Record, generate, commit, show the end: readers can see it when this returns."""
+        try:
+            await self._attempt()
+        except Exception as error:  # noqa: BLE001 - the outermost frame: readers wait for an end
+            self._engine.observer.failed(self.specification, error)
+            self._live.give_up(error)
+        finally:
+            if self.claim is not None:
+                self._engine.keeper.drop(self.claim)
+            self.begun.set()
+
+    async def _attempt(self) -> None:
+        try:
+            if await self._begin():
+                engine = self._engine
+                with KeepAlive(
+                    self._pen,
+                    engine.alive_interval_s,
+                    time_max_s=engine.run_time_max_s,
+                    too_long=self._stop,
+                ):
+                    finished = await self._generate()
+                await self._finish(finished)
+        except ClaimLost as error:
+            await self._let_go(error)
+
+    async def _let_go(self, error: ClaimLost) -> None:
+        """Nothing more can be generated. A durable response goes on, or has ended, elsewhere."""
+        self._engine.observer.let_go(self.specification, self._epoch)
+        if self.specification.durable:
+            self._live.hand_over()
+        else:
+            # Whoever took this process for dead has ended it, and knows nothing of what it said.
+            self._live.failure = error
+            finished = outcome.interrupted(_now())
+            events = self._live.fold.apply(finished)
+            if self.claim is not None:
+                await self._engine.archive.deposit(
+                    self.specification, finished, self._live.fold, self.claim
+                )
+            self._live.close(finished, events)
+
+    @property
+    def _epoch(self) -> int:
+        return self.claim.epoch if self.claim is not None else 0
+
+    def _stop(self) -> None:
+        # A scope that has expired is being left already, and refuses to expire again.
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    async def _begin(self) -> bool:
+        """Whether the response is recorded, before a token is spent.
+
+        It happens here and not before the run, because a client that leaves meanwhile must not
+        leave a response behind that never ends.
+        """
+        if self.specification.store and self.claim is None:
+            try:
+                self.claim = await self._engine.archive.begin(self.specification)
+            except GatewayError as error:
+                self._fail(error)
+                await self._decline(outcome.not_stored(_now()))
+                return False
+        if self.claim is not None:
+            self._engine.keeper.hold(self.claim, self)
+        self.begun.set()
+        return True
+
+    async def _decline(self, finished: Finished) -> None:
+        """Show that it is not recorded. Book the summary that was made for it: nobody else will."""
+        compacted = self.specification.compacted
+        if compacted is not None:
+            self._pen.append(compacted)
+        self._close(finished)
+        self._deposit_later(finished)
+        self.begun.set()
+        if compacted is not None:
+            self._engine.observer.finished(self.specification, finished, self._live.fold)
+            await self._meter(finished, self._live.fold)
+
+    async def _generate(self) -> Finished:
+        """How it ended. Raises `ClaimLost`."""
+        compacted = self.specification.compacted
+        if compacted is not None and self._live.fold.compacted is None:
+            self._pen.append(compacted)
+        if self._cancelled is not None:
+            return self._cancelled(_now())
+        if not self.specification.sampling.max_tokens:
+            return Finished("completed", _now())
+        turns = TurnRunner(
+            self.specification,
+            self._pen,
+            self._engine,
+            epoch=self._epoch,
+            on_first_token=self._on_first_token,
+        )
+        finished = await self._complete(turns)
+        turns.leave_off()
+        return finished
+
+    async def _complete(self, turns: TurnRunner) -> Finished:
+        """Call the model, until the run is stopped. Raises `ClaimLost`."""
+        scope = asyncio.timeout(None)
+        try:
+            async with scope as self._scope:
+                await turns.complete()
+        except ClaimLost:
+            raise
+        except Unruly as error:
+            self._engine.observer.gave_up(self.specification, error)
+            return outcome.unruly(error.code, _now())
+        except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
+            if scope.expired():
+                return self._cut_short()
+            self._fail(error)
+            return outcome.broken(error, _now())
+        finally:
+            self._scope = None
+        fold = self._live.fold
+        if fold.last_finish is FinishReason.STOP and (code := turns.shortcoming) is not None:
+            return outcome.unruly(code, _now())
+        # An answer that is stopped at its first word is all that the request wants of it.
+        return outcome.ended(fold.last_finish, _now(), visible=fold.visible or fold.stopped)
+
+    def _cut_short(self) -> Finished:
+        return (self._cancelled or outcome.took_too_long)(_now())
+
+    def _on_first_token(self) -> None:
+        if not self._live.fold.output_tokens:
+            self.first_token_s = time.perf_counter() - self._requested_at
+            self._engine.observer.first_token(self.specification, self.first_token_s)
+
+    async def _finish(self, finished: Finished) -> None:
+        """Commit the end and show it. Raises `ClaimLost`."""
+        if self._pen.is_down:
+            raise ClaimLost
+        try:
+            await self._journal.finish(finished)
+        except ClaimLost:
+            raise
+        except Exception as error:
+            if self.specification.durable:
+                # All before the end is in the log: whoever claims the response next ends it.
+                self._engine.observer.failed(self.specification, error)
+                raise ClaimLost from error
+            self._fail(error)
+            finished = outcome.not_stored(_now())
+            self._close(finished)
+            self._deposit_later(finished)
+        self._engine.observer.finished(self.specification, finished, self._live.fold)
+        if not self.specification.store:
+            await self._meter(finished, self._live.fold)
+
+    def _deposit_later(self, finished: Finished) -> None:
+        """The end that was shown is kept, if there is a row to keep it in."""
+        if self.specification.store:
+            self._engine.archive.deposit_later(
+                self.specification, finished, self._live.fold, self.claim
+            )
+
+    def _close(self, finished: Finished) -> None:
+        """Show an end that nobody could record."""
+        self._live.close(finished, self._live.fold.apply(finished))
+
+    async def _meter(self, finished: Finished, fold: Fold) -> None:
+        """The client has its answer: a database that is away must not take it back."""
+        try:
+            await self._engine.archive.meter(self.specification, finished, fold)
+        except Exception as error:  # noqa: BLE001 - whatever broke, the response stays as it is
+            self._engine.observer.not_metered(self.specification, error)
+
+    def _fail(self, error: Exception) -> None:
+        self._engine.observer.failed(self.specification, error)
+        self._live.failure = error
+
+
+def _now() -> int:
+    return int(time.time())

@@ -1,0 +1,131 @@
+"""Summaries of contexts: a generation that is nobody's response.
+
+It goes on at another backend when one fails, like any other, but it is not shown while it grows,
+and not kept: whoever asked for it waits for it, and when that one leaves it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.engine import outcome
+from gateway.engine.output_guard import Unruly
+from gateway.engine.turn import TurnRunner
+from gateway.errors import SummaryFailed, UpstreamError
+from gateway.eventlog.journal import MemoryJournal, Pen
+from gateway.eventlog.live_log import LiveLog
+
+if TYPE_CHECKING:
+    from gateway.engine.row_mapping import NewFoldFor
+    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.runner import Engine
+    from gateway.generation import TokenUsage
+    from gateway.log import Finished
+    from gateway.output.fold import Fold
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the model wrote, never empty, and how much that took.
+
+    `text` has an end that is missing where the model came to the longest that one may be.
+    """
+
+    specification: RunSpecification
+    text: str
+    finished: Finished
+    fold: Fold
+
+    @property
+    def usage(self) -> TokenUsage:
+        """Token counts of its generation."""
+        return self.fold.usage
+
+
+class Summarizer:
+    """Has summaries generated. What one took is booked here only if nothing comes of it."""
+
+    def __init__(self, engine: Engine, new_fold_for: NewFoldFor) -> None:
+        self._engine = engine
+        self._new_fold_for = new_fold_for
+
+    async def summarize(self, specification: RunSpecification) -> Summary:
+        """The answer to a prompt that asks for a summary.
+
+        Raises `UpstreamError`, and `SummaryFailed` for a model that says nothing that could be one,
+        or takes too long. Then, and when the caller is cancelled, what was used is booked.
+        """
+        live = LiveLog(self._new_fold_for(specification.head), reader_events_max=0)
+        pen = Pen(MemoryJournal(live, None))
+        turns = TurnRunner(specification, pen, self._engine, epoch=0, on_first_token=lambda: None)
+        try:
+            await self._complete(turns)
+            finished = outcome.ended(live.fold.last_finish, _now(), visible=live.fold.visible)
+            live.fold.apply(finished)
+            text = _text(live.fold)
+        except (UpstreamError, SummaryFailed) as error:
+            self._engine.observer.failed(specification, error)
+            await self._give_up(specification, live.fold, outcome.broken(error, _now()))
+            raise
+        except asyncio.CancelledError:
+            await self._give_up(specification, live.fold, outcome.hung_up(_now()))
+            raise
+        return Summary(specification, text, finished, live.fold)
+
+    async def book(self, summary: Summary) -> None:
+        """Book what a summary took that is part of no response."""
+        told = (summary.specification, summary.fold, summary.finished)
+        try:
+            await self._book(*told)
+        except asyncio.CancelledError:
+            # The client leaves at the last moment; booking twice is booking once.
+            await self._meter(*told)
+            raise
+
+    async def _complete(self, turns: TurnRunner) -> None:
+        try:
+            async with asyncio.timeout(self._engine.run_time_max_s):
+                await turns.complete()
+        except Unruly as error:
+            raise SummaryFailed(f"the model did something else: {error.code}") from error
+        except TimeoutError as error:
+            raise SummaryFailed("it takes too long") from error
+
+    async def _give_up(
+        self, specification: RunSpecification, fold: Fold, finished: Finished
+    ) -> None:
+        if not fold.is_finished:
+            fold.apply(finished)
+        await self._book(specification, fold, finished)
+
+    async def _book(self, specification: RunSpecification, fold: Fold, finished: Finished) -> None:
+        self._engine.observer.finished(specification, finished, fold)
+        await self._meter(specification, fold, finished)
+
+    async def _meter(self, specification: RunSpecification, fold: Fold, finished: Finished) -> None:
+        """A database that is away must not take away what was made, nor hide why it was not."""
+        try:
+            await self._engine.archive.meter(specification, finished, fold)
+        except Exception as error:  # noqa: BLE001 - whatever broke, the outcome stays as it is
+            self._engine.observer.not_metered(specification, error)
+
+
+def _text(fold: Fold) -> str:
+    """All that was said aloud. Raises `SummaryFailed` when nothing was."""
+    parts = (
+        part.get("text", "")
+        for item in fold.response()["output"]
+        if item["type"] == "message"
+        for part in item["content"]
+    )
+    text = "\n\n".join(text for text in parts if text).strip()
+    if not text:
+        raise SummaryFailed("the model said nothing that could be a summary")
+    return text
+
+
+def _now() -> int:
+    return int(time.time())

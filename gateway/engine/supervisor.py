@@ -1,0 +1,202 @@
+"""Owns every task that may outlive the request which started it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from gateway import eager_task
+from gateway.engine import outcome
+from gateway.errors import ClaimLost, RateLimited, StoreError
+from gateway.store.notifications import Notice
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from gateway.engine.runner import Run
+    from gateway.store.claims import Claim
+
+    Release = Callable[[Sequence[Claim]], Awaitable[None]]
+
+_log = EventLog("gateway.runs")
+
+
+class Settling(Protocol):
+    """The way of a run's entries into its durable log."""
+
+    async def settled(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """What makes a run one that others can go on with: its claim, and the way into its log.
+
+    `is_claimed`: this process looked for it, so it takes no place of the requests that come here.
+    """
+
+    claim: Claim
+    channel: Settling
+    is_claimed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    run: Run
+    durable: Durable | None
+
+    @property
+    def is_claimed(self) -> bool:
+        """Did this process look for it?"""
+        return self.durable is not None and self.durable.is_claimed
+
+
+class Supervisor:
+    """Starts runs, bounds how many there are, and ends or hands over them when the process drains.
+
+    Draining has two stages. `begin_drain` hands the durable runs over to other replicas, and lets
+    foreground ones go on. `drain` ends what is left.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_flight_max: int,
+        release: Release,
+        announce: Callable[[Notice], None],
+        flush_wait_s: float = 3.0,
+    ) -> None:
+        """`release` is `store.claims.release`; `flush_wait_s` bounds each step of handing over."""
+        self._in_flight_max = in_flight_max
+        self._release = release
+        self._announce = announce
+        self._flush_wait_s = flush_wait_s
+        self.prepared = 0
+        """How many runs are being prepared."""
+        self._running: dict[asyncio.Task[None], _Running] = {}
+        self._claimed = 0
+        self._is_draining = False
+
+    @property
+    def is_draining(self) -> bool:
+        """The process is about to end: nothing more is claimed."""
+        return self._is_draining
+
+    @property
+    def in_flight(self) -> int:
+        """How many runs of requests to this process there are right now."""
+        return len(self._running) - self._claimed
+
+    @property
+    def claimed(self) -> int:
+        """How many runs there are right now that this process looked for."""
+        return self._claimed
+
+    def admitted(self) -> _Place:
+        """Holds a place while a run is being prepared; start it before leaving.
+
+        Raises `RateLimited` when this process has as many as it takes, prepared or running.
+        """
+        if self.prepared + self.in_flight >= self._in_flight_max:
+            raise RateLimited(
+                "The server is processing as many requests as it can. Please retry in a moment.",
+                code="rate_limit_exceeded",
+            )
+        return _Place(self)
+
+    def start(
+        self,
+        run: Run,
+        *,
+        durable: Durable | None = None,
+        over: Callable[[], None] | None = None,
+    ) -> None:
+        """Run to the end, whatever becomes of the caller; then call `over`.
+
+        The run has come to where it waits for something when this returns.
+        """
+        task = eager_task.start(run())
+        self._running[task] = running = _Running(run, durable)
+        self._claimed += running.is_claimed
+        task.add_done_callback(self._forget)
+        if over is not None:
+            task.add_done_callback(lambda _: over())
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._claimed -= self._running.pop(task).is_claimed
+
+    async def begin_drain(self) -> None:
+        """Claim nothing more, and let other replicas go on with the durable runs.
+
+        Returns when they have stopped here and may be claimed: at once, not when a lease lapses.
+        """
+        self._is_draining = True
+        await self._hand_over()
+
+    async def drain(self) -> None:
+        """Hand over what is durable and end the rest as failed; returns when that is committed.
+
+        The server has let open streams finish before it ends the application, so what is left is
+        past the grace.
+        """
+        await self.begin_drain()
+        for one in self._running.values():
+            if one.durable is None:
+                one.run.cancel(outcome.shut_down)
+        if self._running:
+            await asyncio.wait(self._running)
+
+    async def _hand_over(self) -> None:
+        running = dict(self._running)
+        leaving = {task: one.durable for task, one in running.items() if one.durable is not None}
+        if not leaving:
+            return
+        await self._flush(leaving.values())
+        for task, durable in leaving.items():
+            running[task].run.abandon()
+            durable.channel.close()
+        _, late = await asyncio.wait(leaving, timeout=self._flush_wait_s)
+        for task in late:
+            # It waits for the database to take its end; whoever claims it next comes to the same.
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+        try:
+            await self._release([durable.claim for durable in leaving.values()])
+        except StoreError as error:
+            _log.warning("claims were not released; their leases will lapse", error=error)
+        else:
+            self._announce(Notice("work"))
+
+    async def _flush(self, leaving: Iterable[Durable]) -> None:
+        """Let what was said reach the log, for others need not say it again."""
+        try:
+            async with asyncio.timeout(self._flush_wait_s), asyncio.TaskGroup() as group:
+                for one in leaving:
+                    group.create_task(_settle(one.channel))
+        except TimeoutError:
+            _log.warning("a log was not flushed in time")
+
+
+class _Place:
+    """One of those that are admitted."""
+
+    __slots__ = ("_supervisor",)
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def __enter__(self) -> None:
+        self._supervisor.prepared += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._supervisor.prepared -= 1
+
+
+async def _settle(channel: Settling) -> None:
+    with suppress(ClaimLost):
+        await channel.settled()

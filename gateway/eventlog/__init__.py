@@ -1,0 +1,1 @@
+"""The log of a response: written, committed in groups, folded for readers here and elsewhere."""

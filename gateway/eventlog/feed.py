@@ -1,0 +1,415 @@
+"""Following a durable response from any process: what was, then what comes.
+
+Where the response is generated here, its live log is followed; everywhere else its rows are read
+and folded. A sequence number says where a stream stands, so it can go from one to the other as the
+run comes and goes, without a gap and without a repetition: both are the same fold of the same log,
+and both show an entry only once it is committed.
+
+    Feed.stream     one stream, from the first event that is asked for to the terminal one
+    Cursor          where it stands; the event sink of whoever has events for it
+    RemoteReader    sends it what a look finds of a log that is written elsewhere
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gateway.errors import StoreUnavailable
+from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, fold_slice
+from gateway.log import Singles, portions
+from gateway.protocol.events import Deltas
+from gateway.store.events import day_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+    from datetime import date
+    from types import TracebackType
+    from uuid import UUID
+
+    from gateway.eventlog.live_log import LiveLogRegistry
+    from gateway.eventlog.log_watcher import Tail, Tails
+    from gateway.log import Portion
+    from gateway.output.fold import Fold
+    from gateway.protocol.events import Event, EventSink
+    from gateway.protocol.responses.body import ResponseHead
+    from gateway.store.events import LogRow
+    from gateway.store.responses import StoredResponse
+    from gateway.tenancy import TenantId
+
+    NewFold = Callable[[ResponseHead], Callable[[], Fold]]
+
+SHORT_BYTES: Final = 1024
+"""Packed entries that take less than a slice to fold: what came since the last look, mostly."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedLimits:
+    """What one stream may take at once.
+
+    `read_bytes_max` bytes of a log are read at once, by which a stream's memory is bounded, and it
+    folds for `slice_s` before all else that goes on in this process has its turn. While the
+    database is away it is tried every `retry_pause_s`.
+    """
+
+    read_bytes_max: int
+    slice_s: float = SLICE_S
+    retry_pause_s: float = 0.5
+
+
+class ReadLog(Protocol):
+    """`store.flushes.read` of one database."""
+
+    async def __call__(
+        self, tenant_id: TenantId, uuid: UUID, day: date, /, *, from_entry: int, bytes_max: int
+    ) -> list[LogRow]:
+        """Rows from the one that holds `from_entry` on. Raises `StoreUnavailable`."""
+
+
+class Cursor:
+    """Where one stream stands: in the events (`after`), and in the rows (`next_entry`, `fold`).
+
+    It is the event sink of whoever has events of the response, and passes on those that the stream
+    has not had. `beginning` are the first rows, if they were read before, until they are folded.
+    `is_over`: everything was sent; `is_ended`: the terminal event was among it; `is_gone`: the log
+    does not have what its head promises, because it was removed.
+
+    The stream is left, which is no failure, when `close` is called while the cursor is entered:
+    that takes less memory than a timeout.
+    """
+
+    __slots__ = (
+        *("_fold", "_head", "_is_closed", "_new_fold_for", "_sink", "_task", "after"),
+        *("beginning", "is_ended", "is_gone", "is_over", "next_entry", "tenant_id", "uuid"),
+    )
+
+    def __init__(
+        self,
+        tenant_id: TenantId,
+        head: ResponseHead,
+        new_fold_for: NewFold,
+        sink: EventSink,
+        *,
+        after: int = -1,
+        beginning: Sequence[LogRow] = (),
+    ) -> None:
+        self.tenant_id = tenant_id
+        self.uuid = head.uuid
+        self._head = head
+        self._new_fold_for = new_fold_for
+        self._sink = sink
+        self._fold: Fold | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._is_closed = False
+        self.after = after
+        self.beginning = beginning
+        self.next_entry = 0
+        self.is_over = self.is_ended = self.is_gone = False
+
+    def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
+        """Send the stream those of some events, in order, that it has not had (`EventSink`)."""
+        wanted = self._wanted(events)
+        if self._is_closed or not wanted:
+            return None
+        if isinstance(wanted, Deltas):
+            self.after = wanted.last_number
+        else:
+            self.after = wanted[-1].sequence_number
+            self.is_ended = wanted[-1].is_terminal
+        return self._sink(wanted)
+
+    def send_end(self) -> Awaitable[None] | None:
+        """Send an empty list if the stream had the terminal event before it began."""
+        return None if self.is_ended or self.is_gone else self._sink([])
+
+    @property
+    def day(self) -> date:
+        """The partition of its rows."""
+        return day_of(datetime.fromtimestamp(self._head.created_at, UTC))
+
+    @property
+    def fold(self) -> Fold:
+        """Of its rows: not made for what is only followed where it is generated."""
+        if self._fold is None:
+            self._fold = self._new_fold_for(self._head)()
+        return self._fold
+
+    def is_through(self) -> bool:
+        """Its rows are folded up to their end."""
+        return self.fold.is_finished
+
+    def forget_rows(self) -> None:
+        """Should they be needed again, they are read anew: few are, and a fold is large."""
+        self.next_entry = 0
+        self._fold = None
+
+    def unread(self, rows: Iterable[LogRow]) -> Iterator[Portion]:
+        """Their entries from `next_entry` on, as far as none is missing."""
+        for row in rows:
+            if row.first_entry > self.next_entry:
+                return
+            for portion in portions(row.entries, self.next_entry - row.first_entry):
+                self.next_entry += len(portion) if isinstance(portion, Singles) else 1
+                yield portion
+
+    def _wanted(self, events: Sequence[Event]) -> Sequence[Event]:
+        if isinstance(events, Deltas) and events.sequence_number > self.after:
+            return events  # without making an event of any
+        if not events or events[-1].sequence_number <= self.after:
+            return []
+        if events[0].sequence_number > self.after:
+            return events
+        return [event for event in events if event.sequence_number > self.after]
+
+    def close(self) -> None:
+        """Send no more, and end what is done in here, which sleeps. Safe to call twice."""
+        if not self._is_closed and self._task is not None:
+            self._is_closed = True
+            self._task.cancel()
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.current_task()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not self._is_closed or self._task is None:
+            return False
+        # Unless somebody else has cancelled the task as well.
+        return not self._task.uncancel() and isinstance(error, asyncio.CancelledError)
+
+
+class Feed:
+    """The streams that follow durable responses in this process."""
+
+    def __init__(
+        self,
+        live_logs: LiveLogRegistry,
+        tails: Tails,
+        read_log: ReadLog,
+        new_fold_for: NewFold,
+        *,
+        limits: FeedLimits,
+        followers: Callable[[int], None],
+    ) -> None:
+        """`followers` is told how many streams there are, whenever that changes."""
+        self._live_logs = live_logs
+        self._tails = tails
+        self._read_log = read_log
+        self._new_fold_for = new_fold_for
+        self._limits = limits
+        self._tell_followers = followers
+        self._cursors: set[Cursor] = set()
+        self.is_closed = False
+        """Every stream is about to be left."""
+        # However many streams replay at once: the loop comes round between any two slices.
+        self._turn = asyncio.Lock()
+
+    async def stream(
+        self,
+        tenant_id: TenantId,
+        head: ResponseHead,
+        sink: EventSink,
+        *,
+        after: int = -1,
+        beginning: Sequence[LogRow] = (),
+    ) -> None:
+        """Send a sink the events with a sequence number above `after`, as soon as they are durable.
+
+        `beginning` are the first rows of the log, if they were read before (`beginning`).
+        Returns after the terminal event. Where that is not above `after`, sends one empty list, the
+        only one there is. Returns without either when this process drains (`close`), or when the
+        log has been removed meanwhile. While the database is away it waits. Raises what the sink
+        and what it returns do.
+        """
+        if self.is_closed:
+            return
+        cursor = Cursor(tenant_id, head, self._new_fold_for, sink, after=after, beginning=beginning)
+        self._cursors.add(cursor)
+        self._tell_followers(len(self._cursors))
+        try:
+            async with cursor:
+                while not (cursor.is_over or cursor.is_gone):
+                    live = self._live_logs.get(cursor.uuid)
+                    if live is not None:
+                        cursor.forget_rows()
+                        await live.stream(cursor, cursor.after)
+                        cursor.is_over = not live.handed_over
+                    elif cursor.beginning:
+                        await self._stream_beginning(cursor)
+                    else:
+                        await self._stream_rows(cursor)
+                if (rest := cursor.send_end()) is not None:
+                    await rest
+        finally:
+            self._cursors.discard(cursor)
+            self._tell_followers(len(self._cursors))
+
+    async def snapshot(self, tenant_id: TenantId, head: ResponseHead) -> dict[str, Any]:
+        """The Response object as far as its log has come. Raises `StoreUnavailable`."""
+        cursor = Cursor(tenant_id, head, self._new_fold_for, _send_nobody, after=ALL_KNOWN)
+        before = -1
+        while before < cursor.next_entry and not cursor.is_through():
+            before = cursor.next_entry
+            await self._fold(cursor, await self._read(cursor))
+        return cursor.fold.response()
+
+    async def beginning(
+        self, tenant_id: TenantId, stored: StoredResponse
+    ) -> Sequence[LogRow] | None:
+        """The first rows of its log, if there are any yet; None where they have been removed.
+
+        Whoever follows the response may bring them along. Raises `StoreUnavailable`.
+        """
+        if not stored.next_entry:
+            return ()
+        # Where it is generated here its rows are hardly needed.
+        is_live = self._live_logs.get(stored.uuid) is not None
+        bytes_max = 1 if is_live else self._limits.read_bytes_max
+        rows = await self._read_log(
+            tenant_id, stored.uuid, stored.day, from_entry=0, bytes_max=bytes_max
+        )
+        return rows if rows and rows[0].first_entry == 0 else None
+
+    def close(self) -> None:
+        """End every stream, and each that begins from now on: its client resumes elsewhere."""
+        self.is_closed = True
+        for cursor in self._cursors:
+            cursor.close()
+
+    async def _stream_beginning(self, cursor: Cursor) -> None:
+        """Events of the rows that were read before: of a log that ends there no tail is watched."""
+        beginning, cursor.beginning = cursor.beginning, ()
+        await self._fold(cursor, beginning)
+        cursor.is_over = cursor.is_through()
+
+    async def _stream_rows(self, cursor: Cursor) -> None:
+        """Events of rows, until the end, or until the response is generated here."""
+        with self._tails.watch(cursor.tenant_id, cursor.uuid, cursor.day) as tail:
+            reader = RemoteReader(cursor, tail, self._live_logs)
+            while not cursor.is_through():
+                before = cursor.next_entry
+                is_promised = tail.is_beyond(before)
+                await self._fold(cursor, tail.since(before) or await self._insist(cursor))
+                if is_promised and cursor.next_entry == before:
+                    cursor.is_gone = True
+                    return
+                if cursor.is_through():
+                    break
+                await reader.wait()
+                if self._live_logs.get(cursor.uuid) is not None:
+                    return
+        cursor.is_over = True
+
+    async def _insist(self, cursor: Cursor) -> list[LogRow]:
+        while True:
+            try:
+                return await self._read(cursor)
+            except StoreUnavailable:
+                await asyncio.sleep(self._limits.retry_pause_s)
+
+    async def _read(self, cursor: Cursor) -> list[LogRow]:
+        return await self._read_log(
+            cursor.tenant_id,
+            cursor.uuid,
+            cursor.day,
+            from_entry=cursor.next_entry,
+            bytes_max=self._limits.read_bytes_max,
+        )
+
+    async def _fold(self, cursor: Cursor, rows: Sequence[LogRow]) -> None:
+        """Fold rows, slice by slice, and send the stream their events."""
+        is_short = sum(len(row.entries) for row in rows) <= SHORT_BYTES
+        log, slice_s = cursor.unread(rows), self._limits.slice_s
+        is_more = True
+        while is_more:
+            async with nullcontext() if is_short else self._turn:
+                rest, is_more = fold_slice(
+                    cursor.fold, log, cursor, after=cursor.after, slice_s=slice_s
+                )
+                if is_more:
+                    await asyncio.sleep(0)
+            if rest is not None:
+                await rest
+
+
+class RemoteReader:
+    """Sends a stream what a look finds of a log that is written elsewhere (`tails.TailReader`).
+
+    One look finds what is new of all logs that are followed, and sends it to their streams in the
+    same pass: no task wakes for that. Where something has to be waited for, or is not at hand, or
+    goes on here, the task wakes that `wait`s.
+    """
+
+    __slots__ = ("_cursor", "_failure", "_live_logs", "_rest", "_tail", "_waiter")
+
+    def __init__(self, cursor: Cursor, tail: Tail, live_logs: LiveLogRegistry) -> None:
+        self._cursor = cursor
+        self._tail = tail
+        self._live_logs = live_logs
+        self._waiter: asyncio.Future[None] | None = None
+        self._rest: Awaitable[None] | None = None
+        self._failure: Exception | None = None
+
+    async def wait(self) -> None:
+        """Until there is something to do that takes a task. Raises what the sink raised.
+
+        Whoever calls this has sent all before the entry where the cursor stands.
+        """
+        if self._tail.is_beyond(self._cursor.next_entry):
+            return
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._tail.readers.append(self)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            self._tail.readers.remove(self)
+        if self._failure is not None:
+            raise self._failure
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            await rest
+
+    def on_entries(self, part: LogRow) -> bool:
+        """Send what came next. Whether that was all of it, and the task sleeps on."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return False
+        try:
+            if self._send(part):
+                return True
+        except Exception as error:  # noqa: BLE001 - the stream's task raises it, others go on
+            self._failure = error
+        waiter.set_result(None)
+        return False
+
+    def on_moved(self) -> None:
+        """The tail has moved."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        if self._tail.is_beyond(self._cursor.next_entry):
+            waiter.set_result(None)
+
+    def _send(self, part: LogRow) -> bool:
+        cursor = self._cursor
+        if part.first_entry > cursor.next_entry or len(part.entries) > SHORT_BYTES:
+            return False
+        if self._live_logs.get(cursor.uuid) is not None:
+            return False
+        for portion in cursor.unread([part]):
+            self._rest = cursor(cursor.fold.replay(portion, cursor.after))
+            if self._rest is not None:
+                return False
+        return not cursor.is_through()
+
+
+def _send_nobody(_events: Sequence[Event]) -> None:
+    pass

@@ -1,0 +1,88 @@
+"""Folding a long log without holding up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.log import portions
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable, Iterator, Sequence
+
+    from gateway.log import Portion
+    from gateway.output.fold import Fold
+    from gateway.protocol.events import Event, EventSink
+    from gateway.store.events import LogRow
+
+SLICE_S: Final = 0.002
+"""So long one log may be folded before all else that goes on here has its turn."""
+SHOWN_MIN: Final = 64
+"""Fewer events than that wait for the next ones, unless the slice is over."""
+ALL_KNOWN: Final = 2**62
+"""A number above that of every event: for a log of which nobody is shown any."""
+
+
+def fold_slice(
+    fold: Fold, log: Iterator[Portion], sink: EventSink, *, after: int, slice_s: float
+) -> tuple[Awaitable[None] | None, bool]:
+    """Fold for `slice_s`, to the end, or until the sink has something to wait for.
+
+    Returns that, and whether there is more. The sink gets the events (`Fold.replay`) in short
+    sequences, so that what they take is free again for the next. Raises what it does, and
+    `ValueError` for entries that cannot stand where they stand.
+    """
+    events: Sequence[Event] = ()
+    until = monotonic() + slice_s
+    for portion in log:
+        more = fold.replay(portion, after)
+        # A run of deltas is shown as it is, for nobody may need the events.
+        events = [*events, *more] if events else more
+        is_over = monotonic() >= until
+        if is_over or len(events) >= SHOWN_MIN:
+            rest = sink(events)
+            if is_over or rest is not None:
+                return rest, True
+            events = ()
+    return sink(events), False
+
+
+def _send_nobody(_events: Sequence[Event]) -> None:
+    pass
+
+
+async def fold_rows(
+    fold: Fold, rows: Iterable[LogRow], *, from_entry: int = 0, slice_s: float = SLICE_S
+) -> KeptEntries:
+    """Fold the entries of a log from number `from_entry` on, and return them.
+
+    `rows` begin with the row that holds it. Raises `ValueError` when some are missing or damaged,
+    or cannot stand where they stand.
+    """
+    entries = KeptEntries()
+    log = _kept(entries, rows, from_entry)
+    is_more = True
+    while is_more:
+        _, is_more = fold_slice(fold, log, _send_nobody, after=ALL_KNOWN, slice_s=slice_s)
+        if is_more:
+            await asyncio.sleep(0)
+    return entries
+
+
+def _kept(entries: KeptEntries, rows: Iterable[LogRow], from_entry: int) -> Iterator[Portion]:
+    """What is left of the rows, each portion kept once it is folded."""
+    for row in rows:
+        done = from_entry + len(entries)
+        if row.first_entry > done:
+            raise ValueError(f"entries of the log are missing before number {row.first_entry}")
+        for portion in portions(row.entries, done - row.first_entry):
+            yield portion
+            entries.add(portion)
+
+
+def check_complete(entries: int, next_entry: int) -> None:
+    """Raises `ValueError` for a log that does not have the entries that its head promises."""
+    if entries != next_entry:
+        raise ValueError(f"the log has {entries} entries where there should be {next_entry}")

@@ -1,0 +1,503 @@
+"""The log of one running response in this process: where a run and its readers meet.
+
+The run appends entries and never waits. A reader that is not behind is sent events where they are
+made, in the read of the backend's socket that brought their ids: no task wakes for them. One that
+has to wait for its client gets a queue meanwhile; one that falls behind loses its queue, not its
+position: the log is folded again for it up to where it stands. So memory per run is its ids, and
+per reader at most `reader_events_max` events.
+
+A *held* log shows an entry only when it is told that the entry is committed. It is folded at once
+all the same, because the run decides by the fold what comes next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final, Self
+
+from gateway.concurrency import OnceEvent
+from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, fold_slice
+from gateway.log import Repair, Tokens, TurnStarted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+    from uuid import UUID
+
+    from gateway.log import Entry
+    from gateway.output.fold import Fold
+    from gateway.protocol.events import Event, EventSink
+
+SHORT_ENTRIES: Final = 16
+"""So many are folded without waiting for one's turn."""
+OPENING_EVENTS_MAX: Final = 16
+"""So many events are kept for the first reader, who comes when there is something to read."""
+
+
+class LiveLog:
+    """Entries of one response, folded as they come (`fold`).
+
+    `produced` is set once readers see more than announcements: output, or an end; `closed` once
+    nothing follows: after the end, after `give_up`, after `hand_over`.
+    `failure` is why a run failed, for whoever can still answer with an HTTP status.
+    `shown_at` is when readers last got an event, in the loop's time: ids that show nothing (a long
+    header) are silence to a client.
+    `append` folds and keeps an entry, and shows it, unless the log is held: then `show` does.
+    `close` shows the last events, which the caller folded itself because something (a commit) had
+    to happen between folding and showing them.
+    """
+
+    def __init__(
+        self,
+        new_fold: Callable[[], Fold],
+        *,
+        reader_events_max: int,
+        held: bool = False,
+        turn: asyncio.Lock | None = None,
+        slice_s: float = SLICE_S,
+    ) -> None:
+        """Of all logs that share a `turn`, one is folded again at a time, for `slice_s`."""
+        self._slice_s = slice_s
+        self._new_fold = new_fold
+        self._reader_events_max = reader_events_max
+        self._held = held
+        self._turn = turn or asyncio.Lock()
+        self._entries = KeptEntries()
+        self._shown = 0
+        self._last_shown: int | None = -1
+        self._opening: list[Event] | None = []
+        self._gathered: list[Event] | None = None
+        self._clock = asyncio.get_running_loop().time
+        self._withheld = Withheld(reader_events_max)
+        self._readers: set[Reader] = set()
+        self._defect: Exception | None = None
+        self._is_produced = False
+        self._is_unreleased = False
+        self.fold = new_fold()
+        """Of all entries so far."""
+        self.failure: Exception | None = None
+        self.handed_over = False
+        """Nothing follows here, but the response goes on or has ended elsewhere."""
+        self.produced = OnceEvent()
+        self.closed = OnceEvent()
+        self.shown_at = self._clock()
+
+    @classmethod
+    def restored(
+        cls,
+        new_fold: Callable[[], Fold],
+        entries: KeptEntries,
+        *,
+        fold: Fold,
+        reader_events_max: int,
+        turn: asyncio.Lock | None = None,
+    ) -> Self:
+        """A held log that begins with entries that are committed already; all of them are shown.
+
+        `fold` is the fold of these entries.
+        """
+        live = cls(new_fold, reader_events_max=reader_events_max, held=True, turn=turn)
+        live.fold = fold
+        live._entries = entries
+        live._reveal(len(entries), None)
+        return live
+
+    @property
+    def is_holding(self) -> bool:
+        """There are entries that are not shown yet."""
+        return self._shown < len(self._entries)
+
+    @property
+    def last_repair(self) -> str | None:
+        """The rule of the repair that the last turn ended with, or is about to; None: with none."""
+        if not self.fold.is_repaired:
+            return None
+        for entry in reversed(self._entries):
+            if isinstance(entry, Repair):
+                return entry.rule
+            if isinstance(entry, Tokens | TurnStarted):
+                return None
+        return None
+
+    def was_repaired(self, rule: str) -> bool:
+        """The last turn has a repair by this rule."""
+        if not self.fold.is_repaired:
+            return False
+        for entry in reversed(self._entries):
+            if isinstance(entry, Repair) and entry.rule == rule:
+                return True
+            if isinstance(entry, TurnStarted):
+                return False
+        return False
+
+    def append(self, entry: Entry) -> None:
+        """Fold an entry; show its events at once, or when it is committed.
+
+        Raises `ValueError`, and keeps nothing, for one that cannot stand here.
+        """
+        events = self.fold.apply(entry)
+        self._entries.append(entry)
+        if self._held:
+            self._withheld.put(events)
+            return
+        self._shown += 1
+        if events:
+            self._tell(events)
+        if not self._is_produced and isinstance(entry, Tokens):
+            self._produce()
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """What is appended in here is shown at the end of it: readers get it in one piece."""
+        self._gathered = []
+        try:
+            yield
+        finally:
+            gathered, self._gathered = self._gathered, None
+            if gathered:
+                self._tell(gathered)
+            if self._is_unreleased:
+                self._release()
+
+    def show(self, count: int) -> None:
+        """The first `count` entries are committed: readers get those they have not seen."""
+        if not self.handed_over and count > self._shown:
+            self._reveal(count, self._withheld.take(count - self._shown))
+
+    def close(self, entry: Entry, events: list[Event]) -> None:
+        """Show the events of the last entry, which the caller has folded; nothing follows.
+
+        What a held log kept back is shown before: the end is committed after all else.
+        """
+        self.show(len(self._entries))
+        self._entries.append(entry)
+        self._reveal(len(self._entries), events)
+        self._let_go()
+
+    def hand_over(self) -> None:
+        """Let readers go without an end, to look for the rest elsewhere; nothing more is shown.
+
+        Does nothing once there is an end.
+        """
+        if not self.closed.is_set():
+            self.handed_over = True
+            self._let_go()
+
+    def give_up(self, failure: Exception) -> None:
+        """Let everybody go without an end. Does nothing once there is one.
+
+        Only a defect leads here; nobody may wait for ever because of it.
+        """
+        if not self.closed.is_set():
+            self.failure = self._defect = failure
+            self._let_go()
+
+    def refold(self) -> Fold:
+        """Fold again all that was appended: takes back an end that could not be kept."""
+        self.fold = self._new_fold()
+        for portion in self._entries.portions(0, len(self._entries)):
+            self.fold.replay(portion, ALL_KNOWN)
+        return self.fold
+
+    def stream(
+        self, sink: EventSink, after: int = -1, *, grace_s: float = 0.0
+    ) -> Coroutine[object, object, None]:
+        """Send a sink the events above number `after`: those that were, then those to come.
+
+        The sink is called where they are made, as long as it has nothing to wait for. It is not
+        called before anything is `produced`, but for `grace_s` at most from the first event on:
+        until then a failure is raised. Returns after the terminal event, or without one when the
+        log is handed over. Raises what `give_up` was given, and what the sink and what it returns
+        do.
+        """
+        return self._stream(Reader(after, self._reader_events_max, sink), grace_s)
+
+    async def _stream(self, reader: Reader, grace_s: float) -> None:
+        self._admit(reader)
+        try:
+            if grace_s and not self._is_produced:
+                await self._hold_back(reader, grace_s)
+            while not self._is_over_for(reader):
+                if reader.lags:
+                    await self._catch_up(reader)
+                elif not reader.events:
+                    # Where it waits, the reader has all there is.
+                    await reader.wait()
+                elif (rest := reader.send_queued()) is not None:
+                    await rest
+        finally:
+            self._readers.discard(reader)
+
+    async def _hold_back(self, reader: Reader, grace_s: float) -> None:
+        """Until there is something that is worth a status. Raises why there will be nothing."""
+        if not self.closed.is_set() and not await reader.hold(grace_s):
+            return
+        if self.closed.is_set() and self.failure is not None and not self.handed_over:
+            raise self.failure
+
+    def _is_over_for(self, reader: Reader) -> bool:
+        """It has all that there will be. Raises what `give_up` was given."""
+        if reader.lags or reader.events or not self.closed.is_set():
+            return False
+        if self._defect is not None:
+            raise self._defect
+        return True
+
+    def _admit(self, reader: Reader) -> None:
+        opening, self._opening = self._opening, None
+        if self._last_shown is None or reader.after < self._last_shown:
+            reader.lags = opening is None
+            reader.events = opening or []
+        self._readers.add(reader)
+
+    async def _catch_up(self, reader: Reader) -> None:
+        """Fold again from the start, in slices, until nothing was shown meanwhile.
+
+        However many readers do so at once: the loop comes round between any two slices.
+        """
+        fold = self._new_fold()
+        done = 0
+        while (left := self._shown - done) > 0:
+            log, done = self._entries.portions(done, self._shown), self._shown
+            is_more = True
+            while is_more:
+                async with nullcontext() if left <= SHORT_ENTRIES else self._turn:
+                    rest, is_more = fold_slice(
+                        fold, log, reader.send, after=reader.after, slice_s=self._slice_s
+                    )
+                    await asyncio.sleep(0)
+                if rest is not None:
+                    await rest
+        reader.lags = False
+
+    def _reveal(self, count: int, events: Sequence[Event] | None) -> None:
+        """Entries below number `count` are visible from now on; `events`, if known, are new."""
+        before, self._shown = self._shown, count
+        if events is None or events:
+            self._tell(events)
+        if not self._is_produced:
+            shown = self._entries.between(before, count)
+            if any(isinstance(entry, Tokens) for entry in shown):
+                self._produce()
+
+    def _produce(self) -> None:
+        self._is_produced = True  # asked for at every entry, where `is_set` would be a call
+        self.produced.set()
+        self._is_unreleased = self._gathered is not None
+        if not self._is_unreleased:
+            self._release()
+
+    def _release(self) -> None:
+        self._is_unreleased = False
+        for reader in self._readers:
+            reader.release()
+
+    def _tell(self, events: Sequence[Event] | None) -> None:
+        if self._gathered is not None and events is not None:
+            self._gathered += events
+            return
+        self.shown_at = self._clock()
+        self._last_shown = events[-1].sequence_number if events else None
+        if self._opening is not None:
+            self._open(self._opening, events)
+        for reader in self._readers:
+            reader.put(events)
+
+    def _open(self, opening: list[Event], events: Sequence[Event] | None) -> None:
+        """Keep the first events as long as they are few and nobody has them."""
+        few = min(OPENING_EVENTS_MAX, self._reader_events_max)
+        if events is None or len(opening) + len(events) > few:
+            self._opening = None
+        else:
+            opening += events
+
+    def _let_go(self) -> None:
+        self.closed.set()
+        self.produced.set()
+        for reader in self._readers:
+            reader.wake()
+
+
+class Reader:
+    """One stream of a live log: its sink, and what waits for it.
+
+    `after` is the number of the last event it has, or is about to get. While it lags the queue is
+    empty, and the log is folded again instead. While it `holds` it is sent nothing.
+    """
+
+    __slots__ = (
+        *("_events_max", "_failure", "_grace_s", "_rest", "_sink", "_timer", "_waiter"),
+        *("after", "events", "holds", "lags"),
+    )
+
+    def __init__(self, after: int, events_max: int, sink: EventSink) -> None:
+        self.after = after
+        self.events: list[Event] = []
+        self.lags = False
+        self.holds = False
+        self._events_max = events_max
+        self._sink = sink
+        self._grace_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._rest: Awaitable[None] | None = None
+        self._failure: Exception | None = None
+
+    def put(self, events: Sequence[Event] | None) -> None:
+        """Send or queue events; None stands for some that are not at hand."""
+        waiter = self._waiter
+        if events is None:
+            self._lag()
+        elif waiter is not None and not (self.holds or waiter.done()):
+            try:
+                self._rest = rest = self.send(events)
+            except Exception as error:  # noqa: BLE001 - the reader's task raises it, the run goes on
+                self._failure = error
+            else:
+                if rest is None:
+                    return  # and the reader's task may sleep on
+        elif not self.lags:
+            self.events += events
+            if len(self.events) > self._events_max:
+                self._lag()
+        if self.holds:
+            self._limit()
+        else:
+            self.wake()
+
+    async def hold(self, grace_s: float) -> bool:
+        """What `wait` does, but be sent nothing before `release`, or until so long after there was
+        something to send.
+
+        Whether it was not released.
+        """
+        self.holds = True
+        self._grace_s = grace_s
+        if self.events or self.lags:
+            self._limit()
+        try:
+            await self.wait()
+        finally:
+            is_held = self._let_go()
+        return is_held
+
+    def release(self) -> None:
+        """Send what is queued, and from here on all, at once."""
+        if not self._let_go():
+            return
+        events, self.events = self.events, []
+        if self.lags:
+            self.wake()
+        elif events:
+            self.put(events)
+
+    def _limit(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._grace_s, self.wake)
+
+    def _let_go(self) -> bool:
+        """Whether it was held until now."""
+        is_held, self.holds = self.holds, False
+        if is_held and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return is_held
+
+    def wake(self) -> None:
+        """There is something to do for the task that follows."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def send_queued(self) -> Awaitable[None] | None:
+        """Send what is queued. Returns what has to be awaited before more is sent."""
+        # Who waits for that keeps none of it alive: the first events repeat the request.
+        events, self.events = self.events, []
+        return self.send(events)
+
+    def send(self, events: Sequence[Event]) -> Awaitable[None] | None:
+        """Send those of some events that it does not have; as `send_queued`."""
+        after = self.after
+        if events and events[0].sequence_number <= after:
+            events = [event for event in events if event.sequence_number > after]
+        if not events:
+            return None
+        self.after = events[-1].sequence_number
+        return self._sink(events)
+
+    async def wait(self) -> None:
+        """Until events are queued, or not at hand, or the reader is woken.
+
+        Meanwhile events are sent at once, until one of them has a client wait: then that is waited
+        for. Raises what the sink raised.
+        """
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+        if self._failure is not None:
+            raise self._failure
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            await rest
+
+    def _lag(self) -> None:
+        self.lags = True
+        self.events = []
+
+
+class Withheld:
+    """Events by entry until the entries are shown. Forgotten when there are more than `events_max`.
+
+    What is forgotten costs readers one folding of the log, and keeps an outage of the database
+    from filling the memory.
+    """
+
+    def __init__(self, events_max: int) -> None:
+        self._events_max = events_max
+        self._by_entry: list[Sequence[Event]] = []
+        self._number = 0
+        self._forgotten_entries = 0
+
+    def put(self, events: Sequence[Event]) -> None:
+        self._by_entry.append(events)
+        self._number += len(events)
+        if self._number > self._events_max:
+            self._forgotten_entries += len(self._by_entry)
+            self._by_entry.clear()
+            self._number = 0
+
+    def take(self, entries: int) -> list[Event] | None:
+        """The events of the first so many entries; None when some of them are forgotten."""
+        forgotten = min(entries, self._forgotten_entries)
+        self._forgotten_entries -= forgotten
+        taken = self._by_entry[: entries - forgotten]
+        del self._by_entry[: entries - forgotten]
+        events = [event for each in taken for event in each]
+        self._number -= len(events)
+        return None if forgotten else events
+
+
+class LiveLogRegistry:
+    """The live logs of the durable responses that are generated in this process, by response.
+
+    Who follows one of them need not poll.
+    """
+
+    def __init__(self) -> None:
+        self._logs: dict[UUID, LiveLog] = {}
+
+    def add(self, uuid: UUID, live: LiveLog) -> None:
+        """The response is generated here from now on, into this log."""
+        self._logs[uuid] = live
+
+    def discard(self, uuid: UUID, live: LiveLog) -> None:
+        """It is not any more. Another log of it, because the response came back, stays."""
+        if self._logs.get(uuid) is live:
+            del self._logs[uuid]
+
+    def get(self, uuid: UUID) -> LiveLog | None:
+        """Its log; None when it is generated elsewhere, by nobody, or when that was handed over."""
+        live = self._logs.get(uuid)
+        return None if live is None or live.handed_over else live

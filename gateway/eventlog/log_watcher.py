@@ -1,0 +1,320 @@
+"""How far the logs have come that are followed here and may be written elsewhere.
+
+One poll for all of them, however many streams follow them, and none while nothing is followed.
+Being told (`heard`) only makes it sooner. What a look brings of the logs themselves is shown to
+their readers in the same pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import defaultdict, deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.concurrency import OnceEvent
+from gateway.errors import StoreError
+from gateway.eventlog.notifications import FOLLOWED_S
+from gateway.store.flushes import joined
+from gateway.store.remote_logs import UNKNOWN, Watched
+from gateway.store.schema import TERMINAL
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from datetime import date
+    from uuid import UUID
+
+    from gateway.store.claims import Head
+    from gateway.store.events import LogRow
+    from gateway.store.remote_logs import Look, Part, Seen
+    from gateway.tenancy import TenantId
+
+LOOK_PAUSE_S: Final = 0.005
+"""A process commits sixty times a second at most: one look is enough for each, and for several."""
+FOLLOW_INTERVAL_S: Final = FOLLOWED_S / 3
+"""Whoever writes the watched logs is asked so often to go on telling of them."""
+PARTS_MAX: Final = 128
+"""Parts of one log that are kept for those who follow it: of a second or two."""
+SORTED_AT_ONCE: Final = 4096
+SHOWN_AT_ONCE: Final = 128
+"""Parts of logs; then the event loop has its turn. A first look may bring a hundred thousand."""
+
+_log = EventLog("gateway.runs")
+
+
+class LookAt(Protocol):
+    """`store.remote_logs.look` of a database."""
+
+    async def __call__(
+        self, asked: Sequence[Watched], seen: Seen, wanted: Collection[bytes], /
+    ) -> Look:
+        """Raises `StoreUnavailable`."""
+
+
+class TailReader(Protocol):
+    """Who is sent what a tail brings."""
+
+    def on_entries(self, part: LogRow) -> bool:
+        """It came next. Whether it is done with it."""
+
+    def on_moved(self) -> None:
+        """The tail has moved, and this is all that is known."""
+
+
+class Tail:
+    """The end of one log, as last seen. `entries` are those it has, -1 until it was seen."""
+
+    __slots__ = (
+        *(
+            "_changed",
+            "_has_moved",
+            "_parts",
+            "day",
+            "entries",
+            "epoch",
+            "follow_at",
+            "readers",
+            "is_over",
+        ),
+        *("key", "owner", "tenant_id", "uuid", "watchers"),
+    )
+
+    def __init__(self, tenant_id: TenantId, uuid: UUID, day: date) -> None:
+        self.tenant_id = tenant_id
+        self.uuid = uuid
+        self.key = uuid.bytes
+        self.day = day
+        self.watchers = 0
+        self.readers: list[TailReader] = []
+        """Those of the watchers who have all of it, and wait for more."""
+        self.epoch = self.entries = -1
+        self._has_moved = False
+        self.owner: str | None = None
+        """Who writes it, if anybody does."""
+        self.is_over = False
+        """It has ended, or the response is unknown: there will not be more of it."""
+        self.follow_at = math.inf
+        """When to ask again whoever writes it to tell of it."""
+        self._changed: OnceEvent | None = None
+        self._parts: deque[LogRow] = deque(maxlen=PARTS_MAX)
+
+    def since(self, entry: int) -> list[LogRow]:
+        """The log from entry number `entry` on, as far as it is at hand; [] when that is not."""
+        rows = [part for part in self._parts if part.first_entry + part.count > entry]
+        return rows if rows and rows[0].first_entry <= entry else []
+
+    def is_beyond(self, entries: int) -> bool:
+        """Has the log been seen to have more entries than so many, or to be at its end?"""
+        return self.is_over or self.entries > entries
+
+    async def moved(self, beyond: int) -> None:
+        """Wait until the log has more than `beyond` entries, or will never have."""
+        while not self.is_beyond(beyond):
+            if self._changed is None:
+                self._changed = OnceEvent()
+            await self._changed.wait()
+
+    def watched(self, *, is_due: bool) -> Watched:
+        """How to ask for more of it. Of one that has moved since it was due no head is needed:
+        whoever moved it still writes it.
+        """
+        is_still = is_due and not self._has_moved
+        self._has_moved = self._has_moved and not is_due
+        entries = UNKNOWN if self.entries < 0 else self.entries
+        return Watched(self.tenant_id, self.uuid, self.key, self.day, entries, self.owner, is_still)
+
+    def add(self, epoch: int, part: LogRow) -> None:
+        """The log has this, written under an epoch. Shown to who waits, kept for who does not."""
+        end = part.first_entry + part.count
+        if (epoch, end) <= (self.epoch, self.entries):
+            return
+        self._has_moved = True
+        self.epoch = epoch
+        self.entries = max(end, self.entries)
+        is_had = len(self.readers) == self.watchers
+        for reader in self.readers:
+            is_had = reader.on_entries(part) and is_had
+        if not is_had:
+            self._parts.append(part)
+        elif self._parts:
+            self._parts.clear()
+        self._has_changed()
+
+    def show(self, head: Head | None, owner: str | None) -> None:
+        """Let everybody who waits look at this. A log does not become shorter."""
+        self.owner = owner
+        before = (self.entries, self.is_over)
+        if head is not None:
+            self.epoch = head.epoch
+            self.entries = max(head.next_entry, self.entries)
+        self.is_over = head is None or head.status in TERMINAL
+        if before != (self.entries, self.is_over):
+            for reader in self.readers:
+                reader.on_moved()
+            self._has_changed()
+
+    def _has_changed(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
+
+
+class Tails:
+    """The tails that are watched in this process, kept up to date by `run`.
+
+    All of them are looked at every `interval_s`, those that are heard of at once, but never twice
+    within `pause_s`.
+    """
+
+    def __init__(
+        self,
+        look: LookAt,
+        *,
+        interval_s: float,
+        pause_s: float = LOOK_PAUSE_S,
+        follow: Callable[[tuple[UUID, ...]], None] = lambda _: None,
+    ) -> None:
+        """`follow` asks other processes to tell of these logs, for `notifier.FOLLOWED_S`."""
+        self._look_at = look
+        self._seen: Seen = {}
+        self._follow = follow
+        self._interval_s = interval_s
+        self._pause_s = pause_s
+        self._tails: dict[UUID, Tail] = {}
+        self._by_key: dict[bytes, Tail] = {}
+        self._heard: set[UUID] = set()
+        self._is_watched = asyncio.Event()
+        self._wake = asyncio.Event()
+
+    @contextmanager
+    def watch(self, tenant_id: TenantId, uuid: UUID, day: date) -> Iterator[Tail]:
+        """Keep an eye on a log, from now on until this is left. `day` is that of its rows."""
+        tail = self._tails.get(uuid)
+        if tail is None:
+            tail = self._tails[uuid] = Tail(tenant_id, uuid, day)
+            self._by_key[tail.key] = tail
+        tail.watchers += 1
+        self._is_watched.set()
+        self.heard([uuid])
+        try:
+            yield tail
+        finally:
+            tail.watchers -= 1
+            if not tail.watchers:
+                del self._tails[uuid], self._by_key[tail.key]
+            if not self._tails:
+                self._is_watched.clear()
+                self._seen.clear()
+
+    def heard(self, uuids: Iterable[UUID]) -> None:
+        """There is more in these logs: look now. Those that nobody watches are left alone."""
+        told = self._tails.keys() & set(uuids)
+        if told:
+            self._heard |= told
+            self._wake.set()
+
+    def missed(self) -> None:
+        """Some may not have been told of: look at all of them now."""
+        self.heard(list(self._tails))
+
+    async def run(self) -> None:
+        """Look until cancelled.
+
+        While the database is away it is tried again, and whoever waits goes on waiting.
+        """
+        due = 0.0
+        is_reported = False
+        while True:
+            await self._is_watched.wait()
+            is_due = not await self._is_told(before=due)
+            chosen, self._heard = self._heard, set()
+            if is_due:
+                chosen = set(self._tails)
+                now = asyncio.get_running_loop().time()
+                due = now + self._interval_s
+                self._go_on_following(now)
+            try:
+                await self._look(chosen, is_due=is_due)
+                is_reported = False
+            except StoreError as error:
+                if not is_reported:
+                    _log.warning("the logs that are followed cannot be looked at", error=error)
+                is_reported = True
+            await asyncio.sleep(self._pause_s)
+
+    def _go_on_following(self, now: float) -> None:
+        """Not at the first look: most that are watched from their beginning soon run here."""
+        asked = tuple([uuid for uuid, tail in self._tails.items() if tail.follow_at <= now])
+        for tail in self._tails.values():
+            if tail.follow_at <= now:
+                tail.follow_at = now + FOLLOW_INTERVAL_S
+            elif tail.follow_at == math.inf:
+                tail.follow_at = now
+        if asked:
+            self._follow(asked)
+
+    async def _is_told(self, *, before: float) -> bool:
+        """Wait until something is heard, or it is time to look at everything."""
+        if asyncio.get_running_loop().time() < before:
+            try:
+                async with asyncio.timeout_at(before):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            else:
+                self._wake.clear()
+                return True
+        self._wake.clear()
+        return False
+
+    async def _look(self, uuids: set[UUID], *, is_due: bool) -> None:
+        asked = {uuid: self._tails[uuid] for uuid in uuids & self._tails.keys()}
+        if not asked:
+            return
+        found = await self._look_at(
+            [tail.watched(is_due=is_due) for tail in asked.values()], self._seen, self._by_key
+        )
+        await self._bring(found.parts)
+        for uuid, one in found.heads.items():
+            asked[uuid].show(one, found.owners.get(uuid))
+        if is_due:
+            # Processes come and go, and somebody always follows something.
+            writers = {(tail.tenant_id, tail.owner) for tail in self._tails.values()}
+            for writer in self._seen.keys() - writers:
+                del self._seen[writer]
+
+    async def _bring(self, parts: Iterable[Part]) -> None:
+        """All of them, because what is seen now is not read again."""
+        by_key: dict[bytes, list[tuple[int, LogRow]]] = defaultdict(list)
+        for number, (key, epoch, part) in enumerate(parts, 1):
+            by_key[key].append((epoch, part))
+            if number % SORTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        shown = 0
+        for key, of_one in by_key.items():
+            if shown >= SHOWN_AT_ONCE:
+                shown = 0
+                await asyncio.sleep(0)
+            tail = self._by_key.get(key)
+            if tail is not None:
+                for epoch, part in _together(of_one):
+                    tail.add(epoch, part)
+            shown += len(of_one)
+
+
+def _together(parts: Sequence[tuple[int, LogRow]]) -> Iterator[tuple[int, LogRow]]:
+    """Those that follow on each other, of one process as their epoch tells, as one: all that came
+    since the last look is one write, so that whoever is late catches up.
+    """
+    run: list[LogRow] = []
+    of_run, end = 0, 0
+    for epoch, part in parts:
+        if run and (epoch, part.first_entry) != (of_run, end):
+            yield of_run, joined(run)
+            run = []
+        run.append(part)
+        of_run, end = epoch, part.first_entry + part.count
+    if run:
+        yield of_run, joined(run)

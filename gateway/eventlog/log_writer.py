@@ -1,0 +1,475 @@
+"""Group commit: one task writes the log entries of all runs of this process.
+
+Nothing waits for company: an entry that comes while nothing is under way is committed at once, and
+all that comes meanwhile goes together next. So the batch grows with the load, and the delay of an
+entry is at most two commits.
+
+While the database is away nothing is dropped and nothing is guessed. Entries are kept, up to
+bounds at which runs stop reading from their backends (`Channel.room`); when it is back, the heads
+of the logs tell what was committed before the connection was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway import ids
+from gateway.concurrency import Event
+from gateway.errors import ClaimLost, StoreUnavailable
+from gateway.eventlog.outbox import Fate, Outbox
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Sequence,
+    )
+    from datetime import date
+    from uuid import UUID
+
+    from gateway.log import Entry
+    from gateway.store.claims import Claim, Head
+    from gateway.store.events import LogRow, Parcel
+    from gateway.telemetry import Metrics
+    from gateway.tenancy import TenantId
+
+    class Ends(Protocol):
+        """What else has a part of a log that is about to end: see `flusher.Flusher`."""
+
+        async def whole(self, claim: Claim, row: LogRow, /) -> LogRow: ...
+
+        def goes_on(self, claim: Claim, /) -> None: ...
+
+        def over(self, claim: Claim, /) -> None: ...
+
+        def ended(self, claim: Claim, /) -> None: ...
+
+        def fence(self, tenant_id: TenantId, /) -> int | None: ...
+
+        def begins(self, claim: Claim, day: date, next_entry: int, fence: int, /) -> None: ...
+
+        async def settle(self) -> None: ...
+
+    Append = Callable[[Sequence[Parcel]], Awaitable[frozenset[UUID]]]
+    Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, Head]]]
+
+CROWD_MIN: Final = 64
+"""So many runs share a commit well: its cost is a small part of what each of them costs."""
+CROWDED_BYTES_MAX: Final = 16
+"""Of each of them, on average: ids at their pace. Whoever says more has more to share later."""
+CROWDED_SHARE: Final = 1 / 3
+
+_log = EventLog("gateway.runs")
+
+
+@dataclass(frozen=True, slots=True)
+class WriterBounds:
+    """Bytes are those of packed entries.
+
+    A flush takes responses until it has `flush_bytes_max`, and at least one. A response that is
+    `run_pending_bytes_max` ahead of the database waits; if all together are `pending_bytes_max`
+    ahead, all wait. `retry_pause_s` lies between two attempts while the database is away.
+
+    Between the beginnings of two flushes lie `flush_interval_s`: what comes after a pause is
+    committed at once, and under load many share the cost of a commit. Where many do sooner
+    (`CROWD_MIN`), less: down to `CROWDED_SHARE` of it.
+    """
+
+    flush_bytes_max: int
+    run_pending_bytes_max: int
+    pending_bytes_max: int
+    retry_pause_s: float
+    flush_interval_s: float = 0.0
+
+
+class Channel:
+    """The way of one run's entries to the writer, under one claim."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        outbox: Outbox,
+        claim: Claim,
+        *,
+        durable: Callable[[int], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self._writer = writer
+        self.claim = claim
+        self.outbox = outbox
+        self.durable = durable
+        self.lost = lost
+        self.is_queued = False
+        self.is_open = True
+        """Neither closed by its run nor lost."""
+        self.is_ending = False
+        """What waits is written with the end."""
+        self.moved = Event()
+        """Set when something became durable, or nothing will any more."""
+
+    @property
+    def is_full(self) -> bool:
+        """The database is too far behind: time to wait for `room`."""
+        return self.is_open and self._writer.is_behind(self.outbox.pending_bytes)
+
+    def append(self, entry: Entry) -> None:
+        """Hand over an entry. Never waits; does nothing when the claim is lost or given up.
+
+        Raises `ValueError` as `log.pack` does.
+        """
+        if self.is_open:
+            self._writer.accept(self, self.outbox.put(entry))
+
+    async def room(self) -> None:
+        """Wait until it is not full. Raises `ClaimLost`."""
+        while self.is_full:
+            await self._writer.relief(self)
+        self._check()
+
+    async def settled(self) -> int:
+        """Wait until all that was appended before is durable; the number of the next entry.
+
+        Raises `ClaimLost`. Waits for as long as the database is away.
+        """
+        end = self.outbox.end
+        while self.is_open and self.outbox.next_entry < end:
+            self.moved.clear()
+            await self.moved.wait()
+        self._check()
+        return self.outbox.next_entry
+
+    @asynccontextmanager
+    async def ending(self) -> AsyncIterator[LogRow]:
+        """What of the log is not written yet, for the end to be committed together with it.
+
+        Entered when nothing is under way, for which it waits as long as the database is away; from
+        then on nothing is taken. Leave it without closing the channel, and that waits as before.
+        Raises `ClaimLost`. Nothing may be appended meanwhile.
+        """
+        self.is_ending = True
+        try:
+            while self.is_open and self.outbox.parcel is not None:
+                self.moved.clear()
+                await self.moved.wait()
+            self._check()
+            yield await self._writer.whole(self)
+        finally:
+            self.is_ending = False
+            self._writer.resume(self)
+
+    def close(self) -> None:
+        """Forget what is not under way yet. Safe to call twice, and after the claim was lost."""
+        self._writer.forget(self)
+
+    def end(self) -> None:
+        """The same, while `ending`, once the end is committed: nothing of the log is left over."""
+        self._writer.forget(self, has_ended=True)
+
+    def _check(self) -> None:
+        if not self.is_open:
+            raise ClaimLost
+
+
+class LogWriter:
+    """Commits what the channels bring, one flush at a time.
+
+    `append` and `heads` are `store.events.append` and `store.claims.heads` of a database.
+    `committed` is told which responses have more in their logs now. For one channel `durable` is
+    called with the number of the next entry when all before it is committed, and `lost`, at most
+    once, when nothing more can be written under its claim.
+    """
+
+    def __init__(
+        self,
+        append: Append,
+        heads: Heads,
+        bounds: WriterBounds,
+        *,
+        metrics: Metrics,
+        committed: Callable[[Collection[UUID]], None],
+        ends: Ends | None = None,
+    ) -> None:
+        self._append = append
+        self._heads = heads
+        self._bounds = bounds
+        self._metrics = metrics
+        self._committed = committed
+        self._ends = ends
+        self._channels: dict[UUID, Channel] = {}
+        self._queue: deque[Channel] = deque()
+        self._work = asyncio.Event()
+        self._crowded = Event()
+        self._crowd: set[Channel] = set()
+        self._is_away = False
+        self._may_flush_at = 0.0
+        self.pending_bytes = 0
+        """Of all open channels together."""
+
+    def open(
+        self,
+        claim: Claim,
+        day: date,
+        next_entry: int,
+        *,
+        durable: Callable[[int], None],
+        lost: Callable[[], None],
+    ) -> Channel:
+        """A way into the log of a response, from entry number `next_entry` on.
+
+        `day` is the partition of its log (`store.events.day_of`). A channel that is open to the
+        same log is lost: a claim that was made after its own has brought the response back here.
+        """
+        channel = Channel(self, Outbox(claim, day, next_entry), claim, durable=durable, lost=lost)
+        before = self._channels.get(claim.uuid)
+        if before is not None:
+            self._lose(before)
+        self._channels[claim.uuid] = channel
+        return channel
+
+    def fence(self, tenant_id: TenantId) -> int | None:
+        """Under which fence this process writes for a tenant; None: not known yet."""
+        return None if self._ends is None else self._ends.fence(tenant_id)
+
+    def begins(self, claim: Claim, day: date, next_entry: int, *, fence: int | None) -> None:
+        """A response was claimed, and before that `self.fence` was this one.
+
+        So the claim has to be proven by nothing else; to be called before it is `open`ed.
+        """
+        if fence is not None and self._ends is not None:
+            self._ends.begins(claim, day, next_entry, fence)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._work.wait()
+            await self._keep_distance()
+            await self._deliver(self._next_batch())
+            if self._ends is not None:
+                await self._settle(self._ends)
+            self._relieve()
+            self._metrics.log_pending(self.pending_bytes)
+
+    async def _settle(self, ends: Ends) -> None:
+        """Between two flushes: nobody waits for it. What fails is made up for by the next one."""
+        try:
+            await ends.settle()
+        except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
+            self._metrics.store_failed(type(error).__name__)
+            _log.warning("logs are not moved to their places", error=error)
+
+    async def _keep_distance(self) -> None:
+        clock, interval_s = asyncio.get_running_loop().time, self._bounds.flush_interval_s
+        early_s = self._may_flush_at - clock()
+        crowded_s = early_s - interval_s * (1 - CROWDED_SHARE)
+        if crowded_s > 0:
+            await asyncio.sleep(crowded_s)
+            early_s = self._may_flush_at - clock()
+        if early_s > 0 and not self._is_crowded:
+            self._crowded.clear()
+            await self._crowded.within(early_s)
+        self._may_flush_at = clock() + interval_s
+
+    @property
+    def _is_crowded(self) -> bool:
+        runs = len(self._queue)
+        return runs >= CROWD_MIN and self.pending_bytes <= runs * CROWDED_BYTES_MAX
+
+    def accept(self, channel: Channel, added_bytes: int) -> None:
+        """A channel has `added_bytes` more that wait."""
+        self.pending_bytes += added_bytes
+        self.enqueue(channel)
+
+    def resume(self, channel: Channel) -> None:
+        """What waits in a channel is to be written after all, if there is anything."""
+        if channel.is_open and self._ends is not None:
+            self._ends.goes_on(channel.claim)
+        if channel.is_open and channel.outbox.has_waiting:
+            self.enqueue(channel)
+
+    def enqueue(self, channel: Channel) -> None:
+        """Something waits in a channel."""
+        if not channel.is_queued:
+            channel.is_queued = True
+            if not self._queue:
+                self._work.set()
+            self._queue.append(channel)
+            if len(self._queue) == CROWD_MIN and self._is_crowded:
+                self._crowded.set()
+
+    def forget(self, channel: Channel, *, has_ended: bool = False) -> None:
+        """Nothing more of a channel is written, but for what is under way."""
+        if channel.is_open:
+            channel.is_open = False
+            if self._ends is not None:
+                (self._ends.ended if has_ended else self._ends.over)(channel.claim)
+            del self._channels[channel.claim.uuid]
+            self.pending_bytes -= channel.outbox.pending_bytes
+            channel.moved.set()
+            self._relieve()
+
+    async def whole(self, channel: Channel) -> LogRow:
+        """What is not in the log of a channel yet, for its end. Raises `ClaimLost`."""
+        row = channel.outbox.waiting()
+        while self._ends is not None:
+            try:
+                row = await self._ends.whole(channel.claim, row)
+                break
+            except StoreUnavailable as error:
+                await self._pause(error)
+        if not channel.is_open:
+            raise ClaimLost
+        return row
+
+    def is_behind(self, run_pending_bytes: int) -> bool:
+        """Must a run with so many bytes wait?"""
+        return (
+            run_pending_bytes >= self._bounds.run_pending_bytes_max
+            or self.pending_bytes >= self._bounds.pending_bytes_max
+        )
+
+    async def relief(self, channel: Channel) -> None:
+        """Wait until a channel, or the whole process, may have room again."""
+        self._crowd.add(channel)
+        try:
+            channel.moved.clear()
+            await channel.moved.wait()
+        finally:
+            self._crowd.discard(channel)
+
+    def _relieve(self) -> None:
+        if self.pending_bytes < self._bounds.pending_bytes_max:
+            for channel in self._crowd:
+                channel.moved.set()
+
+    def _next_batch(self) -> list[Channel]:
+        """Channels with a parcel under way, from what has waited longest on."""
+        batch: list[Channel] = []
+        size = 0
+        while self._queue and size < self._bounds.flush_bytes_max:
+            channel = self._queue.popleft()
+            channel.is_queued = False
+            if channel.is_open and not channel.is_ending:
+                size += len(channel.outbox.take().entries)
+                batch.append(channel)
+        if not self._queue:
+            self._work.clear()
+        return batch
+
+    async def _deliver(self, batch: list[Channel]) -> None:
+        """Until each parcel is in the log, or its channel is closed or lost."""
+        while batch := [channel for channel in batch if channel.is_open]:
+            try:
+                await self._flush(batch)
+            except StoreUnavailable as error:
+                await self._pause(error)
+            except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
+                await self._isolate(batch, error)
+                return
+            batch = await self._send_again(batch)
+
+    async def _flush(self, batch: list[Channel]) -> None:
+        loop = asyncio.get_running_loop()
+        under_way = [channel.outbox.parcel for channel in batch]
+        parcels = [parcel for parcel in under_way if parcel is not None]
+        began = loop.time()
+        uuids = await self._append(parcels)
+        size_bytes = sum(len(parcel.entries) for parcel in parcels)
+        self._metrics.log_flushed(len(uuids), size_bytes, loop.time() - began)
+        self._is_away = False
+        are_all = len(uuids) == len(batch)
+        for channel in batch:
+            if are_all or channel.claim.uuid in uuids:
+                self._commit(channel)
+            else:
+                channel.outbox.refused()
+        self._announce(uuids)
+
+    async def _send_again(self, batch: list[Channel]) -> list[Channel]:
+        """What of a batch is not in the log, though its claim holds. The rest is settled."""
+        unclear = [one for one in batch if one.is_open and one.outbox.parcel is not None]
+        if not unclear:
+            return []
+        heads = await self._ask(unclear)
+        again: list[Channel] = []
+        found: set[UUID] = set()
+        for channel in unclear:
+            match channel.outbox.learn(heads.get(channel.claim.uuid)):
+                case Fate.COMMITTED:
+                    found.add(channel.claim.uuid)
+                    self._commit(channel)
+                case Fate.ABSENT:
+                    again.append(channel)
+                case Fate.FENCED:
+                    self._lose(channel)
+        self._announce(found)
+        return again
+
+    async def _ask(self, channels: Iterable[Channel]) -> dict[UUID, Head]:
+        asked = [(channel.claim.tenant_id, channel.claim.uuid) for channel in channels]
+        while True:
+            try:
+                return await self._heads(asked)
+            except StoreUnavailable as error:
+                await self._pause(error)
+            except Exception as error:  # noqa: BLE001 - nobody can tell: the claims are given up
+                _log.error("heads of logs cannot be read", error=error)
+                return {}
+
+    async def _isolate(self, batch: list[Channel], error: Exception) -> None:
+        """Find the parcel that the database takes for a mistake, and write the others."""
+        if len(batch) == 1:
+            response_id = ids.response_id(batch[0].claim.uuid)
+            _log.error("a log cannot be written", response_id=response_id, error=error)
+            self._lose(batch[0])
+            return
+        middle = len(batch) // 2
+        await self._deliver(batch[:middle])
+        await self._deliver(batch[middle:])
+
+    async def _pause(self, error: StoreUnavailable) -> None:
+        self._metrics.store_failed(type(error).__name__)
+        self._metrics.log_pending(self.pending_bytes)
+        if not self._is_away:
+            self._is_away = True
+            _log.warning("logs are not written: the database is away", error=error)
+        await asyncio.sleep(self._bounds.retry_pause_s)
+
+    def _commit(self, channel: Channel) -> None:
+        freed_bytes = channel.outbox.committed()
+        if not channel.is_open:
+            if self._ends is not None:
+                # Of the first under a claim nobody knew yet when it was closed.
+                self._ends.over(channel.claim)
+            return
+        self.pending_bytes -= freed_bytes
+        channel.moved.set()
+        try:
+            channel.durable(channel.outbox.next_entry)
+        except Exception as error:  # noqa: BLE001 - a defect of one run must not stop all others
+            _log.error("a log cannot be shown", error=error)
+            self._lose(channel)
+
+    def _lose(self, channel: Channel) -> None:
+        if not channel.is_open:
+            return
+        self.forget(channel)
+        try:
+            channel.lost()
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.error("a run cannot be abandoned", error=error)
+
+    def _announce(self, uuids: Collection[UUID]) -> None:
+        if not uuids:
+            return
+        try:
+            self._committed(uuids)
+        except Exception as error:  # noqa: BLE001 - readers elsewhere poll as well
+            _log.error("commits cannot be announced", error=error)

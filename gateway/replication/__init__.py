@@ -1,0 +1,1 @@
+"""Several replicas: leases of runs, work nobody does, what has expired."""

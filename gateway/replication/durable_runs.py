@@ -1,0 +1,210 @@
+"""Durable runs of this process: how one is put together, begun here or taken over."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from gateway.engine.row_mapping import moment
+from gateway.engine.runner import Run
+from gateway.engine.supervisor import Durable
+from gateway.eventlog.fold_slices import check_complete, fold_rows
+from gateway.eventlog.journal import DurableJournal
+from gateway.eventlog.live_log import LiveLog
+from gateway.log import Queued
+from gateway.store.events import day_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import date
+
+    from gateway.constraints.rules import OutputRules
+    from gateway.engine.archive import Archive
+    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.runner import Engine
+    from gateway.engine.supervisor import Supervisor
+    from gateway.eventlog.live_log import LiveLogRegistry
+    from gateway.eventlog.log_writer import Channel, LogWriter
+    from gateway.log import Finished
+    from gateway.output.fold import Fold
+    from gateway.protocol.responses.body import ResponseHead
+    from gateway.store.claims import Claim, ClaimedRun
+    from gateway.store.events import LogRow
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What the runs of a process have in common. `replays`: the turn that their logs share."""
+
+    engine: Engine
+    archive: Archive
+    supervisor: Supervisor
+    writer: LogWriter
+    live_logs: LiveLogRegistry
+    new_fold_for: Callable[[ResponseHead, OutputRules], Callable[[], Fold]]
+    reader_events_max: int
+    replays: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class DurableRuns:
+    """Starts durable runs."""
+
+    def __init__(self, workplace: Workplace, *, claimed_max: int = 0) -> None:
+        """`claimed_max` bounds the background responses that are generated here at once."""
+        self._at = workplace
+        self._claimed_max = claimed_max
+        self._accepting = 0
+        self._when_one_ends: Callable[[], None] = _nothing
+
+    @property
+    def claimed(self) -> int:
+        """How many run here that this process looked for."""
+        return self._at.supervisor.claimed
+
+    @property
+    def room(self) -> int:
+        """How many more may be claimed."""
+        return self._claimed_max - self.claimed - self._accepting
+
+    def when_one_ends(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when one that was claimed is over: the one who claims is built from this."""
+        self._when_one_ends = wake
+
+    @property
+    def is_draining(self) -> bool:
+        """Nothing more may be claimed."""
+        return self._at.supervisor.is_draining
+
+    def begin(
+        self, specification: RunSpecification, claim: Claim, *, requested_at: float
+    ) -> tuple[Run, LiveLog]:
+        """Generate a response that was accepted here, for a request that may wait for it.
+
+        `requested_at` is in seconds of `time.perf_counter`.
+        """
+        live = self._new_live(specification)
+        run = self._start(specification, claim, live, 0, requested_at=requested_at)
+        return run, live
+
+    async def queue(self, specification: RunSpecification) -> None:
+        """Accept a background response; generate it here, if there is room and nobody before it.
+
+        Raises what `Archive.accept` does.
+        """
+        archive = self._at.archive
+        if self.room <= 0 or self.is_draining:
+            await archive.accept(specification, None, owned=False)
+            return
+        fence = self._at.writer.fence(specification.principal.tenant_id)
+        self._accepting += 1
+        try:
+            claim = await archive.queue(specification)
+        finally:
+            self._accepting -= 1
+        if claim is not None:
+            live = self._new_live(specification)
+            live.append(Queued())
+            live.show(1)
+            self._at.writer.begins(claim, _day(specification), 1, fence=fence)
+            self._start(specification, claim, live, 1, over=self._when_one_ends)
+
+    def _new_live(self, specification: RunSpecification) -> LiveLog:
+        return LiveLog(
+            self._at.new_fold_for(specification.head, specification.rules),
+            reader_events_max=self._at.reader_events_max,
+            held=True,
+            turn=self._at.replays,
+        )
+
+    async def restored(
+        self, specification: RunSpecification, rows: Sequence[LogRow], next_entry: int
+    ) -> LiveLog:
+        """The committed log of a response. Raises `ValueError` for a damaged one."""
+        new_fold = self._at.new_fold_for(specification.head, specification.rules)
+        fold = new_fold()
+        entries = await fold_rows(fold, rows)
+        check_complete(len(entries), next_entry)
+        return LiveLog.restored(
+            new_fold,
+            entries,
+            fold=fold,
+            reader_events_max=self._at.reader_events_max,
+            turn=self._at.replays,
+        )
+
+    def go_on(self, specification: RunSpecification, claimed: ClaimedRun, live: LiveLog) -> None:
+        """Generate a response that this process looked for, from where its log ends."""
+        over = self._when_one_ends
+        self._start(specification, claimed.claim, live, claimed.next_entry, over=over)
+
+    async def end_defective(self, claim: Claim, error: Exception) -> None:
+        """End a response that cannot go on here or anywhere. Raises `StoreError`."""
+        await self._at.archive.end_defective(claim, error)
+
+    def _start(
+        self,
+        specification: RunSpecification,
+        claim: Claim,
+        live: LiveLog,
+        next_entry: int,
+        *,
+        requested_at: float | None = None,
+        over: Callable[[], None] | None = None,
+    ) -> Run:
+        at, head = self._at, specification.head
+        if specification.added:
+            # They were stored when it was accepted, and a run may take minutes.
+            specification = replace(specification, added=())
+        here = _Here(at, specification, claim, live, over)
+        here.channel = channel = at.writer.open(
+            claim, _day(specification), next_entry, durable=live.show, lost=here.lost
+        )
+        journal = DurableJournal(live, channel, here.commit)
+        here.run = run = Run(
+            specification, journal, at.engine, claim=claim, requested_at=requested_at
+        )
+        at.live_logs.add(head.uuid, live)
+        at.supervisor.start(
+            run, durable=Durable(claim, channel, is_claimed=over is not None), over=here.leave
+        )
+        return run
+
+
+@dataclass(slots=True, eq=False)
+class _Here:
+    """A response while it is generated here, for those who have news of it."""
+
+    at: Workplace
+    specification: RunSpecification
+    claim: Claim
+    live: LiveLog
+    over: Callable[[], None] | None
+    channel: Channel = field(init=False)
+    run: Run = field(init=False)
+
+    def lost(self) -> None:
+        """Its claim is."""
+        self.run.abandon()
+
+    async def commit(self, finished: Finished, fold: Fold, rest: LogRow) -> None:
+        """It ends so; `rest` is what of its log is not written."""
+        await self.at.archive.finish(self.specification, finished, fold, self.claim, rest)
+
+    def leave(self) -> None:
+        """Its run is over, with an end or without one."""
+        self.channel.close()
+        # Does nothing to one that has its end.
+        self.live.hand_over()
+        self.at.live_logs.discard(self.specification.head.uuid, self.live)
+        if self.over is not None:
+            self.over()
+
+
+def _day(specification: RunSpecification) -> date:
+    """The partition of its log."""
+    return day_of(moment(specification.head.created_at))
+
+
+def _nothing() -> None:
+    """Nobody claims."""

@@ -1,0 +1,227 @@
+"""The claims that this process holds: renews them, and stops the runs whose claim is lost.
+
+A claim is lost when its epoch has moved: another replica went on with the response, because this
+one was silent for a lease, or somebody ended it. The run learns of it from its next append, too;
+the keeper tells it when it has nothing to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gateway.errors import StoreError
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+    from uuid import UUID
+
+    from gateway.engine.run_spec import RunSpecification
+    from gateway.store.claims import Claim, Head
+    from gateway.telemetry import Metrics
+    from gateway.tenancy import TenantId
+
+    Renew = Callable[[Sequence[Claim]], Awaitable[frozenset[UUID]]]
+    ReadHeads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, Head]]]
+
+HEARTBEATS_OF_DISTRUST: Final = 2.0
+"""After the database was away. Each of the others may be waiting for an answer that never comes,
+and has to notice that before it renews."""
+HEARTBEATS_OF_DOUBT: Final = 0.5
+"""After this process was held up itself. If the others were as well, as on a machine that was
+paused, they renew at the same moment as this one; if not, their leases tell the truth."""
+RETRIES_PER_HEARTBEAT: Final = 6
+"""A heartbeat that failed is tried again after this part of the time between two."""
+
+_log = EventLog("gateway.runs")
+
+
+class Abandonable(Protocol):
+    """A run, as far as the keeper knows it."""
+
+    @property
+    def specification(self) -> RunSpecification: ...
+
+    def abandon(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """A claim lapses after `lease_s` without a heartbeat, which comes every `heartbeat_s`.
+
+    `poll_s` is how long a run may go on that was ended elsewhere, when no notice of it arrives.
+    """
+
+    lease_s: float
+    heartbeat_s: float
+    poll_s: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    claim: Claim
+    run: Abandonable
+
+
+class Keeper:
+    """Heartbeats for all runs of a process, those of foreground responses included."""
+
+    def __init__(self, renew: Renew, heads: ReadHeads, rhythm: Rhythm, metrics: Metrics) -> None:
+        """`renew` is `store.claims.heartbeat` of this process, `heads` is `store.claims.heads`."""
+        self._renew = renew
+        self._heads = heads
+        self._rhythm = rhythm
+        self._metrics = metrics
+        self._held: dict[UUID, _Held] = {}
+        self._reserved: frozenset[Claim] = frozenset()
+        self._check_soon = asyncio.Event()
+        self._may_be_ended = asyncio.Event()
+        self._renewed_at: float | None = None
+        self._trusted_from = 0.0
+        self._is_away = False
+
+    @property
+    def trusted(self) -> bool:
+        """May a lapsed lease be taken for a dead owner?
+
+        Not before the first heartbeat, not while the database is away or after this process was
+        held up itself, nor shortly after that: then leases have lapsed whose owners are well, and
+        will renew them.
+        """
+        now = time.monotonic()
+        return not self._is_away and not self._was_silent(now) and now >= self._trusted_from
+
+    @property
+    def is_cut_off(self) -> bool:
+        """The last heartbeat did not reach the database: nothing can be stored now."""
+        return self._is_away
+
+    def hold(self, claim: Claim, run: Abandonable) -> None:
+        """Renew this claim until it is dropped; `run` is abandoned when it is lost."""
+        before = self._held.get(claim.uuid)
+        self._held[claim.uuid] = _Held(claim, run)
+        if run.specification.durable:
+            self._may_be_ended.set()
+        if before is not None and before.claim != claim:
+            # It lapsed here and came back before anybody noticed.
+            self._abandon(before)
+        self._metrics.claims_held(len(self._held))
+
+    def drop(self, claim: Claim) -> None:
+        """Its run is over: let the claim be. Another claim on the same response stays."""
+        held = self._held.get(claim.uuid)
+        if held is not None and held.claim == claim:
+            del self._held[claim.uuid]
+            self._metrics.claims_held(len(self._held))
+
+    @contextmanager
+    def reserving(self, claims: Iterable[Claim]) -> Iterator[None]:
+        """Renew these as well, while entered: their runs have yet to begin."""
+        self._reserved = frozenset(claims)
+        try:
+            yield
+        finally:
+            self._reserved = frozenset()
+
+    def ended(self, uuids: Iterable[UUID]) -> None:
+        """These were ended by somebody: look at once, if one of them is generated here."""
+        if any(uuid in self._held for uuid in uuids):
+            self._check_soon.set()
+
+    async def run(self) -> None:
+        """Renew and look, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._beat())
+            group.create_task(self._watch())
+
+    async def _beat(self) -> None:
+        heartbeat_s = self._rhythm.heartbeat_s
+        while True:
+            is_renewed = await self.heartbeat()
+            await asyncio.sleep(heartbeat_s if is_renewed else heartbeat_s / RETRIES_PER_HEARTBEAT)
+
+    async def _watch(self) -> None:
+        while True:
+            await self._may_be_ended.wait()
+            try:
+                async with asyncio.timeout(self._rhythm.poll_s):
+                    await self._check_soon.wait()
+            except TimeoutError:
+                pass
+            self._check_soon.clear()
+            # Nobody cancels a foreground response from elsewhere.
+            durable = [one for one in self._held.values() if one.run.specification.durable]
+            if not durable:
+                self._may_be_ended.clear()
+            await self._check(durable)
+
+    async def heartbeat(self) -> bool:
+        """Renew everything once, or at least see that the database is there. False: it is not."""
+        held = list(self._held.values())
+        claims = self._reserved.union(one.claim for one in held)
+        asked_at = time.monotonic()
+        renewed = await self._renewed(list(claims))
+        if renewed is None:
+            self._is_away = True
+            return False
+        now = time.monotonic()
+        is_first = self._renewed_at is None
+        if self._is_away or (now - asked_at > self._rhythm.heartbeat_s):
+            self._distrust(now, HEARTBEATS_OF_DISTRUST)
+        elif self._was_silent(now) and not is_first:
+            self._distrust(now, HEARTBEATS_OF_DOUBT)
+        self._is_away = False
+        self._renewed_at = now
+        await self._check([one for one in held if one.claim.uuid not in renewed])
+        return True
+
+    async def _renewed(self, claims: Sequence[Claim]) -> frozenset[UUID] | None:
+        """Those that are held; None: the database is away, as it was before or for the second time.
+
+        A process that was held up finds what it had under way given up by the server, or too late
+        by its own clock. That says nothing of the database, so it is asked once more.
+        """
+        for is_last in (self._is_away, True):
+            try:
+                return await self._renew(claims)
+            except StoreError as error:
+                if is_last and not self._is_away:
+                    _log.warning("claims were not renewed", error=error)
+                if is_last:
+                    break
+        return None
+
+    def _distrust(self, now: float, heartbeats: float) -> None:
+        self._trusted_from = max(self._trusted_from, now + heartbeats * self._rhythm.heartbeat_s)
+
+    def _was_silent(self, now: float) -> bool:
+        return self._renewed_at is None or now - self._renewed_at > self._rhythm.lease_s
+
+    async def _check(self, suspects: Sequence[_Held]) -> None:
+        """Abandon those whose epoch has moved, or that are gone.
+
+        One that has ended under its own epoch was ended by its own run, which is about to say so.
+        """
+        if not suspects:
+            return
+        try:
+            heads = await self._heads([(one.claim.tenant_id, one.claim.uuid) for one in suspects])
+        except StoreError:
+            return
+        for one in suspects:
+            head = heads.get(one.claim.uuid)
+            if head is None or head.epoch != one.claim.epoch:
+                self._lose(one)
+
+    def _lose(self, one: _Held) -> None:
+        if self._held.get(one.claim.uuid) is one:
+            self.drop(one.claim)
+            self._abandon(one)
+
+    def _abandon(self, one: _Held) -> None:
+        self._metrics.claim_lost()
+        one.run.abandon()

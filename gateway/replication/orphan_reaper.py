@@ -1,0 +1,95 @@
+"""Ends the responses that nobody will go on with, so that none is in progress for ever.
+
+A foreground response is lost with its process; a durable one after as many attempts as it may
+have, or when no process is left of the release that began it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Final
+
+from gateway import ids
+from gateway.errors import StoreError, StoreUnavailable
+from gateway.store import claims
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from gateway.engine.archive import Archive
+    from gateway.replication.lease_keeper import Keeper
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import TenantId
+
+SWEPT_AT_ONCE_MAX: Final = 100
+INTERVAL_S: Final = 5.0
+ORPHAN_S: Final = 3600.0
+"""How long a response of another release waits for a process that knows how to go on with it."""
+
+_log = EventLog("gateway.runs")
+
+
+class Sweep:
+    """Every process sweeps the whole database; whoever comes first ends a response."""
+
+    def __init__(
+        self,
+        database: Database,
+        archive: Archive,
+        keeper: Keeper,
+        *,
+        attempts_max: int,
+        interval_s: float = INTERVAL_S,
+        orphan_s: float = ORPHAN_S,
+    ) -> None:
+        self._database = database
+        self._archive = archive
+        self._keeper = keeper
+        self._attempts_max = attempts_max
+        self._interval_s = interval_s
+        self._orphan_s = orphan_s
+
+    async def run(self) -> None:
+        """Sweep until cancelled, not all processes at the same moment."""
+        while True:
+            await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
+            try:
+                await self.round()
+            except StoreError as error:
+                _log.debug("a sweep was not finished", error=error)
+
+    async def round(self) -> int:
+        """End what is found now; how many that were. Raises `StoreError`.
+
+        Does nothing while lapsed leases say nothing about their owners.
+        """
+        if not self._keeper.trusted:
+            return 0
+        found = await claims.abandoned(
+            self._database,
+            limit=SWEPT_AT_ONCE_MAX,
+            attempts_max=self._attempts_max,
+            orphan_s=self._orphan_s,
+        )
+        return sum([await self._is_ended(tenant_id, uuid) for tenant_id, uuid in found])
+
+    async def _is_ended(self, tenant_id: TenantId, uuid: UUID) -> bool:
+        try:
+            stored = await self._archive.end_abandoned(tenant_id, uuid)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect of one must not stop the others
+            _log.error(
+                "an abandoned response cannot be ended",
+                response_id=ids.response_id(uuid),
+                error=error,
+            )
+            return False
+        if stored is None or not stored.is_terminal:
+            return False
+        _log.warning(
+            "a response was abandoned", response_id=ids.response_id(uuid), model=stored.model
+        )
+        return True

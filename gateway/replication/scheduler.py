@@ -1,0 +1,237 @@
+"""Looks for durable responses that nobody generates, and goes on with them in this process.
+
+Those are what was queued, what another process released, and what one left behind that is silent
+for a lease. Nothing that is wrong with one of them keeps the others waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from gateway import ids
+from gateway.engine.run_state import rebuild
+from gateway.errors import StoreError
+from gateway.store import claims, events
+from gateway.store.claims import Work
+from gateway.store.events import day_of
+from gateway.telemetry import EventLog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.replication.durable_runs import DurableRuns
+    from gateway.replication.lease_keeper import Keeper
+    from gateway.store.claims import ClaimedRun, Terms
+    from gateway.store.events import LogRow
+    from gateway.store.postgres.database import Database
+    from gateway.telemetry import Metrics
+
+CLAIMED_AT_ONCE_MAX: Final = 32
+"""Before this many are started nothing more is claimed: others might begin with it meanwhile."""
+READ_AT_ONCE_MAX: Final = 4
+"""Logs; more would keep requests waiting for connections."""
+
+_log = EventLog("gateway.runs")
+
+
+@dataclass(frozen=True, slots=True)
+class Appetite:
+    """On what terms a process claims, and how often it looks for more.
+
+    `quiet_s` is the longest it rests while there is nothing to claim and no lease is about to
+    lapse: what happens then is announced, and only found by looking where a notice is lost.
+    `read_bytes_max` bounds what it reads of a log at once.
+    """
+
+    terms: Terms
+    interval_s: float
+    quiet_s: float
+    read_bytes_max: int
+
+
+class Scheduler:
+    """The one who claims, in a process. `owner` is the name under which it does."""
+
+    def __init__(
+        self,
+        database: Database,
+        runs: DurableRuns,
+        keeper: Keeper,
+        appetite: Appetite,
+        *,
+        owner: str,
+        metrics: Metrics,
+    ) -> None:
+        self._database = database
+        self._runs = runs
+        self._keeper = keeper
+        self._appetite = appetite
+        self._owner = owner
+        self._metrics = metrics
+        self._wake = asyncio.Event()
+        self._is_more = True
+        self._rest_s = appetite.interval_s
+        self._looking = asyncio.Lock()
+        self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
+
+    def wake(self) -> None:
+        """There may be work: look at once."""
+        self._wake.set()
+
+    def one_ended(self) -> None:
+        """There is room for one more: look at once, if anything was left at the last look."""
+        if self._is_more:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Look for work until the process drains, or until cancelled."""
+        while not self._runs.is_draining:
+            self._wake.clear()
+            if not await self.look():
+                await self._rest()
+
+    async def at_rest(self, *, wait_s: float) -> None:
+        """Return when all that was claimed has been started, or given back.
+
+        After `wait_s` in any case: of what is claimed without an answer the lease lapses.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s), self._looking:
+                pass
+
+    async def look(self) -> bool:
+        """Claim what there is room for and start it. Is there likely to be more?"""
+        async with self._looking:
+            limit = min(self._runs.room, CLAIMED_AT_ONCE_MAX)
+            self._is_more = True
+            self._rest_s = self._appetite.interval_s
+            if limit <= 0:
+                return False
+            # Whoever claims keeps new responses from beginning: not for nothing.
+            work = await self._work()
+            if not (work.is_queued or work.is_left):
+                self._is_more = False
+                self._rest_s = self._until_worth_a_look(work)
+                return False
+            claimed = await self._claim(limit)
+            with self._keeper.reserving(run.claim for run in claimed):
+                await self._take_up_all(claimed)
+            if len(claimed) < limit:
+                self._is_more = work.is_queued and (await self._work()).is_queued
+            return 0 < len(claimed) == limit
+
+    async def _claim(self, limit: int) -> list[ClaimedRun]:
+        try:
+            claimed = await claims.claim(
+                self._database,
+                self._owner,
+                self._appetite.terms,
+                limit=limit,
+                take_over=self._keeper.trusted,
+            )
+        except StoreError as error:
+            _log.debug("no work could be claimed", error=error)
+            return []
+        self._metrics.claimed(len(claimed), sum(not run.was_queued for run in claimed))
+        return claimed
+
+    async def _work(self) -> Work:
+        """What waits, such as for others of its tenant; nobody knows while the database is away."""
+        try:
+            return await claims.work(
+                self._database, self._appetite.terms, take_over=self._keeper.trusted
+            )
+        except StoreError:
+            return Work(is_queued=True, is_left=True)
+
+    async def _take_up_all(self, claimed: Sequence[ClaimedRun]) -> None:
+        """Start them here; when the process drains meanwhile, give the rest back."""
+        async with asyncio.TaskGroup() as group:
+            started = [group.create_task(self._take_up(run)) for run in claimed]
+        spare = [run.claim for run, task in zip(claimed, started, strict=True) if not task.result()]
+        if not spare:
+            return
+        try:
+            await claims.release(self._database, spare)
+        except StoreError as error:
+            _log.warning("claims were not released; their leases will lapse", error=error)
+
+    def _until_worth_a_look(self, work: Work) -> float:
+        """Seconds for which nothing is to be found: nobody announces that a lease lapses."""
+        interval_s, quiet_s = self._appetite.interval_s, self._appetite.quiet_s
+        if not self._keeper.trusted:
+            return interval_s
+        return quiet_s if work.lapse_s is None else min(quiet_s, max(interval_s, work.lapse_s))
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(self._rest_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _take_up(self, claimed: ClaimedRun) -> bool:
+        """Start it here, end it, or leave it to its lease. False: it is to be given back."""
+        try:
+            async with self._reading:
+                return not self._runs.is_draining and await self._start(claimed)
+        except StoreError as error:
+            # Its log or its row could not be reached: it is free again when its lease lapses.
+            self._report("a claimed response waits for its lease", claimed, error)
+        except Exception as error:  # noqa: BLE001 - a defect of one must not stop the others
+            self._report("a claimed response cannot go on", claimed, error)
+            await self._end(claimed, error)
+        return True
+
+    async def _start(self, claimed: ClaimedRun) -> bool:
+        specification = rebuild(claimed)
+        if specification is None:
+            # Another process may know this plan. If none does, the attempts come to an end.
+            _log.warning(
+                "a response has a plan of another release",
+                response_id=ids.response_id(claimed.claim.uuid),
+            )
+            return True
+        rows = await self._read(claimed)
+        live = await self._runs.restored(specification, rows, claimed.next_entry)
+        if self._runs.is_draining:
+            return False
+        self._runs.go_on(specification, claimed, live)
+        return True
+
+    async def _read(self, claimed: ClaimedRun) -> list[LogRow]:
+        """The log so far, as far as it is there."""
+        claim, day = claimed.claim, day_of(claimed.created_at)
+        rows: list[LogRow] = []
+        read = 0
+        while read < claimed.next_entry:
+            more = await events.read(
+                self._database,
+                claim.tenant_id,
+                claim.uuid,
+                day,
+                from_entry=read,
+                bytes_max=self._appetite.read_bytes_max,
+            )
+            if not more or more[-1].first_entry < read:
+                break
+            rows += more
+            read = more[-1].first_entry + more[-1].count
+        return rows
+
+    async def _end(self, claimed: ClaimedRun, error: Exception) -> None:
+        try:
+            await self._runs.end_defective(claimed.claim, error)
+        except Exception as refusal:  # noqa: BLE001 - as above
+            self._report("a claimed response waits for its lease", claimed, refusal)
+
+    def _report(self, event: str, claimed: ClaimedRun, error: Exception) -> None:
+        _log.error(
+            event,
+            response_id=ids.response_id(claimed.claim.uuid),
+            epoch=claimed.claim.epoch,
+            error=error,
+        )

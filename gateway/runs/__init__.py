@@ -1,1 +1,0 @@
-"""How a response gets generated, independent of who is listening."""

@@ -1,0 +1,167 @@
+"""What the rest of a process stands on: its database, its vocabulary, its backends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gateway import ids
+from gateway.models.registry import Formats
+from gateway.output.fold import Fold
+from gateway.protocol.rules import rules_of
+from gateway.replication.retention import Housekeeping
+from gateway.sealing import Sealer, SealingSecret
+from gateway.services.access import Access
+from gateway.services.executor import Executor
+from gateway.store.postgres.database import Database
+from gateway.telemetry import Metrics
+from gateway.upstreams.client import build_client
+from gateway.upstreams.http.connection import ConnectionLimits
+from gateway.upstreams.http.transport import KeepAlive
+from gateway.upstreams.pool import Pool
+from gateway.wiring import bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gateway.constraints.rules import OutputRules
+    from gateway.generation import TokenParser
+    from gateway.protocol.responses.body import ResponseHead
+    from gateway.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """`owner` is the name under which this process claims responses.
+
+    Claims are renewed over connections of their own (`lifeline`), logs written over another
+    (`journal`), announced and looked for over two more (`notices`): requests that wait for a
+    connection must not cost this process its claims, nor the clients of others their tokens.
+    """
+
+    settings: Settings
+    metrics: Metrics
+    database: Database
+    lifeline: Database
+    journal: Database
+    notices: Database
+    formats: Formats
+    sealer: Sealer
+    threads: Executor
+    pool: Pool
+    owner: str = field(default_factory=ids.new_replica_id)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Foundation:
+        """Raises `StartupError` when a vocabulary is damaged, or a format unknown; connects to
+        nothing.
+        """
+        metrics = Metrics()
+        return cls(
+            settings=settings,
+            metrics=metrics,
+            database=connect(settings),
+            lifeline=connect(
+                settings, pool_size_max=2, answer_within_s=settings.background.heartbeat_s
+            ),
+            journal=connect(settings, pool_size_max=1, for_runs=True),
+            notices=connect(settings, pool_size_max=2, for_runs=True),
+            formats=Formats.load(
+                {model.id: model.format for model in settings.models},
+                bounds.schema_limits(settings),
+            ),
+            sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
+            threads=Executor(
+                threads_max=settings.limits.tokenize_threads_max,
+                inline_bytes_max=settings.limits.inline_tokenize_chars_max,
+                waiting_bytes_max=settings.limits.tokenize_waiting_bytes_max,
+            ),
+            pool=_pool(settings, metrics),
+        )
+
+    def new_fold_for(
+        self, head: ResponseHead, rules: OutputRules | None = None
+    ) -> Callable[[], Fold]:
+        """Makes the folds of one response; `rules` are its own, if they were made already."""
+        held, model_format = rules or rules_of(head.echo), self.formats.of(head.echo["model"])
+        seal = None if head.binding is None else partial(self.sealer.seal, head.binding)
+
+        def parser(trace: bool) -> TokenParser:  # noqa: FBT001 - the fold's to choose
+            return model_format.new_parser(held, trace=trace)
+
+        transcribe = None
+        if (asked := head.messages) is not None:
+            transcribe = partial(model_format.messages_of_turn, with_ids=asked.with_output_ids)
+        return lambda: Fold(head, parser, model_format.framing, held, seal, transcribe)
+
+    async def close(self) -> None:
+        """Close what is open; nothing of it may be in use any more."""
+        self.threads.close()
+        await self.pool.close()
+        for database in (self.database, self.lifeline, self.journal, self.notices):
+            await database.close()
+
+
+def connect(
+    settings: Settings,
+    *,
+    pool_size_max: int | None = None,
+    answer_within_s: float | None = None,
+    for_runs: bool = False,
+) -> Database:
+    """The database of `settings`, which must have its URL.
+
+    `answer_within_s` is for those who would rather know soon that it does not answer; `for_runs`
+    is that of `Database`.
+    """
+    database = settings.database
+    patience_s = float("inf") if answer_within_s is None else answer_within_s
+    return Database(
+        settings.database_url,
+        pool_size_max=pool_size_max or database.pool_size_max,
+        command_timeout_s=min(database.command_timeout_s, patience_s),
+        connect_timeout_s=min(database.connect_timeout_s, patience_s),
+        statement_cache_size=database.statement_cache_size,
+        for_runs=for_runs,
+    )
+
+
+def access(settings: Settings, database: Database) -> Access:
+    """Tenants and keys."""
+    auth = settings.auth
+    return Access(
+        database,
+        settings.pepper,
+        auth.key_cache_ttl_s,
+        auth.key_cache_entries_max,
+        cache_stale_s=auth.stale_keys_max_s,
+        defaults=settings.tenant_policy,
+    )
+
+
+def housekeeping(settings: Settings, database: Database) -> Housekeeping:
+    """The rounds that remove what has expired."""
+    retention = settings.retention
+    return Housekeeping(
+        database,
+        bounds.keep(settings),
+        interval_s=retention.interval_s,
+        batch_rows_max=retention.batch_rows_max,
+    )
+
+
+def _pool(settings: Settings, metrics: Metrics) -> Pool:
+    upstream = settings.upstream
+    client = build_client(
+        keep_alive=KeepAlive(
+            connections_max=upstream.connections_max, expiry_s=upstream.keepalive_expiry_s
+        ),
+        limits=ConnectionLimits(),
+    )
+    return Pool(
+        bounds.backends(settings),
+        client,
+        policy=bounds.pool_policy(settings),
+        metrics=metrics,
+    )

@@ -1,0 +1,227 @@
+"""A whole gateway without its HTTP: what it offers to the edge, and how it lives and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway import sealing
+from gateway.constraints import validation
+from gateway.engine.summarizer import Summarizer
+from gateway.services.compaction import Compaction
+from gateway.services.compactor import Compactor
+from gateway.services.conversations import Conversations
+from gateway.services.creation import Creation
+from gateway.services.generation import Reading
+from gateway.services.health import Health
+from gateway.services.history_source import HistorySource
+from gateway.services.models import Models
+from gateway.services.retrieval import Retrieval
+from gateway.services.run_builder import RunBuilder
+from gateway.services.run_spec import Secrets, SpecBuilder
+from gateway.services.sessions import Sessions
+from gateway.services.storage import Storage
+from gateway.services.traces import Traces
+from gateway.wiring import bounds
+from gateway.wiring.foundation import Foundation, access
+from gateway.wiring.replica import Replica
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from gateway.services.access import Access
+    from gateway.settings import Settings
+
+CLAIMS_WAIT_S = 3.0
+"""How long a process that drains waits for the answer to its last look for work."""
+SWITCH_INTERVAL_S = 0.0001
+"""How long a thread may keep the interpreter while the event loop waits for it. With Python's 5 ms
+each of the loop's system calls beside a busy thread can cost as much: it gives the interpreter away
+between any two sockets."""
+GC_THRESHOLDS = (1_500, 3, 700)
+"""Containers made and not freed between two collections of the youngest, collections of these
+between two of those that outlived one, and of these between two of all. A request leaves nothing
+behind that only a collection finds, and one of all that a thousand streams hold would be a pause of
+20 ms. Those of the younger two take about 1 ms at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The services of one process, and what is behind them."""
+
+    foundation: Foundation
+    replica: Replica
+    access: Access
+    models: Models
+    health: Health
+    retrieval: Retrieval
+    creation: Creation
+    run_builder: RunBuilder
+    compaction: Compaction
+    sessions: Sessions
+    traces: Traces
+    conversations: Conversations
+
+    @classmethod
+    def of(cls, settings: Settings) -> Process:
+        """Raises `StartupError` for settings that are not complete; connects to nothing."""
+        base = Foundation.of(settings)
+        replica = Replica.of(base)
+        models = Models(
+            base.pool,
+            aliases={alias: model.id for model in settings.models for alias in model.aliases},
+            efforts={model.id: model.reasoning_effort for model in settings.models},
+        )
+        retrieval = Retrieval(
+            database=base.database,
+            feed=replica.feed,
+            archive=replica.workplace.archive,
+        )
+        compactor = _compactor(base, replica)
+        run_builder = _run_builder(base, models, compactor)
+        return cls(
+            foundation=base,
+            replica=replica,
+            access=access(settings, base.database),
+            models=models,
+            health=Health(
+                Storage(base.database, base.lifeline, base.journal), base.pool, base.metrics
+            ),
+            retrieval=retrieval,
+            creation=Creation(
+                replica.workplace,
+                replica.runs,
+                builder=run_builder,
+                reading=Reading(base.database, replica.feed, retrieval),
+                key_ttl_s=settings.retention.idempotency_key_s,
+                is_cut_off=lambda: replica.keeper.is_cut_off,
+            ),
+            run_builder=run_builder,
+            compaction=Compaction(replica.workplace.supervisor, run_builder, compactor),
+            traces=Traces(base.database),
+            conversations=Conversations(
+                base.database,
+                models=models,
+                sealer=base.sealer,
+                format_=base.formats.default,
+                threads=base.threads,
+                items_max=settings.limits.history_items_max,
+            ),
+            sessions=Sessions(
+                connections_max=settings.websockets.connections_max, metrics=base.metrics
+            ),
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve while entered; at the end hand durable runs over, and end what is left.
+
+        A helper that ends by an error ends all of this: without it promises would be broken
+        silently.
+        """
+        base, replica = self.foundation, self.replica
+        _load_libraries()
+        await base.pool.start()
+        _keep_pauses_short()
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = (base.pool.run, self.access.run, *replica.helpers)
+                helpers = [group.create_task(helper()) for helper in running]
+                try:
+                    yield
+                finally:
+                    await self.begin_drain()
+                    self.end_streams()
+                    await replica.workplace.supervisor.drain()
+                    for helper in helpers:
+                        helper.cancel()
+            await replica.workplace.archive.flush()
+            await replica.notifier.flush()
+        finally:
+            await base.close()
+
+    async def begin_drain(self) -> None:
+        """The process is about to end: it is not ready, claims nothing more, and lets others go on
+        with its durable runs. Returns when they may; everything else goes on. May be repeated.
+        """
+        self.health.begin_drain()
+        await self.replica.workplace.supervisor.begin_drain()
+        await self.replica.scheduler.at_rest(wait_s=CLAIMS_WAIT_S)
+        self.replica.scheduler.wake()
+
+    def end_streams(self) -> None:
+        """Cut off the streams of durable responses, without an end: clients resume them elsewhere.
+
+        They would keep the process from ending for as long as others generate.
+        """
+        self.replica.feed.close()
+        self.sessions.close()
+
+
+def _compactor(base: Foundation, replica: Replica) -> Compactor:
+    return Compactor(
+        Summarizer(replica.workplace.engine, base.new_fold_for),
+        base.formats.of,
+        base.sealer,
+        limits=bounds.compaction_limits(base.settings),
+    )
+
+
+def _run_builder(base: Foundation, models: Models, compactor: Compactor) -> RunBuilder:
+    settings = base.settings
+    limits = settings.limits
+    return RunBuilder(
+        history_source=HistorySource(
+            base.database,
+            depth_max=limits.history_depth_max,
+            items_max=limits.history_items_max,
+        ),
+        models=models,
+        specs=SpecBuilder(
+            base.formats.of,
+            system_message=bounds.system_message(settings),
+            secrets=Secrets(settings.cache_salt_key, base.sealer),
+            answer_share=settings.generation.answer_share,
+        ),
+        compactor=compactor,
+        executor=base.threads,
+    )
+
+
+def _load_libraries() -> None:
+    """Those that requests with tools, formats and sealed reasoning need.
+
+    20 ms of work and 3 MiB of a process's own; but to read their 37 MB from a busy disk may take
+    seconds, in which the first of these requests would wait.
+    """
+    # What reading the vocabulary took is given back before others settle in it.
+    _give_memory_back()
+    validation.load()
+    sealing.load()
+
+
+def _keep_pauses_short() -> None:
+    """Set up the interpreter for one event loop beside a few busy threads.
+
+    What was made until now lives as long as the process: no collection has to look at it again.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(*GC_THRESHOLDS)
+    gc.collect()
+    gc.freeze()
+    _give_memory_back()
+
+
+def _give_memory_back() -> None:
+    """What reading the vocabulary took: glibc keeps some megabytes of it, until it is told.
+
+    Other C libraries have no such call, and return what is free by themselves.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,138 @@
+"""Background responses that begin where they are accepted, and those that have to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.errors import RateLimited
+from gateway.log import Finished
+from gateway.store import responses
+from gateway.store.claims import LOCK_KEY
+from gateway.store.notifications import Notice
+from tests.fakes.replica import Habits, Speaker, background, foreground, replica
+from tests.fakes.rows import all_rows
+from tests.fakes.staged_run import specification
+
+if TYPE_CHECKING:
+    from gateway.engine.run_spec import RunSpecification
+    from gateway.store.postgres.database import Database
+    from gateway.store.responses import StoredResponse
+    from gateway.tenancy import TenantId
+
+ANSWER = "<|channel|>final<|message|>Hello<|return|>"
+FINISHED = Finished("completed", 1_795_000_009)
+
+
+async def load(database: Database, spec: RunSpecification) -> StoredResponse:
+    stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
+    assert stored is not None
+    return stored
+
+
+def bounded(spec: RunSpecification, *, running_max: int, queued_max: int) -> RunSpecification:
+    policy = replace(
+        spec.principal.policy,
+        background_running_max=running_max,
+        background_queued_max=queued_max,
+    )
+    return replace(spec, principal=replace(spec.principal, policy=policy))
+
+
+async def test_what_there_is_room_for_begins_at_once_and_is_announced_to_nobody(
+    database: Database, tenant: TenantId
+) -> None:
+    specs = [background(tenant) for _ in range(5)]
+    async with replica(database, Speaker(ANSWER)) as one:
+        await asyncio.gather(*(one.runs.queue(spec) for spec in specs))
+        assert Notice("work") not in one.announced
+        assert one.runs.claimed == 5
+        await one.idle()
+    for spec in specs:
+        stored = await load(database, spec)
+        assert (stored.status, stored.epoch, stored.next_entry > 2) == ("completed", 1, True)
+
+
+async def test_who_looks_in_vain_does_not_wait_for_a_turn(
+    database: Database, tenant: TenantId
+) -> None:
+    async with (
+        replica(database, Speaker(ANSWER)) as one,
+        database.transaction(tenant, lock_key=LOCK_KEY),
+    ):
+        assert not await one.scheduler.look()
+
+
+async def test_what_there_is_no_room_for_waits_and_follows(
+    database: Database, tenant: TenantId
+) -> None:
+    specs = [background(tenant) for _ in range(4)]
+    async with (
+        replica(database, Speaker(ANSWER), Habits(running_max=2)) as one,
+        asyncio.TaskGroup() as group,
+    ):
+        await asyncio.gather(*(one.runs.queue(spec) for spec in specs))
+        assert one.announced.count(Notice("work")) >= 2
+        looking = group.create_task(one.scheduler.run())
+        for spec in specs:
+            while (await load(database, spec)).status != "completed":
+                await one.idle()
+        looking.cancel()
+
+
+async def test_a_tenant_that_may_run_no_more_waits_and_its_queue_is_bounded(
+    database: Database, tenant: TenantId
+) -> None:
+    tokens = Speaker(ANSWER, silent=True)
+    specs = [bounded(background(tenant), running_max=1, queued_max=1) for _ in range(3)]
+    async with replica(database, tokens) as one:
+        await one.runs.queue(specs[0])
+        await tokens.fell_silent()
+        await one.runs.queue(specs[1])
+        with pytest.raises(RateLimited):
+            await one.runs.queue(specs[2])
+        found = [(await load(database, spec)).status for spec in specs[:2]]
+        assert found == ["in_progress", "queued"]
+
+
+async def test_stored_responses_that_come_together_are_each_recorded_and_ended(
+    database: Database, tenant: TenantId
+) -> None:
+    specs = [foreground(tenant) for _ in range(6)]
+    async with replica(database, Speaker(ANSWER)) as one:
+        claims = await asyncio.gather(*(one.archive.begin(spec) for spec in specs))
+        assert [claim.uuid for claim in claims] == [spec.head.uuid for spec in specs]
+        assert [(await load(database, spec)).is_held for spec in specs] == [True] * 6
+
+
+async def test_one_that_is_there_already_is_refused_and_its_neighbours_are_not(
+    database: Database, tenant: TenantId
+) -> None:
+    specs = [foreground(tenant) for _ in range(4)]
+    async with replica(database, Speaker(ANSWER)) as one:
+        await one.archive.begin(specs[1])
+        begun = await asyncio.gather(
+            *(one.archive.begin(spec) for spec in specs), return_exceptions=True
+        )
+        assert [type(one_).__name__ for one_ in begun] == [
+            "Claim",
+            "StoreConflict",
+            "Claim",
+            "Claim",
+        ]
+
+
+async def test_what_was_booked_is_written_before_the_process_ends(
+    database: Database, tenant: TenantId
+) -> None:
+    async with replica(database, Speaker(ANSWER)) as one:
+        for _ in range(7):
+            spec = specification(tenant=tenant)
+            spec = replace(spec, head=background(tenant).head, store=False)
+            fold = one.archive._endings._new_fold_for(spec.head)()
+            await one.archive.meter(spec, FINISHED, fold)
+    async with database.transaction(tenant) as connection:
+        assert len(await all_rows(connection, "usage")) == 7

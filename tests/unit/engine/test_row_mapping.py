@@ -1,0 +1,63 @@
+"""What is kept of a run is what the next turn needs."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from gateway.engine.row_mapping import Endings, LogReading, output_context
+from gateway.engine.run_state import plan_of
+from gateway.generation import RenderedItem
+from gateway.log import Compacted, Finished, Queued, unpack
+from tests.fakes.call_items import CALLS
+from tests.fakes.harmony_script import harmony_of
+from tests.fakes.staged_run import specification
+from tests.fakes.toy_logs import new_fold
+
+if TYPE_CHECKING:
+    from gateway.store.responses import StoredResponse
+
+
+@pytest.mark.parametrize(("call", "name"), [(call, name) for call, name, _ in CALLS])
+def test_a_call_is_kept_under_the_name_that_the_model_knows(
+    call: dict[str, Any], name: str
+) -> None:
+    item = {"id": "call_1", "call_id": "c1", "status": "completed", **call}
+    context = output_context(RenderedItem(item, (1, 2)))
+    assert (context.kind, context.call_id, context.name) == (call["type"], "c1", name)
+    assert context.ids == array("I", (1, 2))
+
+
+def test_a_message_has_no_name() -> None:
+    item: dict[str, object] = {
+        "id": "msg_1", "type": "message", "role": "assistant", "status": "incomplete",
+        "content": [], "phase": "final_answer",
+    }  # fmt: skip
+    context = output_context(RenderedItem(item))
+    assert (context.name, context.role, context.phase) == (None, "assistant", "final_answer")
+    assert (context.complete, context.ids) == (False, None)
+
+
+async def test_a_response_that_ends_in_the_queue_keeps_the_summary_that_was_made_for_it() -> None:
+    compacted = Compacted((1, 2), "hgw1.seal", 30, 10, 20, 5)
+    spec = replace(specification(background=True), compacted=compacted)
+    stored = SimpleNamespace(
+        uuid=spec.head.uuid, model=spec.model, epoch=0, next_entry=1, plan=plan_of(spec)
+    )
+    fold = new_fold(background=True)
+    fold.apply(Queued())
+    endings = Endings(harmony_of, lambda _: new_fold)
+    row = await endings.concluded(
+        cast("StoredResponse", stored), LogReading(fold, 1), [], Finished("cancelled", 9)
+    )
+    assert row.entries is not None
+    assert (row.entries.first_entry, row.entries.count) == (1, 2)
+    assert unpack(row.entries.entries) == [compacted, Finished("cancelled", 9)]
+    assert [item.context.kind for item in row.items] == ["compaction"]
+    assert row.items[0].context.complete
+    assert row.tokens is not None
+    assert row.tokens.output_tokens == 20

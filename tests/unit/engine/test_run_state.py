@@ -1,0 +1,191 @@
+"""A plan is read back as it was written, by any release that knows its version."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import orjson
+import pytest
+from asyncpg.pgproto import pgproto
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway import ids
+from gateway.constraints.validation import Checker
+from gateway.engine.row_mapping import accepted
+from gateway.engine.run_state import EXTENDED_VERSION, compacted_of, inputs_of, plan_of, rebuild
+from gateway.generation import Sampling
+from gateway.log import Alive, Compacted, pack
+from gateway.protocol.calls import call_fields
+from gateway.protocol.context import ConversationPlace
+from gateway.protocol.responses.body import HarmonyMessages
+from gateway.protocol.rules import rules_of
+from gateway.sealing import Binding
+from gateway.store.claims import Claim, ClaimedRun
+from gateway.tenancy import Principal, TenantId
+from tests.fakes.staged_run import specification
+
+if TYPE_CHECKING:
+    from gateway.engine.run_spec import RunSpecification
+
+PENALTY = st.floats(-2, 2)
+SAMPLING = st.builds(
+    Sampling,
+    max_tokens=st.integers(1, 2**31),
+    temperature=st.floats(0, 2),
+    top_p=st.floats(0, 1),
+    presence_penalty=PENALTY,
+    frequency_penalty=PENALTY,
+    seed=st.none() | st.integers(0, 2**63 - 1),
+    top_k=st.none() | st.integers(1, 100),
+    min_p=st.none() | st.floats(0, 1),
+    logprobs=st.none() | st.integers(0, 20),
+)
+
+
+def claimed(spec: RunSpecification, plan: bytes | None = None) -> ClaimedRun:
+    """The row of an accepted response, as a process gets it that claims it."""
+    new = accepted(spec, None, owner=None, lease_s=10)
+    return ClaimedRun(
+        claim=Claim(spec.principal.tenant_id, new.uuid, 1),
+        next_entry=1,
+        attempts=1,
+        was_queued=True,
+        key_id=new.key_id,
+        tenant_name=spec.principal.tenant_name,
+        model=new.model,
+        created_at=new.created_at,
+        root_created_at=new.root_created_at,
+        parent=new.parent,
+        background=new.background,
+        streamed=new.streamed,
+        request=new.request,
+        plan=(new.plan or b"") if plan is None else plan,
+        prompt_ids=new.prompt_ids or array("I"),
+    )
+
+
+def durable(**fields: Any) -> RunSpecification:
+    spec = specification(background=True)
+    rules = rules_of(spec.head.echo)
+    packed = array("I", fields.pop("prompt_ids", spec.prompt_ids))
+    return replace(
+        spec, rules=rules, checker=Checker(rules, call_fields), prompt_ids=packed, **fields
+    )
+
+
+def made_of(spec: RunSpecification, plan: bytes | None = None) -> RunSpecification:
+    """What another replica makes of it; of checkers there is one for each run."""
+    rebuilt = rebuild(claimed(spec, plan))
+    assert rebuilt is not None
+    assert rebuilt.checker is not spec.checker
+    return replace(rebuilt, checker=spec.checker)
+
+
+@settings(deadline=None)
+@given(
+    sampling=SAMPLING,
+    prompt_ids=st.lists(st.integers(0, 2**32 - 1)),
+    cache_salt=st.text("0123456789abcdef"),
+    inputs=st.integers(0, 10_000),
+    streamed=st.booleans(),
+    has_parent=st.booleans(),
+    root_created_at=st.integers(0, 2**31),
+    reasoning_budget=st.none() | st.integers(1, 2**31),
+    priority=st.integers(-1, 1),
+)
+def test_any_replica_makes_the_same_run_of_an_accepted_response(
+    *, has_parent: bool, **fields: Any
+) -> None:
+    spec = durable(parent=ids.new_uuid() if has_parent else None, **fields)
+    assert made_of(spec) == spec
+
+
+def test_a_run_taken_over_has_no_policy_and_no_items_of_its_own() -> None:
+    spec = durable()
+    spec = replace(spec, principal=Principal(TenantId(ids.new_uuid()), "other", ids.new_uuid()))
+    rebuilt = rebuild(claimed(spec))
+    assert rebuilt is not None
+    assert rebuilt.principal == spec.principal
+    assert rebuilt.added == ()
+
+
+def test_a_plan_of_another_version_is_left_to_those_that_know_it() -> None:
+    plan = orjson.dumps({"version": EXTENDED_VERSION + 1})
+    assert rebuild(claimed(durable(), plan)) is None
+    with pytest.raises(ValueError, match="not known"):
+        inputs_of(plan)
+
+
+def test_a_plan_with_a_compaction_is_for_those_that_know_it() -> None:
+    compacted = Compacted((1, 2), "hgw1.seal", 30, 10, 20, 5)
+    plain, spec = durable(inputs=3), durable(inputs=3, compacted=compacted)
+    assert made_of(spec) == spec
+    assert (inputs_of(plan_of(spec)), compacted_of(plan_of(spec))) == (3, compacted)
+    assert compacted_of(plan_of(plain)) is None
+    versions = [orjson.loads(plan_of(one))["version"] for one in (plain, spec)]
+    assert versions == [2, EXTENDED_VERSION]
+
+
+def test_a_turn_of_a_conversation_is_for_those_that_know_one() -> None:
+    spec = durable(inputs=3, conversation=ConversationPlace(ids.new_uuid(), 7))
+    plan = plan_of(spec)
+    assert orjson.loads(plan)["version"] == EXTENDED_VERSION
+    assert (inputs_of(plan), compacted_of(plan)) == (3, None)
+    # Whose turn it is stays in its row: that is where its end looks.
+    assert made_of(spec) == replace(spec, conversation=None)
+
+
+def test_what_a_later_release_adds_to_a_plan_is_no_obstacle() -> None:
+    spec = durable(inputs=3)
+    fields = orjson.loads(plan_of(spec))
+    plan = orjson.dumps(
+        {**fields, "later": True, "sampling": {**fields["sampling"], "later": True}}
+    )
+    assert made_of(spec, plan) == spec
+    assert inputs_of(plan) == 3
+
+
+@pytest.mark.parametrize(
+    "plan", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":2,"sampling":{}}', b'{"version":3}']
+)
+def test_a_damaged_plan_is_told_from_one_of_another_version(plan: bytes) -> None:
+    with pytest.raises((ValueError, TypeError, LookupError)):
+        rebuild(claimed(durable(), plan))
+
+
+def test_a_plan_holds_a_compaction_or_is_damaged() -> None:
+    spec = durable(compacted=Compacted((1,), "hgw1.seal"))
+    fields = {**orjson.loads(plan_of(spec)), "compacted": pack([Alive()]).hex()}
+    with pytest.raises(ValueError, match="something else"):
+        compacted_of(orjson.dumps(fields))
+
+
+@pytest.mark.parametrize("kind", [UUID, pgproto.UUID], ids=["ours", "the driver's"])
+def test_who_may_open_what_a_response_seals_is_known_to_all_replicas(kind: type[UUID]) -> None:
+    spec = durable()
+    binding = Binding(kind(str(ids.new_uuid())), "gpt-oss-20b", "key-1")
+    spec = replace(spec, head=replace(spec.head, binding=binding))
+    rebuilt = rebuild(claimed(spec))
+    assert rebuilt is not None
+    assert rebuilt.head == spec.head
+
+
+def test_any_replica_knows_what_messages_a_response_shows() -> None:
+    spec = durable()
+    shown = HarmonyMessages([{"role": "user", "content": []}], with_output_ids=True)
+    spec = replace(spec, head=replace(spec.head, messages=shown))
+    rebuilt = rebuild(claimed(spec))
+    assert rebuilt is not None
+    assert rebuilt.head == spec.head
+
+
+def test_a_row_of_a_release_that_sealed_nothing_is_read() -> None:
+    spec = durable()
+    row = replace(claimed(spec), request=orjson.dumps(spec.head.echo))
+    rebuilt = rebuild(row)
+    assert rebuilt is not None
+    assert rebuilt.head == spec.head

@@ -1,0 +1,147 @@
+"""Both forms of a journal: what is shown when, and what an end that fails leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway.errors import ClaimLost, StoreUnavailable
+from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.eventlog.journal import DurableJournal, Journal, MemoryJournal
+from gateway.eventlog.live_log import LiveLog
+from gateway.log import Alive, Entry, Finished, Queued, unpack
+from tests.fakes.following import following
+from tests.fakes.log_rows import Desk, writing
+from tests.fakes.toy_logs import new_fold
+
+if TYPE_CHECKING:
+    from gateway.store.events import LogRow
+
+END = Finished("completed", 1_795_000_009)
+
+
+class Commit:
+    """Keeps the entries that were not written yet, if there is a log; fails as it is told."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.committed: list[tuple[int, list[Entry]] | None] = []
+
+    async def __call__(self, finished: Finished, fold: object, rest: LogRow | None = None) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        known = None if rest is None else (rest.first_entry, unpack(rest.entries))
+        self.committed.append(known)
+
+
+async def types(journal: Journal) -> list[str]:
+    return [event.type async for batch in following(journal.live.stream) for event in batch]
+
+
+def durable(desk: Desk, commit: Commit) -> DurableJournal:
+    fold = new_fold()
+    fold.apply(Queued())
+    live = LiveLog.restored(new_fold, KeptEntries([Queued()]), fold=fold, reader_events_max=100)
+    return DurableJournal(live, desk.open(durable=live.show), commit)
+
+
+async def test_memory_is_shown_at_once_and_its_end_after_the_commit() -> None:
+    live, commit = LiveLog(new_fold, reader_events_max=100), Commit()
+    journal = MemoryJournal(live, commit)
+    journal.append(Alive())
+    assert not live.is_holding
+    assert not journal.is_full
+    await journal.room()
+    await journal.finish(END)
+    assert commit.committed == [None]
+    assert (await types(journal))[-1] == "response.completed"
+
+
+async def test_what_nobody_keeps_ends_without_a_commit() -> None:
+    journal = MemoryJournal(LiveLog(new_fold, reader_events_max=100), None)
+    await journal.finish(END)
+    assert journal.live.closed.is_set()
+
+
+@pytest.mark.requirement("resume.log-first")
+async def test_durable_entries_are_shown_when_they_are_committed() -> None:
+    async with writing() as desk:
+        journal = durable(desk, Commit())
+        journal.append(Alive())
+        held = [journal.live.is_holding]
+        await journal.channel.settled()
+        assert [*held, journal.live.is_holding] == [True, False]
+        await journal.room()
+        assert not journal.is_full
+
+
+@pytest.mark.requirement("resume.log-first")
+async def test_a_durable_end_takes_with_it_what_is_not_under_way_yet() -> None:
+    async with writing() as desk:
+        commit = Commit()
+        journal = durable(desk, commit)
+        journal.append(Alive())
+        await journal.finish(END)
+        assert commit.committed == [(1, [Alive()])]
+        assert not desk.rows.batches
+        assert not journal.channel.is_open
+        assert (await types(journal))[-1] == "response.completed"
+
+
+async def test_a_durable_end_waits_for_what_is_under_way() -> None:
+    async with writing() as desk, asyncio.TaskGroup() as group:
+        commit = Commit()
+        journal = durable(desk, commit)
+        desk.rows.gate.clear()
+        journal.append(Alive())
+        await desk.rows.reached.wait()
+        journal.append(Alive())
+        end = group.create_task(journal.finish(END))
+        await asyncio.sleep(0)
+        assert not commit.committed
+        desk.rows.gate.set()
+        await end
+        assert commit.committed == [(2, [Alive()])]
+        assert desk.rows.batches == [1]
+
+
+async def test_what_was_said_is_in_the_log_although_its_end_is_not() -> None:
+    async with writing() as desk:
+        journal = durable(desk, Commit(StoreUnavailable("away")))
+        journal.append(Alive())
+        with pytest.raises(StoreUnavailable):
+            await journal.finish(END)
+        assert desk.rows.log(journal.channel.claim) == [Alive()]
+        assert not journal.live.is_holding
+
+
+@pytest.mark.parametrize("failure", [StoreUnavailable("away"), ClaimLost()])
+async def test_an_end_that_was_not_committed_was_never_there(failure: Exception) -> None:
+    async with writing() as desk:
+        journals: list[Journal] = [
+            durable(desk, Commit(failure)),
+            MemoryJournal(LiveLog(new_fold, reader_events_max=100), Commit(failure)),
+        ]
+        for journal in journals:
+            journal.append(Alive())
+            with pytest.raises(type(failure)):
+                await journal.finish(END)
+            assert not journal.live.fold.is_finished
+            assert not journal.live.closed.is_set()
+            await journal.finish(END)
+            assert (await types(journal))[-1] == "response.completed"
+
+
+async def test_without_its_claim_a_durable_journal_commits_no_end() -> None:
+    async with writing() as desk:
+        commit = Commit()
+        journal = durable(desk, commit)
+        desk.rows.table.rows[journal.channel.claim.uuid].epoch += 1
+        journal.append(Alive())
+        await journal.channel.moved.wait()
+        with pytest.raises(ClaimLost):
+            await journal.finish(END)
+        assert not commit.committed
+        assert journal.live.is_holding
