@@ -15,7 +15,7 @@ NAMED = re.compile(r"(?<![\w/*])((?:[\w-]+/)*[\w-]+\.py)\b")
 @pytest.mark.parametrize("page", ["architecture.md", "contribute.md"])
 def test_every_file_that_a_page_names_is_there(page: str) -> None:
     text = (ROOT / "docs" / page).read_text("utf-8")
-    names = {name for name in NAMED.findall(text)}
+    names = set(NAMED.findall(text))
     assert len(names) > 10
     there = {path.name for path in (ROOT / "gateway").rglob("*.py")}
     for name in names:
