@@ -38,7 +38,7 @@ class Asked(Protocol):
 
     @property
     def request(self) -> CreateResponse:
-        """What it means."""
+        """The create request that it stands for, whichever API it came in by."""
         ...
 
     def encoder(self, scope: Scope) -> Encode:
