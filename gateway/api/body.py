@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
     from gateway.protocol.limits import InputLimits
-    from gateway.services.executor import Executor
+    from gateway.services.executor import ThreadExecutor
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class BodyReader:
     request (`protocol.responses.requests`).
     """
 
-    threads: Executor
+    threads: ThreadExecutor
     bytes_max: int
     timeout_s: float
     input_limits: InputLimits

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 from gateway import ids
 from gateway.engine import deposits, outcome, row_mapping
 from gateway.engine.deposits import Deposits
-from gateway.engine.usage_meter import Meter
+from gateway.engine.usage_meter import UsageMeter
 from gateway.errors import StoreUnavailable
-from gateway.eventlog.batcher import Lane
+from gateway.eventlog.batcher import Batcher
 from gateway.generation import TokenUsage
 from gateway.log import FOLD_VERSION
 from gateway.store import endings, events, responses, usage
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.engine.row_mapping import LogReading, NewFoldFor
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.log import Finished
     from gateway.models.format import FormatOf
     from gateway.output.fold import Fold
@@ -85,10 +85,10 @@ class Archive:
         metrics: Metrics,
     ) -> None:
         self._database = database
-        self._begins = Lane(partial(_insert_all, database), interval_s=BEGIN_INTERVAL_S)
-        self._queues = Lane(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
-        self._ends = Lane(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
-        self._meter = Meter(partial(usage.record_all, database), metrics=metrics)
+        self._begins = Batcher(partial(_insert_all, database), interval_s=BEGIN_INTERVAL_S)
+        self._queues = Batcher(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
+        self._ends = Batcher(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
+        self._meter = UsageMeter(partial(usage.record_all, database), metrics=metrics)
         self._deposits = Deposits(partial(deposits.deposit, database), metrics=metrics)
         self._endings = row_mapping.Endings(format_of, new_fold_for)
         self._ours = ownership
@@ -106,18 +106,18 @@ class Archive:
         await self._meter.flush(wait_s=self._ours.commit_wait_s)
         await self._deposits.flush(wait_s=self._ours.commit_wait_s)
 
-    async def begin(self, specification: RunSpecification) -> Claim:
+    async def begin(self, spec: RunSpec) -> Claim:
         """Record that a foreground response is under way here, before a token is spent.
 
         Raises `StoreUnavailable`.
         """
-        ours, tenant_id = self._ours, specification.principal.tenant_id
-        new = row_mapping.begun(specification, owner=ours.owner, lease_s=ours.lease_s)
+        ours, tenant_id = self._ours, spec.principal.tenant_id
+        new = row_mapping.begun(spec, owner=ours.owner, lease_s=ours.lease_s)
         await self._insert(tenant_id, new)
         return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
 
     async def accept(
-        self, specification: RunSpecification, key: IdempotencyKey | None, *, owned: bool
+        self, spec: RunSpec, key: IdempotencyKey | None, *, owned: bool
     ) -> Claim | None:
         """Record a durable response, with all that any replica needs to generate it.
 
@@ -125,28 +125,28 @@ class Archive:
         has a place claims it. Raises `StoreUnavailable`, `KeyTaken`, and `RateLimited` when too
         many of its tenant are queued.
         """
-        ours, tenant_id = self._ours, specification.principal.tenant_id
+        ours, tenant_id = self._ours, spec.principal.tenant_id
         owner = ours.owner if owned else None
-        new = row_mapping.accepted(specification, key, owner=owner, lease_s=ours.lease_s)
+        new = row_mapping.accepted(spec, key, owner=owner, lease_s=ours.lease_s)
         await self._insert(tenant_id, new)
         if owned:
             return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
         self._announce(Notice("work"))
         return None
 
-    async def queue(self, specification: RunSpecification) -> Claim | None:
+    async def queue(self, spec: RunSpec) -> Claim | None:
         """Record a background response that this process has a place for.
 
         It is claimed for this process, unless others of its tenant come first: then it is queued,
         and None returned. Raises as `accept` does.
         """
-        ours, tenant_id = self._ours, specification.principal.tenant_id
-        new = row_mapping.queued(specification, owner=ours.owner, lease_s=ours.lease_s)
+        ours, tenant_id = self._ours, spec.principal.tenant_id
+        new = row_mapping.queued(spec, owner=ours.owner, lease_s=ours.lease_s)
         begins = None
         if _is_light(new.items, _size_bytes(new)):
             begins = await self._queues.commit((tenant_id, new))
         if begins is None:
-            return await self.accept(specification, None, owned=False)
+            return await self.accept(spec, None, owned=False)
         if begins:
             return Claim(tenant_id, new.uuid, _FIRST_EPOCH)
         self._announce(Notice("work"))
@@ -154,7 +154,7 @@ class Archive:
 
     async def finish(
         self,
-        specification: RunSpecification,
+        spec: RunSpec,
         finished: Finished,
         fold: Fold,
         claim: Claim,
@@ -167,7 +167,7 @@ class Archive:
         `StoreUnavailable`; a commit whose outcome was lost is safe to repeat. Raises `ClaimLost`
         when another goes on with it or has ended it.
         """
-        row = self._endings.finished(specification, finished, fold, epoch=claim.epoch, rest=rest)
+        row = self._endings.finished(spec, finished, fold, epoch=claim.epoch, rest=rest)
         is_durable = rest is not None
         await self._insist(
             lambda: self._end_one(claim.tenant_id, row),
@@ -176,15 +176,13 @@ class Archive:
         if is_durable:
             self._announce(Notice("log", (claim.uuid,)))
 
-    async def deposit(
-        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim
-    ) -> None:
+    async def deposit(self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim) -> None:
         """Keep what this process has of a foreground response that was ended without it.
 
         Waits for the database as `finish` does; after that it is kept for when the database is
         back. Raises nothing that a database may raise.
         """
-        end = self._endings.finished(specification, finished, fold, epoch=claim.epoch, rest=None)
+        end = self._endings.finished(spec, finished, fold, epoch=claim.epoch, rest=None)
         try:
             await self._insist(
                 lambda: deposits.deposit(self._database, claim.tenant_id, end),
@@ -194,24 +192,24 @@ class Archive:
             self._deposits.put(claim.tenant_id, end)
 
     def deposit_later(
-        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim | None
+        self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim | None
     ) -> None:
         """The same for one that could not be finished while the database was away, or of which
         nobody knows whether it was begun (no claim): its client is told now how it ended, and its
         row, if there is one, will say the same.
         """
         epoch = _FIRST_EPOCH if claim is None else claim.epoch
-        end = self._endings.finished(specification, finished, fold, epoch=epoch, rest=None)
-        self._deposits.put(specification.principal.tenant_id, end)
+        end = self._endings.finished(spec, finished, fold, epoch=epoch, rest=None)
+        self._deposits.put(spec.principal.tenant_id, end)
 
-    async def meter(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
+    async def meter(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
         """Book what an unstored response used; nothing else of it is written anywhere.
 
         Waits for nothing while `run` does it, and then raises nothing. Otherwise tries again as
         `finish` does, then raises `StoreUnavailable`; booking twice is booking once.
         """
-        line = row_mapping.metered(specification, finished, fold)
-        tenant_id = specification.principal.tenant_id
+        line = row_mapping.metered(spec, finished, fold)
+        tenant_id = spec.principal.tenant_id
         if self._meter.is_running:
             self._meter.book(tenant_id, line)
             return

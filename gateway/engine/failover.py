@@ -21,7 +21,7 @@ from gateway.errors import NoUpstreamAvailable, UpstreamFailed, UpstreamLost, Up
 
 if TYPE_CHECKING:
     from gateway.engine.observer import Observer
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.errors import UpstreamError
     from gateway.output.fold import Fold
 
@@ -46,12 +46,10 @@ class HopPolicy:
 class Failover:
     """One response's backends, as far as they failed."""
 
-    def __init__(
-        self, specification: RunSpecification, policy: HopPolicy, observer: Observer
-    ) -> None:
+    def __init__(self, spec: RunSpec, policy: HopPolicy, observer: Observer) -> None:
         self.left: set[str] = set()
         """Backends to use only if no other is left."""
-        self._spec = specification
+        self._spec = spec
         self._policy = policy
         self._observer = observer
         self._losses = 0

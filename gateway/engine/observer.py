@@ -9,8 +9,8 @@ from gateway.errors import RequestError, StoreError
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
-    from gateway.engine.output_guard import Unruly
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.output_guard import OutputViolation
+    from gateway.engine.run_spec import RunSpec
     from gateway.errors import UpstreamError
     from gateway.log import Finished, Hop
     from gateway.output.fold import Fold
@@ -25,11 +25,11 @@ class Observer:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    def first_token(self, specification: RunSpecification, seconds: float) -> None:
+    def first_token(self, spec: RunSpec, seconds: float) -> None:
         """The first id came, `seconds` after the request."""
-        self._metrics.first_token(model=specification.model, seconds=seconds)
+        self._metrics.first_token(model=spec.model, seconds=seconds)
 
-    def failed(self, specification: RunSpecification, error: Exception) -> None:
+    def failed(self, spec: RunSpec, error: Exception) -> None:
         """A backend or the database kept a run from its end.
 
         What the caller has to mend is told to the caller alone.
@@ -40,29 +40,29 @@ class Observer:
             self._metrics.store_failed(type(error).__name__)
         _log.error(
             "a response failed",
-            response_id=ids.response_id(specification.head.uuid),
-            model=specification.model,
+            response_id=ids.response_id(spec.head.uuid),
+            model=spec.model,
             error=error,
         )
 
-    def went_on(self, specification: RunSpecification, hop: Hop) -> None:
+    def went_on(self, spec: RunSpec, hop: Hop) -> None:
         """Another backend or another replica goes on with what one before it had begun."""
         self._metrics.hopped(hop.reason)
         self._metrics.recomputed(hop.recomputed_tokens)
         _log.info(
             "a generation goes on elsewhere",
-            response_id=ids.response_id(specification.head.uuid),
-            model=specification.model,
+            response_id=ids.response_id(spec.head.uuid),
+            model=spec.model,
             reason=hop.reason,
             recomputed_tokens=hop.recomputed_tokens,
         )
 
-    def left(self, specification: RunSpecification, error: UpstreamError) -> None:
+    def left(self, spec: RunSpec, error: UpstreamError) -> None:
         """A backend is left for another, because it broke off or could not go on."""
         _log.warning(
             "a backend is left",
-            response_id=ids.response_id(specification.head.uuid),
-            model=specification.model,
+            response_id=ids.response_id(spec.head.uuid),
+            model=spec.model,
             upstream=error.upstream,
             error=error,
         )
@@ -71,51 +71,49 @@ class Observer:
         """A backend began to work on a turn whose output is checked."""
         self._metrics.bound_turn(upstream, "constrained" if is_constrained else "held")
 
-    def repaired(
-        self, specification: RunSpecification, rule: str, voided: int, upstream: str
-    ) -> None:
+    def repaired(self, spec: RunSpec, rule: str, voided: int, upstream: str) -> None:
         """Something was done about what a backend said, and `voided` ids of it taken back."""
         self._metrics.repaired(rule=rule, upstream=upstream, voided=voided)
         _log.info(
             "a turn is repaired",
-            response_id=ids.response_id(specification.head.uuid),
-            model=specification.model,
+            response_id=ids.response_id(spec.head.uuid),
+            model=spec.model,
             upstream=upstream,
             rule=rule,
             count=voided,
         )
 
-    def gave_up(self, specification: RunSpecification, error: Unruly) -> None:
+    def gave_up(self, spec: RunSpec, error: OutputViolation) -> None:
         """The model was asked often enough."""
         _log.warning(
             "a model does not obey",
-            response_id=ids.response_id(specification.head.uuid),
-            model=specification.model,
+            response_id=ids.response_id(spec.head.uuid),
+            model=spec.model,
             code=error.code,
         )
 
-    def let_go(self, specification: RunSpecification, epoch: int) -> None:
+    def let_go(self, spec: RunSpec, epoch: int) -> None:
         """The generation stops here: the response is not, or no longer, this replica's."""
         _log.info(
             "a response is left to others",
-            response_id=ids.response_id(specification.head.uuid),
-            model=specification.model,
+            response_id=ids.response_id(spec.head.uuid),
+            model=spec.model,
             epoch=epoch,
         )
 
-    def not_metered(self, specification: RunSpecification, error: Exception) -> None:
+    def not_metered(self, spec: RunSpec, error: Exception) -> None:
         """The usage of an unstored response could not be booked; its client has the answer."""
         self._metrics.store_failed(type(error).__name__)
         _log.error(
             "usage was not booked",
-            response_id=ids.response_id(specification.head.uuid),
-            model=specification.model,
+            response_id=ids.response_id(spec.head.uuid),
+            model=spec.model,
             error=error,
         )
 
-    def finished(self, specification: RunSpecification, finished: Finished, fold: Fold) -> None:
+    def finished(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
         """A run is over; its counts are final."""
-        usage, model = fold.usage, specification.model
+        usage, model = fold.usage, spec.model
         self._metrics.response_finished(status=finished.status, model=model)
         self._metrics.tokens(
             model=model,
@@ -129,8 +127,8 @@ class Observer:
             self._metrics.empty_output()
         _log.info(
             "response ended",
-            response_id=ids.response_id(specification.head.uuid),
-            tenant=specification.principal.tenant_name,
+            response_id=ids.response_id(spec.head.uuid),
+            tenant=spec.principal.tenant_name,
             model=model,
             status=finished.status,
             input_tokens=usage.input_tokens,

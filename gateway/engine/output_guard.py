@@ -100,7 +100,7 @@ _FREE_TURNS: Final = {REASONING_BUDGET: BUDGET_TURNS_MAX, PREAMBLE_TOO_LONG: 1}
 _MAY_BE_REASONING: Final = (None, SegmentKind.REASONING)
 
 
-class Unruly(GatewayError):
+class OutputViolation(GatewayError):
     """The model does not do what the request demands, however often it is asked.
 
     `code` is that of the failed response.
@@ -112,7 +112,7 @@ class Unruly(GatewayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Steering:
+class GuardLimits:
     """How much is done to make a model do what it was told.
 
     `repairs_max` turns of a response may be ended because of what they say. A header of more than
@@ -131,7 +131,7 @@ class Steering:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class TurnEnding:
     """How the open turn ends: by itself, with a repair (`rule`), or with all of the response.
 
     A repair takes back all ids from position `start` on (None: none), counted in prefill and said;
@@ -145,13 +145,13 @@ class Ending:
     failure: str = ""
 
 
-class Course:
+class OutputGuard:
     """What one response is held to."""
 
     def __init__(
         self,
         rules: OutputRules,
-        policy: Steering,
+        policy: GuardLimits,
         format_: ModelFormat,
         *,
         reasoning_budget: int | None,
@@ -244,12 +244,12 @@ class Course:
         """More would have been thought than may be, if the turn ended here."""
         return self._reasoning_budget is not None and self._budget_left(fold) < 0
 
-    def out_of_budget(self, fold: Fold) -> Ending:
+    def out_of_budget(self, fold: Fold) -> TurnEnding:
         """The next id would be reasoning beyond the budget, or more preamble than there may be."""
         rule = PREAMBLE_TOO_LONG if self._is_owing_preamble(fold) else REASONING_BUDGET
-        return Ending(rule=rule, start=_unseen_from(fold, fold.place.start))
+        return TurnEnding(rule=rule, start=_unseen_from(fold, fold.place.start))
 
-    def look(self, fold: Fold, header: Place | None) -> Ending | None:
+    def look(self, fold: Fold, header: Place | None) -> TurnEnding | None:
         """What is to be done about the open turn; None when it goes on.
 
         `header` is where its next id falls, if a header is open, or has just ended.
@@ -260,26 +260,26 @@ class Course:
             return ending
         turn = fold.open_turn
         if turn is not None and self._is_looping(turn.said):
-            return Ending(FinishReason.LENGTH, REPETITION)
+            return TurnEnding(FinishReason.LENGTH, REPETITION)
         if self._rules.stop and fold.stopped:
-            return Ending(FinishReason.STOP)
+            return TurnEnding(FinishReason.STOP)
         return None
 
-    def _look_at_header(self, fold: Fold, header: Place) -> Ending | None:
+    def _look_at_header(self, fold: Fold, header: Place) -> TurnEnding | None:
         if (ending := self._at_marker(fold, header)) is not None:
             return ending
         if fold.item_count > self._policy.messages_max:
-            return Ending(FinishReason.LENGTH, TOO_MANY_MESSAGES)
+            return TurnEnding(FinishReason.LENGTH, TOO_MANY_MESSAGES)
         return None
 
-    def _astray(self, fold: Fold, astray: Astray) -> Ending:
+    def _astray(self, fold: Fold, astray: Astray) -> TurnEnding:
         is_mendable = self._repairs_left(fold) > 0 or fold.called
         start = _unseen_from(fold, astray.start) if is_mendable else None
         if start is None:
-            return Ending(failure=_cause(fold, astray.start, FAILURES[astray.rule]))
-        return Ending(rule=astray.rule, start=start)
+            return TurnEnding(failure=_cause(fold, astray.start, FAILURES[astray.rule]))
+        return TurnEnding(rule=astray.rule, start=start)
 
-    def _at_marker(self, fold: Fold, place: Place) -> Ending | None:
+    def _at_marker(self, fold: Fold, place: Place) -> TurnEnding | None:
         """What is to be done where a message begins or ends."""
         if place.broken is not None and self._may_be_anything(place.broken.name):
             return self._broken(fold, place.broken)
@@ -287,18 +287,18 @@ class Course:
             return ending
         return self._at_demand(fold) if self._may_stray else None
 
-    def _broken(self, fold: Fold, call: BrokenCall) -> Ending:
+    def _broken(self, fold: Fold, call: BrokenCall) -> TurnEnding:
         """A call ended in the middle of its JSON: it goes on where it stood, or there is none."""
         if self._repairs_left(fold) > 0 and not fold.is_seen_behind(call.end):
-            return Ending(rule=SAID_ANEW, start=call.end)
-        return Ending(failure=INVALID_TOOL_CALL)
+            return TurnEnding(rule=SAID_ANEW, start=call.end)
+        return TurnEnding(failure=INVALID_TOOL_CALL)
 
     def _may_be_anything(self, name: str) -> bool:
         """A function whose arguments are not checked."""
         rule = self._rules.tools.get(name)
         return rule is None or (rule.kind is SegmentKind.FUNCTION_CALL and not rule.is_checked)
 
-    def _not_understood(self, fold: Fold, place: Place) -> Ending | None:
+    def _not_understood(self, fold: Fold, place: Place) -> TurnEnding | None:
         is_wrong = bool(place.doubts)
         if place.where is Where.HEADER:
             is_wrong |= _position(fold) - place.start > self._policy.header_tokens_max
@@ -306,17 +306,17 @@ class Course:
             return None
         start = _unseen_from(fold, place.start)
         rule = AFTER_ANSWER_RULE if place.answered else HEADER_NOT_UNDERSTOOD
-        return None if start is None else Ending(rule=rule, start=start)
+        return None if start is None else TurnEnding(rule=rule, start=start)
 
-    def _at_demand(self, fold: Fold) -> Ending | None:
+    def _at_demand(self, fold: Fold) -> TurnEnding | None:
         """What is to be done where something is demanded, or will be checked."""
         if self._repairs_left(fold) <= 0:
             return None
         if self._thinks_on(fold):
-            return Ending(rule=THINKS_ON)
+            return TurnEnding(rule=THINKS_ON)
         return self._stray_marker(fold)
 
-    def _stray_marker(self, fold: Fold) -> Ending | None:
+    def _stray_marker(self, fold: Fold) -> TurnEnding | None:
         """A marker in the middle of a body that is checked: a grammar took it for the text of it,
         and what comes behind it would not fit what was before.
         """
@@ -327,7 +327,7 @@ class Course:
         if place.where is not Where.BODY or not self._checks(place) or fold.is_seen_behind(marker):
             return None
         is_behind_header = self._format.has_body([*turn.prefill, *turn.said][place.start : -1])
-        return Ending(rule=SAID_ANEW, start=marker) if is_behind_header else None
+        return TurnEnding(rule=SAID_ANEW, start=marker) if is_behind_header else None
 
     def _thinks_on(self, fold: Fold) -> bool:
         """There was message after message, and nothing of what was demanded."""
@@ -351,7 +351,7 @@ class Course:
             for period in range(1, PERIOD_IDS_MAX + 1)
         )
 
-    def faulty(self, fold: Fold, body: Body) -> Ending:
+    def faulty(self, fold: Fold, body: Body) -> TurnEnding:
         """A body of the open turn is not what was asked for.
 
         Where nobody saw its end for want of a backend to vouch for it, or where it broke off, what
@@ -364,19 +364,19 @@ class Course:
         elif self._repairs_left(fold) > 0 and (fold.is_held or _breaks_off(body)):
             rule, start = SAID_ANEW, _unseen_rest(fold)
         if start is None:
-            return Ending(failure=_cause(fold, body.start, code))
-        return Ending(rule=rule, start=start)
+            return TurnEnding(failure=_cause(fold, body.start, code))
+        return TurnEnding(rule=rule, start=start)
 
-    def after_repair(self, fold: Fold, rule: str) -> Ending:
+    def after_repair(self, fold: Fold, rule: str) -> TurnEnding:
         """How a turn ends, or all of the response, whose last repair is in the log."""
         if rule in CUT_OFF:
-            return Ending(FinishReason.LENGTH)
+            return TurnEnding(FinishReason.LENGTH)
         if fold.called or fold.place.answered:
-            return Ending(FinishReason.STOP)
+            return TurnEnding(FinishReason.STOP)
         if self._repairs_left(fold) > 0 or fold.recoveries.get(rule, 0) <= _FREE_TURNS.get(rule, 0):
-            return Ending(FinishReason.CUT)
+            return TurnEnding(FinishReason.CUT)
         failure = FAILURES.get(rule)
-        return Ending(FinishReason.LENGTH) if failure is None else Ending(failure=failure)
+        return TurnEnding(FinishReason.LENGTH) if failure is None else TurnEnding(failure=failure)
 
     def begin_anew(self, fold: Fold) -> int | None:
         """From where on the open turn is better said again when another backend goes on with it,

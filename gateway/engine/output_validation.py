@@ -19,16 +19,16 @@ INLINE_CHECK_CHARS: Final = 4096
 T = TypeVar("T")
 
 
-class Threads(Protocol):
+class Executor(Protocol):
     """Where the work of runs is done that would hold up the event loop."""
 
     async def run_accepted(self, work: Callable[[], T]) -> T: ...
 
 
-class Inspection:
+class OutputValidation:
     """Checks the bodies of one response."""
 
-    def __init__(self, checker: Checker, threads: Threads) -> None:
+    def __init__(self, checker: Checker, threads: Executor) -> None:
         self._checker = checker
         self._threads = threads
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.engine.output_validation import Threads
+    from gateway.engine.output_validation import Executor
     from gateway.generation import TokenParser
     from gateway.models.format import ModelFormat
     from gateway.output.fold import Turn
@@ -21,7 +21,7 @@ class Retold:
     """The turns of one response but its last, told again behind its prompt."""
 
     def __init__(
-        self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Threads
+        self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Executor
     ) -> None:
         """`new_parser` makes the parsers of the turns."""
         self._format = format_

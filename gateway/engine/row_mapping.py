@@ -23,7 +23,7 @@ from gateway.store.usage import UsageLine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.generation import RenderedItem
     from gateway.log import Entry, Finished
     from gateway.models.format import FormatOf
@@ -40,15 +40,13 @@ QUEUED: Final = pack([Queued()])
 """The log of a response that waits for its turn."""
 
 
-def begun(
-    specification: RunSpecification, *, owner: str | None, lease_s: float | None
-) -> NewResponse:
+def begun(spec: RunSpec, *, owner: str | None, lease_s: float | None) -> NewResponse:
     """A response whose log stays in the memory of `owner`."""
-    return _new(specification, owner=owner, lease_s=lease_s)
+    return _new(spec, owner=owner, lease_s=lease_s)
 
 
 def accepted(
-    specification: RunSpecification,
+    spec: RunSpec,
     key: IdempotencyKey | None,
     *,
     owner: str | None,
@@ -56,68 +54,66 @@ def accepted(
 ) -> NewResponse:
     """A durable response, with all that a replica needs to generate it; queued without `owner`."""
     if owner is None:
-        return _new(
-            specification, **_lasting(specification), **_waiting(specification), idempotency=key
-        )
-    lasting = _lasting(specification)
-    return _new(specification, **lasting, idempotency=key, owner=owner, lease_s=lease_s)
+        return _new(spec, **_lasting(spec), **_waiting(spec), idempotency=key)
+    lasting = _lasting(spec)
+    return _new(spec, **lasting, idempotency=key, owner=owner, lease_s=lease_s)
 
 
-def queued(specification: RunSpecification, *, owner: str, lease_s: float) -> NewResponse:
+def queued(spec: RunSpec, *, owner: str, lease_s: float) -> NewResponse:
     """A background response that begins at once under `owner`, if there is room for it."""
     return _new(
-        specification,
-        **_lasting(specification),
-        **_waiting(specification),
+        spec,
+        **_lasting(spec),
+        **_waiting(spec),
         owner=owner,
         lease_s=lease_s,
-        running_max=specification.principal.policy.background_running_max,
+        running_max=spec.principal.policy.background_running_max,
     )
 
 
-def _new(specification: RunSpecification, **fields: Any) -> NewResponse:
+def _new(spec: RunSpec, **fields: Any) -> NewResponse:
     """What every response has, and some `fields` more."""
-    head = specification.head
+    head = spec.head
     return NewResponse(
         uuid=head.uuid,
-        key_id=specification.principal.key_id,
-        model=specification.model,
+        key_id=spec.principal.key_id,
+        model=spec.model,
         created_at=moment(head.created_at),
-        root_created_at=moment(specification.root_created_at),
+        root_created_at=moment(spec.root_created_at),
         request=request_of(head),
-        parent=specification.parent,
-        conversation=specification.conversation,
+        parent=spec.parent,
+        conversation=spec.conversation,
         background=head.background,
-        streamed=specification.streamed,
+        streamed=spec.streamed,
         **fields,
     )
 
 
-def _lasting(specification: RunSpecification) -> dict[str, Any]:
+def _lasting(spec: RunSpec) -> dict[str, Any]:
     """What only a durable one has."""
     return {
         "durable": True,
-        "plan": plan_of(specification),
-        "prompt_ids": array("I", specification.prompt_ids),
-        "items": _items(specification.added, 0, is_output=False),
+        "plan": plan_of(spec),
+        "prompt_ids": array("I", spec.prompt_ids),
+        "items": _items(spec.added, 0, is_output=False),
     }
 
 
-def _waiting(specification: RunSpecification) -> dict[str, Any]:
+def _waiting(spec: RunSpec) -> dict[str, Any]:
     """What only one has that waits for its turn."""
     return {
         "status": "queued",
         "entries": (1, QUEUED),
-        "queued_max": specification.principal.policy.background_queued_max,
+        "queued_max": spec.principal.policy.background_queued_max,
     }
 
 
-def metered(specification: RunSpecification, finished: Finished, fold: Fold) -> UsageLine:
+def metered(spec: RunSpec, finished: Finished, fold: Fold) -> UsageLine:
     """What an unstored response used."""
     return UsageLine(
-        response=specification.head.uuid,
-        key_id=specification.principal.key_id,
-        model=specification.model,
+        response=spec.head.uuid,
+        key_id=spec.principal.key_id,
+        model=spec.model,
         at=moment(finished.at),
         tokens=fold.usage,
     )
@@ -146,7 +142,7 @@ class Endings:
 
     def finished(
         self,
-        specification: RunSpecification,
+        spec: RunSpec,
         finished: Finished,
         fold: Fold,
         *,
@@ -157,12 +153,12 @@ class Endings:
 
         `rest` is what of its log is not written yet; None: it has no durable log.
         """
-        added, inputs = specification.added, len(specification.added)
+        added, inputs = spec.added, len(spec.added)
         if rest is not None:
             # The input of a durable one was stored when it was accepted.
-            added, inputs = (), specification.inputs
+            added, inputs = (), spec.inputs
         return FinishedResponse(
-            uuid=specification.head.uuid,
+            uuid=spec.head.uuid,
             epoch=epoch,
             status=finished.status,
             completed_at=moment(finished.at),
@@ -171,7 +167,7 @@ class Endings:
             recoveries=orjson.dumps(fold.recoveries),
             items=[
                 *_items(added, 0, is_output=False),
-                *_items(self._outputs(specification.model, fold), inputs, is_output=True),
+                *_items(self._outputs(spec.model, fold), inputs, is_output=True),
             ],
             tokens=fold.usage,
             free_key=_said_nothing(finished, fold),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSpecification:
+class RunSpec:
     """One response to generate.
 
     `added` are the items this request brought, rendered: they are stored with the output. There

@@ -16,7 +16,7 @@ from uuid import UUID
 import orjson
 
 from gateway.constraints.validation import Checker
-from gateway.engine.run_spec import RunSpecification
+from gateway.engine.run_spec import RunSpec
 from gateway.generation import Sampling
 from gateway.log import Compacted, pack, unpack
 from gateway.protocol.calls import call_fields
@@ -39,20 +39,20 @@ _VERSIONS: Final = frozenset({PLAN_VERSION, EXTENDED_VERSION})
 _SAMPLING: Final = tuple(Sampling.__dataclass_fields__)
 
 
-def plan_of(specification: RunSpecification) -> bytes:
+def plan_of(spec: RunSpec) -> bytes:
     """The plan of a response that is accepted."""
     fields = {
         "version": PLAN_VERSION,
-        "sampling": {name: getattr(specification.sampling, name) for name in _SAMPLING},
-        "cache_salt": specification.cache_salt,
-        "inputs": specification.inputs,
-        "reasoning_budget": specification.reasoning_budget,
-        "priority": specification.priority,
+        "sampling": {name: getattr(spec.sampling, name) for name in _SAMPLING},
+        "cache_salt": spec.cache_salt,
+        "inputs": spec.inputs,
+        "reasoning_budget": spec.reasoning_budget,
+        "priority": spec.priority,
     }
-    if specification.conversation is not None:
+    if spec.conversation is not None:
         fields["version"] = EXTENDED_VERSION
-    if specification.compacted is not None:
-        packed = pack([specification.compacted]).hex()
+    if spec.compacted is not None:
+        packed = pack([spec.compacted]).hex()
         fields |= {"version": EXTENDED_VERSION, "compacted": packed}
     return orjson.dumps(fields)
 
@@ -83,7 +83,7 @@ def compacted_of(plan: bytes) -> Compacted | None:
     return _compacted(_known_fields(plan))
 
 
-def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
+def rebuild(claimed: ClaimedRun) -> RunSpec | None:
     """The specification of a response that another process accepted.
 
     None for a plan of another version. Raises `ValueError`, `TypeError` or `LookupError` for a
@@ -94,7 +94,7 @@ def rebuild(claimed: ClaimedRun) -> RunSpecification | None:
         return None
     head = _head(claimed.request, claimed.claim.uuid, claimed.created_at, claimed.background)
     rules = rules_of(head.echo)
-    return RunSpecification(
+    return RunSpec(
         principal=Principal(claimed.claim.tenant_id, claimed.tenant_name, claimed.key_id),
         head=head,
         model=claimed.model,

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.concurrency import OnceEvent
 from gateway.engine import outcome
 from gateway.engine.failover import HopPolicy
-from gateway.engine.output_guard import Steering, Unruly
+from gateway.engine.output_guard import GuardLimits, OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.errors import ClaimLost, GatewayError
-from gateway.eventlog.journal import Pen
+from gateway.eventlog.journal import JournalWriter
 from gateway.eventlog.keepalive import KeepAlive
 from gateway.generation import FinishReason
 from gateway.log import Finished
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.engine.observer import Observer
-    from gateway.engine.output_validation import Threads
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.output_validation import Executor
+    from gateway.engine.run_spec import RunSpec
     from gateway.engine.turn import TokenSource
     from gateway.eventlog.journal import Journal
     from gateway.models.format import FormatOf
@@ -39,19 +39,17 @@ if TYPE_CHECKING:
 class Recorder(Protocol):
     """Where responses are recorded, beside their logs: the archive."""
 
-    async def begin(self, specification: RunSpecification) -> Claim: ...
+    async def begin(self, spec: RunSpec) -> Claim: ...
 
     async def deposit(
-        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim
+        self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim
     ) -> None: ...
 
     def deposit_later(
-        self, specification: RunSpecification, finished: Finished, fold: Fold, claim: Claim | None
+        self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim | None
     ) -> None: ...
 
-    async def meter(
-        self, specification: RunSpecification, finished: Finished, fold: Fold
-    ) -> None: ...
+    async def meter(self, spec: RunSpec, finished: Finished, fold: Fold) -> None: ...
 
 
 class ClaimKeeper(Protocol):
@@ -71,11 +69,11 @@ class Engine:
     keeper: ClaimKeeper
     observer: Observer
     format_of: FormatOf
-    threads: Threads
+    threads: Executor
     alive_interval_s: float
     run_time_max_s: float
     hops: HopPolicy = field(default_factory=HopPolicy)
-    steering: Steering = field(default_factory=Steering)
+    steering: GuardLimits = field(default_factory=GuardLimits)
 
 
 class Run:
@@ -87,7 +85,7 @@ class Run:
 
     def __init__(
         self,
-        specification: RunSpecification,
+        spec: RunSpec,
         journal: Journal,
         engine: Engine,
         *,
@@ -95,7 +93,7 @@ class Run:
         requested_at: float | None = None,
     ) -> None:
         """`requested_at` is when the request came, in seconds of `time.perf_counter`; now."""
-        self.specification = specification
+        self.spec = spec
         self.claim = claim
         """The right to write for the response; None until it is recorded."""
         self.begun = OnceEvent()
@@ -104,7 +102,7 @@ class Run:
         """Seconds from the request to the first id; None for one that another replica heard."""
         self._journal = journal
         self._live = journal.live
-        self._pen = Pen(journal)
+        self._pen = JournalWriter(journal)
         self._engine = engine
         self._requested_at = time.perf_counter() if requested_at is None else requested_at
         self._scope: asyncio.Timeout | None = None
@@ -129,7 +127,7 @@ class Run:
         try:
             await self._attempt()
         except Exception as error:  # noqa: BLE001 - the outermost frame: readers wait for an end
-            self._engine.observer.failed(self.specification, error)
+            self._engine.observer.failed(self.spec, error)
             self._live.give_up(error)
         finally:
             if self.claim is not None:
@@ -153,8 +151,8 @@ class Run:
 
     async def _let_go(self, error: ClaimLost) -> None:
         """Nothing more can be generated. A durable response goes on, or has ended, elsewhere."""
-        self._engine.observer.let_go(self.specification, self._epoch)
-        if self.specification.durable:
+        self._engine.observer.let_go(self.spec, self._epoch)
+        if self.spec.durable:
             self._live.hand_over()
         else:
             # Whoever took this process for dead has ended it, and knows nothing of what it said.
@@ -162,9 +160,7 @@ class Run:
             finished = outcome.interrupted(_now())
             events = self._live.fold.apply(finished)
             if self.claim is not None:
-                await self._engine.archive.deposit(
-                    self.specification, finished, self._live.fold, self.claim
-                )
+                await self._engine.archive.deposit(self.spec, finished, self._live.fold, self.claim)
             self._live.close(finished, events)
 
     @property
@@ -182,9 +178,9 @@ class Run:
         It happens here and not before the run, because a client that leaves meanwhile must not
         leave a response behind that never ends.
         """
-        if self.specification.store and self.claim is None:
+        if self.spec.store and self.claim is None:
             try:
-                self.claim = await self._engine.archive.begin(self.specification)
+                self.claim = await self._engine.archive.begin(self.spec)
             except GatewayError as error:
                 self._fail(error)
                 await self._decline(outcome.not_stored(_now()))
@@ -196,27 +192,27 @@ class Run:
 
     async def _decline(self, finished: Finished) -> None:
         """Show that it is not recorded. Book the summary that was made for it: nobody else will."""
-        compacted = self.specification.compacted
+        compacted = self.spec.compacted
         if compacted is not None:
             self._pen.append(compacted)
         self._close(finished)
         self._deposit_later(finished)
         self.begun.set()
         if compacted is not None:
-            self._engine.observer.finished(self.specification, finished, self._live.fold)
+            self._engine.observer.finished(self.spec, finished, self._live.fold)
             await self._meter(finished, self._live.fold)
 
     async def _generate(self) -> Finished:
         """How it ended. Raises `ClaimLost`."""
-        compacted = self.specification.compacted
+        compacted = self.spec.compacted
         if compacted is not None and self._live.fold.compacted is None:
             self._pen.append(compacted)
         if self._cancelled is not None:
             return self._cancelled(_now())
-        if not self.specification.sampling.max_tokens:
+        if not self.spec.sampling.max_tokens:
             return Finished("completed", _now())
         turns = TurnRunner(
-            self.specification,
+            self.spec,
             self._pen,
             self._engine,
             epoch=self._epoch,
@@ -234,8 +230,8 @@ class Run:
                 await turns.complete()
         except ClaimLost:
             raise
-        except Unruly as error:
-            self._engine.observer.gave_up(self.specification, error)
+        except OutputViolation as error:
+            self._engine.observer.gave_up(self.spec, error)
             return outcome.unruly(error.code, _now())
         except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
             if scope.expired():
@@ -256,7 +252,7 @@ class Run:
     def _on_first_token(self) -> None:
         if not self._live.fold.output_tokens:
             self.first_token_s = time.perf_counter() - self._requested_at
-            self._engine.observer.first_token(self.specification, self.first_token_s)
+            self._engine.observer.first_token(self.spec, self.first_token_s)
 
     async def _finish(self, finished: Finished) -> None:
         """Commit the end and show it. Raises `ClaimLost`."""
@@ -267,24 +263,22 @@ class Run:
         except ClaimLost:
             raise
         except Exception as error:
-            if self.specification.durable:
+            if self.spec.durable:
                 # All before the end is in the log: whoever claims the response next ends it.
-                self._engine.observer.failed(self.specification, error)
+                self._engine.observer.failed(self.spec, error)
                 raise ClaimLost from error
             self._fail(error)
             finished = outcome.not_stored(_now())
             self._close(finished)
             self._deposit_later(finished)
-        self._engine.observer.finished(self.specification, finished, self._live.fold)
-        if not self.specification.store:
+        self._engine.observer.finished(self.spec, finished, self._live.fold)
+        if not self.spec.store:
             await self._meter(finished, self._live.fold)
 
     def _deposit_later(self, finished: Finished) -> None:
         """The end that was shown is kept, if there is a row to keep it in."""
-        if self.specification.store:
-            self._engine.archive.deposit_later(
-                self.specification, finished, self._live.fold, self.claim
-            )
+        if self.spec.store:
+            self._engine.archive.deposit_later(self.spec, finished, self._live.fold, self.claim)
 
     def _close(self, finished: Finished) -> None:
         """Show an end that nobody could record."""
@@ -293,12 +287,12 @@ class Run:
     async def _meter(self, finished: Finished, fold: Fold) -> None:
         """The client has its answer: a database that is away must not take it back."""
         try:
-            await self._engine.archive.meter(self.specification, finished, fold)
+            await self._engine.archive.meter(self.spec, finished, fold)
         except Exception as error:  # noqa: BLE001 - whatever broke, the response stays as it is
-            self._engine.observer.not_metered(self.specification, error)
+            self._engine.observer.not_metered(self.spec, error)
 
     def _fail(self, error: Exception) -> None:
-        self._engine.observer.failed(self.specification, error)
+        self._engine.observer.failed(self.spec, error)
         self._live.failure = error
 
 

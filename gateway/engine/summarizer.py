@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.engine import outcome
-from gateway.engine.output_guard import Unruly
+from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.errors import SummaryFailed, UpstreamError
-from gateway.eventlog.journal import MemoryJournal, Pen
+from gateway.eventlog.journal import JournalWriter, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 
 if TYPE_CHECKING:
     from gateway.engine.row_mapping import NewFoldFor
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.engine.runner import Engine
     from gateway.generation import TokenUsage
     from gateway.log import Finished
@@ -34,7 +34,7 @@ class Summary:
     `text` has an end that is missing where the model came to the longest that one may be.
     """
 
-    specification: RunSpecification
+    spec: RunSpec
     text: str
     finished: Finished
     fold: Fold
@@ -52,32 +52,32 @@ class Summarizer:
         self._engine = engine
         self._new_fold_for = new_fold_for
 
-    async def summarize(self, specification: RunSpecification) -> Summary:
+    async def summarize(self, spec: RunSpec) -> Summary:
         """The answer to a prompt that asks for a summary.
 
         Raises `UpstreamError`, and `SummaryFailed` for a model that says nothing that could be one,
         or takes too long. Then, and when the caller is cancelled, what was used is booked.
         """
-        live = LiveLog(self._new_fold_for(specification.head), reader_events_max=0)
-        pen = Pen(MemoryJournal(live, None))
-        turns = TurnRunner(specification, pen, self._engine, epoch=0, on_first_token=lambda: None)
+        live = LiveLog(self._new_fold_for(spec.head), reader_events_max=0)
+        pen = JournalWriter(MemoryJournal(live, None))
+        turns = TurnRunner(spec, pen, self._engine, epoch=0, on_first_token=lambda: None)
         try:
             await self._complete(turns)
             finished = outcome.ended(live.fold.last_finish, _now(), visible=live.fold.visible)
             live.fold.apply(finished)
             text = _text(live.fold)
         except (UpstreamError, SummaryFailed) as error:
-            self._engine.observer.failed(specification, error)
-            await self._give_up(specification, live.fold, outcome.broken(error, _now()))
+            self._engine.observer.failed(spec, error)
+            await self._give_up(spec, live.fold, outcome.broken(error, _now()))
             raise
         except asyncio.CancelledError:
-            await self._give_up(specification, live.fold, outcome.hung_up(_now()))
+            await self._give_up(spec, live.fold, outcome.hung_up(_now()))
             raise
-        return Summary(specification, text, finished, live.fold)
+        return Summary(spec, text, finished, live.fold)
 
     async def book(self, summary: Summary) -> None:
         """Book what a summary took that is part of no response."""
-        told = (summary.specification, summary.fold, summary.finished)
+        told = (summary.spec, summary.fold, summary.finished)
         try:
             await self._book(*told)
         except asyncio.CancelledError:
@@ -89,28 +89,26 @@ class Summarizer:
         try:
             async with asyncio.timeout(self._engine.run_time_max_s):
                 await turns.complete()
-        except Unruly as error:
+        except OutputViolation as error:
             raise SummaryFailed(f"the model did something else: {error.code}") from error
         except TimeoutError as error:
             raise SummaryFailed("it takes too long") from error
 
-    async def _give_up(
-        self, specification: RunSpecification, fold: Fold, finished: Finished
-    ) -> None:
+    async def _give_up(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
         if not fold.is_finished:
             fold.apply(finished)
-        await self._book(specification, fold, finished)
+        await self._book(spec, fold, finished)
 
-    async def _book(self, specification: RunSpecification, fold: Fold, finished: Finished) -> None:
-        self._engine.observer.finished(specification, finished, fold)
-        await self._meter(specification, fold, finished)
+    async def _book(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
+        self._engine.observer.finished(spec, finished, fold)
+        await self._meter(spec, fold, finished)
 
-    async def _meter(self, specification: RunSpecification, fold: Fold, finished: Finished) -> None:
+    async def _meter(self, spec: RunSpec, fold: Fold, finished: Finished) -> None:
         """A database that is away must not take away what was made, nor hide why it was not."""
         try:
-            await self._engine.archive.meter(specification, finished, fold)
+            await self._engine.archive.meter(spec, finished, fold)
         except Exception as error:  # noqa: BLE001 - whatever broke, the outcome stays as it is
-            self._engine.observer.not_metered(specification, error)
+            self._engine.observer.not_metered(spec, error)
 
 
 def _text(fold: Fold) -> str:

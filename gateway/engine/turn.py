@@ -21,11 +21,11 @@ from gateway.engine.output_guard import (
     GRAMMAR_FAILED,
     SAID_ANEW,
     WITHIN_TURN,
-    Course,
-    Ending,
-    Unruly,
+    OutputGuard,
+    OutputViolation,
+    TurnEnding,
 )
-from gateway.engine.output_validation import Inspection
+from gateway.engine.output_validation import OutputValidation
 from gateway.engine.retold import Retold
 from gateway.engine.turn_sink import TurnSink
 from gateway.errors import (
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
     from gateway.engine.failover import HopPolicy
     from gateway.engine.observer import Observer
-    from gateway.engine.output_guard import Steering
-    from gateway.engine.output_validation import Threads
-    from gateway.engine.run_spec import RunSpecification
-    from gateway.eventlog.journal import Pen
+    from gateway.engine.output_guard import GuardLimits
+    from gateway.engine.output_validation import Executor
+    from gateway.engine.run_spec import RunSpec
+    from gateway.eventlog.journal import JournalWriter
     from gateway.generation import Constraint, Sampling, TokenChunk, TokenSink
     from gateway.models.format import FormatOf
     from gateway.output.fold import Turn
@@ -91,13 +91,13 @@ class Dependencies(Protocol):
     def observer(self) -> Observer: ...
 
     @property
-    def steering(self) -> Steering: ...
+    def steering(self) -> GuardLimits: ...
 
     @property
     def format_of(self) -> FormatOf: ...
 
     @property
-    def threads(self) -> Threads: ...
+    def threads(self) -> Executor: ...
 
 
 class TurnRunner:
@@ -109,29 +109,29 @@ class TurnRunner:
 
     def __init__(
         self,
-        specification: RunSpecification,
-        pen: Pen,
+        spec: RunSpec,
+        pen: JournalWriter,
         engine: Dependencies,
         *,
         epoch: int,
         on_first_token: Callable[[], None],
     ) -> None:
-        self._spec = specification
+        self._spec = spec
         self._pen = pen
         # Nobody folds the log again while its run still writes.
         self._fold = pen.live.fold
         self._engine = engine
         self._epoch = epoch
-        self._format = engine.format_of(specification.model)
-        self._course = Course(
-            specification.rules,
+        self._format = engine.format_of(spec.model)
+        self._guard = OutputGuard(
+            spec.rules,
             engine.steering,
             self._format,
-            reasoning_budget=specification.reasoning_budget,
+            reasoning_budget=spec.reasoning_budget,
         )
         self._tell_first_token: Callable[[], None] | None = on_first_token
-        self._failover = Failover(specification, engine.hops, engine.observer)
-        self._inspection = Inspection(specification.checker, engine.threads)
+        self._failover = Failover(spec, engine.hops, engine.observer)
+        self._inspection = OutputValidation(spec.checker, engine.threads)
         self._retold = Retold(self._format, self._fold.new_parser, engine.threads)
         self._attempts = 0
         self._is_announced = False
@@ -139,14 +139,12 @@ class TurnRunner:
         self._upstream = ""
         self._cached_tokens = 0
         self._start: TurnStarted | None = None
-        self._may_bind = (
-            specification.rules.is_binding or specification.reasoning_budget is not None
-        )
+        self._may_bind = spec.rules.is_binding or spec.reasoning_budget is not None
 
     async def complete(self) -> None:
         """Call the model until there is nothing left to do, from wherever the log stands.
 
-        Raises `UpstreamError`, `ClaimLost`, and `Unruly` for a model that will not obey.
+        Raises `UpstreamError`, `ClaimLost`, and `OutputViolation` for a model that will not obey.
         """
         if not are_translated(self._spec.rules):
             translate = partial(languages_of, self._spec.rules)
@@ -165,14 +163,14 @@ class TurnRunner:
         must not come out as a thought. Raises `ClaimLost`.
         """
         turn = self._fold.open_turn
-        if turn is not None and self._course.exceeds_budget(self._fold):
-            ending = self._course.out_of_budget(self._fold)
+        if turn is not None and self._guard.exceeds_budget(self._fold):
+            ending = self._guard.out_of_budget(self._fold)
             self._repair(turn, ending.start, ending.rule)
 
     @property
     def shortcoming(self) -> str | None:
         """With which code a response fails that ended as it should, but lacks what was demanded."""
-        return self._course.shortcoming(self._fold)
+        return self._guard.shortcoming(self._fold)
 
     def _take_over(self) -> None:
         """Write down that this replica goes on with what another had begun."""
@@ -184,7 +182,7 @@ class TurnRunner:
 
     def _next_prefill(self) -> tuple[int, ...] | None:
         """What opens the next turn; None when no other is needed, or there is no room for it."""
-        prefill = self._course.next_prefill(self._fold, self._pen.live.last_repair)
+        prefill = self._guard.next_prefill(self._fold, self._pen.live.last_repair)
         if prefill is None or self._generated([*self._turns(), (prefill, ())]) >= self._tokens_max:
             return None
         return prefill
@@ -230,7 +228,7 @@ class TurnRunner:
         assert turn is not None, "it has begun, and nobody else ends it"
         return turn
 
-    async def _run_turn(self) -> Ending:
+    async def _run_turn(self) -> TurnEnding:
         """Have a turn said to its end."""
         self._failover.begin()
         while (ending := None if self._start else self._unsaid_ending(self._turn)) is None:
@@ -258,32 +256,32 @@ class TurnRunner:
         """An engine has failed of the open turn's grammar."""
         return self._pen.live.was_repaired(GRAMMAR_FAILED)
 
-    def _unsaid_ending(self, turn: Turn) -> Ending | None:
+    def _unsaid_ending(self, turn: Turn) -> TurnEnding | None:
         """How a turn ends whose end nobody has written; None while there is more to come."""
         if self._is_untouched(turn):
-            return None if self._tokens_max > 0 else Ending(FinishReason.LENGTH)
+            return None if self._tokens_max > 0 else TurnEnding(FinishReason.LENGTH)
         rule = self._pen.live.last_repair
         if rule is not None and rule not in WITHIN_TURN:
-            return Ending(rule=rule, is_written=True)
-        if (ending := self._course.look(self._fold, self._fold.place)) is not None:
+            return TurnEnding(rule=rule, is_written=True)
+        if (ending := self._guard.look(self._fold, self._fold.place)) is not None:
             return ending
         if turn.said and turn.said[-1] in self._format.stop_ids:
-            return Ending(FinishReason.STOP)
-        return Ending(FinishReason.LENGTH) if self._sampling().max_tokens <= 0 else None
+            return TurnEnding(FinishReason.STOP)
+        return TurnEnding(FinishReason.LENGTH) if self._sampling().max_tokens <= 0 else None
 
     def _is_untouched(self, turn: Turn) -> bool:
         """Nothing was said yet that could be wrong, nor is there a turn before."""
         is_first = len(self._fold.turns) == 1 and not turn.prefill
         return is_first and not turn.said and not self._fold.is_repaired
 
-    async def _end(self, ending: Ending) -> bool:
+    async def _end(self, ending: TurnEnding) -> bool:
         """Write the end of a turn, once all is checked that it would show.
 
         False when the last of it has to be said again: then the turn goes on.
         """
         turn = self._turn
-        if not ending.rule and self._course.exceeds_budget(self._fold):
-            ending = self._course.out_of_budget(self._fold)
+        if not ending.rule and self._guard.exceeds_budget(self._fold):
+            ending = self._guard.out_of_budget(self._fold)
         while ending.rule != SAID_ANEW:
             finish = self._settle(turn, ending)
             if (fault := await self._fault(finish)) is None:
@@ -295,22 +293,22 @@ class TurnRunner:
         self._repair(turn, ending.start, ending.rule)
         return False
 
-    def _settle(self, turn: Turn, ending: Ending) -> FinishReason:
-        """Take back what must not be shown. Raises `Unruly` when there is no use in going on."""
+    def _settle(self, turn: Turn, ending: TurnEnding) -> FinishReason:
+        """Take back what must not be shown. Raises `OutputViolation` when all tries are used up."""
         if ending.rule:
             if not ending.is_written:
                 self._repair(turn, ending.start, ending.rule)
-            ending = self._course.after_repair(self._fold, ending.rule)
+            ending = self._guard.after_repair(self._fold, ending.rule)
         if ending.failure:
-            raise Unruly(ending.failure)
+            raise OutputViolation(ending.failure)
         return ending.finish
 
-    async def _fault(self, finish: FinishReason) -> Ending | None:
+    async def _fault(self, finish: FinishReason) -> TurnEnding | None:
         """What is to be done about the first body that is wrong, of those that would be shown."""
-        if not self._course.has_checks:
+        if not self._guard.has_checks:
             return None
         body = await self._inspection.faulty(self._fold, finish)
-        return None if body is None else self._course.faulty(self._fold, body)
+        return None if body is None else self._guard.faulty(self._fold, body)
 
     def _repair(self, turn: Turn, start: int | None, rule: str) -> None:
         """Take back what was said from position `start` on, of that what the model said itself."""
@@ -319,13 +317,13 @@ class TurnRunner:
         self._pen.append(Repair(voided, rule))
         self._engine.observer.repaired(self._spec, rule, voided, self._upstream)
 
-    async def _attempt(self) -> Ending:
+    async def _attempt(self) -> TurnEnding:
         """Until the turn ends, at one backend, or before the first id at one of several."""
         self._attempts += 1
         if self._start is None:
             request = await self._request(self._turn)
             if request.constraint is not None and request.constraint.turn == NOTHING:
-                return Ending(FinishReason.STOP)
+                return TurnEnding(FinishReason.STOP)
         else:
             # In the next round of the loop the backend was asked.
             asyncio.get_running_loop().call_soon(self._try_to_write_start)
@@ -333,7 +331,7 @@ class TurnRunner:
         resent = len(request.prompt_ids) if self._is_resent else 0
         sink = TurnSink(
             self._pen,
-            self._course,
+            self._guard,
             on_first_chunk=partial(self._on_first_chunk, resent),
             on_first_token=self._on_first_token,
         )
@@ -361,11 +359,11 @@ class TurnRunner:
             return sink.ending
         if sink.finish is None:
             raise UpstreamFailed("the generation has no end", upstream=self._upstream)
-        return Ending(sink.finish)
+        return TurnEnding(sink.finish)
 
     def _begin_anew(self, turn: Turn) -> None:
         """Take back a message that another backend does better to begin again."""
-        start = self._course.begin_anew(self._fold)
+        start = self._guard.begin_anew(self._fold)
         if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(turn.said):
             self._repair(turn, start, BEGUN_ANEW)
 
@@ -380,7 +378,7 @@ class TurnRunner:
         self._write_start()
         self._taken(resent)
         self._upstream = first.upstream
-        if not self._course.has_checks:
+        if not self._guard.has_checks:
             return
         self._engine.observer.constrained(first.upstream, is_constrained=first.constrained)
         if not first.constrained and not self._fold.is_held:
@@ -427,8 +425,8 @@ class TurnRunner:
             return None
         place = self._fold.place
         options = GrammarOptions(
-            refusals=self._course.refusals,
-            reasoning=self._course.may_think(self._fold),
+            refusals=self._guard.refusals,
+            reasoning=self._guard.may_think(self._fold),
         )
         message = [*turn.prefill, *turn.said][place.start :]
         work = partial(self._format.turn_constraint, self._spec.rules, place, message, options)

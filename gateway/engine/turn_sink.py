@@ -12,8 +12,8 @@ from gateway.log import Tokens
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.engine.output_guard import Course, Ending
-    from gateway.eventlog.journal import Pen
+    from gateway.engine.output_guard import OutputGuard, TurnEnding
+    from gateway.eventlog.journal import JournalWriter
     from gateway.generation import FinishReason, TokenChunk
 
 PIECES_MAX: Final = 32
@@ -31,13 +31,13 @@ class TurnSink:
 
     def __init__(
         self,
-        pen: Pen,
-        course: Course,
+        pen: JournalWriter,
+        guard: OutputGuard,
         *,
         on_first_chunk: Callable[[TokenChunk], None],
         on_first_token: Callable[[], None],
     ) -> None:
-        self.ending: Ending | None = None
+        self.ending: TurnEnding | None = None
         """How the gateway ends the turn; None while it lets the backend speak."""
         self.finish: FinishReason | None = None
         """How the backend ended it."""
@@ -49,9 +49,9 @@ class TurnSink:
         self._live = pen.live
         # Nobody folds the log again while its run still writes.
         self._fold = pen.live.fold
-        self._course = course
-        self._passes = course.passes
-        self._text_ids = course.text_ids
+        self._guard = guard
+        self._passes = guard.passes
+        self._text_ids = guard.text_ids
         self._on_first_chunk = on_first_chunk
         self._on_first_token = on_first_token
         self._has_chunk = False
@@ -122,15 +122,15 @@ class TurnSink:
 
     def _write_pieces(self, chunk: TokenChunk) -> None:
         """Piece by piece, with a look at the turn after each, which may end it."""
-        ids, fold, course = chunk.ids, self._fold, self._course
+        ids, fold, guard = chunk.ids, self._fold, self._guard
         begin = self._written
         for _ in range(PIECES_MAX):
             at = self._written
             if at == len(ids) or at - begin >= STRETCH_IDS_MAX:
                 return
-            count = course.stretch(fold, ids, at)
+            count = guard.stretch(fold, ids, at)
             if not count:
-                self.ending = course.out_of_budget(fold)
+                self.ending = guard.out_of_budget(fold)
                 return
             logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
             self._pen.append(Tokens(tuple(ids[at : at + count]), logprobs))
@@ -139,10 +139,10 @@ class TurnSink:
                 self.ending = ending
                 return
 
-    def _look(self, token: int) -> Ending | None:
+    def _look(self, token: int) -> TurnEnding | None:
         """After a marker, or text that begins with `token`: what is to be done, if anything."""
         at_header = not self._in_body or token not in self._text_ids
         header = self._fold.place if at_header else None
         if header is not None:
             self._in_body = header.where is Where.BODY
-        return self._course.look(self._fold, header)
+        return self._guard.look(self._fold, header)

@@ -52,7 +52,7 @@ class _Booked:
     until: float
 
 
-class Meter:
+class UsageMeter:
     """Writes usage lines. Booking one twice is booking it once."""
 
     def __init__(

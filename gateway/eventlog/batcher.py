@@ -28,7 +28,7 @@ ROWS_MAX: Final = 128
 _log = EventLog("gateway.runs")
 
 
-class Lane(Generic[Row, Done]):
+class Batcher(Generic[Row, Done]):
     """`commit_all` commits rows together, all or nothing, but for those it leaves out: it returns
     what became of those that are committed, by their places (0, 1, …).
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.log import Entry, Portion
 
 
-class KeptEntries:
+class EntryBuffer:
     """A list of entries that only grows.
 
     Ids stand in one array, and where each entry ends in it in another one: 8 bytes for an entry of

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.eventlog.live_log import LiveLogRegistry
-    from gateway.eventlog.log_watcher import Tail, Tails
+    from gateway.eventlog.log_watcher import LogWatcher, WatchedLog
     from gateway.log import Portion
     from gateway.output.fold import Fold
     from gateway.protocol.events import Event, EventSink
@@ -191,7 +191,7 @@ class Feed:
     def __init__(
         self,
         live_logs: LiveLogRegistry,
-        tails: Tails,
+        watcher: LogWatcher,
         read_log: ReadLog,
         new_fold_for: NewFold,
         *,
@@ -200,7 +200,7 @@ class Feed:
     ) -> None:
         """`followers` is told how many streams there are, whenever that changes."""
         self._live_logs = live_logs
-        self._tails = tails
+        self._tails = watcher
         self._read_log = read_log
         self._new_fold_for = new_fold_for
         self._limits = limits
@@ -340,7 +340,7 @@ class Feed:
 
 
 class RemoteReader:
-    """Sends a stream what a look finds of a log that is written elsewhere (`tails.TailReader`).
+    """Sends a stream what a look finds of a log that is written elsewhere (a `LogSubscriber`).
 
     One look finds what is new of all logs that are followed, and sends it to their streams in the
     same pass: no task wakes for that. Where something has to be waited for, or is not at hand, or
@@ -349,7 +349,7 @@ class RemoteReader:
 
     __slots__ = ("_cursor", "_failure", "_live_logs", "_rest", "_tail", "_waiter")
 
-    def __init__(self, cursor: Cursor, tail: Tail, live_logs: LiveLogRegistry) -> None:
+    def __init__(self, cursor: Cursor, tail: WatchedLog, live_logs: LiveLogRegistry) -> None:
         self._cursor = cursor
         self._tail = tail
         self._live_logs = live_logs

@@ -6,7 +6,7 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.log import portions
 
 if TYPE_CHECKING:
@@ -55,13 +55,13 @@ def _send_nobody(_events: Sequence[Event]) -> None:
 
 async def fold_rows(
     fold: Fold, rows: Iterable[LogRow], *, from_entry: int = 0, slice_s: float = SLICE_S
-) -> KeptEntries:
+) -> EntryBuffer:
     """Fold the entries of a log from number `from_entry` on, and return them.
 
     `rows` begin with the row that holds it. Raises `ValueError` when some are missing or damaged,
     or cannot stand where they stand.
     """
-    entries = KeptEntries()
+    entries = EntryBuffer()
     log = _kept(entries, rows, from_entry)
     is_more = True
     while is_more:
@@ -71,7 +71,7 @@ async def fold_rows(
     return entries
 
 
-def _kept(entries: KeptEntries, rows: Iterable[LogRow], from_entry: int) -> Iterator[Portion]:
+def _kept(entries: EntryBuffer, rows: Iterable[LogRow], from_entry: int) -> Iterator[Portion]:
     """What is left of the rows, each portion kept once it is folded."""
     for row in rows:
         done = from_entry + len(entries)

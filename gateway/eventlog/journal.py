@@ -136,7 +136,7 @@ class DurableJournal:
         return events
 
 
-class Pen:
+class JournalWriter:
     """Writes into a journal until it is put down; then `append` raises `ClaimLost`."""
 
     def __init__(self, journal: Journal) -> None:

@@ -15,7 +15,7 @@ from gateway.log import Alive
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.eventlog.journal import Pen
+    from gateway.eventlog.journal import JournalWriter
 
 
 class KeepAlive:
@@ -28,7 +28,7 @@ class KeepAlive:
 
     def __init__(
         self,
-        pen: Pen,
+        pen: JournalWriter,
         interval_s: float,
         *,
         time_max_s: float = math.inf,

@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.concurrency import OnceEvent
-from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, fold_slice
 from gateway.log import Repair, Tokens, TurnStarted
 
@@ -63,13 +63,13 @@ class LiveLog:
         self._reader_events_max = reader_events_max
         self._held = held
         self._turn = turn or asyncio.Lock()
-        self._entries = KeptEntries()
+        self._entries = EntryBuffer()
         self._shown = 0
         self._last_shown: int | None = -1
         self._opening: list[Event] | None = []
         self._gathered: list[Event] | None = None
         self._clock = asyncio.get_running_loop().time
-        self._withheld = Withheld(reader_events_max)
+        self._withheld = WithheldEvents(reader_events_max)
         self._readers: set[Reader] = set()
         self._defect: Exception | None = None
         self._is_produced = False
@@ -87,7 +87,7 @@ class LiveLog:
     def restored(
         cls,
         new_fold: Callable[[], Fold],
-        entries: KeptEntries,
+        entries: EntryBuffer,
         *,
         fold: Fold,
         reader_events_max: int,
@@ -447,7 +447,7 @@ class Reader:
         self.events = []
 
 
-class Withheld:
+class WithheldEvents:
     """Events by entry until the entries are shown. Forgotten when there are more than `events_max`.
 
     What is forgotten costs readers one folding of the log, and keeps an outage of the database

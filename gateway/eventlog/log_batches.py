@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError
 from gateway.store import claims, events, flushes
-from gateway.store.events import LogRow, Parcel
+from gateway.store.events import LogBatch, LogRow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import date
     from uuid import UUID
 
-    from gateway.store.claims import Head
-    from gateway.store.events import Right
+    from gateway.store.claims import LogHead
+    from gateway.store.events import WriteClaim
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
@@ -49,7 +49,7 @@ class _Track:
         *("is_ending", "is_over", "is_proven"),
     )
 
-    def __init__(self, claim: Right, day: date, first_entry: int) -> None:
+    def __init__(self, claim: WriteClaim, day: date, first_entry: int) -> None:
         self.claim = claim
         self.day = day
         self.is_ending = self.is_over = False
@@ -62,13 +62,13 @@ class _Track:
         self.count = self.since = 0
         self.entries = bytearray()
 
-    def goes_on_with(self, claim: Right, first_entry: int) -> bool:
+    def goes_on_with(self, claim: WriteClaim, first_entry: int) -> bool:
         """Is this the next entry under the same claim?"""
         if first_entry != self.first_entry + self.count:
             return False
         return claim is self.claim or claim == self.claim
 
-    def add(self, parcel: Parcel, number: int) -> None:
+    def add(self, parcel: LogBatch, number: int) -> None:
         """The flush of this number has a parcel of it."""
         self.since = self.since or number
         self.count += parcel.count
@@ -81,13 +81,13 @@ class _Track:
         entries = bytes(self.entries) + row.entries[1:]
         return LogRow(self.first_entry, self.count + row.count, entries)
 
-    def parcel(self, more: Parcel | None) -> Parcel:
+    def parcel(self, more: LogBatch | None) -> LogBatch:
         """The same as a parcel."""
         if more is None:
             entries = bytes(self.entries)
-            return Parcel(self.claim, self.day, self.first_entry, self.count, entries)
+            return LogBatch(self.claim, self.day, self.first_entry, self.count, entries)
         row = self.whole(LogRow(more.first_entry, more.count, more.entries))
-        return Parcel(self.claim, self.day, row.first_entry, row.count, row.entries)
+        return LogBatch(self.claim, self.day, row.first_entry, row.count, row.entries)
 
 
 class Flusher:
@@ -117,7 +117,7 @@ class Flusher:
         """Under which fence this process writes for a tenant; None: it does not know."""
         return self._fences.get(tenant_id)
 
-    def begins(self, claim: Right, day: date, next_entry: int, fence: int) -> None:
+    def begins(self, claim: WriteClaim, day: date, next_entry: int, fence: int) -> None:
         """A response was claimed after the fence of its tenant was this one.
 
         If it still is, the claim is proven: a fence never comes back, and whoever takes the
@@ -126,7 +126,7 @@ class Flusher:
         if self._fences.get(claim.tenant_id) == fence and claim.uuid not in self._tracks:
             self._tracks[claim.uuid] = _Track(claim, day, next_entry)
 
-    async def append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
+    async def append(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
         """As `store.events.append`."""
         async with self._lock:
             await self._ascertain(parcels)
@@ -149,13 +149,13 @@ class Flusher:
                 self._is_sure = True
             await self._prune()
 
-    async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, Head]:
+    async def heads(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
         """As `store.claims.heads`, of logs that are all in their places."""
         async with self._lock:
             await self._ascertain(())
             return await claims.heads(self._database, asked)
 
-    async def whole(self, claim: Right, row: LogRow) -> LogRow:
+    async def whole(self, claim: WriteClaim, row: LogRow) -> LogRow:
         """The row that ends a log, together with what flushes have of it.
 
         From here on it is left alone, until `goes_on` or `over` is called. Raises
@@ -170,29 +170,29 @@ class Flusher:
             track.is_ending = not track.is_over
             return track.whole(row)
 
-    def goes_on(self, claim: Right) -> None:
+    def goes_on(self, claim: WriteClaim) -> None:
         """It has not ended, for now."""
         track = self._track(claim)
         if track is not None:
             track.is_ending = track.is_proven = False
 
-    def over(self, claim: Right) -> None:
+    def over(self, claim: WriteClaim) -> None:
         """Nobody here writes to it any more; what flushes have of it is settled all the same."""
         track = self._track(claim)
         if track is not None:
             track.is_ending = track.is_proven = False
             track.is_over = True
 
-    def ended(self, claim: Right) -> None:
+    def ended(self, claim: WriteClaim) -> None:
         """Its end is committed, with all that `whole` said."""
         if self._track(claim) is not None:
             del self._tracks[claim.uuid]
 
-    def _track(self, claim: Right) -> _Track | None:
+    def _track(self, claim: WriteClaim) -> _Track | None:
         track = self._tracks.get(claim.uuid)
         return track if track is not None and track.claim == claim else None
 
-    async def _ascertain(self, parcels: Iterable[Parcel]) -> None:
+    async def _ascertain(self, parcels: Iterable[LogBatch]) -> None:
         if not self._is_sure:
             await self._adopt({parcel.claim.tenant_id for parcel in parcels})
             self._is_sure = True
@@ -207,11 +207,11 @@ class Flusher:
             track.is_proven = False
         self._tracks = ending
 
-    async def _append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
-        alone: list[Parcel] = []
-        together: dict[TenantId, list[tuple[_Track, Parcel]]] = defaultdict(list)
+    async def _append(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
+        alone: list[LogBatch] = []
+        together: dict[TenantId, list[tuple[_Track, LogBatch]]] = defaultdict(list)
         tenant_id: TenantId | None = None
-        others: list[tuple[_Track, Parcel]] = []
+        others: list[tuple[_Track, LogBatch]] = []
         find = self._tracks.get
         for parcel in parcels:
             claim = parcel.claim
@@ -265,7 +265,7 @@ class Flusher:
             if track.claim.tenant_id in tenants:
                 track.is_proven = False
 
-    async def _write(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
+    async def _write(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
         """Each into its log."""
         if not parcels:
             return frozenset()
@@ -285,7 +285,7 @@ class Flusher:
         return committed
 
     async def _flush(
-        self, together: dict[TenantId, list[tuple[_Track, Parcel]]]
+        self, together: dict[TenantId, list[tuple[_Track, LogBatch]]]
     ) -> frozenset[UUID]:
         """Those of a tenant in one row."""
         refused: set[TenantId] = set()

@@ -17,7 +17,7 @@ from gateway.concurrency import OnceEvent
 from gateway.errors import StoreError
 from gateway.eventlog.notifications import FOLLOWED_S
 from gateway.store.flushes import joined
-from gateway.store.remote_logs import UNKNOWN, Watched
+from gateway.store.remote_logs import UNKNOWN, LogQuery
 from gateway.store.schema import TERMINAL
 from gateway.telemetry import EventLog
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from datetime import date
     from uuid import UUID
 
-    from gateway.store.claims import Head
+    from gateway.store.claims import LogHead
     from gateway.store.events import LogRow
-    from gateway.store.remote_logs import Look, Part, Seen
+    from gateway.store.remote_logs import LogChanges, Part, Seen
     from gateway.tenancy import TenantId
 
 LOOK_PAUSE_S: Final = 0.005
@@ -44,16 +44,16 @@ SHOWN_AT_ONCE: Final = 128
 _log = EventLog("gateway.runs")
 
 
-class LookAt(Protocol):
+class ReadLogChanges(Protocol):
     """`store.remote_logs.look` of a database."""
 
     async def __call__(
-        self, asked: Sequence[Watched], seen: Seen, wanted: Collection[bytes], /
-    ) -> Look:
+        self, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes], /
+    ) -> LogChanges:
         """Raises `StoreUnavailable`."""
 
 
-class TailReader(Protocol):
+class LogSubscriber(Protocol):
     """Who is sent what a tail brings."""
 
     def on_entries(self, part: LogRow) -> bool:
@@ -63,7 +63,7 @@ class TailReader(Protocol):
         """The tail has moved, and this is all that is known."""
 
 
-class Tail:
+class WatchedLog:
     """The end of one log, as last seen. `entries` are those it has, -1 until it was seen."""
 
     __slots__ = (
@@ -87,7 +87,7 @@ class Tail:
         self.key = uuid.bytes
         self.day = day
         self.watchers = 0
-        self.readers: list[TailReader] = []
+        self.readers: list[LogSubscriber] = []
         """Those of the watchers who have all of it, and wait for more."""
         self.epoch = self.entries = -1
         self._has_moved = False
@@ -116,14 +116,16 @@ class Tail:
                 self._changed = OnceEvent()
             await self._changed.wait()
 
-    def watched(self, *, is_due: bool) -> Watched:
+    def watched(self, *, is_due: bool) -> LogQuery:
         """How to ask for more of it. Of one that has moved since it was due no head is needed:
         whoever moved it still writes it.
         """
         is_still = is_due and not self._has_moved
         self._has_moved = self._has_moved and not is_due
         entries = UNKNOWN if self.entries < 0 else self.entries
-        return Watched(self.tenant_id, self.uuid, self.key, self.day, entries, self.owner, is_still)
+        return LogQuery(
+            self.tenant_id, self.uuid, self.key, self.day, entries, self.owner, is_still
+        )
 
     def add(self, epoch: int, part: LogRow) -> None:
         """The log has this, written under an epoch. Shown to who waits, kept for who does not."""
@@ -142,7 +144,7 @@ class Tail:
             self._parts.clear()
         self._has_changed()
 
-    def show(self, head: Head | None, owner: str | None) -> None:
+    def show(self, head: LogHead | None, owner: str | None) -> None:
         """Let everybody who waits look at this. A log does not become shorter."""
         self.owner = owner
         before = (self.entries, self.is_over)
@@ -161,7 +163,7 @@ class Tail:
             changed.set()
 
 
-class Tails:
+class LogWatcher:
     """The tails that are watched in this process, kept up to date by `run`.
 
     All of them are looked at every `interval_s`, those that are heard of at once, but never twice
@@ -170,7 +172,7 @@ class Tails:
 
     def __init__(
         self,
-        look: LookAt,
+        look: ReadLogChanges,
         *,
         interval_s: float,
         pause_s: float = LOOK_PAUSE_S,
@@ -182,18 +184,18 @@ class Tails:
         self._follow = follow
         self._interval_s = interval_s
         self._pause_s = pause_s
-        self._tails: dict[UUID, Tail] = {}
-        self._by_key: dict[bytes, Tail] = {}
+        self._tails: dict[UUID, WatchedLog] = {}
+        self._by_key: dict[bytes, WatchedLog] = {}
         self._heard: set[UUID] = set()
         self._is_watched = asyncio.Event()
         self._wake = asyncio.Event()
 
     @contextmanager
-    def watch(self, tenant_id: TenantId, uuid: UUID, day: date) -> Iterator[Tail]:
+    def watch(self, tenant_id: TenantId, uuid: UUID, day: date) -> Iterator[WatchedLog]:
         """Keep an eye on a log, from now on until this is left. `day` is that of its rows."""
         tail = self._tails.get(uuid)
         if tail is None:
-            tail = self._tails[uuid] = Tail(tenant_id, uuid, day)
+            tail = self._tails[uuid] = WatchedLog(tenant_id, uuid, day)
             self._by_key[tail.key] = tail
         tail.watchers += 1
         self._is_watched.set()

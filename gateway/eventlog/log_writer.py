@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.log import Entry
-    from gateway.store.claims import Claim, Head
-    from gateway.store.events import LogRow, Parcel
+    from gateway.store.claims import Claim, LogHead
+    from gateway.store.events import LogBatch, LogRow
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
 
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
         async def settle(self) -> None: ...
 
-    Append = Callable[[Sequence[Parcel]], Awaitable[frozenset[UUID]]]
-    Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, Head]]]
+    Append = Callable[[Sequence[LogBatch]], Awaitable[frozenset[UUID]]]
+    Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, LogHead]]]
 
 CROWD_MIN: Final = 64
 """So many runs share a commit well: its cost is a small part of what each of them costs."""
@@ -412,7 +412,7 @@ class LogWriter:
         self._announce(found)
         return again
 
-    async def _ask(self, channels: Iterable[Channel]) -> dict[UUID, Head]:
+    async def _ask(self, channels: Iterable[Channel]) -> dict[UUID, LogHead]:
         asked = [(channel.claim.tenant_id, channel.claim.uuid) for channel in channels]
         while True:
             try:

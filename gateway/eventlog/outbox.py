@@ -17,13 +17,13 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from gateway.log import VERSION_BYTE, packed_entry
-from gateway.store.events import LogRow, Parcel
+from gateway.store.events import LogBatch, LogRow
 
 if TYPE_CHECKING:
     from datetime import date
 
     from gateway.log import Entry
-    from gateway.store.claims import Claim, Head
+    from gateway.store.claims import Claim, LogHead
 
 
 class Fate(Enum):
@@ -50,7 +50,7 @@ class Outbox:
         self._is_refused = False
         self.next_entry = self.end = next_entry
         self.pending_bytes = 0
-        self.parcel: Parcel | None = None
+        self.parcel: LogBatch | None = None
         """What is under way."""
 
     @property
@@ -72,12 +72,12 @@ class Outbox:
         self.pending_bytes += len(packed)
         return len(packed)
 
-    def take(self) -> Parcel:
+    def take(self) -> LogBatch:
         """All that waits, as the parcel that is under way now. Only when none is."""
         entries = VERSION_BYTE + self._waiting
         self._waiting.clear()
         count = self.end - self.next_entry
-        self.parcel = Parcel(self._claim, self._day, self.next_entry, count, entries)
+        self.parcel = LogBatch(self._claim, self._day, self.next_entry, count, entries)
         return self.parcel
 
     def committed(self) -> int:
@@ -94,7 +94,7 @@ class Outbox:
         """The database did not append what was under way; `learn` tells why."""
         self._is_refused = True
 
-    def learn(self, head: Head | None) -> Fate:
+    def learn(self, head: LogHead | None) -> Fate:
         """What became of the parcel, by a head that was read since; None: the response is gone.
 
         For `COMMITTED` call `committed`, for `ABSENT` send the same parcel again.
@@ -107,6 +107,6 @@ class Outbox:
         is_absent = head.next_entry == parcel.first_entry and not self._is_refused
         return Fate.ABSENT if is_absent else Fate.FENCED
 
-    def _under_way(self) -> Parcel:
+    def _under_way(self) -> LogBatch:
         assert self.parcel is not None, "no parcel is under way"
         return self.parcel

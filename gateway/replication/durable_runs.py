@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import OutputRules
     from gateway.engine.archive import Archive
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.engine.runner import Engine
     from gateway.engine.supervisor import Supervisor
     from gateway.eventlog.live_log import LiveLogRegistry
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
+class RunDependencies:
     """What the runs of a process have in common. `replays`: the turn that their logs share."""
 
     engine: Engine
@@ -50,9 +50,9 @@ class Workplace:
 class DurableRuns:
     """Starts durable runs."""
 
-    def __init__(self, workplace: Workplace, *, claimed_max: int = 0) -> None:
+    def __init__(self, dependencies: RunDependencies, *, claimed_max: int = 0) -> None:
         """`claimed_max` bounds the background responses that are generated here at once."""
-        self._at = workplace
+        self._at = dependencies
         self._claimed_max = claimed_max
         self._accepting = 0
         self._when_one_ends: Callable[[], None] = _nothing
@@ -76,52 +76,48 @@ class DurableRuns:
         """Nothing more may be claimed."""
         return self._at.supervisor.is_draining
 
-    def begin(
-        self, specification: RunSpecification, claim: Claim, *, requested_at: float
-    ) -> tuple[Run, LiveLog]:
+    def begin(self, spec: RunSpec, claim: Claim, *, requested_at: float) -> tuple[Run, LiveLog]:
         """Generate a response that was accepted here, for a request that may wait for it.
 
         `requested_at` is in seconds of `time.perf_counter`.
         """
-        live = self._new_live(specification)
-        run = self._start(specification, claim, live, 0, requested_at=requested_at)
+        live = self._new_live(spec)
+        run = self._start(spec, claim, live, 0, requested_at=requested_at)
         return run, live
 
-    async def queue(self, specification: RunSpecification) -> None:
+    async def queue(self, spec: RunSpec) -> None:
         """Accept a background response; generate it here, if there is room and nobody before it.
 
         Raises what `Archive.accept` does.
         """
         archive = self._at.archive
         if self.room <= 0 or self.is_draining:
-            await archive.accept(specification, None, owned=False)
+            await archive.accept(spec, None, owned=False)
             return
-        fence = self._at.writer.fence(specification.principal.tenant_id)
+        fence = self._at.writer.fence(spec.principal.tenant_id)
         self._accepting += 1
         try:
-            claim = await archive.queue(specification)
+            claim = await archive.queue(spec)
         finally:
             self._accepting -= 1
         if claim is not None:
-            live = self._new_live(specification)
+            live = self._new_live(spec)
             live.append(Queued())
             live.show(1)
-            self._at.writer.begins(claim, _day(specification), 1, fence=fence)
-            self._start(specification, claim, live, 1, over=self._when_one_ends)
+            self._at.writer.begins(claim, _day(spec), 1, fence=fence)
+            self._start(spec, claim, live, 1, over=self._when_one_ends)
 
-    def _new_live(self, specification: RunSpecification) -> LiveLog:
+    def _new_live(self, spec: RunSpec) -> LiveLog:
         return LiveLog(
-            self._at.new_fold_for(specification.head, specification.rules),
+            self._at.new_fold_for(spec.head, spec.rules),
             reader_events_max=self._at.reader_events_max,
             held=True,
             turn=self._at.replays,
         )
 
-    async def restored(
-        self, specification: RunSpecification, rows: Sequence[LogRow], next_entry: int
-    ) -> LiveLog:
+    async def restored(self, spec: RunSpec, rows: Sequence[LogRow], next_entry: int) -> LiveLog:
         """The committed log of a response. Raises `ValueError` for a damaged one."""
-        new_fold = self._at.new_fold_for(specification.head, specification.rules)
+        new_fold = self._at.new_fold_for(spec.head, spec.rules)
         fold = new_fold()
         entries = await fold_rows(fold, rows)
         check_complete(len(entries), next_entry)
@@ -133,10 +129,10 @@ class DurableRuns:
             turn=self._at.replays,
         )
 
-    def go_on(self, specification: RunSpecification, claimed: ClaimedRun, live: LiveLog) -> None:
+    def go_on(self, spec: RunSpec, claimed: ClaimedRun, live: LiveLog) -> None:
         """Generate a response that this process looked for, from where its log ends."""
         over = self._when_one_ends
-        self._start(specification, claimed.claim, live, claimed.next_entry, over=over)
+        self._start(spec, claimed.claim, live, claimed.next_entry, over=over)
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
         """End a response that cannot go on here or anywhere. Raises `StoreError`."""
@@ -144,7 +140,7 @@ class DurableRuns:
 
     def _start(
         self,
-        specification: RunSpecification,
+        spec: RunSpec,
         claim: Claim,
         live: LiveLog,
         next_entry: int,
@@ -152,18 +148,16 @@ class DurableRuns:
         requested_at: float | None = None,
         over: Callable[[], None] | None = None,
     ) -> Run:
-        at, head = self._at, specification.head
-        if specification.added:
+        at, head = self._at, spec.head
+        if spec.added:
             # They were stored when it was accepted, and a run may take minutes.
-            specification = replace(specification, added=())
-        here = _Here(at, specification, claim, live, over)
+            spec = replace(spec, added=())
+        here = _Here(at, spec, claim, live, over)
         here.channel = channel = at.writer.open(
-            claim, _day(specification), next_entry, durable=live.show, lost=here.lost
+            claim, _day(spec), next_entry, durable=live.show, lost=here.lost
         )
         journal = DurableJournal(live, channel, here.commit)
-        here.run = run = Run(
-            specification, journal, at.engine, claim=claim, requested_at=requested_at
-        )
+        here.run = run = Run(spec, journal, at.engine, claim=claim, requested_at=requested_at)
         at.live_logs.add(head.uuid, live)
         at.supervisor.start(
             run, durable=Durable(claim, channel, is_claimed=over is not None), over=here.leave
@@ -175,8 +169,8 @@ class DurableRuns:
 class _Here:
     """A response while it is generated here, for those who have news of it."""
 
-    at: Workplace
-    specification: RunSpecification
+    at: RunDependencies
+    spec: RunSpec
     claim: Claim
     live: LiveLog
     over: Callable[[], None] | None
@@ -189,21 +183,21 @@ class _Here:
 
     async def commit(self, finished: Finished, fold: Fold, rest: LogRow) -> None:
         """It ends so; `rest` is what of its log is not written."""
-        await self.at.archive.finish(self.specification, finished, fold, self.claim, rest)
+        await self.at.archive.finish(self.spec, finished, fold, self.claim, rest)
 
     def leave(self) -> None:
         """Its run is over, with an end or without one."""
         self.channel.close()
         # Does nothing to one that has its end.
         self.live.hand_over()
-        self.at.live_logs.discard(self.specification.head.uuid, self.live)
+        self.at.live_logs.discard(self.spec.head.uuid, self.live)
         if self.over is not None:
             self.over()
 
 
-def _day(specification: RunSpecification) -> date:
+def _day(spec: RunSpec) -> date:
     """The partition of its log."""
-    return day_of(moment(specification.head.created_at))
+    return day_of(moment(spec.head.created_at))
 
 
 def _nothing() -> None:

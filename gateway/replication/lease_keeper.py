@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from gateway.engine.run_spec import RunSpecification
-    from gateway.store.claims import Claim, Head
+    from gateway.engine.run_spec import RunSpec
+    from gateway.store.claims import Claim, LogHead
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
 
     Renew = Callable[[Sequence[Claim]], Awaitable[frozenset[UUID]]]
-    ReadHeads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, Head]]]
+    ReadHeads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, LogHead]]]
 
 HEARTBEATS_OF_DISTRUST: Final = 2.0
 """After the database was away. Each of the others may be waiting for an answer that never comes,
@@ -44,13 +44,13 @@ class Abandonable(Protocol):
     """A run, as far as the keeper knows it."""
 
     @property
-    def specification(self) -> RunSpecification: ...
+    def spec(self) -> RunSpec: ...
 
     def abandon(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class LeaseTiming:
     """A claim lapses after `lease_s` without a heartbeat, which comes every `heartbeat_s`.
 
     `poll_s` is how long a run may go on that was ended elsewhere, when no notice of it arrives.
@@ -67,14 +67,16 @@ class _Held:
     run: Abandonable
 
 
-class Keeper:
+class LeaseKeeper:
     """Heartbeats for all runs of a process, those of foreground responses included."""
 
-    def __init__(self, renew: Renew, heads: ReadHeads, rhythm: Rhythm, metrics: Metrics) -> None:
+    def __init__(
+        self, renew: Renew, heads: ReadHeads, timing: LeaseTiming, metrics: Metrics
+    ) -> None:
         """`renew` is `store.claims.heartbeat` of this process, `heads` is `store.claims.heads`."""
         self._renew = renew
         self._heads = heads
-        self._rhythm = rhythm
+        self._rhythm = timing
         self._metrics = metrics
         self._held: dict[UUID, _Held] = {}
         self._reserved: frozenset[Claim] = frozenset()
@@ -104,7 +106,7 @@ class Keeper:
         """Renew this claim until it is dropped; `run` is abandoned when it is lost."""
         before = self._held.get(claim.uuid)
         self._held[claim.uuid] = _Held(claim, run)
-        if run.specification.durable:
+        if run.spec.durable:
             self._may_be_ended.set()
         if before is not None and before.claim != claim:
             # It lapsed here and came back before anybody noticed.
@@ -154,7 +156,7 @@ class Keeper:
                 pass
             self._check_soon.clear()
             # Nobody cancels a foreground response from elsewhere.
-            durable = [one for one in self._held.values() if one.run.specification.durable]
+            durable = [one for one in self._held.values() if one.run.spec.durable]
             if not durable:
                 self._may_be_ended.clear()
             await self._check(durable)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.engine.archive import Archive
-    from gateway.replication.lease_keeper import Keeper
+    from gateway.replication.lease_keeper import LeaseKeeper
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
@@ -31,14 +31,14 @@ ORPHAN_S: Final = 3600.0
 _log = EventLog("gateway.runs")
 
 
-class Sweep:
+class OrphanReaper:
     """Every process sweeps the whole database; whoever comes first ends a response."""
 
     def __init__(
         self,
         database: Database,
         archive: Archive,
-        keeper: Keeper,
+        keeper: LeaseKeeper,
         *,
         attempts_max: int,
         interval_s: float = INTERVAL_S,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.replication.durable_runs import DurableRuns
-    from gateway.replication.lease_keeper import Keeper
-    from gateway.store.claims import ClaimedRun, Terms
+    from gateway.replication.lease_keeper import LeaseKeeper
+    from gateway.store.claims import ClaimedRun, ClaimTerms
     from gateway.store.events import LogRow
     from gateway.store.postgres.database import Database
     from gateway.telemetry import Metrics
@@ -38,7 +38,7 @@ _log = EventLog("gateway.runs")
 
 
 @dataclass(frozen=True, slots=True)
-class Appetite:
+class ClaimLimits:
     """On what terms a process claims, and how often it looks for more.
 
     `quiet_s` is the longest it rests while there is nothing to claim and no lease is about to
@@ -46,7 +46,7 @@ class Appetite:
     `read_bytes_max` bounds what it reads of a log at once.
     """
 
-    terms: Terms
+    terms: ClaimTerms
     interval_s: float
     quiet_s: float
     read_bytes_max: int
@@ -59,8 +59,8 @@ class Scheduler:
         self,
         database: Database,
         runs: DurableRuns,
-        keeper: Keeper,
-        appetite: Appetite,
+        keeper: LeaseKeeper,
+        limits: ClaimLimits,
         *,
         owner: str,
         metrics: Metrics,
@@ -68,12 +68,12 @@ class Scheduler:
         self._database = database
         self._runs = runs
         self._keeper = keeper
-        self._appetite = appetite
+        self._appetite = limits
         self._owner = owner
         self._metrics = metrics
         self._wake = asyncio.Event()
         self._is_more = True
-        self._rest_s = appetite.interval_s
+        self._rest_s = limits.interval_s
         self._looking = asyncio.Lock()
         self._reading = asyncio.Semaphore(READ_AT_ONCE_MAX)
 
@@ -187,8 +187,8 @@ class Scheduler:
         return True
 
     async def _start(self, claimed: ClaimedRun) -> bool:
-        specification = rebuild(claimed)
-        if specification is None:
+        spec = rebuild(claimed)
+        if spec is None:
             # Another process may know this plan. If none does, the attempts come to an end.
             _log.warning(
                 "a response has a plan of another release",
@@ -196,10 +196,10 @@ class Scheduler:
             )
             return True
         rows = await self._read(claimed)
-        live = await self._runs.restored(specification, rows, claimed.next_entry)
+        live = await self._runs.restored(spec, rows, claimed.next_entry)
         if self._runs.is_draining:
             return False
-        self._runs.go_on(specification, claimed, live)
+        self._runs.go_on(spec, claimed, live)
         return True
 
     async def _read(self, claimed: ClaimedRun) -> list[LogRow]:

@@ -34,7 +34,7 @@ class Compaction:
         """
         with self._supervisor.admitted():
             plan = await self._builder.summary(principal, request, body_bytes=body_bytes)
-            made = await self._compactor.make(plan.specification)
+            made = await self._compactor.make(plan.spec)
         await self._compactor.book(made)
         return CompactedContext(plan, made)
 
@@ -48,12 +48,12 @@ class CompactedContext(NamedTuple):
     @property
     def model(self) -> str:
         """The model that wrote the summary."""
-        return self.plan.specification.model
+        return self.plan.spec.model
 
     @property
     def body(self) -> bytes:
         """The answer as JSON; its `output` may be the input of the next request as it is."""
-        head = self.plan.specification.head
+        head = self.plan.spec.head
         users: list[dict[str, Any]] = [
             orjson.loads(item.json) for item in self.plan.items if item.role == "user"
         ]

@@ -28,7 +28,7 @@ from gateway.sealing import Binding, Unsealed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.engine.summarizer import Summarizer, Summary
     from gateway.generation import Prompt
     from gateway.models.format import FormatOf
@@ -63,7 +63,7 @@ class Made(NamedTuple):
 class SummaryPlan(NamedTuple):
     """The generation of a summary, and the items that are summarised."""
 
-    specification: RunSpecification
+    spec: RunSpec
     items: Sequence[ContextItem]
 
 
@@ -129,23 +129,23 @@ class Compactor:
                 "There is nothing to compact: the conversation has no items yet.", param="input"
             )
         wanted = min(self._limits.summary_tokens_max, context_length // 2)
-        if plan.specification.sampling.max_tokens < wanted // ROOM_SHARE:
+        if plan.spec.sampling.max_tokens < wanted // ROOM_SHARE:
             raise ContextLengthExceeded(
                 "The conversation leaves no room for its summary in the context window of this "
                 "model. Compact it earlier, leave old items out, or set 'truncation' to 'auto'."
             )
 
-    async def make(self, specification: RunSpecification) -> Made:
+    async def make(self, spec: RunSpec) -> Made:
         """A summary. What it took is to be counted with a response, or booked.
 
         Raises `UpstreamError`, `SummaryFailed`.
         """
-        summary = await self._summarizer.summarize(specification)
-        tenant = specification.principal.tenant_id
+        summary = await self._summarizer.summarize(spec)
+        tenant = spec.principal.tenant_id
         binding = Binding(tenant, COMPACTION, self._sealer.key_id)
         seal = self._sealer.seal(binding, Unsealed(text=summary.text).content)
         assert seal is not None, "the sealer has the key that it names"
-        format_ = self._format_of(specification.model)
+        format_ = self._format_of(spec.model)
         rendered = format_.render_item(compaction_item("", seal, summary.text))
         usage = summary.usage
         compacted = Compacted(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.protocol.conversations import NewConversation
     from gateway.protocol.items import InputItem
     from gateway.sealing import Sealer, Unsealed
-    from gateway.services.executor import Executor
+    from gateway.services.executor import ThreadExecutor
     from gateway.services.models import Models
     from gateway.store.messages import ItemPage
     from gateway.store.postgres.database import Database
@@ -46,7 +46,7 @@ class Conversations:
         models: Models,
         sealer: Sealer,
         format_: ModelFormat,
-        threads: Executor,
+        threads: ThreadExecutor,
         items_max: int,
     ) -> None:
         """A conversation may have `items_max` items. They are kept with their ids in `format_`."""

@@ -34,11 +34,11 @@ from gateway.store.idempotency import IdempotencyKey, find_key
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.log import Finished
     from gateway.output.fold import Fold
     from gateway.protocol.context import ConversationPlace
-    from gateway.replication.durable_runs import DurableRuns, Workplace
+    from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.services.generation import Generation, Reading
     from gateway.services.run_builder import CreateCommand, RunBuilder
 
@@ -51,7 +51,7 @@ class Creation:
 
     def __init__(
         self,
-        workplace: Workplace,
+        dependencies: RunDependencies,
         runs: DurableRuns,
         *,
         builder: RunBuilder,
@@ -64,7 +64,7 @@ class Creation:
         `is_cut_off` tells that the database is known to be away: then nobody who wants something
         stored has to wait until that is found out again.
         """
-        self._at = workplace
+        self._at = dependencies
         self._runs = runs
         self._builder = builder
         self._reading = reading
@@ -121,11 +121,11 @@ class Creation:
         with self._at.supervisor.admitted():
             built = await self._builder.build(command, partial(self._check, command))
             if not command.is_durable:
-                return self._in_memory(command, built.specification)
+                return self._in_memory(command, built.spec)
             if built.summary is None:
-                return await self._accepted(command, built.specification)
+                return await self._accepted(command, built.spec)
             async with self._builder.booking(built.summary):
-                return await self._accepted(command, built.specification)
+                return await self._accepted(command, built.spec)
 
     async def _check(self, command: CreateCommand, conversation: ConversationPlace | None) -> None:
         """Raise what accepting it would, as far as that is known before tokens are spent on it."""
@@ -146,33 +146,29 @@ class Creation:
             return None
         return IdempotencyKey(command.key.key_hash, command.key.fingerprint, self._key_ttl_s)
 
-    async def _accepted(
-        self, command: CreateCommand, specification: RunSpecification
-    ) -> Generation:
+    async def _accepted(self, command: CreateCommand, spec: RunSpec) -> Generation:
         is_ours = not command.request.background
         key = self._kept_key(command)
-        if not is_ours and key is None and specification.conversation is None:
-            await self._runs.queue(specification)
-            return AcceptedGeneration(specification, self._reading, None)
-        claim = await self._at.archive.accept(specification, key, owned=is_ours)
+        if not is_ours and key is None and spec.conversation is None:
+            await self._runs.queue(spec)
+            return AcceptedGeneration(spec, self._reading, None)
+        claim = await self._at.archive.accept(spec, key, owned=is_ours)
         started = None
         if claim is not None:
-            run, live = self._runs.begin(specification, claim, requested_at=command.requested_at)
+            run, live = self._runs.begin(spec, claim, requested_at=command.requested_at)
             started = Started(run, live)
-        return AcceptedGeneration(specification, self._reading, started)
+        return AcceptedGeneration(spec, self._reading, started)
 
-    def _in_memory(
-        self, command: CreateCommand, specification: RunSpecification
-    ) -> ForegroundGeneration:
+    def _in_memory(self, command: CreateCommand, spec: RunSpec) -> ForegroundGeneration:
         at = self._at
-        new_fold = at.new_fold_for(specification.head, specification.rules)
+        new_fold = at.new_fold_for(spec.head, spec.rules)
         live = LiveLog(new_fold, reader_events_max=at.reader_events_max, turn=at.replays)
 
         async def commit(finished: Finished, fold: Fold) -> None:
             assert run.claim is not None, "what is stored was recorded before it was generated"
-            await at.archive.finish(specification, finished, fold, run.claim, None)
+            await at.archive.finish(spec, finished, fold, run.claim, None)
 
-        journal = MemoryJournal(live, commit if specification.store else None)
-        run = Run(specification, journal, at.engine, requested_at=command.requested_at)
+        journal = MemoryJournal(live, commit if spec.store else None)
+        run = Run(spec, journal, at.engine, requested_at=command.requested_at)
         at.supervisor.start(run)
-        return ForegroundGeneration(specification, Started(run, live))
+        return ForegroundGeneration(spec, Started(run, live))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Executor:
+class ThreadExecutor:
     """Where large requests are parsed, assembled and rendered.
 
     Tokenising frees the GIL; the rest competes with the loop for it. So there are few of them, and

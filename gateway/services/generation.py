@@ -19,7 +19,7 @@ from gateway.store import responses as rows
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.engine.runner import Run
     from gateway.eventlog.feed import Feed
     from gateway.eventlog.live_log import LiveLog
@@ -137,12 +137,12 @@ class ForegroundGeneration:
     is_durable = False
     is_repeat = False
 
-    def __init__(self, specification: RunSpecification, started: Started) -> None:
+    def __init__(self, spec: RunSpec, started: Started) -> None:
         self._run, self._live = started
         self._started = started
-        self._specification = specification
-        self.response_id = ids.response_id(specification.head.uuid)
-        self.model = specification.model
+        self._specification = spec
+        self.response_id = ids.response_id(spec.head.uuid)
+        self.model = spec.model
 
     @property
     def first_token_s(self) -> float | None:
@@ -175,17 +175,15 @@ class ForegroundGeneration:
 
     def continued(self) -> History | None:
         """Its context and what it said, as they would come back from the database."""
-        specification = self._specification
-        if specification.inherited is None:
+        spec = self._specification
+        if spec.inherited is None:
             return None
         said = (output_context(item) for item in self._live.fold.items())
-        own = tuple(replace(item, parsed=None) for item in (*specification.added, *said))
-        items = (*specification.inherited, *own)
+        own = tuple(replace(item, parsed=None) for item in (*spec.added, *said))
+        items = (*spec.inherited, *own)
         # What hangs on no stored response would be lost to whoever stores what continues it.
-        unstored = own if specification.parent is not None else items
-        return History(
-            specification.parent, items, specification.root_created_at, unstored=unstored
-        )
+        unstored = own if spec.parent is not None else items
+        return History(spec.parent, items, spec.root_created_at, unstored=unstored)
 
     async def response(self) -> bytes:
         """The finished Response object. Raises what made it fail."""
@@ -205,15 +203,13 @@ class AcceptedGeneration:
     is_durable = True
     is_repeat = False
 
-    def __init__(
-        self, specification: RunSpecification, reading: Reading, started: Started | None
-    ) -> None:
-        self._head = specification.head
-        self._tenant_id = specification.principal.tenant_id
+    def __init__(self, spec: RunSpec, reading: Reading, started: Started | None) -> None:
+        self._head = spec.head
+        self._tenant_id = spec.principal.tenant_id
         self._reading = reading
         self._started = started
         self.response_id = ids.response_id(self._head.uuid)
-        self.model = specification.model
+        self.model = spec.model
 
     @property
     def first_token_s(self) -> float | None:

@@ -23,12 +23,12 @@ from gateway.services.run_spec import RunInput
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.protocol.context import ConversationPlace
     from gateway.protocol.responses.idempotency import RequestKey
     from gateway.protocol.responses.requests import CreateResponse
     from gateway.services.compactor import Compactor, Made
-    from gateway.services.executor import Executor
+    from gateway.services.executor import ThreadExecutor
     from gateway.services.history_source import HistorySource
     from gateway.services.models import Models
     from gateway.services.run_spec import SpecBuilder
@@ -79,7 +79,7 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 class BuiltRun(NamedTuple):
     """`summary` was made for it: to be booked if nothing comes of it (`RunBuilder.booking`)."""
 
-    specification: RunSpecification
+    spec: RunSpec
     summary: Made | None = None
 
 
@@ -93,7 +93,7 @@ class RunBuilder:
         models: Models,
         specs: SpecBuilder,
         compactor: Compactor,
-        executor: Executor,
+        executor: ThreadExecutor,
     ) -> None:
         self._history_source = history_source
         self._models = models
@@ -123,11 +123,11 @@ class RunBuilder:
             not given.is_opening and is_triggered(request)
         )
         work = self._planned if is_compacted and not given.silent else self._specs.spec
-        planned: RunSpecification | SummaryPlan = await self._run(work, given)
+        planned: RunSpec | SummaryPlan = await self._run(work, given)
         if not isinstance(planned, SummaryPlan):
             return BuiltRun(planned)
         await check(given.history.conversation)
-        made = await self._compactor.make(planned.specification)
+        made = await self._compactor.make(planned.spec)
         async with self.booking(made):
             compacted = replace(given, compacted=made.compacted)
             return BuiltRun(await self._run(self._specs.spec, compacted), made)
@@ -201,7 +201,7 @@ class RunBuilder:
             partial(work, given), size_bytes=self._specs.work_bytes(given)
         )
 
-    def _planned(self, given: RunInput) -> RunSpecification | SummaryPlan:
+    def _planned(self, given: RunInput) -> RunSpec | SummaryPlan:
         """The specification, or the plan of the summary that has to be made before it."""
         request = given.request
         if is_triggered(request):

@@ -20,7 +20,7 @@ from gateway.constraints.validation import Checker
 from gateway.context.assembly import assemble, opening
 from gateway.context.truncation import drop_oldest_turns
 from gateway.context.unsealing import opened, unseal, with_last_opened
-from gateway.engine.run_spec import RunSpecification
+from gateway.engine.run_spec import RunSpec
 from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.generation import PREAMBLE
 from gateway.models.format import RenderOptions, Repeated
@@ -205,7 +205,7 @@ class SpecBuilder:
         is_cut = given.request.truncation == "auto"
         return len((self._fitting(given, written) if is_cut else written.prompt).ids)
 
-    def spec(self, given: RunInput, written: Written | None = None) -> RunSpecification:
+    def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
         """The specification; `written` is what `write` made of the same input before."""
         written = written or self.write(given)
         request, model, history = given.request, given.model, given.history
@@ -225,7 +225,7 @@ class SpecBuilder:
             has_ids = self.knows_stored_ids(model)
             new = _rendered(written.context, written.prompt if has_ids else None)
             added = (*history.unstored, *new)
-        return RunSpecification(
+        return RunSpec(
             principal=given.principal,
             head=self._head(given, written.echo, prompt),
             model=model.id,

@@ -37,7 +37,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ClaimTerms:
     """On what terms a process claims.
 
     `lease_s` is how long others wait for one that is silent, `attempts_max` how many processes may
@@ -90,7 +90,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LogHead:
     """Where the log of a response stands: whose it is, its next entry's number, its status."""
 
     epoch: int
@@ -234,7 +234,7 @@ JOIN responses AS one ON one.tenant_id = asked.tenant_id AND one.id = asked.id
 
 
 async def claim(
-    database: Database, owner: str, terms: Terms, *, limit: int, take_over: bool
+    database: Database, owner: str, terms: ClaimTerms, *, limit: int, take_over: bool
 ) -> list[ClaimedRun]:
     """Claim up to `limit` durable responses for `owner`: first those begun, then those queued.
 
@@ -260,7 +260,7 @@ async def claim(
     return sorted(runs, key=lambda run: (run.was_queued, run.claim.uuid))
 
 
-async def work(database: Database, terms: Terms, *, take_over: bool) -> Work:
+async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> Work:
     """What there is for a process with these terms, seen without a turn among those who claim.
 
     Of what is queued some may have to wait for others of its tenant. Raises `StoreUnavailable`.
@@ -274,9 +274,9 @@ async def work(database: Database, terms: Terms, *, take_over: bool) -> Work:
         return Work(*(await connection.execute(_WORK, parameters)).one())
 
 
-def _left(row: Row) -> flushes.Taken:
+def _left(row: Row) -> flushes.LockedResponse:
     """As it was before it was claimed."""
-    return flushes.Taken(
+    return flushes.LockedResponse(
         TenantId(row.tenant_id),
         row.id,
         row.left_by,
@@ -361,7 +361,7 @@ async def abandoned(
 
 async def heads(
     database: Database, responses: Collection[tuple[TenantId, UUID]]
-) -> dict[UUID, Head]:
+) -> dict[UUID, LogHead]:
     """Where their logs stand; unknown and deleted ones are absent.
 
     What is in flushes just now counts for nothing: see `store.followed`.
@@ -372,4 +372,6 @@ async def heads(
     }
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_HEADS, asked)
-        return {uuid: Head(epoch, next_entry, status) for uuid, epoch, next_entry, status in rows}
+        return {
+            uuid: LogHead(epoch, next_entry, status) for uuid, epoch, next_entry, status in rows
+        }

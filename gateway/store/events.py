@@ -33,7 +33,7 @@ SHORT_ROWS_MIN: Final = 1000
 _UNBOUNDED: Final = 2**62
 
 
-class Right(Protocol):
+class WriteClaim(Protocol):
     """The right to write for a response: a `claims.Claim`."""
 
     @property
@@ -47,13 +47,13 @@ class Right(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class LogBatch:
     """`count` entries of one response, packed: the next ones of its log, if its claim holds.
 
     `first_entry` is the number of the first of them, `day` that of `day_of`.
     """
 
-    claim: Right
+    claim: WriteClaim
     day: date
     first_entry: int
     count: int
@@ -179,7 +179,7 @@ def day_of(created_at: datetime) -> date:
     return created_at.astimezone(UTC).date()
 
 
-async def append(database: Database, parcels: Sequence[Parcel]) -> frozenset[UUID]:
+async def append(database: Database, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
     """Commit parcels, at most one for a response; the responses whose parcels are in the log now.
 
     The others were fenced off: their claim is lost, their run has ended, or the log goes on
@@ -254,7 +254,7 @@ async def rows(
     return [LogRow(*row) for row in await connection.execute(_READ, parameters)]
 
 
-async def add(connection: Connection, claim: Right, created_at: datetime, row: LogRow) -> None:
+async def add(connection: Connection, claim: WriteClaim, created_at: datetime, row: LogRow) -> None:
     """A row of the log, inside a transaction of the caller's that has locked and moved the head."""
     await connection.execute(
         _ADD,

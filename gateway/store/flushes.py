@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from datetime import date
     from uuid import UUID
 
-    from gateway.store.events import Parcel
+    from gateway.store.events import LogBatch
     from gateway.store.postgres.connection import Connection, Row
     from gateway.store.postgres.database import Database
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LockedResponse:
     """A response whose head the caller has locked. `epoch` is that under which `owner` wrote."""
 
     tenant_id: TenantId
@@ -190,7 +190,7 @@ WHERE flushes.tenant_id = left_behind.tenant_id AND flushes.owner = left_behind.
 
 
 async def add(
-    connection: Connection, owner: str, fence: int, parcels: Sequence[Parcel]
+    connection: Connection, owner: str, fence: int, parcels: Sequence[LogBatch]
 ) -> int | None:
     """Add parcels of one tenant as one row; its number. None: the fence is another by now."""
     row = {
@@ -204,7 +204,7 @@ async def add(
     return number
 
 
-def _members(parcels: Iterable[Parcel]) -> Iterator[bytes]:
+def _members(parcels: Iterable[LogBatch]) -> Iterator[bytes]:
     pack, place = _MEMBER.pack, 0
     for parcel in parcels:
         claim, size = parcel.claim, len(parcel.entries)
@@ -250,7 +250,7 @@ async def adopt(
         return await _fences(connection, owner, tenants)
 
 
-async def settle(connection: Connection, responses: Sequence[Taken]) -> dict[UUID, int]:
+async def settle(connection: Connection, responses: Sequence[LockedResponse]) -> dict[UUID, int]:
     """Move what flushes have of these responses into their logs, and cut their owners off.
 
     Returns the heads that have moved. Heads are locked by the caller, who has the next word: until
@@ -273,9 +273,11 @@ async def settle(connection: Connection, responses: Sequence[Taken]) -> dict[UUI
     return {one.uuid: piece.first_entry + piece.count for one, piece in pieces}
 
 
-async def _pieces(responses: Sequence[Taken], rows: Iterable[Row]) -> list[tuple[Taken, LogRow]]:
+async def _pieces(
+    responses: Sequence[LockedResponse], rows: Iterable[Row]
+) -> list[tuple[LockedResponse, LogRow]]:
     """What is not in the logs of these yet, one row for each that has any."""
-    by_owner: dict[tuple[UUID, str], dict[bytes, Taken]] = defaultdict(dict)
+    by_owner: dict[tuple[UUID, str], dict[bytes, LockedResponse]] = defaultdict(dict)
     for one in responses:
         by_owner[one.tenant_id, one.owner][one.uuid.bytes] = one
     found: dict[UUID, list[LogRow]] = {}
@@ -315,7 +317,7 @@ def parts_of(
             yield uuid, *found
 
 
-def _columns(pieces: Sequence[tuple[Taken, LogRow]]) -> dict[str, list[object]]:
+def _columns(pieces: Sequence[tuple[LockedResponse, LogRow]]) -> dict[str, list[object]]:
     return {
         "tenants": [one.tenant_id for one, _ in pieces],
         "responses": [one.uuid for one, _ in pieces],
@@ -340,10 +342,10 @@ async def settle_one(connection: Connection, tenant_id: TenantId, uuid: UUID) ->
     return (await settle(connection, list(map(taken, held)))).get(uuid)
 
 
-def taken(row: Row) -> Taken:
+def taken(row: Row) -> LockedResponse:
     """Tenant, id, owner, epoch, next entry and day of a response."""
     tenant_id, *others = row
-    return Taken(TenantId(tenant_id), *others)
+    return LockedResponse(TenantId(tenant_id), *others)
 
 
 async def erase(connection: Connection, tenant_id: TenantId, uuid: UUID) -> None:

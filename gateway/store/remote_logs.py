@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gateway.store import flushes
-from gateway.store.claims import Head
+from gateway.store.claims import LogHead
 from gateway.store.events import LogRow
 from gateway.store.postgres.statements import Statement
 
@@ -37,7 +37,7 @@ UNKNOWN: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class LogQuery:
     """A log of which `entries` are known. `owner` is who wrote it when its head was seen last.
 
     `key` are the bytes of `uuid`, `day` is that of `events.day_of`. `is_due`: its head is to be
@@ -58,14 +58,14 @@ Part = tuple[bytes, int, "LogRow"]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LogChanges:
     """What was found. `heads` are of those that had to be asked for, None of one that is not there;
     `owners` are who writes them.
 
     What a part brings is committed, whatever a head says of it.
     """
 
-    heads: dict[UUID, Head | None] = field(default_factory=dict)
+    heads: dict[UUID, LogHead | None] = field(default_factory=dict)
     owners: dict[UUID, str | None] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
 
@@ -113,14 +113,14 @@ CROSS JOIN LATERAL (
 
 
 async def look(
-    database: Database, asked: Sequence[Watched], seen: Seen, wanted: Collection[bytes]
-) -> Look:
+    database: Database, asked: Sequence[LogQuery], seen: Seen, wanted: Collection[bytes]
+) -> LogChanges:
     """Look at these logs, at flushes that come after those `seen`, which is brought up to date.
 
     What flushes have of any log is not brought again, so it is brought of all that are `wanted`.
     Raises `StoreUnavailable`.
     """
-    found, read = Look(), dict(seen)
+    found, read = LogChanges(), dict(seen)
     writers = {(one.tenant_id, one.owner) for one in asked if one.owner is not None}
     await _bring(database, found, writers, read, wanted)
     ends = {key: part.first_entry + part.count for key, _, part in found.parts}
@@ -134,7 +134,7 @@ async def look(
     return found
 
 
-async def _look_at_heads(database: Database, found: Look, asked: Sequence[Watched]) -> None:
+async def _look_at_heads(database: Database, found: LogChanges, asked: Sequence[LogQuery]) -> None:
     columns = {
         "tenants": [one.tenant_id for one in asked],
         "responses": [one.uuid for one in asked],
@@ -147,7 +147,7 @@ async def _look_at_heads(database: Database, found: Look, asked: Sequence[Watche
         rows = await connection.execute(_HEADS, columns)
     found.heads.update(dict.fromkeys(one.uuid for one in asked))
     for uuid, epoch, next_entry, status, owner, first_entry, count, entries in rows:
-        found.heads[uuid] = Head(epoch, next_entry, status)
+        found.heads[uuid] = LogHead(epoch, next_entry, status)
         found.owners[uuid] = owner if status == "in_progress" else None
         if entries is not None:
             found.parts.append((uuid.bytes, epoch, LogRow(first_entry, count, entries)))
@@ -155,7 +155,7 @@ async def _look_at_heads(database: Database, found: Look, asked: Sequence[Watche
 
 async def _bring(
     database: Database,
-    found: Look,
+    found: LogChanges,
     writers: Collection[Writer],
     read: Seen,
     wanted: Collection[bytes],

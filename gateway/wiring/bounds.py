@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.engine.failover import HopPolicy
-from gateway.engine.output_guard import Steering
+from gateway.engine.output_guard import GuardLimits
 from gateway.eventlog.feed import FeedLimits
 from gateway.eventlog.log_writer import WriterBounds
 from gateway.models.format import SchemaLimits
-from gateway.replication.lease_keeper import Rhythm
-from gateway.replication.scheduler import Appetite
+from gateway.replication.lease_keeper import LeaseTiming
+from gateway.replication.scheduler import ClaimLimits
 from gateway.services.compactor import CompactionLimits
 from gateway.services.run_spec import SystemMessage
-from gateway.store.claims import Terms
+from gateway.store.claims import ClaimTerms
 from gateway.store.retention import Keep
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.pool import PoolPolicy, ProbeSchedule
@@ -84,10 +84,10 @@ def hop_policy(settings: Settings) -> HopPolicy:
     )
 
 
-def steering(settings: Settings) -> Steering:
+def steering(settings: Settings) -> GuardLimits:
     """What is done about a model that does not do as it was told."""
     generation = settings.generation
-    return Steering(
+    return GuardLimits(
         repairs_max=generation.repairs_max,
         header_tokens_max=generation.header_tokens_max,
         repeated_tokens_max=generation.repeated_tokens_max,
@@ -97,18 +97,18 @@ def steering(settings: Settings) -> Steering:
     )
 
 
-def rhythm(settings: Settings) -> Rhythm:
+def timing(settings: Settings) -> LeaseTiming:
     """How often claims are renewed."""
     background = settings.background
-    return Rhythm(lease_s=background.lease_s, heartbeat_s=background.heartbeat_s)
+    return LeaseTiming(lease_s=background.lease_s, heartbeat_s=background.heartbeat_s)
 
 
-def appetite(settings: Settings) -> Appetite:
+def appetite(settings: Settings) -> ClaimLimits:
     """How many responses this process claims, and on what terms."""
     background = settings.background
     told = QUIET_INTERVALS if settings.database.listen else 1
-    return Appetite(
-        Terms(
+    return ClaimLimits(
+        ClaimTerms(
             lease_s=background.lease_s,
             attempts_max=background.attempts_max,
             tenant_running_max=background.tenant_running_max,

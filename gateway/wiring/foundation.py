@@ -13,7 +13,7 @@ from gateway.protocol.rules import rules_of
 from gateway.replication.retention import Housekeeping
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.access import Access
-from gateway.services.executor import Executor
+from gateway.services.executor import ThreadExecutor
 from gateway.store.postgres.database import Database
 from gateway.telemetry import Metrics
 from gateway.upstreams.client import build_client
@@ -48,7 +48,7 @@ class Foundation:
     notices: Database
     formats: Formats
     sealer: Sealer
-    threads: Executor
+    threads: ThreadExecutor
     pool: Pool
     owner: str = field(default_factory=ids.new_replica_id)
 
@@ -72,7 +72,7 @@ class Foundation:
                 bounds.schema_limits(settings),
             ),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
-            threads=Executor(
+            threads=ThreadExecutor(
                 threads_max=settings.limits.tokenize_threads_max,
                 inline_bytes_max=settings.limits.inline_tokenize_chars_max,
                 waiting_bytes_max=settings.limits.tokenize_waiting_bytes_max,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.eventlog.log_watcher import Tails
+    from gateway.eventlog.log_watcher import LogWatcher
     from gateway.eventlog.notifications import Notifier
-    from gateway.replication.lease_keeper import Keeper
+    from gateway.replication.lease_keeper import LeaseKeeper
     from gateway.store.notifications import Notice
     from gateway.telemetry import Metrics
 
@@ -18,10 +18,10 @@ class Switchboard:
     """Passes notices on, never waits, and is not needed: all it tells is found by looking, too."""
 
     def __init__(
-        self, tails: Tails, keeper: Keeper, notifier: Notifier | None, metrics: Metrics
+        self, watcher: LogWatcher, keeper: LeaseKeeper, notifier: Notifier | None, metrics: Metrics
     ) -> None:
         """`notifier` None: other replicas are told nothing."""
-        self._tails = tails
+        self._tails = watcher
         self._keeper = keeper
         self._notifier = notifier
         self._metrics = metrics

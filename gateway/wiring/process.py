@@ -80,7 +80,7 @@ class Process:
         retrieval = Retrieval(
             database=base.database,
             feed=replica.feed,
-            archive=replica.workplace.archive,
+            archive=replica.dependencies.archive,
         )
         compactor = _compactor(base, replica)
         run_builder = _run_builder(base, models, compactor)
@@ -94,7 +94,7 @@ class Process:
             ),
             retrieval=retrieval,
             creation=Creation(
-                replica.workplace,
+                replica.dependencies,
                 replica.runs,
                 builder=run_builder,
                 reading=Reading(base.database, replica.feed, retrieval),
@@ -102,7 +102,7 @@ class Process:
                 is_cut_off=lambda: replica.keeper.is_cut_off,
             ),
             run_builder=run_builder,
-            compaction=Compaction(replica.workplace.supervisor, run_builder, compactor),
+            compaction=Compaction(replica.dependencies.supervisor, run_builder, compactor),
             traces=Traces(base.database),
             conversations=Conversations(
                 base.database,
@@ -137,10 +137,10 @@ class Process:
                 finally:
                     await self.begin_drain()
                     self.end_streams()
-                    await replica.workplace.supervisor.drain()
+                    await replica.dependencies.supervisor.drain()
                     for helper in helpers:
                         helper.cancel()
-            await replica.workplace.archive.flush()
+            await replica.dependencies.archive.flush()
             await replica.notifier.flush()
         finally:
             await base.close()
@@ -150,7 +150,7 @@ class Process:
         with its durable runs. Returns when they may; everything else goes on. May be repeated.
         """
         self.health.begin_drain()
-        await self.replica.workplace.supervisor.begin_drain()
+        await self.replica.dependencies.supervisor.begin_drain()
         await self.replica.scheduler.at_rest(wait_s=CLAIMS_WAIT_S)
         self.replica.scheduler.wake()
 
@@ -165,7 +165,7 @@ class Process:
 
 def _compactor(base: Foundation, replica: Replica) -> Compactor:
     return Compactor(
-        Summarizer(replica.workplace.engine, base.new_fold_for),
+        Summarizer(replica.dependencies.engine, base.new_fold_for),
         base.formats.of,
         base.sealer,
         limits=bounds.compaction_limits(base.settings),

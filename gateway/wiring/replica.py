@@ -13,12 +13,12 @@ from gateway.engine.supervisor import Supervisor
 from gateway.eventlog.feed import Feed
 from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_batches import Flusher
-from gateway.eventlog.log_watcher import Tails
+from gateway.eventlog.log_watcher import LogWatcher
 from gateway.eventlog.log_writer import LogWriter
 from gateway.eventlog.notifications import Notifier
-from gateway.replication.durable_runs import DurableRuns, Workplace
-from gateway.replication.lease_keeper import Keeper
-from gateway.replication.orphan_reaper import Sweep
+from gateway.replication.durable_runs import DurableRuns, RunDependencies
+from gateway.replication.lease_keeper import LeaseKeeper
+from gateway.replication.orphan_reaper import OrphanReaper
 from gateway.replication.scheduler import Scheduler
 from gateway.store import claims, flushes, notifications, remote_logs
 from gateway.store.notifications import Listener, Notice
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 class Replica:
     """`helpers` run as long as the process; none of them ends or raises by itself."""
 
-    workplace: Workplace
+    dependencies: RunDependencies
     runs: DurableRuns
-    keeper: Keeper
+    keeper: LeaseKeeper
     feed: Feed
     scheduler: Scheduler
     notifier: Notifier
@@ -51,38 +51,38 @@ class Replica:
     def of(cls, base: Foundation) -> Replica:
         """Connects to nothing."""
         settings, database, metrics = base.settings, base.database, base.metrics
-        keeper = Keeper(
+        keeper = LeaseKeeper(
             partial(
                 claims.heartbeat, base.lifeline, base.owner, lease_s=settings.background.lease_s
             ),
             partial(claims.heads, base.lifeline),
-            bounds.rhythm(settings),
+            bounds.timing(settings),
             metrics,
         )
         notifier = Notifier(partial(notifications.notify, base.notices))
         told = notifier if settings.database.listen else None
-        tails = _tails(base, told)
-        switchboard = Switchboard(tails, keeper, told, metrics)
-        workplace = _workplace(base, keeper, switchboard, notifier)
-        runs = DurableRuns(workplace, claimed_max=settings.background.running_max)
+        watcher = _tails(base, told)
+        switchboard = Switchboard(watcher, keeper, told, metrics)
+        dependencies = _workplace(base, keeper, switchboard, notifier)
+        runs = DurableRuns(dependencies, claimed_max=settings.background.running_max)
         scheduler = Scheduler(
             database, runs, keeper, bounds.appetite(settings), owner=base.owner, metrics=metrics
         )
         switchboard.when_there_is_work(scheduler.wake)
         runs.when_one_ends(scheduler.one_ended)
-        sweep = Sweep(
+        reaper = OrphanReaper(
             database,
-            workplace.archive,
+            dependencies.archive,
             keeper,
             attempts_max=settings.background.attempts_max,
         )
         return cls(
-            workplace=workplace,
+            dependencies=dependencies,
             runs=runs,
             keeper=keeper,
             feed=Feed(
-                workplace.live_logs,
-                tails,
+                dependencies.live_logs,
+                watcher,
                 partial(flushes.read, database),
                 base.new_fold_for,
                 limits=bounds.feed_limits(settings),
@@ -91,26 +91,26 @@ class Replica:
             scheduler=scheduler,
             notifier=notifier,
             helpers=(
-                workplace.writer.run,
-                workplace.archive.run,
+                dependencies.writer.run,
+                dependencies.archive.run,
                 keeper.run,
-                tails.run,
+                watcher.run,
                 scheduler.run,
-                sweep.run,
+                reaper.run,
                 housekeeping(settings, database).run,
                 *_telling(settings, notifier, switchboard),
             ),
         )
 
 
-def _tails(base: Foundation, notifier: Notifier | None) -> Tails:
+def _tails(base: Foundation, notifier: Notifier | None) -> LogWatcher:
     """`notifier` None: nobody is told of anything."""
 
     def follow(responses: Collection[UUID]) -> None:
         if notifier is not None:
             notifier.announce(Notice("follow", tuple(responses)))
 
-    return Tails(
+    return LogWatcher(
         partial(remote_logs.look, base.notices),
         interval_s=base.settings.journal.tail_poll_s,
         follow=follow,
@@ -118,8 +118,8 @@ def _tails(base: Foundation, notifier: Notifier | None) -> Tails:
 
 
 def _workplace(
-    base: Foundation, keeper: Keeper, switchboard: Switchboard, notifier: Notifier
-) -> Workplace:
+    base: Foundation, keeper: LeaseKeeper, switchboard: Switchboard, notifier: Notifier
+) -> RunDependencies:
     settings, database = base.settings, base.database
     archive = Archive(
         database,
@@ -134,7 +134,7 @@ def _workplace(
         announce=switchboard.announce,
         metrics=base.metrics,
     )
-    return Workplace(
+    return RunDependencies(
         engine=Engine(
             tokens=base.pool,
             archive=archive,

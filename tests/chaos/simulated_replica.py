@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.eventlog.outbox import Fate, Outbox
 from gateway.log import Entry, Finished, Status, pack, unpack
-from gateway.store.claims import Claim, Terms
+from gateway.store.claims import Claim, ClaimTerms
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow, day_of
 from tests.chaos.log_audit import says
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from collections import Counter
     from uuid import UUID
 
-    from gateway.store.claims import ClaimedRun, Head
-    from gateway.store.events import Parcel
+    from gateway.store.claims import ClaimedRun, LogHead
+    from gateway.store.events import LogBatch
     from gateway.tenancy import TenantId
     from tests.chaos.log_audit import Audit
     from tests.fakes.claim_table import ClaimTable, Row
 
-TERMS: Final = Terms(lease_s=4.0, attempts_max=4, tenant_running_max=6)
+TERMS: Final = ClaimTerms(lease_s=4.0, attempts_max=4, tenant_running_max=6)
 ORPHAN_S: Final = 60.0
 PENDING_BYTES_MAX: Final = 200
 ENTRIES_MAX: Final = 30
@@ -161,7 +161,7 @@ class Replica:
                 lambda answer: self._learn(unclear, answer),
             )
 
-    def _learn(self, unclear: list[Run], answer: dict[UUID, Head] | Exception) -> None:
+    def _learn(self, unclear: list[Run], answer: dict[UUID, LogHead] | Exception) -> None:
         if isinstance(answer, Exception):
             self._ask(unclear)
             return
@@ -252,7 +252,7 @@ class Replica:
     def _look(self, suspects: list[Run]) -> None:
         asked = [(run.claim.tenant_id, run.claim.uuid) for run in suspects]
 
-        def looked(answer: dict[UUID, Head] | Exception) -> None:
+        def looked(answer: dict[UUID, LogHead] | Exception) -> None:
             if isinstance(answer, Exception):
                 return
             for run in suspects:
@@ -279,7 +279,7 @@ class Replica:
             self._abandon(run)
         self._call(lambda: self._world.table.release(claims), lambda _: None)
 
-    def sweep(self) -> None:
+    def reaper(self) -> None:
         """End what nobody goes on with."""
 
         def found(answer: list[tuple[TenantId, UUID]] | Exception) -> None:
@@ -322,7 +322,7 @@ def outbox_of(run: Run) -> Outbox:
     return run.outbox
 
 
-def parcel_of(run: Run) -> Parcel:
+def parcel_of(run: Run) -> LogBatch:
     parcel = outbox_of(run).parcel
     assert parcel is not None
     return parcel

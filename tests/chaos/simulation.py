@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.log import Entry
-    from gateway.store.events import Parcel
+    from gateway.store.events import LogBatch
     from gateway.store.responses import NewResponse
     from tests.chaos.simulated_replica import Answer
     from tests.fakes.claim_table import Row
@@ -90,7 +90,7 @@ class UnfencedTable(ClaimTable):
     """Appends whatever anybody brings."""
 
     @override
-    def append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
+    def append(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
         rows = [(parcel, self.rows.get(parcel.claim.uuid)) for parcel in parcels]
         for parcel, row in rows:
             if row is not None:
@@ -336,7 +336,7 @@ _OF_REPLICA: Final[dict[str, Callable[[Replica], None]]] = {
     "finish": Replica.finish,
     "beat": Replica.beat,
     "claim": Replica.claim,
-    "sweep": Replica.sweep,
+    "sweep": Replica.reaper,
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway.store import claims, events, responses
 from gateway.store.claims import Claim
-from gateway.store.events import LogRow, Parcel
+from gateway.store.events import LogBatch, LogRow
 from tests.chaos import takeovers, unfenced
 from tests.fakes.stored import CREATED, TERMS, durable_response, let_time_pass
 
@@ -30,12 +30,12 @@ async def test_only_without_the_fence_can_a_stale_owner_write(
     database: Database, tenant: TenantId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = await _begun(database, tenant)
-    stale = Parcel(replace(claim, epoch=0), DAY, 0, 1, b"stale")
+    stale = LogBatch(replace(claim, epoch=0), DAY, 0, 1, b"stale")
     assert await events.append(database, [stale]) == frozenset()
     for owner, name, _ in unfenced.TORN_OUT:
         monkeypatch.setattr(owner, name, getattr(owner, name))  # put back afterwards
     unfenced.tear_out()
-    for parcel in (stale, Parcel(claim, DAY, 0, 1, b"good")):
+    for parcel in (stale, LogBatch(claim, DAY, 0, 1, b"good")):
         assert await events.append(database, [parcel]) == {claim.uuid}
     log = await events.read(database, tenant, claim.uuid, DAY, bytes_max=1_000)
     assert log == [LogRow(0, 1, b"stale"), LogRow(1, 1, b"good")]

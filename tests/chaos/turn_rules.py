@@ -30,7 +30,7 @@ ADDED_STATUSES: Final = ("completed", "incomplete")
 
 
 @dataclass(slots=True)
-class Course:
+class OutputGuard:
     """A conversation. `states` are the items after every change of them, oldest first.
 
     `taken` and `ended` name the state in which a response took it and that in which it left it,
@@ -50,13 +50,13 @@ class Course:
 class Replayed(NamedTuple):
     """The course of every conversation that was ever changed, and what is wrong with it."""
 
-    courses: Mapping[UUID, Course]
+    courses: Mapping[UUID, OutputGuard]
     anomalies: list[Anomaly]
 
 
 def replay(witnessed: Witnessed) -> Replayed:
     """Go through all notes, one transaction of a conversation after the other."""
-    courses: defaultdict[UUID, Course] = defaultdict(Course)
+    courses: defaultdict[UUID, OutputGuard] = defaultdict(OutputGuard)
     anomalies: list[Anomaly] = []
     for notes in _transactions(witnessed.notes):
         uuid = notes[0].conversation
@@ -117,7 +117,7 @@ def _transactions(notes: Sequence[Note]) -> Iterator[list[Note]]:
 
 
 def _step(
-    course: Course, notes: Sequence[Note], own_items: Mapping[UUID, Sequence[Item]]
+    course: OutputGuard, notes: Sequence[Note], own_items: Mapping[UUID, Sequence[Item]]
 ) -> Iterator[tuple[str, str]]:
     """Apply one transaction; yields the rules it breaks, and how."""
     ended = next((note for note in notes if note.kind == "ended"), None)
@@ -150,7 +150,7 @@ def _step(
 
 
 def _written(
-    course: Course, notes: Sequence[Note], ended: Note | None
+    course: OutputGuard, notes: Sequence[Note], ended: Note | None
 ) -> Iterator[tuple[str, str]]:
     """Nobody but the writer changes anything, and nobody takes what is taken."""
     if course.writer is None:
@@ -160,7 +160,7 @@ def _written(
         yield "writer", f"{kinds} while {ids.response_id(course.writer)} is running"
 
 
-def _placed(course: Course, added: Sequence[Note]) -> Iterator[tuple[str, str]]:
+def _placed(course: OutputGuard, added: Sequence[Note]) -> Iterator[tuple[str, str]]:
     """What is added stands together, behind everything that was ever there."""
     places = [_place(note) for note in added]
     before = max(course.positions.values(), default=-1)
@@ -179,7 +179,9 @@ def _place(note: Note) -> int:
     return note.position or 0
 
 
-def _changed(course: Course, added: Sequence[Note], erased: set[int | None]) -> tuple[Item, ...]:
+def _changed(
+    course: OutputGuard, added: Sequence[Note], erased: set[int | None]
+) -> tuple[Item, ...]:
     left = [item for item in course.states[-1] if course.positions[item["id"]] not in erased]
     return (*left, *(note.item for note in added if note.item is not None))
 
@@ -191,7 +193,7 @@ def _telling_of(inputs: Mapping[str, Telling], own: Sequence[Item]) -> Telling |
 
 
 def _wrong_turn(
-    course: Course, response: UUID, telling: Telling | None, prompts: Prompts
+    course: OutputGuard, response: UUID, telling: Telling | None, prompts: Prompts
 ) -> Iterator[tuple[str, str]]:
     """A stored turn: what its model was asked, and what it said."""
     if telling is None:  # it said nothing: it was cancelled or failed
@@ -213,7 +215,7 @@ def _wrong_turn(
 
 
 def _wrong_telling(
-    courses: Mapping[UUID, Course], telling: Telling, prompts: Prompts
+    courses: Mapping[UUID, OutputGuard], telling: Telling, prompts: Prompts
 ) -> Iterator[Anomaly]:
     """What the client was told of the end, and turns that are not added."""
     turn, told = telling.turn, telling.told
@@ -226,7 +228,7 @@ def _wrong_telling(
             yield Anomaly("answer", about, f"said {texts} instead of {turn.say!r}")
     if response is None or conversation is None:
         return
-    course = courses.get(conversation, Course())
+    course = courses.get(conversation, OutputGuard())
     if turn.stored:
         if told is not None and course.statuses.get(response) != told["status"]:
             status = course.statuses.get(response)
@@ -239,10 +241,10 @@ def _wrong_telling(
                 yield Anomaly("prompt", about, "it read what the conversation never was")
 
 
-def _wrong_listing(courses: Mapping[UUID, Course], listing: Listing) -> Iterator[Anomaly]:
+def _wrong_listing(courses: Mapping[UUID, OutputGuard], listing: Listing) -> Iterator[Anomaly]:
     """What was listed is the end of what the conversation was at some time, or since a turn."""
     uuid = ids.parse_conversation_id(listing.conversation)
-    course = courses.get(uuid, Course()) if uuid else Course()
+    course = courses.get(uuid, OutputGuard()) if uuid else OutputGuard()
     behind = ids.parse_response_id(listing.behind) if listing.behind else None
     first = course.ended.get(behind, 0) if behind else 0
     ends = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.__main__ import main
-from gateway.replication.lease_keeper import Keeper
+from gateway.replication.lease_keeper import LeaseKeeper
 from gateway.store import events, flushes
 from gateway.store.postgres.statements import Statement
 
@@ -48,14 +48,14 @@ UNFENCED_FLUSH: Final = flushes._ADD.text.replace(
 )
 
 
-async def _look_away(_keeper: Keeper, _suspects: object) -> None:
+async def _look_away(_keeper: LeaseKeeper, _suspects: object) -> None:
     """In place of abandoning the runs whose claim is lost."""
 
 
 TORN_OUT: Final[tuple[tuple[Any, str, Any], ...]] = (
     (events, "_APPEND", Statement(UNFENCED)),
     (flushes, "_ADD", Statement(UNFENCED_FLUSH)),
-    (Keeper, "_check", _look_away),
+    (LeaseKeeper, "_check", _look_away),
 )
 """What is replaced, by its place and name, and by what."""
 

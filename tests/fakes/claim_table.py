@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ClaimLost, StoreConflict
 from gateway.log import FOLD_VERSION
-from gateway.store.claims import Claim, ClaimedRun, Head, Terms
-from gateway.store.events import LogRow, Parcel, Right, day_of
+from gateway.store.claims import Claim, ClaimedRun, ClaimTerms, LogHead
+from gateway.store.events import LogBatch, LogRow, WriteClaim, day_of
 from gateway.store.schema import TERMINAL
 
 if TYPE_CHECKING:
@@ -83,13 +83,15 @@ class ClaimTable:
             row.add(claims, LogRow(0, *new.entries))
         self.rows[new.uuid] = self._running[new.uuid] = row
 
-    def claim(self, owner: str, terms: Terms, *, limit: int, take_over: bool) -> list[ClaimedRun]:
+    def claim(
+        self, owner: str, terms: ClaimTerms, *, limit: int, take_over: bool
+    ) -> list[ClaimedRun]:
         """`claims.claim`."""
         chosen = sorted(self._claimable(terms, take_over=take_over), key=_place)[:limit]
         runs = [self._take(row, owner, terms.lease_s) for _, row in chosen]
         return sorted(runs, key=lambda run: (run.was_queued, run.claim.uuid))
 
-    def _claimable(self, terms: Terms, *, take_over: bool) -> Iterable[tuple[int, Row]]:
+    def _claimable(self, terms: ClaimTerms, *, take_over: bool) -> Iterable[tuple[int, Row]]:
         now = self._clock()
         running = Counter(
             row.tenant_id
@@ -148,7 +150,7 @@ class ClaimTable:
                 row.owner, row.lease_until = None, self._clock()
                 row.attempts -= 1
 
-    def _held(self, claims: Iterable[Right]) -> list[Row]:
+    def _held(self, claims: Iterable[WriteClaim]) -> list[Row]:
         """Rows in progress whose epoch is that of the claim."""
         found = [(claim, self._running.get(claim.uuid)) for claim in claims]
         return [
@@ -180,16 +182,16 @@ class ClaimTable:
         found = [row for row in self._running.values() if is_abandoned(row)]
         return [(row.tenant_id, row.uuid) for row in sorted(found, key=attrgetter("uuid"))[:limit]]
 
-    def heads(self, responses: Collection[tuple[TenantId, UUID]]) -> dict[UUID, Head]:
+    def heads(self, responses: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
         """`claims.heads`."""
         found = [self.rows[uuid] for _, uuid in responses if uuid in self.rows]
-        return {row.uuid: Head(row.epoch, row.next_entry, row.status) for row in found}
+        return {row.uuid: LogHead(row.epoch, row.next_entry, row.status) for row in found}
 
-    def append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
+    def append(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
         """`events.append`."""
         return frozenset(parcel.claim.uuid for parcel in parcels if self._append(parcel))
 
-    def _append(self, parcel: Parcel) -> bool:
+    def _append(self, parcel: LogBatch) -> bool:
         for row in self._held([parcel.claim]):
             if row.next_entry == parcel.first_entry:
                 assert parcel.day == day_of(row.new.created_at)

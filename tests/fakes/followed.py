@@ -15,16 +15,16 @@ from uuid import UUID
 import orjson
 
 from gateway.engine.run_state import head_of
-from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.live_log import LiveLog, LiveLogRegistry
-from gateway.eventlog.log_watcher import Tails
+from gateway.eventlog.log_watcher import LogWatcher
 from gateway.log import FOLD_VERSION, Finished, pack
 from gateway.output.fold import Fold
 from gateway.store.claims import Claim
 from gateway.store.endings import FinishedResponse
-from gateway.store.events import LogRow, Parcel, day_of
-from gateway.store.remote_logs import ROWS_MAX, Look
+from gateway.store.events import LogBatch, LogRow, day_of
+from gateway.store.remote_logs import ROWS_MAX, LogChanges
 from gateway.store.responses import NewResponse, StoredResponse
 from gateway.tenancy import TenantId
 from tests.fakes.claim_table import ClaimTable
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gateway.log import Entry
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
-    from gateway.store.remote_logs import Seen, Watched
+    from gateway.store.remote_logs import LogQuery, Seen
 
 TENANT: Final = TenantId(UUID(int=7))
 CREATED: Final = datetime.fromtimestamp(CREATED_AT, UTC)
@@ -82,10 +82,10 @@ class Table:
 
     async def look(
         self,
-        asked: Sequence[Watched],
+        asked: Sequence[LogQuery],
         _seen: Seen,
         _wanted: Collection[bytes],
-    ) -> Look:
+    ) -> LogChanges:
         """`remote_logs.look`, where nobody flushes."""
         await asyncio.sleep(0)
         heads = self.rows.heads([(TenantId(one.tenant_id), one.uuid) for one in asked])
@@ -96,7 +96,7 @@ class Table:
             for row in self.rows.rows[one.uuid].log
             if row.first_entry + row.count > one.entries
         ]
-        return Look({one.uuid: heads.get(one.uuid) for one in asked}, {}, parts[:ROWS_MAX])
+        return LogChanges({one.uuid: heads.get(one.uuid) for one in asked}, {}, parts[:ROWS_MAX])
 
     async def read(
         self, tenant_id: TenantId, uuid: UUID, day: date, /, *, from_entry: int, bytes_max: int
@@ -154,7 +154,7 @@ class Stage:
         self.table = Table()
         self.table.rows.insert(TENANT, accepted(background=background))
         self.live_logs = LiveLogRegistry()
-        self.tails = Tails(self.table.look, interval_s=NEVER_S, pause_s=0)
+        self.tails = LogWatcher(self.table.look, interval_s=NEVER_S, pause_s=0)
         self.followers: list[int] = []
         self.feed = Feed(
             self.live_logs,
@@ -192,7 +192,7 @@ class Stage:
         for entry in entries if self.live else ():
             assert self.live is not None
             self.live.append(entry)
-        parcel = Parcel(self._claim, DAY, len(self._entries), len(entries), pack(entries))
+        parcel = LogBatch(self._claim, DAY, len(self._entries), len(entries), pack(entries))
         assert self.table.rows.append([parcel])
         self._entries += entries
         if self.live:
@@ -221,7 +221,7 @@ class Stage:
             for entry in self._entries:
                 fold.apply(entry)
             self.live = LiveLog.restored(
-                self._new_fold, KeptEntries(self._entries), fold=fold, reader_events_max=3
+                self._new_fold, EntryBuffer(self._entries), fold=fold, reader_events_max=3
             )
             self.live_logs.add(UUID_OF_TEST, self.live)
 

@@ -21,8 +21,8 @@ from tests.fakes.stored import CREATED, durable_response
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
-    from gateway.store.claims import Head
-    from gateway.store.events import Parcel
+    from gateway.store.claims import LogHead
+    from gateway.store.events import LogBatch
 
 TENANT = TenantId(UUID(int=1))
 BOUNDS = WriterBounds(
@@ -61,7 +61,7 @@ class LogRows:
         rows = self.table.rows[claim.uuid].log
         return [entry for row in rows for entry in unpack(row.entries)][1:]
 
-    async def append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
+    async def append(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
         self.reached.set()
         await self.gate.wait()
         self.batches.append(len(parcels))
@@ -75,7 +75,7 @@ class LogRows:
             raise self.after.pop(0)
         return committed
 
-    async def heads(self, responses: Collection[tuple[TenantId, UUID]]) -> dict[UUID, Head]:
+    async def heads(self, responses: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
         await asyncio.sleep(0)
         if self.asked:
             raise self.asked.pop(0)

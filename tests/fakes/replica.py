@@ -1,7 +1,7 @@
 """One replica without its HTTP: all that claims, generates and ends responses, on a real database.
 
 Several of them in one loop share a database and nothing else. Its backends are scripted. Nothing
-happens by the clock: tests call `scheduler.look`, `keeper.heartbeat` and `sweep.round`.
+happens by the clock: tests call `scheduler.look`, `keeper.heartbeat` and `reaper.round`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_writer import LogWriter, WriterBounds
 from gateway.generation import FinishReason, TokenChunk
 from gateway.protocol.rules import rules_of
-from gateway.replication.durable_runs import DurableRuns, Workplace
-from gateway.replication.lease_keeper import Keeper, Rhythm
-from gateway.replication.orphan_reaper import Sweep
-from gateway.replication.scheduler import Appetite, Scheduler
+from gateway.replication.durable_runs import DurableRuns, RunDependencies
+from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
+from gateway.replication.orphan_reaper import OrphanReaper
+from gateway.replication.scheduler import ClaimLimits, Scheduler
 from gateway.store import claims
-from gateway.store.claims import Terms
+from gateway.store.claims import ClaimTerms
 from gateway.telemetry import Metrics
 from tests.fakes.harmony_script import harmony_of
-from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, folds, says, specification
+from tests.fakes.staged_run import IMPATIENT, ScriptedTokens, folds, run_spec, says
 from tests.fakes.telling import tell
 from tests.fakes.threads import THREADS
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 
     from gateway.constraints.rules import OutputRules
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.engine.runner import Run
     from gateway.engine.turn import TokenSource
     from gateway.eventlog.live_log import LiveLog
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from gateway.tenancy import TenantId
 
 LEASE_S = 600.0
-TERMS = Terms(lease_s=LEASE_S, attempts_max=4, tenant_running_max=8)
+TERMS = ClaimTerms(lease_s=LEASE_S, attempts_max=4, tenant_running_max=8)
 
 
 def new_fold_for(head: ResponseHead, rules: OutputRules | None = None) -> Callable[[], Fold]:
@@ -101,7 +101,7 @@ class Speaker:
 class Habits:
     """What a test may want otherwise."""
 
-    terms: Terms = TERMS
+    terms: ClaimTerms = TERMS
     running_max: int = 100
     read_bytes_max: int = 65_536
     commit_wait_s: float = 5.0
@@ -136,10 +136,10 @@ class Replica:
         self.metrics = Metrics()
         self.announced: list[Notice] = []
         self.live_logs = LiveLogRegistry()
-        self.keeper = Keeper(
+        self.keeper = LeaseKeeper(
             partial(claims.heartbeat, database, self.owner, lease_s=habits.terms.lease_s),
             partial(claims.heads, database),
-            Rhythm(lease_s=habits.keeper_lease_s, heartbeat_s=habits.heartbeat_s, poll_s=0.05),
+            LeaseTiming(lease_s=habits.keeper_lease_s, heartbeat_s=habits.heartbeat_s, poll_s=0.05),
             self.metrics,
         )
         self.archive = Archive(
@@ -169,7 +169,7 @@ class Replica:
             hops=IMPATIENT,
         )
         self.runs = DurableRuns(
-            Workplace(
+            RunDependencies(
                 self.engine,
                 self.archive,
                 self.supervisor,
@@ -184,18 +184,18 @@ class Replica:
             database,
             self.runs,
             self.keeper,
-            Appetite(
+            ClaimLimits(
                 habits.terms, 0.02, quiet_s=habits.quiet_s, read_bytes_max=habits.read_bytes_max
             ),
             owner=self.owner,
             metrics=self.metrics,
         )
         self.runs.when_one_ends(self.scheduler.one_ended)
-        self.sweep = Sweep(
+        self.reaper = OrphanReaper(
             database, self.archive, self.keeper, attempts_max=habits.terms.attempts_max
         )
 
-    def begin(self, spec: RunSpecification, claim: claims.Claim) -> tuple[Run, LiveLog]:
+    def begin(self, spec: RunSpec, claim: claims.Claim) -> tuple[Run, LiveLog]:
         """Generate here what was accepted here."""
         return self.runs.begin(spec, claim, requested_at=time.perf_counter())
 
@@ -223,14 +223,14 @@ async def replica(
     await one.archive.flush()
 
 
-def background(tenant: TenantId, *, spec: RunSpecification | None = None) -> RunSpecification:
+def background(tenant: TenantId, *, spec: RunSpec | None = None) -> RunSpec:
     """A background response of its own, created now."""
-    spec = spec or specification(tenant=tenant)
+    spec = spec or run_spec(tenant=tenant)
     head = replace(spec.head, uuid=ids.new_uuid(), created_at=int(time.time()), background=True)
     return replace(spec, head=head, durable=True, inputs=len(spec.added))
 
 
-def foreground(tenant: TenantId) -> RunSpecification:
+def foreground(tenant: TenantId) -> RunSpec:
     """A stored response that dies with its process."""
     spec = background(tenant)
     return replace(spec, head=replace(spec.head, background=False), durable=False)

@@ -11,8 +11,8 @@ from gateway.constraints.rules import OutputRules
 from gateway.constraints.validation import Checker
 from gateway.engine.failover import HopPolicy
 from gateway.engine.observer import Observer
-from gateway.engine.output_guard import Steering
-from gateway.engine.run_spec import RunSpecification
+from gateway.engine.output_guard import GuardLimits
+from gateway.engine.run_spec import RunSpec
 from gateway.engine.runner import Engine, Run
 from gateway.engine.turn import TokenSource
 from gateway.eventlog.live_log import LiveLog
@@ -104,7 +104,7 @@ class MemoryArchive:
     metered: list[Finished] = field(default_factory=list)
     deposited: list[tuple[Finished, dict[str, Any]]] = field(default_factory=list)
 
-    async def begin(self, spec: RunSpecification) -> Claim:
+    async def begin(self, spec: RunSpec) -> Claim:
         await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal
@@ -117,18 +117,16 @@ class MemoryArchive:
             raise self.failure
         self.finished.append(finished)
 
-    async def deposit(
-        self, spec: RunSpecification, finished: Finished, fold: Fold, claim: Claim
-    ) -> None:
+    async def deposit(self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim) -> None:
         await asyncio.sleep(0)
         self.deposited.append((finished, fold.response()))
 
     def deposit_later(
-        self, spec: RunSpecification, finished: Finished, fold: Fold, claim: Claim | None
+        self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim | None
     ) -> None:
         self.deposited.append((finished, fold.response()))
 
-    async def meter(self, spec: RunSpecification, finished: Finished, fold: Fold) -> None:
+    async def meter(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
@@ -188,14 +186,14 @@ class RecordingJournal:
         self.live.close(finished, events)
 
 
-def specification(
+def run_spec(
     *,
     store: bool = True,
     max_tokens: int = 100,
     tenant: TenantId = TENANT,
     background: bool = False,
-) -> RunSpecification:
-    return RunSpecification(
+) -> RunSpec:
+    return RunSpec(
         principal=Principal(tenant, "tenant", uuid4()),
         head=response_head(background=background),
         model="gpt-oss-20b",
@@ -228,10 +226,10 @@ class Stage(Generic[Source]):
 
     tokens: Source
     archive: MemoryArchive = field(default_factory=MemoryArchive)
-    spec: RunSpecification = field(default_factory=specification)
+    spec: RunSpec = field(default_factory=run_spec)
     run_time_max_s: float = 60
     hops: HopPolicy = IMPATIENT
-    steering: Steering = field(default_factory=Steering)
+    steering: GuardLimits = field(default_factory=GuardLimits)
     said: Sequence[Entry] | None = None
     full_after: int | None = None
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.constraints.rules import OutputRules
 from gateway.constraints.validation import Checker
-from gateway.engine.output_guard import Steering
+from gateway.engine.output_guard import GuardLimits
 from gateway.generation import TokenChunk
 from gateway.log import Repair, TurnStarted
 from gateway.protocol.calls import call_fields
 from tests.fakes.harmony_script import script_ids
-from tests.fakes.staged_run import STOP, ScriptedTokens, Stage, Step, specification
+from tests.fakes.staged_run import STOP, ScriptedTokens, Stage, Step, run_spec
 from tests.fakes.wayward_model import ANSWERS, TOOLS
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ FREE = '<|channel|>commentary to=functions.free <|constrain|>json<|message|>{"n"
 STRICT = "<|channel|>commentary to=functions.strict <|constrain|>json<|message|>"
 FORBIDDEN = "<|channel|>commentary to=functions.strict json<|message|>{}<|call|>"
 JSON_ANSWER = '<|channel|>final <|constrain|>json<|message|>{"n": 1}<|return|>'
-PROMPT = specification().prompt_ids
+PROMPT = run_spec().prompt_ids
 ANY_TOOL = OutputRules(TOOLS, frozenset(TOOLS))
 REQUIRED = replace(ANY_TOOL, allowed=frozenset({"free"}), calls="required", open_calls=False)
 IN_JSON = OutputRules({}, frozenset(), answer=ANSWERS[2])
@@ -36,12 +36,12 @@ def staged(
     rules: OutputRules,
     *turns: Sequence[Step],
     said: Sequence[Entry] | None = None,
-    steering: Steering = Steering(),  # noqa: B008 - immutable
+    steering: GuardLimits = GuardLimits(),  # noqa: B008 - immutable
     max_tokens: int = 400,
     **terms: Any,
 ) -> Stage[ScriptedTokens]:
     spec = replace(
-        specification(max_tokens=max_tokens),
+        run_spec(max_tokens=max_tokens),
         rules=rules,
         checker=Checker(rules, call_fields),
         **terms,

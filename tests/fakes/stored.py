@@ -12,7 +12,7 @@ from gateway.generation import TokenUsage
 from gateway.log import Finished, Queued, pack
 from gateway.protocol.context import ContextItem, StoredItem
 from gateway.store import endings, responses
-from gateway.store.claims import Terms
+from gateway.store.claims import ClaimTerms
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow
 from gateway.store.postgres.statements import Statement
@@ -32,7 +32,7 @@ USAGE = TokenUsage(
     input_tokens=10, cached_tokens=4, output_tokens=7, reasoning_tokens=3, recomputed_tokens=2
 )
 
-TERMS = Terms(lease_s=600.0, attempts_max=4, tenant_running_max=8)
+TERMS = ClaimTerms(lease_s=600.0, attempts_max=4, tenant_running_max=8)
 
 
 def new_response(

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.services.executor import Executor
+from gateway.services.executor import ThreadExecutor
 
-THREADS: Final = Executor(threads_max=2, inline_bytes_max=0)
+THREADS: Final = ThreadExecutor(threads_max=2, inline_bytes_max=0)

@@ -20,7 +20,7 @@ from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.harmony_script import harmony_of
 
 if TYPE_CHECKING:
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
 
 MODELS = st.sampled_from(
     [
@@ -125,5 +125,5 @@ def test_a_kept_contract_is_the_request_s_own(
     )
 
 
-def _but_for_checker(spec: RunSpecification) -> list[Any]:
+def _but_for_checker(spec: RunSpec) -> list[Any]:
     return [getattr(spec, name) for name in type(spec).__dataclass_fields__ if name != "checker"]

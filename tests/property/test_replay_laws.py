@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.api import sse
-from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.eventlog.fold_slices import fold_slice
 from gateway.generation import SegmentText
 from gateway.log import (
@@ -248,11 +248,11 @@ def test_portions_are_the_entries(log: list[Entry], start: int, size: int) -> No
     for entries in (log, one_id_each(log)):
         stop = min(len(entries), start + size)
         assert spread(portions(pack(entries), start)) == entries[start:]
-        kept = KeptEntries()
+        kept = EntryBuffer()
         for portion in portions(pack(entries)):
             kept.add(portion)
         assert list(kept) == entries
-        for taken in (KeptEntries(entries), kept):
+        for taken in (EntryBuffer(entries), kept):
             assert spread(taken.portions(start, stop)) == entries[start:stop]
 
 

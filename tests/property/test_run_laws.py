@@ -20,7 +20,7 @@ from gateway.models.harmony.framing import answer_header, thread_ids
 from gateway.models.harmony.vocabulary import STOP_IDS
 from gateway.protocol.calls import call_fields
 from tests.fakes.harmony_script import script_ids
-from tests.fakes.staged_run import NO_RULES, THOUGHT, Stage, specification
+from tests.fakes.staged_run import NO_RULES, THOUGHT, Stage, run_spec
 from tests.fakes.steered import ANY_TOOL, FREE, IN_JSON, JSON_ANSWER, REQUIRED, STRICT
 from tests.fakes.telling import tell
 
@@ -64,7 +64,7 @@ SPEECHES: Final = (
     (ANY_TOOL, ("<|channel|>final<|message|>None of these.<|return|>",)),
 )
 """What is demanded, and what a model says that obeys."""
-PROMPT: Final = specification().prompt_ids
+PROMPT: Final = run_spec().prompt_ids
 POLICY: Final = HopPolicy(hops_max=64, hop_wait_s=60.0, pause_s=0.0)
 
 Cut = tuple[int, type[UpstreamError]]
@@ -160,7 +160,7 @@ class Scene:
             answer_header(rules, attempt=0),
         )
         spec = replace(
-            specification(max_tokens=self.max_tokens),
+            run_spec(max_tokens=self.max_tokens),
             rules=rules,
             checker=Checker(rules, call_fields),
             durable=True,

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from gateway.constraints.validation import Checker
 from gateway.engine.failover import HopPolicy
-from gateway.engine.output_guard import BUDGET_TURNS_MAX, SAID_ANEW, Steering
+from gateway.engine.output_guard import BUDGET_TURNS_MAX, SAID_ANEW, GuardLimits
 from gateway.generation import FinishReason
 from gateway.log import Finished, Repair, Tokens
 from gateway.models.harmony.arguments import Arguments
 from gateway.protocol.calls import call_fields
 from tests.fakes import wayward_model
 from tests.fakes.harmony_oracle import well_formed
-from tests.fakes.staged_run import Stage, folds, specification
+from tests.fakes.staged_run import Stage, folds, run_spec
 from tests.fakes.wayward_model import Manner, WaywardModel, manners
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ class Case:
 
     rules: OutputRules
     manners: tuple[Manner, ...]
-    steering: Steering
+    steering: GuardLimits
     budget: int | None
     max_tokens: int
     durable: bool
 
     def stage(self, said: Sequence[Entry] | None = None) -> Stage[WaywardModel]:
         spec = replace(
-            specification(max_tokens=self.max_tokens),
+            run_spec(max_tokens=self.max_tokens),
             rules=self.rules,
             checker=Checker(self.rules, call_fields),
             reasoning_budget=self.budget,
@@ -64,7 +64,7 @@ cases = st.builds(
     rules=wayward_model.rules(),
     manners=st.lists(manners, min_size=1, max_size=6).map(tuple),
     steering=st.builds(
-        Steering,
+        GuardLimits,
         repairs_max=st.integers(0, 3),
         header_tokens_max=st.integers(8, 64),
         repeated_tokens_max=st.sampled_from([0, 64]),

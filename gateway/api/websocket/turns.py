@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gateway.protocol.limits import InputLimits
     from gateway.protocol.responses.websocket import ClientFrame, Turn
     from gateway.services.creation import Creation
-    from gateway.services.executor import Executor
+    from gateway.services.executor import ThreadExecutor
     from gateway.services.generation import Generation
     from gateway.telemetry import Metrics
 
@@ -67,7 +67,7 @@ class Dependencies:
     """What all connections share. `strict`: as for any request (`protocol.responses.requests`)."""
 
     creation: Creation
-    threads: Executor
+    threads: ThreadExecutor
     metrics: Metrics
     limits: ConnectionLimits
     input_limits: InputLimits

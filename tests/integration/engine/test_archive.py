@@ -17,7 +17,7 @@ from gateway.log import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack, 
 from gateway.models.harmony.parsing import Parser
 from gateway.output.fold import Fold
 from gateway.store import claims, events, messages, responses
-from gateway.store.events import LogRow, Parcel, day_of
+from gateway.store.events import LogBatch, LogRow, day_of
 from gateway.store.idempotency import IdempotencyKey, find_key
 from gateway.store.notifications import Notice
 from gateway.store.postgres.database import Database
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gateway.engine.row_mapping import NewFoldFor
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.log import Entry
     from gateway.protocol.context import ContextItem
     from gateway.protocol.events import Event
@@ -81,33 +81,33 @@ def said(script: str) -> list[Entry]:
     return [TurnStarted(7), Tokens(tuple(script_ids(script))), TurnEnded(STOP)]
 
 
-def folded(spec: RunSpecification, entries: Sequence[Entry]) -> Fold:
+def folded(spec: RunSpec, entries: Sequence[Entry]) -> Fold:
     fold = new_fold_for(spec.head)()
     for entry in entries:
         fold.apply(entry)
     return fold
 
 
-def with_input(tenant: TenantId) -> RunSpecification:
+def with_input(tenant: TenantId) -> RunSpec:
     added = (item("msg_in1"), item("msg_in2"))
     return replace(background(tenant), added=added, inputs=2)
 
 
 async def append(
-    database: Database, spec: RunSpecification, claim: Claim, first: int, entries: Sequence[Entry]
+    database: Database, spec: RunSpec, claim: Claim, first: int, entries: Sequence[Entry]
 ) -> None:
     stored = await load(database, spec)
-    parcel = Parcel(claim, day_of(stored.created_at), first, len(entries), pack(entries))
+    parcel = LogBatch(claim, day_of(stored.created_at), first, len(entries), pack(entries))
     assert await events.append(database, [parcel]) == {claim.uuid}
 
 
-async def load(database: Database, spec: RunSpecification) -> StoredResponse:
+async def load(database: Database, spec: RunSpec) -> StoredResponse:
     stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
     assert stored is not None
     return stored
 
 
-async def logged(database: Database, spec: RunSpecification) -> list[Entry]:
+async def logged(database: Database, spec: RunSpec) -> list[Entry]:
     stored = await load(database, spec)
     rows = await events.read(
         database, spec.principal.tenant_id, stored.uuid, stored.day, bytes_max=1_000_000
@@ -115,7 +115,7 @@ async def logged(database: Database, spec: RunSpecification) -> list[Entry]:
     return [entry for row in rows for entry in unpack(row.entries)]
 
 
-async def history(database: Database, spec: RunSpecification) -> list[ContextItem]:
+async def history(database: Database, spec: RunSpec) -> list[ContextItem]:
     found = await messages.history(
         database, spec.principal.tenant_id, spec.head.uuid, depth_max=10, items_max=10
     )
@@ -123,7 +123,7 @@ async def history(database: Database, spec: RunSpecification) -> list[ContextIte
     return list(found.items)
 
 
-async def used(database: Database, spec: RunSpecification) -> list[int]:
+async def used(database: Database, spec: RunSpec) -> list[int]:
     """The output tokens that were booked, line by line."""
     async with database.transaction(spec.principal.tenant_id) as connection:
         statement = Statement("SELECT output_tokens FROM usage WHERE response_id = :id")
@@ -317,14 +317,14 @@ async def test_nobody_waits_while_a_log_is_folded_for_its_end(
     claim: Claim | None = None
     spec = background(tenant)
 
-    class Watched(Fold):
+    class LogQuery(Fold):
         @override
         def apply(self, entry: Entry) -> list[Event]:
             connections.append(database.taken)
             return super().apply(entry)
 
     def watched(head: ResponseHead) -> Callable[[], Fold]:
-        return lambda: Watched(head, lambda _trace: Parser(vocabulary(), None), FRAMING, NO_RULES)
+        return lambda: LogQuery(head, lambda _trace: Parser(vocabulary(), None), FRAMING, NO_RULES)
 
     class Meanwhile(Archive):
         @override

@@ -16,7 +16,7 @@ from tests.fakes.turns import contents, conversation_of
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
@@ -24,9 +24,7 @@ ANSWER = "<|channel|>final<|message|>Hello<|return|>"
 BEGINNING = "<|channel|>final<|message|>Hel"
 
 
-async def continuing(
-    database: Database, tenant: TenantId, uuid: UUID, spec: RunSpecification
-) -> RunSpecification:
+async def continuing(database: Database, tenant: TenantId, uuid: UUID, spec: RunSpec) -> RunSpec:
     """The same response, as the next turn of a conversation."""
     return replace(spec, conversation=(await contents(database, tenant, uuid)).place)
 
@@ -47,7 +45,7 @@ async def test_a_dead_writer_holds_it_until_it_is_swept(
     with pytest.raises(ConversationLocked):
         await one.archive.begin(late)
     await let_time_pass(database, tenant, seconds=LEASE_S + 1)
-    assert await one.sweep.round() == 1
+    assert await one.reaper.round() == 1
     assert await kinds_in(database, tenant, uuid) == []
     await one.archive.begin(late)
     assert (await contents(database, tenant, uuid)).is_locked

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from uuid import UUID
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.log import Entry
     from gateway.output.fold import Fold
     from gateway.store.claims import Claim
@@ -44,16 +44,16 @@ INTERRUPTED = outcome.interrupted(1_795_000_009)
 SAID: list[Entry] = [TurnStarted(7), Tokens(tuple(script_ids(BEGINNING)))]
 
 
-def interrupted(spec: RunSpecification) -> Fold:
+def interrupted(spec: RunSpec) -> Fold:
     return folded(spec, [*SAID, INTERRUPTED])
 
 
-async def body_of(database: Database, spec: RunSpecification) -> dict[str, Any]:
+async def body_of(database: Database, spec: RunSpec) -> dict[str, Any]:
     body: dict[str, Any] = orjson.loads((await load(database, spec)).body or b"")
     return body
 
 
-async def begun_and_reaped(database: Database, kept: Kept, spec: RunSpecification) -> Claim:
+async def begun_and_reaped(database: Database, kept: Kept, spec: RunSpec) -> Claim:
     claim = await kept.archive.begin(spec)
     await let_time_pass(database, claim.tenant_id, seconds=601)
     assert await kept.archive.end_abandoned(claim.tenant_id, claim.uuid) is not None
@@ -98,7 +98,7 @@ async def test_a_run_whose_response_was_ended_elsewhere_shows_what_is_stored_the
     await speaker.fell_silent()
     await let_time_pass(database, tenant, seconds=LEASE_S + 1)
     await other.keeper.heartbeat()
-    assert await other.sweep.round() == 1
+    assert await other.reaper.round() == 1
     await frozen.keeper.heartbeat()
     shown = await collected(live.stream)
     assert shown[-1].type == "response.failed"

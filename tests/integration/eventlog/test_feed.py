@@ -16,11 +16,11 @@ from gateway.engine import row_mapping
 from gateway.engine.run_state import head_of
 from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.live_log import LiveLogRegistry
-from gateway.eventlog.log_watcher import Tails
+from gateway.eventlog.log_watcher import LogWatcher
 from gateway.log import Alive, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.store import endings, events, flushes, remote_logs, responses
 from gateway.store.claims import Claim
-from gateway.store.events import LogRow, Parcel
+from gateway.store.events import LogBatch, LogRow
 from gateway.store.notifications import Listener, Notice, notify
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant
@@ -33,7 +33,7 @@ from tests.fakes.stored import finished
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.log import Entry
     from gateway.protocol.events import Event
     from gateway.store.postgres.database import Database
@@ -61,7 +61,7 @@ POLL_S, NEVER_S = 0.01, 3600.0
 class Author:
     """Writes the log of one response, as its owner."""
 
-    def __init__(self, database: Database, spec: RunSpecification) -> None:
+    def __init__(self, database: Database, spec: RunSpec) -> None:
         self._database = database
         self._spec = spec
         self.tenant = spec.principal.tenant_id
@@ -84,7 +84,7 @@ class Author:
     async def append(self, entries: Sequence[Entry]) -> None:
         """One row."""
         claim, day = Claim(self.tenant, self.uuid, 1), (await self.load()).day
-        parcel = Parcel(claim, day, self._next_entry, len(entries), pack(entries))
+        parcel = LogBatch(claim, day, self._next_entry, len(entries), pack(entries))
         assert await events.append(self._database, [parcel])
         self._next_entry += len(entries)
 
@@ -109,7 +109,9 @@ class Reader:
         *,
         interval_s: float = POLL_S,
     ) -> None:
-        self.tails = Tails(partial(remote_logs.look, database), interval_s=interval_s, pause_s=0)
+        self.tails = LogWatcher(
+            partial(remote_logs.look, database), interval_s=interval_s, pause_s=0
+        )
         self.feed = Feed(
             lives or LiveLogRegistry(),
             self.tails,

@@ -17,7 +17,7 @@ from gateway.eventlog.log_writer import LogWriter, WriterBounds
 from gateway.log import Entry, Finished, Queued, Tokens, pack, unpack
 from gateway.store import claims, endings, events, flushes, responses
 from gateway.store.claims import Claim
-from gateway.store.events import LogRow, Parcel, day_of
+from gateway.store.events import LogBatch, LogRow, day_of
 from gateway.store.postgres.statements import Statement
 from gateway.telemetry import Metrics
 from tests.fakes.stored import CREATED, durable_response, finished, last_row
@@ -42,13 +42,13 @@ class Run:
         self.claim = claim
         self.said: list[Entry] = [Queued()]
 
-    def says(self, count: int) -> Parcel:
+    def says(self, count: int) -> LogBatch:
         new = [Tokens((len(self.said) + number,)) for number in range(count)]
         first = len(self.said)
         self.said += new
-        return Parcel(self.claim, DAY, first, count, pack(new))
+        return LogBatch(self.claim, DAY, first, count, pack(new))
 
-    def unsays(self, parcel: Parcel) -> None:
+    def unsays(self, parcel: LogBatch) -> None:
         del self.said[parcel.first_entry :]
 
 
@@ -100,7 +100,7 @@ class Settling(Flusher):
     """Settles whatever it can between two flushes."""
 
     @override
-    async def append(self, parcels: Sequence[Parcel]) -> frozenset[UUID]:
+    async def append(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
         await self.settle()
         return await super().append(parcels)
 
@@ -254,7 +254,7 @@ async def test_one_that_is_left_while_its_first_parcel_is_under_way_leaves_nothi
     left, other = await settling.begin(tenant), await settling.begin(tenant)
     journal = settling.journal
 
-    async def append(parcels: Sequence[Parcel]) -> frozenset[UUID]:
+    async def append(parcels: Sequence[LogBatch]) -> frozenset[UUID]:
         channels[left].close()
         return await journal.append(parcels)
 
@@ -359,7 +359,7 @@ async def test_a_flush_refused_by_a_connection_that_broke_is_found_out_about(
     run = await process.begin(tenant)
     await process.journal.append([run.says(1)])
     await process.journal.append([run.says(1)])
-    wrong = Parcel(run.claim, DAY, 3, 2**40, pack([Queued()]))
+    wrong = LogBatch(run.claim, DAY, 3, 2**40, pack([Queued()]))
     with pytest.raises(struct.error):
         await process.journal.append([wrong])
     heads = await process.journal.heads([(tenant, run.claim.uuid)])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from gateway.replication.orphan_reaper import ORPHAN_S, Sweep
+from gateway.replication.orphan_reaper import ORPHAN_S, OrphanReaper
 from gateway.store import responses
 from gateway.store.postgres.statements import Statement
 from tests.fakes.harmony_script import script_ids
@@ -28,7 +28,7 @@ from tests.fakes.replica import (
 from tests.fakes.stored import let_time_pass
 
 if TYPE_CHECKING:
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId
@@ -37,7 +37,7 @@ ANSWER = "<|channel|>final<|message|>Hello<|return|>"
 BEGINNING = "<|channel|>final<|message|>Hel"
 
 
-async def load(database: Database, spec: RunSpecification) -> StoredResponse:
+async def load(database: Database, spec: RunSpec) -> StoredResponse:
     stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
     assert stored is not None
     return stored
@@ -57,16 +57,16 @@ async def test_a_foreground_response_whose_process_died_has_failed(
 ) -> None:
     spec = foreground(tenant)
     await Replica(database, Speaker(ANSWER)).archive.begin(spec)
-    assert await one.sweep.round() == 0
+    assert await one.reaper.round() == 0
     await let_time_pass(database, tenant, seconds=LEASE_S + 1)
-    assert await one.sweep.round() == 1
+    assert await one.reaper.round() == 1
     stored = await load(database, spec)
     body = orjson.loads(stored.body or b"")
     assert stored.status == body["status"] == "failed"
     assert body["error"]["code"] == "server_error"
     assert "stopped" in body["error"]["message"]
     assert body["usage"] is None
-    assert await one.sweep.round() == 0
+    assert await one.reaper.round() == 0
 
 
 async def test_what_was_generated_is_kept_when_the_attempts_are_used_up(
@@ -84,7 +84,7 @@ async def test_what_was_generated_is_kept_when_the_attempts_are_used_up(
             await running.durable.channel.settled()
         await let_time_pass(database, tenant, seconds=LEASE_S + 1)
         assert not await one.scheduler.look()
-        assert await one.sweep.round() == 1
+        assert await one.reaper.round() == 1
         await one.keeper.heartbeat()
         await one.idle()
     stored = await load(database, spec)
@@ -102,9 +102,9 @@ async def test_a_response_of_a_release_that_is_gone_has_failed_in_the_end(
     async with database.transaction(tenant) as connection:
         await connection.execute(Statement("UPDATE responses SET fold_version = 99"))
     await let_time_pass(database, tenant, seconds=LEASE_S + 1)
-    assert await one.sweep.round() == 0
+    assert await one.reaper.round() == 0
     await let_time_pass(database, tenant, seconds=ORPHAN_S)
-    assert await one.sweep.round() == 1
+    assert await one.reaper.round() == 1
     stored = await load(database, spec)
     assert "version" in orjson.loads(stored.body or b"")["error"]["message"]
 
@@ -114,9 +114,9 @@ async def test_sweeping_goes_on_by_itself_whatever_happens(
 ) -> None:
     spec = foreground(tenant)
     await one.archive.begin(spec)
-    sweep = Sweep(database, one.archive, one.keeper, attempts_max=4, interval_s=0.001)
+    reaper = OrphanReaper(database, one.archive, one.keeper, attempts_max=4, interval_s=0.001)
     async with asyncio.TaskGroup() as group:
-        sweeping = group.create_task(sweep.run())
+        sweeping = group.create_task(reaper.run())
         await cut_connections(database_url)
         await let_time_pass(database, tenant, seconds=LEASE_S + 1)
         while (await load(database, spec)).status != "failed":
@@ -132,7 +132,7 @@ async def test_two_that_sweep_at_once_end_a_response_once(
     for _ in range(5):
         await one.archive.begin(foreground(tenant))
     await let_time_pass(database, tenant, seconds=LEASE_S + 1)
-    ended = await asyncio.gather(one.sweep.round(), other.sweep.round())
+    ended = await asyncio.gather(one.reaper.round(), other.reaper.round())
     assert sum(ended) >= 5
     notices = [notice for notice in (*one.announced, *other.announced) if notice.kind == "ended"]
     assert len(notices) == 5
@@ -145,11 +145,11 @@ async def test_nothing_is_swept_while_leases_say_nothing(
     await one.archive.begin(spec)
     await let_time_pass(database, tenant, seconds=LEASE_S + 1)
     one.keeper._is_away = True
-    assert await one.sweep.round() == 0
+    assert await one.reaper.round() == 0
     await one.keeper.heartbeat()
-    assert await one.sweep.round() == 0
+    assert await one.reaper.round() == 0
     one.keeper._trusted_from -= LEASE_S
-    assert await one.sweep.round() == 1
+    assert await one.reaper.round() == 1
 
 
 async def test_a_durable_response_with_attempts_left_is_not_swept(
@@ -159,6 +159,6 @@ async def test_a_durable_response_with_attempts_left_is_not_swept(
     await one.archive.accept(queued, None, owned=False)
     await one.archive.accept(lapsed, None, owned=True)
     await let_time_pass(database, tenant, seconds=LEASE_S + 1)
-    assert await one.sweep.round() == 0
+    assert await one.reaper.round() == 0
     assert (await load(database, queued)).status == "queued"
     assert (await load(database, lapsed)).status == "in_progress"

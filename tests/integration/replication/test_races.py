@@ -37,7 +37,7 @@ from tests.fakes.stored import CREATED, TERMS, durable_response, let_time_pass
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.log import Finished
     from gateway.output.fold import Fold
     from gateway.store.postgres.database import Database
@@ -50,13 +50,13 @@ LOCK_LOGS = "LOCK TABLE events IN ACCESS EXCLUSIVE MODE"
 BEGINNING = "<|channel|>final<|message|>Hello"
 
 
-async def load(database: Database, spec: RunSpecification) -> StoredResponse:
+async def load(database: Database, spec: RunSpec) -> StoredResponse:
     stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
     assert stored is not None
     return stored
 
 
-def in_memory(one: Replica, spec: RunSpecification) -> LiveLog:
+def in_memory(one: Replica, spec: RunSpec) -> LiveLog:
     """Generate a foreground response, which the run itself records."""
     live = LiveLog(new_fold_for(spec.head), reader_events_max=100)
 
@@ -127,7 +127,7 @@ async def test_a_foreground_response_that_was_given_up_elsewhere_ends_for_its_cl
         live = in_memory(owner, spec)
         await speaker.fell_silent()
         await let_time_pass(database, tenant, seconds=LEASE_S + 1)
-        assert await other.sweep.round() == 1
+        assert await other.reaper.round() == 1
         await owner.keeper.heartbeat()
         seen = await collected(live.stream)
         await owner.idle()
@@ -168,7 +168,7 @@ async def test_nothing_that_was_claimed_while_a_process_began_to_drain_stays_wit
     specs = [background(tenant) for _ in range(2)]
     process = Process.of(gateway_settings(database_url, []))
     for spec in specs:
-        await process.replica.workplace.archive.accept(spec, None, owned=False)
+        await process.replica.dependencies.archive.accept(spec, None, owned=False)
     async with AsyncExitStack() as meanwhile:
         await meanwhile.enter_async_context(locked(database_url, LOCK_LOGS))
         async with process.running(), asyncio.TaskGroup() as group:

@@ -30,7 +30,7 @@ from tests.fakes.stored import item, let_time_pass
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.generation import TokenRequest, TokenSink
     from gateway.protocol.events import Event
     from gateway.store.postgres.database import Database
@@ -43,33 +43,33 @@ BEGINNING = "<|channel|>final<|message|>Hello there"
 REST = ", friend<|return|>"
 
 
-async def load(database: Database, spec: RunSpecification) -> StoredResponse:
+async def load(database: Database, spec: RunSpec) -> StoredResponse:
     stored = await responses.load(database, spec.principal.tenant_id, spec.head.uuid)
     assert stored is not None
     return stored
 
 
-async def statuses(database: Database, specs: Sequence[RunSpecification]) -> list[str]:
+async def statuses(database: Database, specs: Sequence[RunSpec]) -> list[str]:
     return [(await load(database, spec)).status for spec in specs]
 
 
-async def body(database: Database, spec: RunSpecification) -> dict[str, object]:
+async def body(database: Database, spec: RunSpec) -> dict[str, object]:
     content: dict[str, object] = orjson.loads((await load(database, spec)).body or b"null")
     return content
 
 
-def in_order(tenant: TenantId, count: int) -> list[RunSpecification]:
+def in_order(tenant: TenantId, count: int) -> list[RunSpec]:
     """Ids of one millisecond are in no order."""
     specs = [background(tenant) for _ in range(count)]
     return sorted(specs, key=lambda spec: spec.head.uuid)
 
 
-async def accept(one: Replica, *specs: RunSpecification) -> None:
+async def accept(one: Replica, *specs: RunSpec) -> None:
     for spec in specs:
         await one.archive.accept(spec, None, owned=False)
 
 
-async def hear(one: Replica, spec: RunSpecification) -> list[Event]:
+async def hear(one: Replica, spec: RunSpec) -> list[Event]:
     live = one.live_logs.get(spec.head.uuid)
     assert live is not None
     return await collected(live.stream)
@@ -269,7 +269,7 @@ async def test_a_tenant_runs_as_many_as_it_may_on_all_replicas_together(
         assert await statuses(database, specs) == ["in_progress", "in_progress", "queued"]
 
 
-async def damage(database: Database, spec: RunSpecification, statement: str) -> None:
+async def damage(database: Database, spec: RunSpec, statement: str) -> None:
     async with database.transaction(spec.principal.tenant_id) as connection:
         await connection.execute(Statement(statement), {"id": spec.head.uuid})
 
@@ -305,7 +305,7 @@ async def test_a_response_that_cannot_even_be_ended_does_not_stop_the_others(
         await one.idle()
         await damage(database, defective, "UPDATE responses SET attempts = 4 WHERE id = :id")
         await let_time_pass(database, tenant, seconds=601)
-        assert await one.sweep.round() == 0
+        assert await one.reaper.round() == 0
     assert (await load(database, well)).status == "completed"
 
 
@@ -324,7 +324,7 @@ async def test_a_plan_of_another_release_is_left_until_nobody_is_left_to_try(
             assert (await load(database, spec)).is_held
             await let_time_pass(database, tenant, seconds=601)
         assert not await one.scheduler.look()
-        assert await one.sweep.round() == 1
+        assert await one.reaper.round() == 1
     assert (await load(database, spec)).status == "failed"
 
 

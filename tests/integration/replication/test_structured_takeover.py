@@ -19,7 +19,7 @@ from gateway.protocol.calls import call_fields
 from gateway.protocol.rules import rules_of
 from gateway.store import events, responses
 from gateway.store.claims import Claim
-from gateway.store.events import Parcel
+from gateway.store.events import LogBatch
 from tests.fakes.harmony_script import harmony, script_ids, vocabulary
 from tests.fakes.replica import background, new_fold_for, replica, shown_text
 from tests.fakes.response_heads import ECHO
@@ -30,7 +30,7 @@ from tests.fakes.wayward_model import SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.generation import TokenRequest, TokenSink
     from gateway.log import Entry
     from gateway.output.fold import Fold
@@ -50,7 +50,7 @@ JSON_HEADER = script_ids("<|channel|>final <|constrain|>json<|message|>")
 WRONG = script_ids('{"n": "one"}<|return|>')
 
 
-def in_json(tenant: TenantId) -> RunSpecification:
+def in_json(tenant: TenantId) -> RunSpec:
     """A response that has to be an object with a number in it."""
     spec = background(tenant)
     head = replace(spec.head, echo=IN_JSON)
@@ -127,7 +127,7 @@ class Completing:
 
 
 async def leave_behind(
-    database: Database, spec: RunSpecification, log: Sequence[Entry], *, owner: str
+    database: Database, spec: RunSpec, log: Sequence[Entry], *, owner: str
 ) -> None:
     """A response whose owner died after these entries."""
     tenant = spec.principal.tenant_id
@@ -135,7 +135,7 @@ async def leave_behind(
     await responses.insert(database, tenant, replace(new, entries=(1, pack([Queued()]))))
     day, claim = events.day_of(new.created_at), Claim(tenant, spec.head.uuid, 1)
     for number, entry in enumerate(log, 1):
-        assert await events.append(database, [Parcel(claim, day, number, 1, pack([entry]))])
+        assert await events.append(database, [LogBatch(claim, day, number, 1, pack([entry]))])
 
 
 @pytest.mark.parametrize("log", LOGS.values(), ids=list(LOGS))
@@ -165,7 +165,7 @@ async def log_of(database: Database, tenant: TenantId, stored: StoredResponse) -
     return [entry for row in rows for entry in unpack(row.entries)]
 
 
-def fold_of(spec: RunSpecification, log: Sequence[Entry]) -> Fold:
+def fold_of(spec: RunSpec, log: Sequence[Entry]) -> Fold:
     fold = new_fold_for(spec.head)()
     for entry in log:
         fold.apply(entry)

@@ -13,7 +13,7 @@ from gateway.errors import InvalidRequest, NoUpstreamAvailable, ResourceNotFound
 from gateway.protocol.conversations import NewConversation, parse_items
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.conversations import Conversations
-from gateway.services.executor import Executor
+from gateway.services.executor import ThreadExecutor
 from gateway.services.models import Models
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal
@@ -75,7 +75,7 @@ async def desk(database: Database, *models: str) -> AsyncIterator[Desk]:
     )
     pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     # Whatever is heavy is done in a thread.
-    with closing(Executor(threads_max=1, inline_bytes_max=-1)) as threads:
+    with closing(ThreadExecutor(threads_max=1, inline_bytes_max=-1)) as threads:
         conversations = Conversations(
             database,
             models=Models(pool, aliases={}, efforts={}),

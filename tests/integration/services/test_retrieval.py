@@ -14,11 +14,11 @@ from gateway import ids
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.live_log import LiveLogRegistry
-from gateway.eventlog.log_watcher import Tails
+from gateway.eventlog.log_watcher import LogWatcher
 from gateway.log import Finished, Tokens, TurnEnded, TurnStarted, pack
 from gateway.services.retrieval import Retrieval
 from gateway.store import events, flushes, remote_logs, responses
-from gateway.store.events import LogRow, Parcel
+from gateway.store.events import LogBatch, LogRow
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import Principal, TenantPolicy
 from tests.fakes.following import collected
@@ -30,7 +30,7 @@ from tests.fakes.stored import item
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.log import Entry, Status
     from gateway.store.claims import Claim
     from gateway.store.postgres.database import Database
@@ -58,7 +58,7 @@ class Office:
         self.archive = Replica(database, talkative(ANSWER)).archive
         feed = Feed(
             LiveLogRegistry(),
-            Tails(partial(remote_logs.look, database), interval_s=3600),
+            LogWatcher(partial(remote_logs.look, database), interval_s=3600),
             partial(flushes.read, database),
             new_fold_for,
             limits=FeedLimits(read_bytes_max=65_536),
@@ -66,18 +66,16 @@ class Office:
         )
         self.retrieval = Retrieval(database=database, feed=feed, archive=self.archive)
 
-    async def queued(self, spec: RunSpecification | None = None) -> str:
+    async def queued(self, spec: RunSpec | None = None) -> str:
         """A background response that nobody has begun."""
         spec = spec or self.streamed()
         await self.archive.accept(spec, None, owned=False)
         return ids.response_id(spec.head.uuid)
 
-    def streamed(self) -> RunSpecification:
+    def streamed(self) -> RunSpec:
         return replace(background(self.tenant), streamed=True)
 
-    async def running(
-        self, spec: RunSpecification | None = None
-    ) -> tuple[RunSpecification, Claim, int]:
+    async def running(self, spec: RunSpec | None = None) -> tuple[RunSpec, Claim, int]:
         """A durable response that has said something; its claim and its next entry."""
         spec = spec or self.streamed()
         claim = await self.archive.accept(spec, None, owned=True)
@@ -86,12 +84,12 @@ class Office:
         return spec, claim, len(SAID)
 
     async def append(
-        self, spec: RunSpecification, claim: Claim, first: int, entries: Sequence[Entry]
+        self, spec: RunSpec, claim: Claim, first: int, entries: Sequence[Entry]
     ) -> None:
-        parcel = Parcel(claim, (await self.load(spec)).day, first, len(entries), pack(entries))
+        parcel = LogBatch(claim, (await self.load(spec)).day, first, len(entries), pack(entries))
         assert await events.append(self.database, [parcel])
 
-    async def over(self, status: Status, spec: RunSpecification | None = None) -> str:
+    async def over(self, status: Status, spec: RunSpec | None = None) -> str:
         """A durable response that ended."""
         spec, claim, next_entry = await self.running(spec)
         turn_end = TurnEnded(STOP if status == "completed" else LENGTH)
@@ -113,7 +111,7 @@ class Office:
         await self.archive.finish(spec, end, fold, claim, None)
         return ids.response_id(spec.head.uuid)
 
-    async def load(self, spec: RunSpecification) -> responses.StoredResponse:
+    async def load(self, spec: RunSpec) -> responses.StoredResponse:
         stored = await responses.load(self.database, self.tenant, spec.head.uuid)
         assert stored is not None
         return stored

@@ -13,7 +13,7 @@ from gateway.errors import ContextLengthExceeded, ConversationLocked, InvalidReq
 from gateway.models.format import SchemaLimits
 from gateway.models.harmony.format import HarmonyFormat
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
-from gateway.services.executor import Executor
+from gateway.services.executor import ThreadExecutor
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
 from gateway.services.run_builder import CreateCommand, RunBuilder
@@ -35,7 +35,7 @@ from tests.fakes.summarising import SummaryDesk
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.protocol.context import ConversationPlace
     from gateway.services.run_builder import BuiltRun, Check
     from gateway.store.postgres.database import Database
@@ -64,8 +64,8 @@ class Desk:
         self.builder = builder
         self.principal = principal
 
-    async def prepare(self, **body: Any) -> RunSpecification:
-        return (await self.build(**body)).specification
+    async def prepare(self, **body: Any) -> RunSpec:
+        return (await self.build(**body)).spec
 
     async def build(
         self, *, generate: bool = True, check: Check = passing, **body: Any
@@ -87,7 +87,7 @@ async def desk(
     )
     pool = Pool([backend], client, policy=PoolPolicy(), metrics=Metrics())
     principal = Principal(await new_tenant(database), "acme", ids.new_uuid(), policy)
-    with closing(Executor(threads_max=1, inline_bytes_max=100_000)) as threads:
+    with closing(ThreadExecutor(threads_max=1, inline_bytes_max=100_000)) as threads:
         builder = RunBuilder(
             history_source=HistorySource(database, depth_max=9, items_max=99),
             models=Models(pool, aliases={"alias": MODEL}, efforts={}),
@@ -374,10 +374,10 @@ async def test_what_is_not_to_be_generated_is_not_summarised(shared_database: Da
         managed = await at.prepare(input=long, context_management=SHARED, generate=False)
         triggered = await at.prepare(input=[*long, TRIGGER], generate=False)
     assert summaries.tokens.requests == []
-    for specification in (managed, triggered):
-        assert specification.compacted is None
-        assert specification.sampling.max_tokens == 0
-        assert len(specification.added) == 3
+    for spec in (managed, triggered):
+        assert spec.compacted is None
+        assert spec.sampling.max_tokens == 0
+        assert len(spec.added) == 3
 
 
 async def test_a_summary_that_would_be_in_vain_is_not_made(shared_database: Database) -> None:

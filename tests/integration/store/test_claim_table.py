@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from gateway.errors import ClaimLost
 from gateway.store import claims, endings, events, responses
-from gateway.store.claims import Claim, Terms
-from gateway.store.events import LogRow, Parcel
+from gateway.store.claims import Claim, ClaimTerms
+from gateway.store.events import LogBatch, LogRow
 from gateway.store.postgres.statements import Statement
 from tests.conftest import new_tenant, opened
 from tests.fakes.claim_table import ClaimTable
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 UNIT_S: Final = 1000.0
 LEASE_S: Final = 2.5 * UNIT_S
 ORPHAN_S: Final = 3.25 * UNIT_S
-TERMS: Final = Terms(lease_s=LEASE_S, attempts_max=3, tenant_running_max=3)
+TERMS: Final = ClaimTerms(lease_s=LEASE_S, attempts_max=3, tenant_running_max=3)
 OWN_RUNNING_MAX: Final = 1
 REPLICAS: Final = ("a", "b", "c")
 KINDS: Final[dict[str, Callable[[], NewResponse]]] = {
@@ -122,7 +122,7 @@ class Twins:
         for claim in self._some():
             first = self.model.rows[claim.uuid].next_entry + self.chance.choice([0, 0, 0, 1, -1])
             count = self.chance.randint(1, 3)
-            parcels.append(Parcel(claim, CREATED.date(), first, count, b"x" * count))
+            parcels.append(LogBatch(claim, CREATED.date(), first, count, b"x" * count))
         committed = self.model.append(parcels)
         assert committed == await events.append(self.database, parcels)
         self.done["appended"] += len(committed)
@@ -190,9 +190,9 @@ class Twins:
 
     async def compare(self) -> None:
         """Heads, owners, attempts, and what is abandoned."""
-        sweep: dict[str, Any] = {"limit": 5, "attempts_max": 3, "orphan_s": ORPHAN_S}
-        abandoned = self.model.abandoned(**sweep)
-        assert abandoned == await claims.abandoned(self.database, **sweep)
+        reaper: dict[str, Any] = {"limit": 5, "attempts_max": 3, "orphan_s": ORPHAN_S}
+        abandoned = self.model.abandoned(**reaper)
+        assert abandoned == await claims.abandoned(self.database, **reaper)
         self.done["abandoned"] += bool(abandoned)
         columns = "id, status, owner, epoch, next_entry, attempts, lease_until IS NULL"
         async with self.database.runs_transaction() as connection:

@@ -12,7 +12,7 @@ from gateway import ids
 from gateway.errors import StoreUnavailable
 from gateway.log import FOLD_VERSION
 from gateway.store import claims, endings, responses
-from gateway.store.claims import Claim, ClaimedRun, Head
+from gateway.store.claims import Claim, ClaimedRun, LogHead
 from gateway.store.postgres.database import Database
 from gateway.store.postgres.statements import Statement
 from tests.fakes.stored import (
@@ -296,8 +296,8 @@ async def test_two_claimers_never_claim_the_same(database: Database, tenant: Ten
 
 
 async def abandoned(database: Database, **options: Any) -> list[UUID]:
-    sweep = {"limit": 99, "attempts_max": 2, "orphan_s": 3600} | options
-    return [uuid for _, uuid in await claims.abandoned(database, **sweep)]
+    reaper = {"limit": 99, "attempts_max": 2, "orphan_s": 3600} | options
+    return [uuid for _, uuid in await claims.abandoned(database, **reaper)]
 
 
 async def test_what_is_held_or_may_be_claimed_is_not_abandoned(
@@ -384,8 +384,8 @@ async def test_heads_of_many_tenants_are_read_at_once(
     (begun,) = await add(database, other_tenant, durable_response(owner="me"))
     asked = [(tenant, queued), (other_tenant, begun), (tenant, begun), (tenant, ids.new_uuid())]
     assert await claims.heads(database, asked) == {
-        queued: Head(0, 1, "queued"),
-        begun: Head(1, 1, "in_progress"),
+        queued: LogHead(0, 1, "queued"),
+        begun: LogHead(1, 1, "in_progress"),
     }
     assert await claims.heads(database, []) == {}
 

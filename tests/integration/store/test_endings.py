@@ -241,7 +241,7 @@ async def test_concluding_folds_the_log_and_takes_the_claim_away(
 ) -> None:
     uuid = await begin(database, tenant)
     claim = claims.Claim(tenant, uuid, 1)
-    parcel = events.Parcel(claim, CREATED.date(), 1, 3, b"...")
+    parcel = events.LogBatch(claim, CREATED.date(), 1, 3, b"...")
     assert await events.append(database, [parcel]) == {uuid}
     seen: list[tuple[StoredResponse, list[LogRow]]] = []
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from gateway import ids
 from gateway.store import claims, events, responses
-from gateway.store.claims import Claim, Head
+from gateway.store.claims import Claim, LogHead
 from gateway.store.events import (
     ROW_BYTES,
     SHORT_ROW_BYTES,
     SHORT_ROWS_MIN,
+    LogBatch,
     LogRow,
-    Parcel,
 )
 from gateway.store.postgres.statements import Statement
 from tests.fakes.stored import CREATED, durable_response
@@ -52,8 +52,8 @@ async def begin(database: Database, tenant: TenantId, *, uuid: UUID | None = Non
     return Claim(tenant, new.uuid, 1)
 
 
-def parcel(claim: Claim, first_entry: int, entries: bytes = b".", *, count: int = 1) -> Parcel:
-    return Parcel(claim, DAY, first_entry, count, entries)
+def parcel(claim: Claim, first_entry: int, entries: bytes = b".", *, count: int = 1) -> LogBatch:
+    return LogBatch(claim, DAY, first_entry, count, entries)
 
 
 async def read(
@@ -64,7 +64,7 @@ async def read(
     )
 
 
-async def head(database: Database, claim: Claim) -> Head:
+async def head(database: Database, claim: Claim) -> LogHead:
     return (await claims.heads(database, [(claim.tenant_id, claim.uuid)]))[claim.uuid]
 
 
@@ -73,7 +73,7 @@ async def test_what_is_appended_is_read_in_order(database: Database, tenant: Ten
     assert await events.append(database, [parcel(claim, 0, b"ab", count=2)]) == {claim.uuid}
     assert await events.append(database, [parcel(claim, 2, b"c")]) == {claim.uuid}
     assert await read(database, claim) == [LogRow(0, 2, b"ab"), LogRow(2, 1, b"c")]
-    assert await head(database, claim) == Head(1, 3, "in_progress")
+    assert await head(database, claim) == LogHead(1, 3, "in_progress")
 
 
 async def test_parcels_of_many_tenants_are_committed_together(
@@ -121,7 +121,7 @@ async def test_a_response_that_is_not_running_or_unknown_takes_no_parcel(
 
 @asynccontextmanager
 async def waiting_append(
-    connection: Connection, database: Database, parcels: list[Parcel]
+    connection: Connection, database: Database, parcels: list[LogBatch]
 ) -> AsyncIterator[asyncio.Task[frozenset[UUID]]]:
     """Inside, an append waits for the transaction of `connection`, which took the first over."""
     await connection.execute(TAKE_OVER, {"uuid": parcels[0].claim.uuid})
@@ -143,7 +143,7 @@ async def test_a_takeover_that_commits_while_an_append_waits_fences_it_off(
         pass
     assert await append == {untouched.uuid}
     assert await read(database, claim) == []
-    assert await head(database, claim) == Head(2, 0, "in_progress")
+    assert await head(database, claim) == LogHead(2, 0, "in_progress")
 
 
 async def test_a_takeover_that_is_undone_lets_the_append_through(
@@ -156,7 +156,7 @@ async def test_a_takeover_that_is_undone_lets_the_append_through(
     ):
         await connection.script("ROLLBACK")
     assert await append == {claim.uuid}
-    assert await head(database, claim) == Head(1, 1, "in_progress")
+    assert await head(database, claim) == LogHead(1, 1, "in_progress")
 
 
 async def append_to_all(database: Database, held: list[Claim]) -> object:

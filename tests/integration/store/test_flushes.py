@@ -12,10 +12,10 @@ from typing_extensions import override
 from gateway.ids import new_uuid
 from gateway.log import Queued, Tokens, pack, unpack
 from gateway.store import claims, endings, events, flushes, remote_logs, responses
-from gateway.store.claims import Claim, Head
-from gateway.store.events import LogRow, Parcel, day_of
+from gateway.store.claims import Claim, LogHead
+from gateway.store.events import LogBatch, LogRow, day_of
 from gateway.store.postgres.statements import Statement
-from gateway.store.remote_logs import UNKNOWN, Look, Watched
+from gateway.store.remote_logs import UNKNOWN, LogChanges, LogQuery
 from gateway.tenancy import TenantId
 from tests.fakes.rounds import counted_rounds
 from tests.fakes.stored import CREATED, TERMS, durable_response, finished, last_row, let_time_pass
@@ -52,7 +52,7 @@ class Owner:
     async def flush(self, *said: tuple[UUID, int, int], epoch: int = 1) -> int | None:
         """Entries of responses: from this number, before that one."""
         parcels = [
-            Parcel(Claim(self.tenant, uuid, epoch), DAY, start, stop - start, packed(start, stop))
+            LogBatch(Claim(self.tenant, uuid, epoch), DAY, start, stop - start, packed(start, stop))
             for uuid, start, stop in said
         ]
         async with self.database.runs_transaction() as connection:
@@ -89,7 +89,7 @@ async def test_flushes_are_read_after_what_is_in_the_log(owner: Owner) -> None:
 async def test_what_was_settled_by_its_owner_is_read_once(owner: Owner) -> None:
     one = await owner.begin()
     await owner.flush((one, 1, 3))
-    parcel = Parcel(Claim(owner.tenant, one, 1), DAY, 1, 3, packed(1, 4))
+    parcel = LogBatch(Claim(owner.tenant, one, 1), DAY, 1, 3, packed(1, 4))
     assert await events.append(owner.database, [parcel]) == {one}
     await owner.flush((one, 4, 5))
     assert await owner.log(one) == [Queued(), *SAID[:4]]
@@ -117,7 +117,7 @@ async def test_whoever_takes_a_response_over_has_all_and_its_owner_adds_nothing(
 async def test_a_takeover_waits_for_a_flush_that_is_under_way_and_sees_it(owner: Owner) -> None:
     one = await owner.begin()
     await let_time_pass(owner.database, owner.tenant, seconds=TERMS.lease_s + 1)
-    parcel = Parcel(Claim(owner.tenant, one, 1), DAY, 1, 2, packed(1, 3))
+    parcel = LogBatch(Claim(owner.tenant, one, 1), DAY, 1, 2, packed(1, 3))
     async with asyncio.TaskGroup() as group, owner.database.runs_transaction() as connection:
         await flushes.add(connection, owner.name, owner.fence, [parcel])
         taking = group.create_task(
@@ -284,7 +284,7 @@ class Unsearched(bytes):
 
 def test_the_time_to_settle_does_not_grow_with_the_square_of_the_responses() -> None:
     claims_of_all = [Claim(TenantId(new_uuid()), new_uuid(), 1) for _ in range(99)]
-    parcels = [Parcel(claim, DAY, 1, 2, packed(1, 3)) for claim in claims_of_all]
+    parcels = [LogBatch(claim, DAY, 1, 2, packed(1, 3)) for claim in claims_of_all]
     members = Unsearched(b"".join(flushes._members(parcels)))
     entries = b"".join([parcel.entries for parcel in parcels])
     asked = {claim.uuid.bytes for claim in claims_of_all[1:]}
@@ -296,10 +296,12 @@ def test_the_time_to_settle_does_not_grow_with_the_square_of_the_responses() -> 
 async def test_the_event_loop_has_its_turn_while_many_are_settled() -> None:
     tenant, count = TenantId(new_uuid()), 3 * flushes.LOOKED_AT_ONCE
     claims_of_all = [Claim(tenant, new_uuid(), 1) for _ in range(count)]
-    parcels = [Parcel(claim, DAY, 1, 2, packed(1, 3)) for claim in claims_of_all]
+    parcels = [LogBatch(claim, DAY, 1, 2, packed(1, 3)) for claim in claims_of_all]
     members = b"".join(flushes._members(parcels))
     entries = b"".join([parcel.entries for parcel in parcels])
-    left = [flushes.Taken(tenant, claim.uuid, "lost", 1, 1, DAY) for claim in claims_of_all]
+    left = [
+        flushes.LockedResponse(tenant, claim.uuid, "lost", 1, 1, DAY) for claim in claims_of_all
+    ]
     async with counted_rounds() as rounds:
         pieces = await flushes._pieces(left, [(tenant, "lost", members, entries)])
     assert pieces == [(one, LogRow(1, 2, packed(1, 3))) for one in left]
@@ -313,10 +315,10 @@ class Watcher:
         self.seen: remote_logs.Seen = {}
         self._owner = owner
         self.asked = {
-            uuid: Watched(owner.tenant, uuid, uuid.bytes, DAY, UNKNOWN, None) for uuid in uuids
+            uuid: LogQuery(owner.tenant, uuid, uuid.bytes, DAY, UNKNOWN, None) for uuid in uuids
         }
 
-    async def look(self, *, is_due: bool = False) -> Look:
+    async def look(self, *, is_due: bool = False) -> LogChanges:
         """Look at all of them, and keep in mind what was found."""
         wanted = {one.key for one in self.asked.values()}
         asked = [replace(one, is_due=is_due) for one in self.asked.values()]
@@ -336,7 +338,7 @@ async def test_a_look_brings_heads_and_what_is_new(owner: Owner) -> None:
     watcher = Watcher(owner, one)
     await owner.flush((one, 1, 2))
     first = await watcher.look()
-    assert first.heads == {one: Head(1, 1, "in_progress")}
+    assert first.heads == {one: LogHead(1, 1, "in_progress")}
     assert first.owners == {one: owner.name}
     assert first.parts == [(one.bytes, 1, LogRow(1, 1, packed(1, 2)))]
     assert (await watcher.look()).parts == []
@@ -344,7 +346,7 @@ async def test_a_look_brings_heads_and_what_is_new(owner: Owner) -> None:
     again = await watcher.look()
     assert again.parts == [(one.bytes, 1, LogRow(2, 2, packed(2, 4)))]
     assert not again.heads
-    assert (await watcher.look(is_due=True)).heads == {one: Head(1, 1, "in_progress")}
+    assert (await watcher.look(is_due=True)).heads == {one: LogHead(1, 1, "in_progress")}
 
 
 async def test_a_look_brings_what_is_in_its_place_of_logs_that_were_in_no_flush(
@@ -355,11 +357,11 @@ async def test_a_look_brings_what_is_in_its_place_of_logs_that_were_in_no_flush(
     watcher = Watcher(owner, one, two)
     await owner.flush((one, 1, 3), (two, 1, 2))
     await watcher.look()
-    settled = Parcel(Claim(owner.tenant, one, 1), DAY, 1, 4, packed(1, 5))
+    settled = LogBatch(Claim(owner.tenant, one, 1), DAY, 1, 4, packed(1, 5))
     assert await events.append(owner.database, [settled])
     await owner.flush((two, 2, 3))
     found = await watcher.look()
-    assert found.heads == {one: Head(1, 5, "in_progress")}
+    assert found.heads == {one: LogHead(1, 5, "in_progress")}
     assert found.parts == [
         (two.bytes, 1, LogRow(2, 1, packed(2, 3))),
         (one.bytes, 1, LogRow(1, 4, packed(1, 5))),
@@ -373,10 +375,10 @@ async def test_a_look_brings_the_end_and_leaves_long_rows_and_many_to_others(own
     await watcher.look()
     claim = Claim(owner.tenant, one, 1)
     long = pack([Tokens(tuple(range(remote_logs.ROW_BYTES_MAX)))])
-    assert await events.append(owner.database, [Parcel(claim, DAY, 1, 1, long)])
+    assert await events.append(owner.database, [LogBatch(claim, DAY, 1, 1, long)])
     assert (await watcher.look()).parts == []
     for entry in range(2, 2 + remote_logs.ROWS_MAX):
-        row = Parcel(claim, DAY, entry, 1, packed(entry, entry + 1))
+        row = LogBatch(claim, DAY, entry, 1, packed(entry, entry + 1))
         assert await events.append(owner.database, [row])
     last = LogRow(2 + remote_logs.ROWS_MAX, 1, b".")
     await endings.finish(
@@ -405,7 +407,7 @@ async def test_the_event_loop_has_its_turn_while_a_look_finds_much(owner: Owner)
             turns_at.append(rounds.count)
             return super().__iter__()
 
-    asked = [Watched(owner.tenant, one, one.bytes, DAY, UNKNOWN, None)]
+    asked = [LogQuery(owner.tenant, one, one.bytes, DAY, UNKNOWN, None)]
     async with counted_rounds() as rounds:
         found = await remote_logs.look(owner.database, asked, {}, Wanted([one.bytes]))
     assert [part.first_entry for _, _, part in found.parts] == [1, 2, 3]

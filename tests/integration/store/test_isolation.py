@@ -384,7 +384,7 @@ async def test_the_runs_of_all_tenants_are_claimed_and_appended_to_at_once(
     assert {who: claim.uuid for who, claim in ours.items()} == {
         who: new.uuid for who, new in rows.items()
     }
-    parcels = [events.Parcel(claim, CREATED.date(), 1, 1, b".") for claim in ours.values()]
+    parcels = [events.LogBatch(claim, CREATED.date(), 1, 1, b".") for claim in ours.values()]
     assert await events.append(database, parcels) == {new.uuid for new in rows.values()}
     await claims.release(database, [run.claim for run in runs])
 

@@ -25,7 +25,7 @@ from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from tests.fakes.following import following
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.simulator import RunningSimulator, simulator, simulator_process
-from tests.fakes.staged_run import Stage, specification
+from tests.fakes.staged_run import Stage, run_spec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -52,7 +52,7 @@ async def pool_of(backends: Sequence[RunningSimulator], **policy: Any) -> AsyncI
 
 def stage_of(pool: Pool, wish: str, said: Sequence[Entry] | None = None) -> Stage[Pool]:
     asked = f"<|start|>user<|message|>[[sim think=12 tokens=40 {wish}]]<|end|><|start|>assistant"
-    spec = replace(specification(max_tokens=1000), model=MODEL, prompt_ids=script_ids(asked))
+    spec = replace(run_spec(max_tokens=1000), model=MODEL, prompt_ids=script_ids(asked))
     return Stage(pool, spec=spec, hops=PATIENT, said=said)
 
 

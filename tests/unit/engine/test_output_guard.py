@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.constraints.rules import OutputRules, ToolRule
-from gateway.engine.output_guard import Steering
+from gateway.engine.output_guard import GuardLimits
 from gateway.engine.turn import INLINE_TOOLS
 from gateway.errors import UpstreamFailed, UpstreamLost
 from gateway.generation import FinishReason, Place, SegmentKind, Where
@@ -18,7 +18,7 @@ from gateway.models.harmony.framing import FINAL_HEADER, OPENING, answer_header,
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.vocabulary import END
 from tests.fakes.harmony_script import harmony, script_ids, vocabulary
-from tests.fakes.staged_run import ANSWER, NO_RULES, THOUGHT, says, specification
+from tests.fakes.staged_run import ANSWER, NO_RULES, THOUGHT, run_spec, says
 from tests.fakes.steered import (
     ANY_TOOL,
     FORBIDDEN,
@@ -75,7 +75,7 @@ async def test_a_model_that_never_calls_a_tool_fails_its_response() -> None:
 
 
 async def test_a_model_that_insists_on_prose_fails_its_response() -> None:
-    stage = staged(REQUIRED, says(ANSWER), steering=Steering(repairs_max=0))
+    stage = staged(REQUIRED, says(ANSWER), steering=GuardLimits(repairs_max=0))
     assert await ended(stage) == ("failed", "required_tool_not_called")
     assert "tool_choice" in stage.live.fold.response()["error"]["message"]
 
@@ -89,7 +89,7 @@ async def test_an_answer_that_is_no_json_is_asked_for_again_ever_more_firmly() -
 
 async def test_an_answer_that_breaks_its_schema_is_never_completed() -> None:
     wrong = '<|channel|>final<|message|>{"n": "one"}<|return|>'
-    stage = staged(IN_JSON, says(wrong), says('"n": "two"}<|return|>'), steering=Steering(1))
+    stage = staged(IN_JSON, says(wrong), says('"n": "two"}<|return|>'), steering=GuardLimits(1))
     assert await ended(stage) == ("failed", "invalid_structured_output")
     assert kinds(stage) == []
 
@@ -115,7 +115,7 @@ async def test_a_long_body_is_checked_too() -> None:
         ANY_TOOL,
         says(STRICT + long + "<|call|>"),
         max_tokens=9000,
-        steering=Steering(0, repeated_tokens_max=0),
+        steering=GuardLimits(0, repeated_tokens_max=0),
     )
     assert await ended(stage) == ("failed", "invalid_tool_call")
 
@@ -201,7 +201,7 @@ async def test_reasoning_that_ends_by_itself_is_not_cut() -> None:
 
 
 PREAMBLE = "<|channel|>commentary<|message|>"
-BRIEF = Steering(preamble_tokens_max=20)
+BRIEF = GuardLimits(preamble_tokens_max=20)
 
 
 @pytest.mark.parametrize("size", [1, 5, 100])
@@ -229,7 +229,7 @@ async def test_all_preambles_before_a_required_call_count_together_and_thoughts_
 
 
 async def test_a_required_call_is_opened_though_nothing_else_may_be_repaired() -> None:
-    brief = Steering(repairs_max=0, preamble_tokens_max=20)
+    brief = GuardLimits(repairs_max=0, preamble_tokens_max=20)
     turns = says(PREAMBLE + "so " * 60), says('{"n": 1}<|call|>')
     assert await ended(staged(REQUIRED, *turns, steering=brief)) == ("completed", None)
 
@@ -244,10 +244,10 @@ async def test_a_model_that_says_preambles_instead_of_its_call_fails_its_respons
 
 
 @pytest.mark.parametrize(
-    ("rules", "steering"), [(ANY_TOOL, BRIEF), (REQUIRED, Steering(preamble_tokens_max=0))]
+    ("rules", "steering"), [(ANY_TOOL, BRIEF), (REQUIRED, GuardLimits(preamble_tokens_max=0))]
 )
 async def test_a_preamble_is_of_any_length_where_no_call_is_required_or_no_bound_set(
-    rules: OutputRules, steering: Steering
+    rules: OutputRules, steering: GuardLimits
 ) -> None:
     call = "<|end|>" + NEXT + FREE + "<|call|>"
     stage = staged(rules, says(PREAMBLE + "so " * 60 + call), steering=steering)
@@ -259,7 +259,7 @@ async def test_a_preamble_is_of_any_length_where_no_call_is_required_or_no_bound
 async def test_a_response_of_too_many_messages_ends(size: int) -> None:
     words = ["one", "two", "three", "four", "five", "six"]
     endless = "".join(f"<|channel|>commentary<|message|>{word}<|end|>{NEXT}" for word in words * 6)
-    stage = staged(NO_RULES, vouched(endless, size), steering=Steering(messages_max=4))
+    stage = staged(NO_RULES, vouched(endless, size), steering=GuardLimits(messages_max=4))
     assert await ended(stage) == ("incomplete", None)
     assert len(kinds(stage)) == 5
     assert repairs(stage) == ["too_many_messages"]
@@ -268,7 +268,7 @@ async def test_a_response_of_too_many_messages_ends(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 7, 100])
 async def test_a_model_that_repeats_itself_is_stopped(size: int) -> None:
     turn = vouched("<|channel|>final<|message|>" + "no " * 400, size)
-    stage = staged(NO_RULES, turn, steering=Steering(repeated_tokens_max=128))
+    stage = staged(NO_RULES, turn, steering=GuardLimits(repeated_tokens_max=128))
     assert await ended(stage) == ("incomplete", None)
     assert stage.live.fold.usage.output_tokens == 192
     labels = {"rule": "repetition", "upstream": "gpu"}
@@ -291,7 +291,7 @@ async def test_a_stop_string_may_be_all_there_is() -> None:
 
 
 async def test_a_header_without_end_is_begun_again() -> None:
-    steering = Steering(header_tokens_max=8)
+    steering = GuardLimits(header_tokens_max=8)
     stage = staged(
         NO_RULES, says("word " * 40), says("final<|message|>Hi<|return|>"), steering=steering
     )
@@ -301,7 +301,7 @@ async def test_a_header_without_end_is_begun_again() -> None:
 
 
 async def test_a_header_is_repaired_only_so_often() -> None:
-    steering = Steering(repairs_max=0, header_tokens_max=8)
+    steering = GuardLimits(repairs_max=0, header_tokens_max=8)
     stage = staged(NO_RULES, says("word " * 10 + "<|return|>"), steering=steering)
     assert await ended(stage) == ("completed", None)
     assert repairs(stage) == []
@@ -336,7 +336,7 @@ async def test_a_hop_within_an_answer_goes_on_under_a_hold() -> None:
 
 
 async def test_seeds_differ_after_a_repair() -> None:
-    spec = specification()
+    spec = run_spec()
     sampling = replace(spec.sampling, seed=5)
     stage = staged(
         replace(REQUIRED, allowed=frozenset(TOOLS)),

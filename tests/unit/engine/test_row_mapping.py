@@ -15,7 +15,7 @@ from gateway.generation import RenderedItem
 from gateway.log import Compacted, Finished, Queued, unpack
 from tests.fakes.call_items import CALLS
 from tests.fakes.harmony_script import harmony_of
-from tests.fakes.staged_run import specification
+from tests.fakes.staged_run import run_spec
 from tests.fakes.toy_logs import new_fold
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def test_a_message_has_no_name() -> None:
 
 async def test_a_response_that_ends_in_the_queue_keeps_the_summary_that_was_made_for_it() -> None:
     compacted = Compacted((1, 2), "hgw1.seal", 30, 10, 20, 5)
-    spec = replace(specification(background=True), compacted=compacted)
+    spec = replace(run_spec(background=True), compacted=compacted)
     stored = SimpleNamespace(
         uuid=spec.head.uuid, model=spec.model, epoch=0, next_entry=1, plan=plan_of(spec)
     )

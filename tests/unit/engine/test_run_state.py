@@ -26,10 +26,10 @@ from gateway.protocol.rules import rules_of
 from gateway.sealing import Binding
 from gateway.store.claims import Claim, ClaimedRun
 from gateway.tenancy import Principal, TenantId
-from tests.fakes.staged_run import specification
+from tests.fakes.staged_run import run_spec
 
 if TYPE_CHECKING:
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
 
 PENALTY = st.floats(-2, 2)
 SAMPLING = st.builds(
@@ -46,7 +46,7 @@ SAMPLING = st.builds(
 )
 
 
-def claimed(spec: RunSpecification, plan: bytes | None = None) -> ClaimedRun:
+def claimed(spec: RunSpec, plan: bytes | None = None) -> ClaimedRun:
     """The row of an accepted response, as a process gets it that claims it."""
     new = accepted(spec, None, owner=None, lease_s=10)
     return ClaimedRun(
@@ -68,8 +68,8 @@ def claimed(spec: RunSpecification, plan: bytes | None = None) -> ClaimedRun:
     )
 
 
-def durable(**fields: Any) -> RunSpecification:
-    spec = specification(background=True)
+def durable(**fields: Any) -> RunSpec:
+    spec = run_spec(background=True)
     rules = rules_of(spec.head.echo)
     packed = array("I", fields.pop("prompt_ids", spec.prompt_ids))
     return replace(
@@ -77,7 +77,7 @@ def durable(**fields: Any) -> RunSpecification:
     )
 
 
-def made_of(spec: RunSpecification, plan: bytes | None = None) -> RunSpecification:
+def made_of(spec: RunSpec, plan: bytes | None = None) -> RunSpec:
     """What another replica makes of it; of checkers there is one for each run."""
     rebuilt = rebuild(claimed(spec, plan))
     assert rebuilt is not None

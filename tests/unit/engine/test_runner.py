@@ -34,8 +34,8 @@ from tests.fakes.staged_run import (
     RecordingJournal,
     ScriptedTokens,
     Stage,
+    run_spec,
     says,
-    specification,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ async def test_never_an_empty_completed_response() -> None:
 
 
 async def test_without_room_there_is_no_continuation() -> None:
-    spec = specification(max_tokens=len(script_ids(THOUGHT)) + 2)
+    spec = run_spec(max_tokens=len(script_ids(THOUGHT)) + 2)
     stage = Stage(ScriptedTokens([says(THOUGHT)]), spec=spec)
     assert (await stage.play())[-1].type == "response.failed"
 
@@ -163,13 +163,13 @@ async def test_what_cannot_be_stored_is_not_called_completed() -> None:
 
 async def test_an_unstored_response_needs_no_database() -> None:
     archive = MemoryArchive(StoreUnavailable("gone"))
-    stage = Stage(ScriptedTokens([says(ANSWER)]), archive, specification(store=False))
+    stage = Stage(ScriptedTokens([says(ANSWER)]), archive, run_spec(store=False))
     assert (await stage.play())[-1].type == "response.completed"
     assert stage.live.failure is None
 
 
 async def test_an_unstored_response_is_metered() -> None:
-    stage = Stage(ScriptedTokens([says(ANSWER)]), spec=specification(store=False))
+    stage = Stage(ScriptedTokens([says(ANSWER)]), spec=run_spec(store=False))
     await stage.play()
     assert len(stage.archive.metered) == 1
     assert not stage.archive.finished
@@ -193,7 +193,7 @@ async def test_a_summary_for_what_cannot_be_recorded_is_booked() -> None:
     stage = Stage(
         ScriptedTokens([says(ANSWER)]),
         MemoryArchive(refusal=refusal),
-        replace(specification(), compacted=SUMMARY),
+        replace(run_spec(), compacted=SUMMARY),
     )
     await stage.play()
     assert [finished.status for finished in stage.archive.metered] == ["failed"]
@@ -202,7 +202,7 @@ async def test_a_summary_for_what_cannot_be_recorded_is_booked() -> None:
 
 
 async def test_a_summary_for_a_client_that_has_left_is_billed_with_its_response() -> None:
-    stage = Stage(ScriptedTokens([says(ANSWER)]), spec=replace(specification(), compacted=SUMMARY))
+    stage = Stage(ScriptedTokens([says(ANSWER)]), spec=replace(run_spec(), compacted=SUMMARY))
     stage.run.cancel()
     await stage.play()
     assert not stage.tokens.requests
@@ -212,7 +212,7 @@ async def test_a_summary_for_a_client_that_has_left_is_billed_with_its_response(
 
 
 async def test_a_summary_alone_is_no_turn_without_output() -> None:
-    spec = specification()
+    spec = run_spec()
     mute = replace(spec.sampling, max_tokens=0)
     stage = Stage(ScriptedTokens([]), spec=replace(spec, compacted=SUMMARY, sampling=mute))
     await stage.play()
@@ -306,7 +306,7 @@ async def test_a_stored_response_is_held_while_it_runs() -> None:
 async def test_an_abandoned_run_stops_its_backend_and_writes_nothing_more() -> None:
     stage = Stage(
         ScriptedTokens([says(THOUGHT, None)], hang=True),
-        spec=specification(background=True),
+        spec=run_spec(background=True),
         said=[Queued()],
     )
     written: list[Entry] = []
@@ -325,9 +325,7 @@ async def test_an_abandoned_run_stops_its_backend_and_writes_nothing_more() -> N
 
 
 async def test_a_run_that_was_abandoned_does_not_end_because_it_is_cancelled_as_well() -> None:
-    stage = Stage(
-        ScriptedTokens([says(ANSWER)]), spec=specification(background=True), said=[Queued()]
-    )
+    stage = Stage(ScriptedTokens([says(ANSWER)]), spec=run_spec(background=True), said=[Queued()])
     stage.run.abandon()
     stage.run.cancel()
     await stage.run()
@@ -346,7 +344,7 @@ async def test_a_claim_that_is_lost_at_the_end_shows_no_end() -> None:
     stage = Stage(
         ScriptedTokens([says(ANSWER)]),
         archive=MemoryArchive(ClaimLost()),
-        spec=specification(background=True),
+        spec=run_spec(background=True),
         said=[Queued()],
     )
     events = await stage.play()
@@ -379,7 +377,7 @@ async def test_a_durable_end_that_cannot_be_committed_is_left_to_the_next_owner(
     stage = Stage(
         ScriptedTokens([says(ANSWER)]),
         archive=MemoryArchive(StoreUnavailable("gone")),
-        spec=specification(background=True),
+        spec=run_spec(background=True),
         said=[Queued()],
     )
     events = await stage.play()
@@ -397,7 +395,7 @@ async def test_a_backend_is_not_read_while_the_database_is_behind() -> None:
 async def test_a_claim_that_is_lost_while_the_database_is_behind_ends_the_run() -> None:
     stage = Stage(
         ScriptedTokens([says(ANSWER)]),
-        spec=specification(background=True),
+        spec=run_spec(background=True),
         said=[Queued()],
         full_after=3,
     )

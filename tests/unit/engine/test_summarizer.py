@@ -12,14 +12,14 @@ from gateway.constraints.rules import OutputRules
 from gateway.constraints.validation import Checker
 from gateway.errors import StoreUnavailable, SummaryFailed, UpstreamRejected
 from gateway.protocol.calls import call_fields
-from tests.fakes.staged_run import ANSWER, LENGTH, THOUGHT, says, specification
+from tests.fakes.staged_run import ANSWER, LENGTH, THOUGHT, run_spec, says
 from tests.fakes.summarising import RULES, SummaryDesk
 
 if TYPE_CHECKING:
     from gateway.engine.summarizer import Summary
     from tests.fakes.staged_run import Step
 
-SPEC = replace(specification(store=False), rules=RULES, checker=Checker(RULES, call_fields))
+SPEC = replace(run_spec(store=False), rules=RULES, checker=Checker(RULES, call_fields))
 CUT = "<|channel|>final<|message|>They met at"
 
 

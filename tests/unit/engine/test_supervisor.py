@@ -19,8 +19,8 @@ from tests.fakes.staged_run import (
     MemoryArchive,
     ScriptedTokens,
     Stage,
+    run_spec,
     says,
-    specification,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Tape:
 def stalled(*, background: bool = False) -> Stage[ScriptedTokens]:
     return Stage(
         ScriptedTokens([says("<|channel|>final<|message|>Hel", None)], hang=True),
-        spec=specification(background=background),
+        spec=run_spec(background=background),
         said=[] if background else None,
     )
 
@@ -209,7 +209,7 @@ class FrozenArchive(MemoryArchive):
 async def test_a_durable_run_that_cannot_commit_its_end_leaves_it_to_others() -> None:
     office, archive = Office(), FrozenArchive()
     supervisor = office.supervisor(flush_wait_s=0.01)
-    spec = specification(background=True)
+    spec = run_spec(background=True)
     stage = Stage(ScriptedTokens([says(ANSWER)]), archive=archive, spec=spec, said=[])
     durable = held(stage, flushed())
     supervisor.start(stage.run, durable=durable)

@@ -29,8 +29,8 @@ from tests.fakes.staged_run import (
     ScriptedTokens,
     Stage,
     Step,
+    run_spec,
     says,
-    specification,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gateway.eventlog.live_log import LiveLog
 
 IDS = script_ids(ANSWER)
-PROMPT = specification().prompt_ids
+PROMPT = run_spec().prompt_ids
 PATIENT = HopPolicy(hop_wait_s=60.0, upstream_wait_s=60.0, pause_s=0.0)
 
 
@@ -77,7 +77,7 @@ def metric(stage: Stage[ScriptedTokens], name: str, **labels: str) -> float | No
 
 
 async def test_another_backend_goes_on_with_prompt_and_ids_so_far() -> None:
-    spec = specification(max_tokens=50)
+    spec = run_spec(max_tokens=50)
     tokens = ScriptedTokens([[*ids(*IDS[:3]), died()], [*ids(*IDS[3:]), TokenChunk([], STOP, 9)]])
     stage = Stage(tokens, spec=spec)
     events = await stage.play()
@@ -145,7 +145,7 @@ async def test_after_a_stop_id_nothing_is_sent_again() -> None:
 
 
 async def test_when_all_tokens_are_there_nothing_is_sent_again() -> None:
-    stage = Stage(ScriptedTokens([[*ids(*IDS[:4]), died()]]), spec=specification(max_tokens=4))
+    stage = Stage(ScriptedTokens([[*ids(*IDS[:4]), died()]]), spec=run_spec(max_tokens=4))
     assert (await stage.play())[-1].type == "response.incomplete"
     assert not hops(stage)
 
@@ -206,9 +206,7 @@ async def test_losses_are_hops_too() -> None:
 
 async def test_before_the_first_token_what_the_pool_lost_is_not_tried_again() -> None:
     error = lost("a")
-    stage = Stage(
-        ScriptedTokens([[error]]), hops=PATIENT, spec=specification(background=True), said=[]
-    )
+    stage = Stage(ScriptedTokens([[error]]), hops=PATIENT, spec=run_spec(background=True), said=[])
     assert (await stage.play())[-1].type == "response.failed"
     assert stage.live.failure is error
 
@@ -245,7 +243,7 @@ async def test_a_background_response_waits_even_for_its_first_backend() -> None:
     stage = Stage(
         ScriptedTokens([[nobody()], [nobody()], says(ANSWER)]),
         hops=PATIENT,
-        spec=specification(background=True),
+        spec=run_spec(background=True),
         said=[Queued()],
     )
     assert (await stage.play())[-1].type == "response.completed"
@@ -257,7 +255,7 @@ async def test_a_model_that_no_backend_lists_for_a_moment_is_waited_for() -> Non
     stage = Stage(
         ScriptedTokens([[ModelNotFound("gpt-oss-20b")], says(ANSWER)]),
         hops=PATIENT,
-        spec=specification(background=True),
+        spec=run_spec(background=True),
         said=[Queued()],
     )
     assert (await stage.play())[-1].type == "response.completed"

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from gateway.engine.output_guard import REPETITION, Course, Steering
+from gateway.engine.output_guard import REPETITION, GuardLimits, OutputGuard
 from gateway.engine.turn_sink import PIECES_MAX, TurnSink
 from gateway.errors import ClaimLost
-from gateway.eventlog.journal import MemoryJournal, Pen
+from gateway.eventlog.journal import JournalWriter, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
 from gateway.log import TurnStarted
@@ -22,10 +22,10 @@ from gateway.models.harmony.vocabulary import END, MESSAGE, START
 from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.response_heads import response_head
 from tests.fakes.rounds import counted_rounds
-from tests.fakes.staged_run import folds, specification
+from tests.fakes.staged_run import folds, run_spec
 
 if TYPE_CHECKING:
-    from gateway.engine.output_guard import Ending
+    from gateway.engine.output_guard import TurnEnding
     from gateway.log import Entry
     from gateway.protocol.events import Event
 
@@ -39,7 +39,7 @@ PIECES = [
     script_ids("a") * 9,
     script_ids("<|return|>"),
 ]
-POLICY = Steering(repeated_tokens_max=16)
+POLICY = GuardLimits(repeated_tokens_max=16)
 
 
 class Wary(TurnSink):
@@ -51,16 +51,18 @@ class Wary(TurnSink):
         return super().on_tokens(chunk)
 
 
-def begun(kind: type[TurnSink] = TurnSink) -> tuple[TurnSink, Pen]:
-    spec = specification()
-    pen = Pen(MemoryJournal(LiveLog(folds(spec.head, spec.rules), reader_events_max=100), None))
+def begun(kind: type[TurnSink] = TurnSink) -> tuple[TurnSink, JournalWriter]:
+    spec = run_spec()
+    pen = JournalWriter(
+        MemoryJournal(LiveLog(folds(spec.head, spec.rules), reader_events_max=100), None)
+    )
     pen.append(TurnStarted(10))
-    course = Course(spec.rules, POLICY, harmony(), reasoning_budget=None)
-    sink = kind(pen, course, on_first_chunk=lambda _: None, on_first_token=lambda: None)
+    guard = OutputGuard(spec.rules, POLICY, harmony(), reasoning_budget=None)
+    sink = kind(pen, guard, on_first_chunk=lambda _: None, on_first_token=lambda: None)
     return sink, pen
 
 
-Outcome = tuple[list[bool], "Ending | None", FinishReason | None, int, "list[Event]", list[int]]
+Outcome = tuple[list[bool], "TurnEnding | None", FinishReason | None, int, "list[Event]", list[int]]
 
 
 async def heard(kind: type[TurnSink], chunks: list[TokenChunk]) -> Outcome:
@@ -112,14 +114,14 @@ def heard_in(
     """
 
     async def hear() -> tuple[object, ...]:
-        spec = specification()
+        spec = run_spec()
         live = LiveLog(folds(response_head(), spec.rules), reader_events_max=100)
-        pen = Pen(MemoryJournal(live, None))
+        pen = JournalWriter(MemoryJournal(live, None))
         pen.append(TurnStarted(10))
-        policy = Steering(header_tokens_max=header_tokens_max)
-        course = Course(spec.rules, policy, harmony(), reasoning_budget=None)
-        course._joins_header = joins and course._joins_header
-        sink = TurnSink(pen, course, on_first_chunk=lambda _: None, on_first_token=lambda: None)
+        policy = GuardLimits(header_tokens_max=header_tokens_max)
+        guard = OutputGuard(spec.rules, policy, harmony(), reasoning_budget=None)
+        guard._joins_header = joins and guard._joins_header
+        sink = TurnSink(pen, guard, on_first_chunk=lambda _: None, on_first_token=lambda: None)
         rest, at = ids, 0
         while rest:
             size = sizes[min(at, len(sizes) - 1)]

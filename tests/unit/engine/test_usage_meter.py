@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from gateway import ids
-from gateway.engine.usage_meter import Meter, MeterBounds
+from gateway.engine.usage_meter import MeterBounds, UsageMeter
 from gateway.errors import StoreConflict, StoreUnavailable
 from gateway.generation import TokenUsage
 from gateway.store.usage import UsageLine
@@ -36,7 +36,7 @@ class Books:
         self.refused: UsageLine | None = None
         self.written = asyncio.Semaphore(0)
         fast = {"interval_s": 0.0, "retry_pause_s": 0.0, **bounds}
-        self.meter = Meter(
+        self.meter = UsageMeter(
             self._record,
             metrics=Metrics(),
             bounds=MeterBounds(**fast),  # type: ignore[arg-type]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.engine.output_guard import Steering
+from gateway.engine.output_guard import GuardLimits
 from gateway.generation import TokenChunk
 from gateway.log import Entry, Repair, Tokens, TurnStarted
 from tests.fakes.harmony_script import script_ids
-from tests.fakes.staged_run import NO_RULES, STOP, Stage, folds, says, specification
+from tests.fakes.staged_run import NO_RULES, STOP, Stage, folds, run_spec, says
 from tests.fakes.steered import ANY_TOOL, IN_JSON, NEXT, PROMPT, ended, prefills, repairs, staged
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ANSWERED = "<|channel|>final<|message|>hi<|end|>"
 CALL = "<|channel|>commentary to=functions.free <|constrain|>json<|message|>"
-NEVER = Steering(repairs_max=0)
+NEVER = GuardLimits(repairs_max=0)
 JUNK = [
     "<|message|><|return|>",
     "<|message|>More<|return|>",
@@ -48,8 +48,8 @@ def arguments(stage: Stage[ScriptedTokens]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("junk", JUNK)
-@pytest.mark.parametrize("steering", [Steering(), NEVER], ids=["steered", "left alone"])
-async def test_junk_behind_an_answer_asks_for_no_other(junk: str, steering: Steering) -> None:
+@pytest.mark.parametrize("steering", [GuardLimits(), NEVER], ids=["steered", "left alone"])
+async def test_junk_behind_an_answer_asks_for_no_other(junk: str, steering: GuardLimits) -> None:
     stage = staged(ANY_TOOL, says(ANSWERED + junk), steering=steering)
 
     assert await ended(stage) == ("completed", None)
@@ -59,9 +59,9 @@ async def test_junk_behind_an_answer_asks_for_no_other(junk: str, steering: Stee
     assert len(stage.tokens.requests) == 1
 
 
-@pytest.mark.parametrize("steering", [Steering(), NEVER], ids=["steered", "left alone"])
+@pytest.mark.parametrize("steering", [GuardLimits(), NEVER], ids=["steered", "left alone"])
 async def test_what_is_dropped_behind_an_answer_is_counted_and_not_paid_for(
-    steering: Steering,
+    steering: GuardLimits,
 ) -> None:
     stage = staged(NO_RULES, says(ANSWERED + "<|message|>More<|return|>"), steering=steering)
     await ended(stage)
@@ -191,7 +191,7 @@ async def test_a_strict_call_that_breaks_off_is_asked_for_again() -> None:
 
 
 async def test_a_log_of_two_calls_shows_the_broken_one_as_incomplete() -> None:
-    fold = folds(specification().head, ANY_TOOL)()
+    fold = folds(run_spec().head, ANY_TOOL)()
     fold.apply(TurnStarted(len(PROMPT)))
     fold.apply(Tokens(tuple(script_ids(CALL + '{"n": <|end|>' + NEXT + CALL + "{}<|call|>"))))
 

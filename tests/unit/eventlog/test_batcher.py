@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
-from gateway.eventlog.batcher import Lane
+from gateway.eventlog.batcher import Batcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -19,7 +19,9 @@ class Database:
     """Commits rows when it is told to. `outcomes` are those of its commits, in order."""
 
     def __init__(self, *, rows_max: int = 100, interval_s: float = 0.0) -> None:
-        self.lane: Lane[int, str] = Lane(self._commit_all, rows_max=rows_max, interval_s=interval_s)
+        self.batcher: Batcher[int, str] = Batcher(
+            self._commit_all, rows_max=rows_max, interval_s=interval_s
+        )
         self.batches: list[list[int]] = []
         self.committed: list[int] = []
         self.left_out: set[int] = set()
@@ -42,22 +44,22 @@ class Database:
 @asynccontextmanager
 async def running(database: Database) -> AsyncIterator[asyncio.TaskGroup]:
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(database.lane.run())
+        task = group.create_task(database.batcher.run())
         await asyncio.sleep(0)
         yield group
         task.cancel()
 
 
 async def test_without_anybody_who_commits_each_goes_alone() -> None:
-    assert await Database().lane.commit(1) is None
+    assert await Database().batcher.commit(1) is None
 
 
 async def test_what_comes_soon_after_a_commit_waits_for_company() -> None:
     database = Database(interval_s=3600.0)
     database.may_go_on.release()
     async with running(database) as group:
-        assert await database.lane.commit(1) == "row 1"
-        others = [group.create_task(database.lane.commit(row)) for row in (2, 3)]
+        assert await database.batcher.commit(1) == "row 1"
+        others = [group.create_task(database.batcher.commit(row)) for row in (2, 3)]
         for _ in range(5):
             await asyncio.sleep(0)
     assert [other.result() for other in others] == [None, None]
@@ -67,9 +69,9 @@ async def test_what_comes_soon_after_a_commit_waits_for_company() -> None:
 async def test_what_comes_while_one_is_under_way_goes_together() -> None:
     database = Database()
     async with running(database) as group:
-        first = group.create_task(database.lane.commit(1))
+        first = group.create_task(database.batcher.commit(1))
         await database.begun.acquire()
-        others = [group.create_task(database.lane.commit(row)) for row in (2, 3)]
+        others = [group.create_task(database.batcher.commit(row)) for row in (2, 3)]
         await asyncio.sleep(0)
         database.may_go_on.release()
         assert await first == "row 1"
@@ -82,9 +84,9 @@ async def test_what_comes_while_one_is_under_way_goes_together() -> None:
 async def test_one_who_leaves_while_waiting_is_not_committed() -> None:
     database = Database()
     async with running(database) as group:
-        first = group.create_task(database.lane.commit(1))
+        first = group.create_task(database.batcher.commit(1))
         await database.begun.acquire()
-        gone = group.create_task(database.lane.commit(2))
+        gone = group.create_task(database.batcher.commit(2))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
@@ -96,7 +98,7 @@ async def test_one_who_leaves_while_waiting_is_not_committed() -> None:
 async def test_one_who_leaves_while_committed_leaves_the_others_theirs() -> None:
     database = Database()
     async with running(database) as group:
-        both = [group.create_task(database.lane.commit(row)) for row in (1, 2)]
+        both = [group.create_task(database.batcher.commit(row)) for row in (1, 2)]
         await database.begun.acquire()
         both[0].cancel()
         await asyncio.sleep(0)
@@ -107,15 +109,15 @@ async def test_one_who_leaves_while_committed_leaves_the_others_theirs() -> None
 
 async def test_when_the_lane_ends_what_waits_goes_alone_and_what_is_under_way_is_unknown() -> None:
     database = Database(rows_max=1)
-    lane = asyncio.ensure_future(database.lane.run())
+    batcher = asyncio.ensure_future(database.batcher.run())
     await asyncio.sleep(0)
-    both = [asyncio.ensure_future(database.lane.commit(row)) for row in (1, 2)]
+    both = [asyncio.ensure_future(database.batcher.commit(row)) for row in (1, 2)]
     await database.begun.acquire()
-    lane.cancel()
+    batcher.cancel()
     with pytest.raises(StoreUnavailable):
         await both[0]
     assert await both[1] is None
-    assert await database.lane.commit(3) is None
+    assert await database.batcher.commit(3) is None
 
 
 ROWS = st.lists(
@@ -141,7 +143,7 @@ async def test_each_gets_its_own_outcome_and_nothing_is_committed_twice(
                 row = len(callers)
                 if is_left_out:
                     database.left_out.add(row)
-                callers.append(asyncio.ensure_future(database.lane.commit(row)))
+                callers.append(asyncio.ensure_future(database.batcher.commit(row)))
             elif deed == "leave" and callers:
                 callers[at % len(callers)].cancel()
             else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.generation import TokenLogprob
 from gateway.log import Entry, Tokens
 from tests.fakes.toy_logs import logs
@@ -24,7 +24,7 @@ def test_any_entries_are_kept_in_order(
     both: tuple[Sequence[Entry], Sequence[Entry]], data: st.DataObject
 ) -> None:
     entries = data.draw(st.permutations([*both[0], *both[1]]))
-    kept = KeptEntries(entries)
+    kept = EntryBuffer(entries)
     assert list(kept) == entries
     assert list(reversed(kept)) == entries[::-1]
     assert len(kept) == len(entries)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import ClaimLost, StoreUnavailable
-from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.eventlog.journal import DurableJournal, Journal, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.log import Alive, Entry, Finished, Queued, unpack
@@ -43,7 +43,7 @@ async def types(journal: Journal) -> list[str]:
 def durable(desk: Desk, commit: Commit) -> DurableJournal:
     fold = new_fold()
     fold.apply(Queued())
-    live = LiveLog.restored(new_fold, KeptEntries([Queued()]), fold=fold, reader_events_max=100)
+    live = LiveLog.restored(new_fold, EntryBuffer([Queued()]), fold=fold, reader_events_max=100)
     return DurableJournal(live, desk.open(durable=live.show), commit)
 
 

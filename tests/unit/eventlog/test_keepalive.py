@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.eventlog.journal import MemoryJournal, Pen
+from gateway.eventlog.journal import JournalWriter, MemoryJournal
 from gateway.eventlog.keepalive import KeepAlive
 from gateway.eventlog.live_log import LiveLog
 from gateway.log import Alive, Queued
@@ -22,8 +22,8 @@ async def ticks() -> None:
     await passed.wait()
 
 
-def pen(*, held: bool = False) -> Pen:
-    return Pen(MemoryJournal(LiveLog(new_fold, reader_events_max=100, held=held), None))
+def pen(*, held: bool = False) -> JournalWriter:
+    return JournalWriter(MemoryJournal(LiveLog(new_fold, reader_events_max=100, held=held), None))
 
 
 async def test_a_silent_log_says_that_it_is_alive() -> None:

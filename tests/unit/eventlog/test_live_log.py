@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway.api.writing import Later
-from gateway.eventlog.entry_buffer import KeptEntries
+from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.eventlog.live_log import LiveLog
 from gateway.log import Alive, Entry, Finished, Tokens, TurnStarted
 from gateway.output.fold import Fold
@@ -376,7 +376,7 @@ async def test_a_restored_log_goes_on_where_it_stood() -> None:
     began: list[Entry] = [TurnStarted(1), Tokens((1,))]
     fold = new_fold()
     known = apply_all(fold, began)
-    live = LiveLog.restored(new_fold, KeptEntries(began), fold=fold, reader_events_max=100)
+    live = LiveLog.restored(new_fold, EntryBuffer(began), fold=fold, reader_events_max=100)
     live.append(Alive())
     async with aclosing(following(live.stream)) as follower:
         assert await anext(follower) == known

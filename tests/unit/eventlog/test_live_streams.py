@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from gateway.api import sse
 from gateway.api.writing import Later
-from gateway.engine.output_guard import Course, Steering
+from gateway.engine.output_guard import GuardLimits, OutputGuard
 from gateway.engine.turn_sink import TurnSink
-from gateway.eventlog.journal import Pen
+from gateway.eventlog.journal import JournalWriter
 from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
 from gateway.log import Alive, Finished, Repair, TurnEnded, TurnStarted
 from tests.fakes.harmony_script import harmony, script_ids
-from tests.fakes.staged_run import RecordingJournal, folds, specification
+from tests.fakes.staged_run import RecordingJournal, folds, run_spec
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FINAL = script_ids("<|channel|>final<|message|>")
 NEXT = script_ids("<|end|><|start|>assistant")
 EVENTS_MAX = 20
-POLICY = Steering(repeated_tokens_max=16)
+POLICY = GuardLimits(repeated_tokens_max=16)
 TEXT = script_ids('the sea, "and" so on\n') * 3
 LOOP = script_ids("a") * 30
 HALVES = [*script_ids("\N{FAMILY}é🫠東京 a"), 4103, *script_ids("and so on")]
@@ -67,13 +67,13 @@ class Scene:
     """A generation, its log, which is held until it is committed or not at all, and its readers."""
 
     def __init__(self, *, held: bool) -> None:
-        spec = specification()
+        spec = run_spec()
         self.new_fold = folds(spec.head, spec.rules)
         self.live = LiveLog(self.new_fold, reader_events_max=EVENTS_MAX, held=held)
         self.journal = RecordingJournal(self.live)
-        self.pen = Pen(self.journal)
+        self.pen = JournalWriter(self.journal)
         self.pen.append(TurnStarted(10))
-        course = Course(spec.rules, POLICY, harmony(), reasoning_budget=None)
+        course = OutputGuard(spec.rules, POLICY, harmony(), reasoning_budget=None)
         self.sink = TurnSink(
             self.pen, course, on_first_chunk=lambda _: None, on_first_token=lambda: None
         )

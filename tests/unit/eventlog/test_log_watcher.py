@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from gateway.errors import StoreUnavailable
-from gateway.eventlog.log_watcher import SHOWN_AT_ONCE, Tails
-from gateway.store.claims import Head
+from gateway.eventlog.log_watcher import SHOWN_AT_ONCE, LogWatcher
+from gateway.store.claims import LogHead
 from gateway.store.events import LogRow
-from gateway.store.remote_logs import Look
+from gateway.store.remote_logs import LogChanges
 from gateway.tenancy import TenantId
 from tests.fakes.rounds import counted_rounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Sequence
 
-    from gateway.store.remote_logs import Part, Seen, Watched
+    from gateway.store.remote_logs import LogQuery, Part, Seen
 
 TENANT = TenantId(UUID(int=1))
 DAY = date(2026, 11, 21)
@@ -33,7 +33,7 @@ NEVER_S = 3600.0
 class Heads:
     """A database of heads that counts who looks; away for as many looks as it is told."""
 
-    heads: dict[UUID, Head] = field(default_factory=dict)
+    heads: dict[UUID, LogHead] = field(default_factory=dict)
     looks: list[set[UUID]] = field(default_factory=list)
     away: int = 0
     parts: list[Part] = field(default_factory=list)
@@ -43,10 +43,10 @@ class Heads:
 
     async def __call__(
         self,
-        watched: Sequence[Watched],
+        watched: Sequence[LogQuery],
         seen: Seen,
         _wanted: Collection[bytes],
-    ) -> Look:
+    ) -> LogChanges:
         self.seen_before.append(dict(seen))
         seen[self.writer] = len(self.looks)
         await asyncio.sleep(0)
@@ -60,7 +60,7 @@ class Heads:
         known = {key for key, _, _ in parts}
         asked = {one.uuid for one in watched if one.is_due or one.key not in known}
         heads = {uuid: self.heads.get(uuid) for uuid in asked}
-        return Look(heads, dict.fromkeys(heads, self.writer[1]), parts)
+        return LogChanges(heads, dict.fromkeys(heads, self.writer[1]), parts)
 
     async def next_look(self) -> None:
         self.looked.clear()
@@ -68,20 +68,20 @@ class Heads:
 
 
 @asynccontextmanager
-async def running(tails: Tails) -> AsyncIterator[None]:
+async def running(tails: LogWatcher) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(tails.run())
         yield
         task.cancel()
 
 
-def head(next_entry: int, status: str = "in_progress") -> Head:
-    return Head(epoch=1, next_entry=next_entry, status=status)
+def head(next_entry: int, status: str = "in_progress") -> LogHead:
+    return LogHead(epoch=1, next_entry=next_entry, status=status)
 
 
 async def test_what_is_heard_of_wakes_who_waits_for_it() -> None:
     heads = Heads({ONE: head(3), TWO: head(3)})
-    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(one.moved(2), two.moved(2))
@@ -94,7 +94,7 @@ async def test_what_is_heard_of_wakes_who_waits_for_it() -> None:
 
 async def test_without_being_told_a_poll_finds_the_same() -> None:
     heads = Heads({ONE: head(0)})
-    tails = Tails(heads, interval_s=0.001, pause_s=0)
+    tails = LogWatcher(heads, interval_s=0.001, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await two.moved(0)
@@ -106,7 +106,7 @@ async def test_without_being_told_a_poll_finds_the_same() -> None:
 
 async def test_all_are_looked_at_when_notices_may_have_been_missed() -> None:
     heads = Heads({ONE: head(1), TWO: head(1)})
-    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(one.moved(0), two.moved(0))
@@ -117,7 +117,7 @@ async def test_all_are_looked_at_when_notices_may_have_been_missed() -> None:
 
 async def test_where_writers_were_that_write_no_more_is_forgotten() -> None:
     heads = Heads({ONE: head(1)})
-    tails = Tails(heads, interval_s=0, pause_s=0)
+    tails = LogWatcher(heads, interval_s=0, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one:
             await one.moved(0)
@@ -130,7 +130,7 @@ async def test_where_writers_were_that_write_no_more_is_forgotten() -> None:
 
 async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
     heads = Heads({ONE: head(2)})
-    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(one.moved(1), two.moved(0))
@@ -155,7 +155,7 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
 
 async def test_others_have_their_turn_while_much_is_shown() -> None:
     heads = Heads()
-    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
     turns_at, last = list[int](), asyncio.Event()
 
     class Shown:
@@ -186,7 +186,7 @@ async def test_others_have_their_turn_while_much_is_shown() -> None:
 
 async def test_an_end_and_a_deletion_wake_whoever_waits_for_more() -> None:
     heads = Heads({ONE: head(2, "completed")})
-    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(one.moved(100), two.moved(100))
@@ -194,7 +194,7 @@ async def test_an_end_and_a_deletion_wake_whoever_waits_for_more() -> None:
 
 async def test_an_outage_is_waited_for() -> None:
     heads = Heads({ONE: head(1)}, away=3)
-    tails = Tails(heads, interval_s=0.001, pause_s=0)
+    tails = LogWatcher(heads, interval_s=0.001, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one:
             await one.moved(0)
@@ -203,7 +203,7 @@ async def test_an_outage_is_waited_for() -> None:
 
 async def test_nothing_is_looked_at_while_nothing_is_watched() -> None:
     heads = Heads({ONE: head(1)})
-    tails = Tails(heads, interval_s=0, pause_s=0)
+    tails = LogWatcher(heads, interval_s=0, pause_s=0)
     async with running(tails):
         tails.heard([ONE])
         await turns()
@@ -219,7 +219,7 @@ async def test_nothing_is_looked_at_while_nothing_is_watched() -> None:
 async def test_whoever_writes_is_asked_to_tell_as_long_as_somebody_watches() -> None:
     asked: list[tuple[UUID, ...]] = []
     heads = Heads()
-    tails = Tails(heads, interval_s=0, pause_s=0, follow=asked.append)
+    tails = LogWatcher(heads, interval_s=0, pause_s=0, follow=asked.append)
     async with running(tails):
         one = partial(tails.watch, TENANT, ONE, DAY)
         with one(), one(), tails.watch(TENANT, TWO, DAY):
@@ -231,7 +231,7 @@ async def test_whoever_writes_is_asked_to_tell_as_long_as_somebody_watches() -> 
 
 async def test_followers_of_one_response_share_its_tail() -> None:
     heads = Heads({ONE: head(1)})
-    tails = Tails(heads, interval_s=NEVER_S, pause_s=0)
+    tails = LogWatcher(heads, interval_s=NEVER_S, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as first:
             with tails.watch(TENANT, ONE, DAY) as second:
@@ -244,7 +244,7 @@ async def test_followers_of_one_response_share_its_tail() -> None:
 
 async def test_a_busy_log_does_not_keep_the_others_from_being_looked_at() -> None:
     heads = Heads({ONE: head(0), TWO: head(0)})
-    tails = Tails(heads, interval_s=0.001, pause_s=0)
+    tails = LogWatcher(heads, interval_s=0.001, pause_s=0)
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY), tails.watch(TENANT, TWO, DAY) as two:
             heads.heads[TWO] = head(1)
@@ -254,7 +254,7 @@ async def test_a_busy_log_does_not_keep_the_others_from_being_looked_at() -> Non
                 noise.cancel()
 
 
-async def keep_telling(tails: Tails) -> None:
+async def keep_telling(tails: LogWatcher) -> None:
     while True:
         tails.heard([ONE])
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.eventlog.outbox import Fate, Outbox
 from gateway.log import Alive, Tokens, unpack
-from gateway.store.claims import Claim, Head
+from gateway.store.claims import Claim, LogHead
 from gateway.store.events import day_of
 from gateway.tenancy import TenantId
 from tests.fakes.claim_table import ClaimTable
@@ -28,8 +28,8 @@ def outbox(*ids: int, next_entry: int = 5) -> Outbox:
     return box
 
 
-def head(next_entry: int, *, epoch: int = 3, status: str = "in_progress") -> Head:
-    return Head(epoch, next_entry, status)
+def head(next_entry: int, *, epoch: int = 3, status: str = "in_progress") -> LogHead:
+    return LogHead(epoch, next_entry, status)
 
 
 def test_a_parcel_is_all_that_waits() -> None:
@@ -82,7 +82,7 @@ def test_an_entry_without_a_packed_form_leaves_no_trace() -> None:
         (None, Fate.FENCED),
     ],
 )
-def test_the_head_tells_what_became_of_a_parcel_in_doubt(seen: Head | None, fate: Fate) -> None:
+def test_the_head_tells_what_became_of_a_parcel_in_doubt(seen: LogHead | None, fate: Fate) -> None:
     box = outbox(7, 8)
     box.take()
     assert box.learn(seen) is fate

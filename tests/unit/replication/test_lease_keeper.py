@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.errors import StoreUnavailable
-from gateway.replication.lease_keeper import Keeper, Rhythm
-from gateway.store.claims import Claim, Head
+from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
+from gateway.store.claims import Claim, LogHead
 from gateway.telemetry import Metrics
-from tests.fakes.staged_run import TENANT, specification
+from tests.fakes.staged_run import TENANT, run_spec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from uuid import UUID
 
-    from gateway.engine.run_spec import RunSpecification
+    from gateway.engine.run_spec import RunSpec
     from gateway.tenancy import TenantId
 
 LEASE_S = 60.0
@@ -27,14 +27,14 @@ LEASE_S = 60.0
 class Table:
     """The claims as the database knows them; away while `failure` is set."""
 
-    heads: dict[UUID, Head] = field(default_factory=dict)
+    heads: dict[UUID, LogHead] = field(default_factory=dict)
     failure: Exception | None = None
     renewed: asyncio.Event = field(default_factory=asyncio.Event)
     looked: asyncio.Event = field(default_factory=asyncio.Event)
 
     def claim(self) -> Claim:
         claim = Claim(TENANT, ids.new_uuid(), 1)
-        self.heads[claim.uuid] = Head(1, 0, "in_progress")
+        self.heads[claim.uuid] = LogHead(1, 0, "in_progress")
         return claim
 
     async def renew(self, claims: Sequence[Claim]) -> frozenset[UUID]:
@@ -49,7 +49,7 @@ class Table:
             if head is not None and (head.epoch, head.status) == (claim.epoch, "in_progress")
         )
 
-    async def read(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, Head]:
+    async def read(self, asked: Collection[tuple[TenantId, UUID]]) -> dict[UUID, LogHead]:
         await asyncio.sleep(0)
         self.looked.set()
         if self.failure is not None:
@@ -58,16 +58,16 @@ class Table:
 
     def keeper(
         self, *, lease_s: float = LEASE_S, heartbeat_s: float = 0.001, poll_s: float = 60.0
-    ) -> Keeper:
-        rhythm = Rhythm(lease_s=lease_s, heartbeat_s=heartbeat_s, poll_s=poll_s)
-        return Keeper(self.renew, self.read, rhythm, Metrics())
+    ) -> LeaseKeeper:
+        timing = LeaseTiming(lease_s=lease_s, heartbeat_s=heartbeat_s, poll_s=poll_s)
+        return LeaseKeeper(self.renew, self.read, timing, Metrics())
 
 
 @dataclass
 class Told:
     """A run that notes when it has to stop."""
 
-    specification: RunSpecification = field(default_factory=lambda: specification(background=True))
+    spec: RunSpec = field(default_factory=lambda: run_spec(background=True))
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
 
     def abandon(self) -> None:
@@ -89,7 +89,7 @@ async def test_a_claim_that_another_took_stops_its_run() -> None:
     claim = table.claim()
     keeper.hold(claim, run)
     keeper.hold(table.claim(), well)
-    table.heads[claim.uuid] = Head(2, 0, "in_progress")
+    table.heads[claim.uuid] = LogHead(2, 0, "in_progress")
     await keeper.heartbeat()
     assert run.abandoned.is_set()
     assert not well.abandoned.is_set()
@@ -109,7 +109,7 @@ async def test_a_run_that_has_just_committed_its_end_is_not_stopped() -> None:
     keeper = table.keeper()
     claim = table.claim()
     keeper.hold(claim, run)
-    table.heads[claim.uuid] = Head(1, 3, "completed")
+    table.heads[claim.uuid] = LogHead(1, 3, "completed")
     await keeper.heartbeat()
     assert not run.abandoned.is_set()
 
@@ -122,7 +122,7 @@ async def test_a_run_that_ended_meanwhile_is_not_stopped() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(keeper.heartbeat())
         await asyncio.sleep(0)
-        table.heads[claim.uuid] = Head(2, 0, "in_progress")
+        table.heads[claim.uuid] = LogHead(2, 0, "in_progress")
         keeper.drop(claim)
         keeper.hold(Claim(TENANT, claim.uuid, 2), again)
     assert not run.abandoned.is_set()
@@ -138,7 +138,7 @@ async def test_a_response_that_comes_back_stops_the_run_that_had_it_before() -> 
     keeper.hold(new, now)
     assert before.abandoned.is_set()
     keeper.drop(old)
-    table.heads[new.uuid] = Head(3, 0, "in_progress")
+    table.heads[new.uuid] = LogHead(3, 0, "in_progress")
     await keeper.heartbeat()
     assert now.abandoned.is_set()
 
@@ -151,7 +151,7 @@ async def test_a_run_that_was_ended_elsewhere_stops_with_the_notice() -> None:
     async with asyncio.TaskGroup() as group:
         running = group.create_task(keeper.run())
         keeper.ended([ids.new_uuid()])
-        table.heads[claim.uuid] = Head(2, 1, "cancelled")
+        table.heads[claim.uuid] = LogHead(2, 1, "cancelled")
         keeper.ended([claim.uuid])
         await run.abandoned.wait()
         running.cancel()
@@ -162,7 +162,7 @@ async def test_a_run_that_was_ended_elsewhere_stops_without_a_notice() -> None:
     keeper = table.keeper(poll_s=0.005)
     claim = table.claim()
     keeper.hold(claim, run)
-    table.heads[claim.uuid] = Head(2, 1, "cancelled")
+    table.heads[claim.uuid] = LogHead(2, 1, "cancelled")
     async with asyncio.TaskGroup() as group:
         running = group.create_task(keeper.run())
         await run.abandoned.wait()
@@ -182,7 +182,7 @@ async def test_a_database_that_is_away_stops_nothing() -> None:
     assert not run.abandoned.is_set()
 
 
-async def cut_off_after_a_heartbeat(keeper: Keeper) -> bool:
+async def cut_off_after_a_heartbeat(keeper: LeaseKeeper) -> bool:
     await keeper.heartbeat()
     return keeper.is_cut_off
 
@@ -208,12 +208,12 @@ async def test_a_heartbeat_that_was_lost_while_the_process_was_held_up_is_made_u
             raise StoreUnavailable("the server ended the transaction meanwhile")
         return await table.renew(claims)
 
-    keeper = Keeper(renew, table.read, Rhythm(lease_s=LEASE_S, heartbeat_s=60), Metrics())
+    keeper = LeaseKeeper(renew, table.read, LeaseTiming(lease_s=LEASE_S, heartbeat_s=60), Metrics())
     assert not await cut_off_after_a_heartbeat(keeper)
     assert asked == 2
 
 
-async def trusted_after_a_heartbeat(keeper: Keeper) -> bool:
+async def trusted_after_a_heartbeat(keeper: LeaseKeeper) -> bool:
     await keeper.heartbeat()
     return keeper.trusted
 

@@ -9,12 +9,12 @@ from contextlib import closing
 import pytest
 
 from gateway.errors import RateLimited
-from gateway.services.executor import Executor
+from gateway.services.executor import ThreadExecutor
 
 
 @pytest.mark.parametrize(("size_bytes", "inline"), [(10, True), (11, False)])
 async def test_large_work_leaves_the_event_loop_alone(size_bytes: int, inline: bool) -> None:
-    with closing(Executor(threads_max=1, inline_bytes_max=10)) as threads:
+    with closing(ThreadExecutor(threads_max=1, inline_bytes_max=10)) as threads:
         worker = await threads.run(threading.get_ident, size_bytes=size_bytes)
     assert (worker == threading.get_ident()) is inline
 
@@ -24,7 +24,7 @@ async def test_what_work_raises_is_raised() -> None:
         raise ValueError("too long")
 
     with (
-        closing(Executor(threads_max=1, inline_bytes_max=10)) as threads,
+        closing(ThreadExecutor(threads_max=1, inline_bytes_max=10)) as threads,
         pytest.raises(ValueError, match="too long"),
     ):
         await threads.run(refuse, size_bytes=11)
@@ -32,7 +32,7 @@ async def test_what_work_raises_is_raised() -> None:
 
 async def test_what_was_accepted_is_never_refused_nor_kept_waiting_by_requests() -> None:
     go_on = threading.Event()
-    with closing(Executor(threads_max=1, inline_bytes_max=0, waiting_bytes_max=1)) as threads:
+    with closing(ThreadExecutor(threads_max=1, inline_bytes_max=0, waiting_bytes_max=1)) as threads:
         async with asyncio.TaskGroup() as group:
             group.create_task(threads.run(go_on.wait, size_bytes=99))
             await asyncio.sleep(0)
@@ -43,7 +43,9 @@ async def test_what_was_accepted_is_never_refused_nor_kept_waiting_by_requests()
 
 async def test_work_that_would_make_too_much_wait_is_refused_and_taken_when_there_is_room() -> None:
     go_on = threading.Event()
-    with closing(Executor(threads_max=1, inline_bytes_max=0, waiting_bytes_max=10)) as threads:
+    with closing(
+        ThreadExecutor(threads_max=1, inline_bytes_max=0, waiting_bytes_max=10)
+    ) as threads:
         async with asyncio.TaskGroup() as group:
             first = group.create_task(threads.run(go_on.wait, size_bytes=99))  # alone it may be
             await asyncio.sleep(0)

@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import ConversationLocked, UpstreamFailed
 from gateway.log import Compacted
 from gateway.services.generation import ForegroundGeneration, Started
-from tests.fakes.staged_run import MemoryArchive, ScriptedTokens, Stage, specification
+from tests.fakes.staged_run import MemoryArchive, ScriptedTokens, Stage, run_spec
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -62,7 +62,7 @@ async def test_what_is_not_known_in_time_is_not_waited_for() -> None:
 async def test_what_is_not_recorded_is_told_as_that_though_it_has_a_summary(
     asked: Callable[[ForegroundGeneration], Awaitable[object]],
 ) -> None:
-    spec = replace(specification(), compacted=Compacted((1, 2), "seal", output_tokens=20))
+    spec = replace(run_spec(), compacted=Compacted((1, 2), "seal", output_tokens=20))
     stage = Stage(ScriptedTokens([]), MemoryArchive(refusal=ConversationLocked()), spec)
     generation = ForegroundGeneration(spec, Started(stage.run, stage.live))
     async with asyncio.TaskGroup() as group:

@@ -122,14 +122,14 @@ async def play(
     error: Exception | None = None,
     stays: bool = False,
     leaks: bool = False,
-    rhythm: Sequence[int] = (),
+    timing: Sequence[int] = (),
     through: TokenSink | None = None,
     waits: bool = False,
     ids_max: int = 50,
 ) -> Played:
     """Send a request, and let `pieces` be the answer, after which the server goes, or `stays`.
 
-    `rhythm` is for how many turns of the loop a sink that is full stays so. It is given what goes
+    `timing` is for how many turns of the loop a sink that is full stays so. It is given what goes
     `through` another one, if any. Whoever `waits` for the answer to begin has it poured from the
     read on that brings its head.
     """
@@ -156,7 +156,7 @@ async def play(
         await exchange.complete(body)
 
     task = loop.create_task(complete())
-    pauses = iter(rhythm)
+    pauses = iter(timing)
     while not task.done():
         await asyncio.sleep(0)
         if isinstance(sink, Led) and sink.held.is_set():
@@ -206,7 +206,7 @@ def test_however_it_is_cut_held_up_and_broken_off_the_same_is_heard(
     cuts: list[int],
     error: Exception | None,
     width: int | None,
-    rhythm: list[int],
+    timing: list[int],
     leaks: bool,
     waits: bool,
 ) -> None:
@@ -215,7 +215,7 @@ def test_however_it_is_cut_held_up_and_broken_off_the_same_is_heard(
     edges = sorted({size, *(min(max(cut, size), len(answer)) for cut in cuts), len(answer)})
     pieces = [answer[a:b] for a, b in zip([0, *edges], edges, strict=False)]
     sink = Led(width=width)
-    played = asyncio.run(play(pieces, sink, error=error, rhythm=rhythm, leaks=leaks, waits=waits))
+    played = asyncio.run(play(pieces, sink, error=error, timing=timing, leaks=leaks, waits=waits))
     assert played.told == plainly(answer, error)
     assert all(chunk.finish is None for chunk in played.chunks[:-1])
     assert len(played.released) == 1
