@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 _READ_BYTES: Final = 1 << 16
+_END: Final = b"data: [DONE]"
 
 
 class BreakingProxy:
@@ -49,7 +50,11 @@ class BreakingProxy:
         asking = asyncio.create_task(self._ask(reader, writer, upstream))
         try:
             with suppress(ConnectionError):
+                last = b""
                 while part := await upstream_reader.read(_READ_BYTES):
+                    if _END in last + part:
+                        self._answering.discard(writer)
+                    last = part[-len(_END) :]
                     writer.write(part)
                     await writer.drain()
         finally:

@@ -53,6 +53,7 @@ SCHEMA: dict[str, Any] = {
         "pair": {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2}
     },
 }
+TRIES = 5
 DELTAS = ("response.output_text.delta", "response.function_call_arguments.delta")
 ANSWER = {
     "text": {"format": {"type": "json_schema", "name": "f", "strict": True, "schema": SCHEMA}}
@@ -88,7 +89,11 @@ async def test_a_bound_stream_that_loses_its_backend_goes_on_bound(
     ):
         body = {"model": model, "input": "please tell me the weather", **DEFAULTS, **fields}
         body |= {"max_output_tokens": 2000, "temperature": 1}
-        stream, deltas = await _read(client, body, ways, lost_at)
+        # A fast server has said all of it before the client has read so far: then nothing is lost.
+        for _ in range(TRIES):
+            stream, deltas = await _read(client, body, ways, lost_at)
+            if any(way.broken for way in ways):
+                break
     assert sum(way.broken for way in ways) == 1
     assert stream.response["status"] == "completed", stream.response
     text = _text(stream.response)
