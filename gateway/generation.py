@@ -1,6 +1,6 @@
 """The vocabulary between the stages: prompt, token chunk, segment events, token usage.
 
-`models`, `upstreams`, `output` and `engine` speak it to each other without knowing each other.
+`models`, `upstreams`, `eventlog` and `engine` speak it to each other without knowing each other.
 """
 
 from __future__ import annotations

@@ -6,15 +6,16 @@ from array import array
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from gateway.eventlog.fold.logprobs import CERTAIN
+from gateway.eventlog.fold.screen import Astray
 from gateway.generation import FinishReason, SegmentEnded
-from gateway.output.logprobs import CERTAIN
-from gateway.output.screen import Astray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gateway.entries import ToolStarted
+    from gateway.eventlog.fold.screen import Body, Screen
     from gateway.generation import SegmentEvent, TokenLogprob, TokenParser
-    from gateway.output.screen import Body, Screen
 
 
 @dataclass(slots=True)
@@ -26,7 +27,9 @@ class Turn:
     None while the turn is open, and for good where it was broken off. `hops` counts who went on
     with it, backends and replicas; the last of them from position `hopped_at` on, counted in
     prefill and said. `taken_back` are a rule and the ids that it took back, for each time, where
-    the response shows them.
+    the response shows them. `tool` is the last attempt at the call that it ended with, if the
+    gateway runs that itself, `result` the ids that answer it: they stand behind the turn in the
+    next prompt.
     """
 
     input_tokens: int
@@ -37,6 +40,8 @@ class Turn:
     hops: int = 0
     hopped_at: int = 0
     taken_back: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    tool: ToolStarted | None = None
+    result: tuple[int, ...] = ()
 
 
 class _Reader:

@@ -8,11 +8,10 @@ are the same function, applied again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.generation import Framing, Place, RenderedItem, TokenUsage, Where
-from gateway.log import (
+from gateway.entries import (
     Alive,
     Compacted,
     Finished,
@@ -22,19 +21,22 @@ from gateway.log import (
     Repair,
     Singles,
     Tokens,
+    ToolEnded,
+    ToolStarted,
     TurnEnded,
     TurnStarted,
 )
-from gateway.output.builder import Builder
-from gateway.output.reading import Reading, Turn
-from gateway.output.screen import Astray, Body, Screen, demands
+from gateway.eventlog.fold.builder import Builder
+from gateway.eventlog.fold.reading import Reading, Turn
+from gateway.eventlog.fold.screen import Astray, Body, Screen, demands
+from gateway.generation import FinishReason, Framing, Place, RenderedItem, TokenUsage, Where
 from gateway.protocol.responses.body import Outcome
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
-    from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
-    from gateway.log import Entry, Portion
+    from gateway.entries import Entry, Portion
+    from gateway.generation import SegmentEnded, SegmentEvent, TokenParser
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
 
@@ -42,7 +44,20 @@ if TYPE_CHECKING:
 Transcribe = Callable[[Sequence[int], Sequence[tuple[str, Sequence[int]]]], list[dict[str, Any]]]
 """The messages of a turn: `ModelFormat.messages_of_turn`."""
 
-__all__ = ["Astray", "Body", "Fold", "Framing", "Turn"]
+__all__ = ["Astray", "Body", "Fold", "Framing", "Turn", "UnansweredCall"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnansweredCall:
+    """The function call that the last turn ended with: for the client, or for the gateway itself.
+
+    `ordinal` is the one that it has if the gateway runs it. `name` is the function's as the model
+    knows it, `item` the call as clients are shown it.
+    """
+
+    ordinal: int
+    name: str
+    item: dict[str, Any]
 
 
 class Fold:
@@ -53,7 +68,9 @@ class Fold:
     stand where it stands (anything after `Finished`, `Queued` after anything, `Compacted` twice or
     after a turn, `Tokens`, `Hold`, `TurnEnded`, a `Hop` to another backend or a `Repair` that voids
     ids outside of a turn, `TurnStarted` inside of one, a `Repair` of ids that nobody said or
-    somebody saw) raises `ValueError` and changes nothing.
+    somebody saw, `ToolStarted` without a call that nobody answered or for one that must not be run
+    again, `ToolEnded` and `TurnStarted` where they do not follow from that) raises `ValueError` and
+    changes nothing.
 
     `new_parser` makes a parser that traces its text, or (False) does not. `seal` seals the content
     of a reasoning item (`gateway.sealing.Unsealed.content`), or cannot (None). `transcribe` tells
@@ -85,12 +102,15 @@ class Fold:
         self._final_usage: TokenUsage | None = None
         self._recoveries: dict[str, int] = {}
         self._ids: dict[int, tuple[int, ...] | None] = {}
+        self._items_before_turn = 0
         self.turns: list[Turn] = []
         """Every model call so far; only the last one may be open."""
         self.hops = 0
         """How often another backend went on."""
         self.takeovers = 0
         """How often another replica went on."""
+        self.results = 0
+        """How many calls the gateway answered."""
         self.repairs = 0
         """How often ids were taken back."""
         self.is_repaired = False
@@ -176,6 +196,19 @@ class Fold:
         return self._reading.turn if self._reading else None
 
     @property
+    def unanswered_call(self) -> UnansweredCall | None:
+        """The function call that the last turn ended with, as long as nobody answered it."""
+        output = self._builder.output
+        is_over = self.turns and self._reading is None
+        if not is_over or len(output) <= self._items_before_turn:
+            return None
+        turn, item = self.turns[-1], output[-1]
+        is_call = item["type"] == "function_call" and item["status"] == "completed"
+        if turn.finish is not FinishReason.STOP or turn.result or not is_call:
+            return None
+        return UnansweredCall(self.results, self._builder.last_name, item)
+
+    @property
     def last_finish(self) -> FinishReason | None:
         """Why the last turn that ended did; None while none has."""
         for turn in reversed(self.turns):
@@ -250,7 +283,7 @@ class Fold:
                 return self._begin(entry)
             case TurnEnded():
                 return self._end_turn(entry)
-            case Hop() | Hold() | Repair():
+            case Hop() | Hold() | Repair() | ToolStarted() | ToolEnded():
                 return self._intervene(entry)
             case Alive() | Queued():
                 return self._pass_time(entry)
@@ -338,6 +371,9 @@ class Fold:
     def _begin_turn(self, entry: TurnStarted) -> list[Event]:
         if self._reading is not None:
             raise ValueError("a turn started inside of another")
+        if self.turns and self.turns[-1].tool is not None and not self.turns[-1].result:
+            raise ValueError("a turn started while a tool runs")
+        self._items_before_turn = len(self._builder.output)
         turn = Turn(entry.input_tokens, entry.prefill)
         reading = Reading(turn, self._new_parser, self._screens(), is_traced=self._is_traced)
         self._reading = reading
@@ -355,9 +391,13 @@ class Fold:
     def _show(self, reading: Reading, segments: list[SegmentEvent]) -> list[Event]:
         return self._builder.feed(segments, reading if reading.is_traced else None)
 
-    def _intervene(self, entry: Hop | Hold | Repair) -> list[Event]:
-        """What was done about a turn, and shows nothing of it."""
-        if isinstance(entry, Hop):
+    def _intervene(self, entry: Hop | Hold | Repair | ToolStarted | ToolEnded) -> list[Event]:
+        """What the gateway did by itself in a turn or behind one. Only a tool's result shows."""
+        if isinstance(entry, ToolEnded):
+            return self._open_stream() + self._end_tool(entry)
+        if isinstance(entry, ToolStarted):
+            self._start_tool(entry)
+        elif isinstance(entry, Hop):
             self._hop(entry)
         elif isinstance(entry, Repair):
             self._repair(entry)
@@ -377,6 +417,29 @@ class Fold:
             self.repairs += 1
         self.is_repaired = True
         self._recoveries = _sum(self._recoveries, {entry.rule: 1})
+
+    def _start_tool(self, entry: ToolStarted) -> None:
+        self._called(entry)
+        turn = self.turns[-1]
+        if turn.tool is not None and not turn.tool.idempotent:
+            raise ValueError("a call is run again that must not be")
+        turn.tool = entry
+
+    def _end_tool(self, entry: ToolEnded) -> list[Event]:
+        """The result as an item of its own."""
+        call, turn = self._called(entry), self.turns[-1]
+        if turn.tool is None:
+            raise ValueError("a tool ended that had not started")
+        turn.result = entry.ids
+        self.results += 1
+        self._ids[len(self._builder.output)] = entry.ids
+        return self._builder.answer(call.item, entry.output)
+
+    def _called(self, entry: ToolStarted | ToolEnded) -> UnansweredCall:
+        call = self.unanswered_call
+        if call is None or call.ordinal != entry.ordinal:
+            raise ValueError("a tool runs that was not called")
+        return call
 
     def _end_turn(self, entry: TurnEnded) -> list[Event]:
         reading = self._open_reading()

@@ -19,8 +19,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from gateway.constraints.rules import OutputRules
-from gateway.generation import FinishReason
-from gateway.log import (
+from gateway.entries import (
     Alive,
     Compacted,
     Entry,
@@ -31,7 +30,8 @@ from gateway.log import (
     TurnEnded,
     TurnStarted,
 )
-from gateway.output.lifecycle import ENVELOPES, EVENT_FIELDS
+from gateway.eventlog.fold.lifecycle import ENVELOPES, EVENT_FIELDS
+from gateway.generation import FinishReason
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.toy_logs import (
     ALLOWED,
@@ -85,7 +85,7 @@ RENAMED_BY_OPEN_RESPONSES: Final = {
 }
 """The one place where the two cannot both be served; see the conflict table of the reference."""
 OPEN_RESPONSES: Final = (
-    Path(__file__).parents[4] / "shared/corpus/openresponses-2026-04-24.openapi.json"
+    Path(__file__).parents[5] / "shared/corpus/openresponses-2026-04-24.openapi.json"
 )
 _TEXTS: Final = tuple(range(TEXT, TEXT + len(PIECES)))
 _PLAIN: Final = (TEXT, TEXT + 1)

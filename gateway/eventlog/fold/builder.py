@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gateway import ids
-from gateway.generation import CALL_KINDS, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
-from gateway.output.items import OpenItem, WholeItem
-from gateway.output.lifecycle import (
+from gateway.eventlog.fold.items import OpenItem, WholeItem
+from gateway.eventlog.fold.lifecycle import (
     CLOSING_EVENTS,
     COMPACTION_EVENTS,
     ENVELOPES,
@@ -30,14 +29,16 @@ from gateway.output.lifecycle import (
     EVENT_FIELDS,
     OPENING_EVENT,
     RESPONSE_STATUSES,
+    RESULT_EVENTS,
     STATUS_EVENTS,
     SUMMARY_CLOSING_EVENTS,
     SUMMARY_DELTA_EVENT,
     SUMMARY_OPENING_EVENT,
     advance,
 )
-from gateway.output.logprobs import entries
-from gateway.output.summaries import summarizer
+from gateway.eventlog.fold.logprobs import entries
+from gateway.eventlog.fold.summaries import summarizer
+from gateway.generation import CALL_KINDS, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.protocol.calls import call_fields
 from gateway.protocol.events import Event
 from gateway.protocol.responses.body import (
@@ -52,9 +53,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.constraints.rules import OutputRules
+    from gateway.eventlog.fold.lifecycle import Envelope, ItemStatus
+    from gateway.eventlog.fold.logprobs import Spelling
     from gateway.generation import SegmentEvent
-    from gateway.output.lifecycle import Envelope, ItemStatus
-    from gateway.output.logprobs import Spelling
     from gateway.protocol.events import Deltas
     from gateway.protocol.responses.body import ResponseHead, ResponseStatus
 
@@ -62,8 +63,8 @@ if TYPE_CHECKING:
 class Builder:
     """One response, from `response.created` to its terminal event.
 
-    Call `start` first, or `queue` and then `start`; then `compact`, if at all; then `feed` in any
-    order; then `finish` once.
+    Call `start` first, or `queue` and then `start`; then `compact`, if at all; then `feed` and, for
+    a call that is done, `answer`; then `finish` once.
     What is queued may also be finished, in a way that `RESPONSE_STATUSES` allows. `alive` fits in
     everywhere between. Any other order raises `ValueError`, and so do segment events in an order
     that no `TokenParser` may produce.
@@ -96,9 +97,11 @@ class Builder:
         self.is_started = False
         """`response.created` was emitted."""
         self.is_visible = False
-        """A call, or a message with text, came out: something beside reasoning."""
+        """A call that nobody has answered, or a message with text, came out: not just reasoning."""
         self.is_called = False
-        """A call came out."""
+        """A call came out that nobody has answered."""
+        self.last_name = ""
+        """The function that the last item calls, as the model knows it; empty for any other."""
         self.breaks_off = False
         """The last item is a call whose arguments end in the middle of their JSON."""
         self.is_finished = False
@@ -179,6 +182,27 @@ class Builder:
         return [
             self._emit(name, {field: values[field] for field in EVENT_FIELDS[name]})
             for name in COMPACTION_EVENTS
+        ]
+
+    def answer(self, call: dict[str, Any], output: str) -> list[Event]:
+        """The events of the output of a call that is done: the gateway ran it itself."""
+        self._require_running()
+        index = len(self.output)
+        item = {
+            "id": ids.output_item_id(ids.FUNCTION_CALL_OUTPUT_PREFIX, self._head.uuid, index),
+            "type": "function_call_output",
+            "call_id": call["call_id"],
+            "output": output,
+            # Also where it says that the tool failed: only the last item may be incomplete.
+            "status": "completed",
+        }
+        # What the model makes of it is still to come.
+        self.is_visible = self.is_called = False
+        added, done = RESULT_EVENTS
+        begun = {**item, "output": "", "status": "in_progress"}
+        return [
+            self._emit(added, {"output_index": index, "item": begun}),
+            self._keep(done, index, item),
         ]
 
     def alive(self) -> list[Event]:
@@ -335,6 +359,7 @@ class Builder:
     def _note_shown(self, segment: SegmentStarted) -> None:
         self.is_visible = self.is_visible or segment.kind is not SegmentKind.REASONING
         self.is_called = self.is_called or segment.kind in CALL_KINDS
+        self.last_name = segment.name
 
     def _summarize(self, item: OpenItem, text: str | None, events: list[Event]) -> None:
         """Show what the summary says after this text, or (None) at the end of the item."""
