@@ -12,10 +12,10 @@ from gateway import ids
 from gateway.engine import deposits, outcome, row_mapping
 from gateway.engine.deposits import Deposits
 from gateway.engine.usage_meter import UsageMeter
+from gateway.entries import FOLD_VERSION
 from gateway.errors import StoreUnavailable
 from gateway.eventlog.batcher import Batcher
 from gateway.generation import TokenUsage
-from gateway.log import FOLD_VERSION
 from gateway.store import endings, events, responses, usage
 from gateway.store.claims import Claim
 from gateway.store.notifications import Notice
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from gateway.engine.row_mapping import LogReading, NewFoldFor
     from gateway.engine.run_spec import RunSpec
-    from gateway.log import Finished
+    from gateway.entries import Finished
+    from gateway.eventlog.fold.fold import Fold
     from gateway.models.format import FormatOf
-    from gateway.output.fold import Fold
     from gateway.protocol.context import StoredItem
     from gateway.store.endings import FinishedResponse
     from gateway.store.events import LogRow

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.engine.observer import Observer
     from gateway.engine.run_spec import RunSpec
     from gateway.errors import UpstreamError
-    from gateway.output.fold import Fold
+    from gateway.eventlog.fold.fold import Fold
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from gateway.telemetry import EventLog
 if TYPE_CHECKING:
     from gateway.engine.output_guard import OutputViolation
     from gateway.engine.run_spec import RunSpec
+    from gateway.entries import Finished, Hop
     from gateway.errors import UpstreamError
-    from gateway.log import Finished, Hop
-    from gateway.output.fold import Fold
+    from gateway.eventlog.fold.fold import Fold
     from gateway.telemetry import Metrics
 
 _log = EventLog("gateway.runs")

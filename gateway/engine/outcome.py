@@ -10,6 +10,7 @@ from gateway.engine.output_guard import (
     INVALID_TOOL_CALL,
     REQUIRED_TOOL_NOT_CALLED,
 )
+from gateway.entries import Finished
 from gateway.errors import (
     ContextOverflow,
     NoUpstreamAvailable,
@@ -19,7 +20,6 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import FinishReason
-from gateway.log import Finished
 
 SERVER_ERROR: Final = "server_error"
 UNRULY: Final = {

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.constraints.rules import OutputRules
+    from gateway.eventlog.fold.fold import Astray, Body, Fold
     from gateway.generation import BrokenCall, Place
     from gateway.models.format import ModelFormat
-    from gateway.output.fold import Astray, Body, Fold
 
 HEADER_NOT_UNDERSTOOD: Final = "header_not_understood"
 REASONING_BUDGET: Final = "reasoning_budget"

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.constraints.validation import Checker
+    from gateway.eventlog.fold.fold import Body, Fold
     from gateway.generation import FinishReason
-    from gateway.output.fold import Body, Fold
 
 INLINE_CHECK_CHARS: Final = 4096
 """So much text is checked at once, more in a thread."""

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.engine.output_validation import Executor
+    from gateway.eventlog.fold.fold import Turn
     from gateway.generation import TokenParser
     from gateway.models.format import ModelFormat
-    from gateway.output.fold import Turn
 
 INLINE_IDS: Final = 512
 """So many ids are told again at once, more in a thread: they take a few milliseconds."""

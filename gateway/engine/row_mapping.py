@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from gateway.engine.run_state import compacted_of, head_of, inputs_of, plan_of, request_of
+from gateway.entries import FOLD_VERSION, Queued, pack, packed_entry
 from gateway.eventlog.fold_slices import check_complete, fold_rows
-from gateway.log import FOLD_VERSION, Queued, pack, packed_entry
 from gateway.protocol.calls import call_of
 from gateway.protocol.context import ContextItem, Kind, StoredItem
 from gateway.protocol.responses.body import Outcome, response_body
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gateway.engine.run_spec import RunSpec
+    from gateway.entries import Entry, Finished
+    from gateway.eventlog.fold.fold import Fold
     from gateway.generation import RenderedItem
-    from gateway.log import Entry, Finished
     from gateway.models.format import FormatOf
-    from gateway.output.fold import Fold
     from gateway.protocol.items import CallItem
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.idempotency import IdempotencyKey

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import OutputRules
     from gateway.constraints.validation import Checker
+    from gateway.entries import Compacted
     from gateway.generation import Sampling
-    from gateway.log import Compacted
     from gateway.protocol.context import ContextItem, ConversationPlace
     from gateway.protocol.responses.body import ResponseHead
     from gateway.tenancy import Principal

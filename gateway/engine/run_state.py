@@ -17,8 +17,8 @@ import orjson
 
 from gateway.constraints.validation import Checker
 from gateway.engine.run_spec import RunSpec
+from gateway.entries import Compacted, pack, unpack
 from gateway.generation import Sampling
-from gateway.log import Compacted, pack, unpack
 from gateway.protocol.calls import call_fields
 from gateway.protocol.responses.body import HarmonyMessages, ResponseHead
 from gateway.protocol.rules import rules_of

@@ -17,11 +17,11 @@ from gateway.engine import outcome
 from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import GuardLimits, OutputViolation
 from gateway.engine.turn import TurnRunner
+from gateway.entries import Finished
 from gateway.errors import ClaimLost, GatewayError
 from gateway.eventlog.journal import JournalWriter
 from gateway.eventlog.keepalive import KeepAlive
 from gateway.generation import FinishReason
-from gateway.log import Finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from gateway.engine.output_validation import Executor
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.turn import TokenSource
+    from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.journal import Journal
     from gateway.models.format import FormatOf
-    from gateway.output.fold import Fold
     from gateway.store.claims import Claim
 
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from gateway.engine.row_mapping import NewFoldFor
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.runner import Engine
+    from gateway.entries import Finished
+    from gateway.eventlog.fold.fold import Fold
     from gateway.generation import TokenUsage
-    from gateway.log import Finished
-    from gateway.output.fold import Fold
 
 
 @dataclass(frozen=True, slots=True)

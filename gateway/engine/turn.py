@@ -28,6 +28,7 @@ from gateway.engine.output_guard import (
 from gateway.engine.output_validation import OutputValidation
 from gateway.engine.retold import Retold
 from gateway.engine.turn_sink import TurnSink
+from gateway.entries import Hold, Hop, Repair, TurnEnded, TurnStarted
 from gateway.errors import (
     ClaimLost,
     ModelNotFound,
@@ -37,7 +38,6 @@ from gateway.errors import (
     UpstreamLost,
 )
 from gateway.generation import NOTHING, FinishReason, TokenRequest, Where
-from gateway.log import Hold, Hop, Repair, TurnEnded, TurnStarted
 from gateway.models.format import GrammarOptions
 from gateway.upstreams.problems import GrammarFailed
 
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from gateway.engine.output_guard import GuardLimits
     from gateway.engine.output_validation import Executor
     from gateway.engine.run_spec import RunSpec
+    from gateway.eventlog.fold.fold import Turn
     from gateway.eventlog.journal import JournalWriter
     from gateway.generation import Constraint, Sampling, TokenChunk, TokenSink
     from gateway.models.format import FormatOf
-    from gateway.output.fold import Turn
 
 
 INLINE_TOOLS: Final = 64

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from gateway.engine.stretches import STRETCH_IDS_MAX
+from gateway.entries import Tokens
 from gateway.generation import Where
-from gateway.log import Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from gateway.log import SINGLES_MAX, Singles, Tokens
+from gateway.entries import SINGLES_MAX, Singles, Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gateway.log import Entry, Portion
+    from gateway.entries import Entry, Portion
 
 
 class EntryBuffer:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from gateway.entries import Singles, portions
 from gateway.errors import StoreUnavailable
 from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, fold_slice
-from gateway.log import Singles, portions
 from gateway.protocol.events import Deltas
 from gateway.store.events import day_of
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from uuid import UUID
 
+    from gateway.entries import Portion
+    from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLogRegistry
     from gateway.eventlog.log_watcher import LogWatcher, WatchedLog
-    from gateway.log import Portion
-    from gateway.output.fold import Fold
     from gateway.protocol.events import Event, EventSink
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.events import LogRow

@@ -6,14 +6,14 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from gateway.entries import portions
 from gateway.eventlog.entry_buffer import EntryBuffer
-from gateway.log import portions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
-    from gateway.log import Portion
-    from gateway.output.fold import Fold
+    from gateway.entries import Portion
+    from gateway.eventlog.fold.fold import Fold
     from gateway.protocol.events import Event, EventSink
     from gateway.store.events import LogRow
 

@@ -9,10 +9,10 @@ from gateway.errors import ClaimLost
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from gateway.entries import Entry, Finished
+    from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLog
     from gateway.eventlog.log_writer import Channel
-    from gateway.log import Entry, Finished
-    from gateway.output.fold import Fold
     from gateway.protocol.events import Event
     from gateway.store.events import LogRow
 

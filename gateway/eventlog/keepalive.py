@@ -10,7 +10,7 @@ import asyncio
 import math
 from typing import TYPE_CHECKING, Self
 
-from gateway.log import Alive
+from gateway.entries import Alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

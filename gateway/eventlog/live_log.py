@@ -17,16 +17,16 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.concurrency import OnceEvent
+from gateway.entries import Repair, Tokens, TurnStarted
 from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, fold_slice
-from gateway.log import Repair, Tokens, TurnStarted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
     from uuid import UUID
 
-    from gateway.log import Entry
-    from gateway.output.fold import Fold
+    from gateway.entries import Entry
+    from gateway.eventlog.fold.fold import Fold
     from gateway.protocol.events import Event, EventSink
 
 SHORT_ENTRIES: Final = 16

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from datetime import date
     from uuid import UUID
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.store.claims import Claim, LogHead
     from gateway.store.events import LogBatch, LogRow
     from gateway.telemetry import Metrics
@@ -123,7 +123,7 @@ class Channel:
     def append(self, entry: Entry) -> None:
         """Hand over an entry. Never waits; does nothing when the claim is lost or given up.
 
-        Raises `ValueError` as `log.pack` does.
+        Raises `ValueError` as `entries.pack` does.
         """
         if self.is_open:
             self._writer.accept(self, self.outbox.put(entry))

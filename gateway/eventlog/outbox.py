@@ -16,13 +16,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gateway.log import VERSION_BYTE, packed_entry
+from gateway.entries import VERSION_BYTE, packed_entry
 from gateway.store.events import LogBatch, LogRow
 
 if TYPE_CHECKING:
     from datetime import date
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.store.claims import Claim, LogHead
 
 

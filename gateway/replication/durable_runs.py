@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from gateway.engine.row_mapping import moment
 from gateway.engine.runner import Run
 from gateway.engine.supervisor import Durable
+from gateway.entries import Queued
 from gateway.eventlog.fold_slices import check_complete, fold_rows
 from gateway.eventlog.journal import DurableJournal
 from gateway.eventlog.live_log import LiveLog
-from gateway.log import Queued
 from gateway.store.events import day_of
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.runner import Engine
     from gateway.engine.supervisor import Supervisor
+    from gateway.entries import Finished
+    from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLogRegistry
     from gateway.eventlog.log_writer import Channel, LogWriter
-    from gateway.log import Finished
-    from gateway.output.fold import Fold
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.claims import Claim, ClaimedRun
     from gateway.store.events import LogRow

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gateway.context.compaction import compaction_item, droppable, instruction
 from gateway.context.unsealing import COMPACTION
+from gateway.entries import Compacted
 from gateway.errors import ContextLengthExceeded, InvalidRequest
-from gateway.log import Compacted
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.parameters import Effort, ReasoningOptions

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gateway.engine.run_spec import RunSpec
-    from gateway.log import Finished
-    from gateway.output.fold import Fold
+    from gateway.entries import Finished
+    from gateway.eventlog.fold.fold import Fold
     from gateway.protocol.context import ConversationPlace
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.services.generation import Generation, Reading

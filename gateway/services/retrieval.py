@@ -14,8 +14,8 @@ import orjson
 
 from gateway import ids
 from gateway.engine.run_state import head_of
+from gateway.entries import FOLD_VERSION
 from gateway.errors import InvalidRequest, ResourceNotFound, shown
-from gateway.log import FOLD_VERSION
 from gateway.protocol.responses.body import Outcome, ResponseStatus, response_body
 from gateway.store import messages
 from gateway.store import responses as rows

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import OutputRules
     from gateway.context.assembly import Context
+    from gateway.entries import Compacted
     from gateway.generation import Prompt
-    from gateway.log import Compacted
     from gateway.models.format import FormatOf, ModelFormat
     from gateway.protocol.context import ContextItem
     from gateway.protocol.items import InputItem

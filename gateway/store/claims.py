@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gateway.log import FOLD_VERSION
+from gateway.entries import FOLD_VERSION
 from gateway.store import flushes
 from gateway.store.encoding import unpack_ids
 from gateway.store.events import day_of

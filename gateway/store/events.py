@@ -62,7 +62,7 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """`count` entries from number `first_entry` on, packed by `log.pack`; of one flush or more."""
+    """`count` entries from number `first_entry` on, packed by `entries.pack`; of one flush or more."""
 
     first_entry: int
     count: int

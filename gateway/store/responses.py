@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.entries import FOLD_VERSION
 from gateway.errors import RateLimited
-from gateway.log import FOLD_VERSION
 from gateway.store import events, flushes, messages, turns
 from gateway.store import idempotency as keys
 from gateway.store.claims import LOCK_KEY, Claim

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway import ids
+from gateway.eventlog.fold.fold import Fold
 from gateway.models.registry import Formats
-from gateway.output.fold import Fold
 from gateway.protocol.rules import rules_of
 from gateway.replication.retention import Housekeeping
 from gateway.sealing import Sealer, SealingSecret

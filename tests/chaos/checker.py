@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway import ids
+from gateway.entries import Compacted, Repair, Tokens, unpack
+from gateway.eventlog.fold.fold import Fold
 from gateway.generation import Framing
-from gateway.log import Compacted, Repair, Tokens, unpack
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import END, RETURN
-from gateway.output.fold import Fold
 from gateway.protocol.responses.body import ResponseHead
 from gateway.protocol.rules import rules_of
 from tests.chaos.history import Anomaly, Record, Transcript, is_terminal
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from uuid import UUID
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from tests.chaos.history import Connection
 
 TERMINAL_STATUSES: Final = ("completed", "incomplete", "failed", "cancelled")

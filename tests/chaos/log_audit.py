@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gateway.log import Entry, Finished, Tokens, unpack
+from gateway.entries import Entry, Finished, Tokens, unpack
 from gateway.store.schema import TERMINAL
 
 if TYPE_CHECKING:

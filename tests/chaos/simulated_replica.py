@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from gateway.entries import Entry, Finished, Status, pack, unpack
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.eventlog.outbox import Fate, Outbox
-from gateway.log import Entry, Finished, Status, pack, unpack
 from gateway.store.claims import Claim, ClaimTerms
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow, day_of

@@ -21,8 +21,8 @@ from uuid import UUID
 
 from typing_extensions import override
 
+from gateway.entries import unpack
 from gateway.errors import ClaimLost
-from gateway.log import unpack
 from gateway.store.events import LogRow
 from gateway.store.schema import TERMINAL
 from gateway.tenancy import TenantId
@@ -34,7 +34,7 @@ from tests.fakes.stored import durable_response, new_response
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.store.events import LogBatch
     from gateway.store.responses import NewResponse
     from tests.chaos.simulated_replica import Answer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from gateway.log import Finished, Tokens, TurnStarted, pack
+from gateway.entries import Finished, Tokens, TurnStarted, pack
 from tests.chaos.checker import RULES, check, summary, unchanged
 from tests.chaos.history import Connection, Frame, StoredEntries, UsageLine
 from tests.chaos.truthful import RESPONSE_ID, UUID_, entries, record, transcript

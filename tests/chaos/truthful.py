@@ -9,8 +9,8 @@ from uuid import UUID
 import orjson
 
 from gateway import ids
+from gateway.entries import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.generation import FinishReason
-from gateway.log import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack
 from tests.chaos.checker import fold_events
 from tests.chaos.history import Connection, Frame, Record, StoredEntries, Transcript, UsageLine
 from tests.chaos.oracle import Question, answer_to
@@ -18,7 +18,7 @@ from tests.fakes.response_heads import ECHO
 from tests.fakes.simulated_conversation import continuation, prompt_of, system, user
 
 if TYPE_CHECKING:
-    from gateway.log import Entry
+    from gateway.entries import Entry
 
 UUID_: Final = UUID("019aa000-0000-7000-8000-000000000001")
 RESPONSE_ID: Final = ids.response_id(UUID_)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from gateway import ids
-from gateway.log import FOLD_VERSION
+from gateway.entries import FOLD_VERSION
 from gateway.store.encoding import pack_text
 from gateway.store.schema import RUNNING
 from tests.fakes.rows import add_rows, all_rows

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from gateway.entries import FOLD_VERSION
 from gateway.errors import ClaimLost, StoreConflict
-from gateway.log import FOLD_VERSION
 from gateway.store.claims import Claim, ClaimedRun, ClaimTerms, LogHead
 from gateway.store.events import LogBatch, LogRow, WriteClaim, day_of
 from gateway.store.schema import TERMINAL

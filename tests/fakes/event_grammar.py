@@ -1,6 +1,6 @@
 """The grammar of a stream, written down a second time: as one pattern, and as laws of its numbers.
 
-On purpose it shares nothing with `gateway.output.lifecycle`, which production is driven by.
+On purpose it shares nothing with `gateway.eventlog.fold.lifecycle`, which production is driven by.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ from uuid import UUID
 import orjson
 
 from gateway.engine.run_state import head_of
+from gateway.entries import FOLD_VERSION, Finished, pack
 from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.eventlog.feed import Feed, FeedLimits
+from gateway.eventlog.fold.fold import Fold
 from gateway.eventlog.live_log import LiveLog, LiveLogRegistry
 from gateway.eventlog.log_watcher import LogWatcher
-from gateway.log import FOLD_VERSION, Finished, pack
-from gateway.output.fold import Fold
 from gateway.store.claims import Claim
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogBatch, LogRow, day_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
     from datetime import date
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.remote_logs import LogQuery, Seen

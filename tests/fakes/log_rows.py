@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from gateway import ids
+from gateway.entries import Entry, unpack
 from gateway.eventlog.log_writer import Channel, LogWriter, WriterBounds
-from gateway.log import Entry, unpack
 from gateway.store.claims import Claim
 from gateway.store.events import day_of
 from gateway.telemetry import Metrics

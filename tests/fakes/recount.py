@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import ids
-from gateway.log import Repair, Tokens, TurnStarted, unpack
+from gateway.entries import Repair, Tokens, TurnStarted, unpack
 from gateway.models.harmony.vocabulary import CHANNEL, FIRST_SPECIAL, MESSAGE, START
 from gateway.store import events
 from gateway.store import responses as rows
@@ -14,7 +14,7 @@ from tests.fakes.harmony_oracle import vocabulary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 

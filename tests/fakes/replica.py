@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.runner import Run
     from gateway.engine.turn import TokenSource
+    from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLog
     from gateway.generation import TokenRequest, TokenSink
-    from gateway.output.fold import Fold
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.notifications import Notice
     from gateway.store.postgres.database import Database

@@ -15,10 +15,10 @@ from gateway.engine.output_guard import GuardLimits
 from gateway.engine.run_spec import RunSpec
 from gateway.engine.runner import Engine, Run
 from gateway.engine.turn import TokenSource
+from gateway.eventlog.fold.fold import Fold
 from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.models.harmony.format import HarmonyFormat
-from gateway.output.fold import Fold
 from gateway.protocol.calls import call_fields
 from gateway.store.claims import Claim
 from gateway.telemetry import Metrics
@@ -32,8 +32,8 @@ from tests.fakes.threads import THREADS
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 
+    from gateway.entries import Entry, Finished
     from gateway.generation import TokenSink
-    from gateway.log import Entry, Finished
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
 

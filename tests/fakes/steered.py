@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.constraints.rules import OutputRules
 from gateway.constraints.validation import Checker
 from gateway.engine.output_guard import GuardLimits
+from gateway.entries import Repair, TurnStarted
 from gateway.generation import TokenChunk
-from gateway.log import Repair, TurnStarted
 from gateway.protocol.calls import call_fields
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import STOP, ScriptedTokens, Stage, Step, run_spec
@@ -18,7 +18,7 @@ from tests.fakes.wayward_model import ANSWERS, TOOLS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
 
 NEXT = "<|start|>assistant"
 THINKING = "<|channel|>analysis<|message|>"

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gateway import ids
+from gateway.entries import Finished, Queued, pack
 from gateway.generation import TokenUsage
-from gateway.log import Finished, Queued, pack
 from gateway.protocol.context import ContextItem, StoredItem
 from gateway.store import endings, responses
 from gateway.store.claims import ClaimTerms
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from gateway.log import Status
+    from gateway.entries import Status
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from hypothesis import strategies as st
 
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
-from gateway.generation import FinishReason, Framing, SegmentKind, TokenLogprob
-from gateway.log import (
+from gateway.entries import (
     Alive,
     Compacted,
     Entry,
@@ -21,7 +20,8 @@ from gateway.log import (
     TurnEnded,
     TurnStarted,
 )
-from gateway.output.fold import Fold
+from gateway.eventlog.fold.fold import Fold
+from gateway.generation import FinishReason, Framing, SegmentKind, TokenLogprob
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_parser import (
     END,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.api import sse
+from gateway.entries import Tokens, TurnStarted
+from gateway.eventlog.fold.fold import Fold
 from gateway.generation import Framing, Sampling
-from gateway.log import Tokens, TurnStarted
 from gateway.models.harmony.framing import ASSISTANT, FINAL_HEADER, OPENING
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, START, Vocabulary
-from gateway.output.fold import Fold
 from gateway.upstreams.completions import CompletionReader
 from tests.fakes.response_heads import NO_RULES, response_head
 

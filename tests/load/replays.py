@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from gateway.log import Tokens, pack, unpack
+from gateway.entries import Tokens, pack, unpack
 from tests.load import copying
 from tests.load.asking import asking
 from tests.load.systems import BACKGROUND, SYSTEMS
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from asyncpg import Connection, Record
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from tests.load.processes import Child
     from tests.load.stack import Stack
 

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.constraints.rules import OutputRules
+from gateway.eventlog.fold.builder import Builder
+from gateway.eventlog.fold.lifecycle import ENVELOPES
 from gateway.generation import (
     SegmentEnded,
     SegmentEvent,
@@ -16,8 +18,6 @@ from gateway.generation import (
     SegmentText,
     TokenUsage,
 )
-from gateway.output.builder import Builder
-from gateway.output.lifecycle import ENVELOPES
 from gateway.protocol.responses.body import Outcome
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import CREATED_AT, response_head

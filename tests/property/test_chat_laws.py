@@ -8,7 +8,7 @@ import orjson
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gateway.output.fold import Fold
+from gateway.eventlog.fold.fold import Fold
 from gateway.protocol.chat.adapters import SEPARATOR, ChatAdapter, ChatForm, CompletionAdapter
 from gateway.protocol.responses.body import ResponseHead
 from tests.fakes.chat_streams import as_assembled, assembled_chat
@@ -18,7 +18,7 @@ from tests.fakes.toy_parser import ToyParser
 
 if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.protocol.events import Event
 
     Json = dict[str, Any]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.constraints.rules import OutputRules
-from gateway.log import Entry, Queued
+from gateway.entries import Entry, Queued
 from gateway.protocol.calls import call_of
 from gateway.protocol.items import CustomToolCall
 from gateway.protocol.responses import open_responses

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.constraints.rules import OutputRules
-from gateway.log import (
+from gateway.entries import (
     Alive,
     Compacted,
     Entry,
@@ -27,7 +27,7 @@ from tests.fakes.event_grammar import check_stream
 from tests.fakes.toy_logs import COMPACTED, apply_all, logs, new_fold, steered_logs
 
 if TYPE_CHECKING:
-    from gateway.output.fold import Fold
+    from gateway.eventlog.fold.fold import Fold
 
 laws = settings(deadline=None)
 Case = tuple[OutputRules, list[Entry]]

@@ -10,10 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.api import sse
-from gateway.eventlog.entry_buffer import EntryBuffer
-from gateway.eventlog.fold_slices import fold_slice
-from gateway.generation import SegmentText
-from gateway.log import (
+from gateway.entries import (
     SINGLES_MAX,
     Entry,
     Finished,
@@ -25,8 +22,11 @@ from gateway.log import (
     portions,
     unpack,
 )
+from gateway.eventlog.entry_buffer import EntryBuffer
+from gateway.eventlog.fold.fold import Fold
+from gateway.eventlog.fold_slices import fold_slice
+from gateway.generation import SegmentText
 from gateway.models.harmony.parsing import Parser
-from gateway.output.fold import Fold
 from gateway.protocol.events import Deltas
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from gateway.constraints.rules import OutputRules
-    from gateway.log import Portion
+    from gateway.entries import Portion
     from gateway.protocol.events import Event
 
 laws = settings(deadline=None)

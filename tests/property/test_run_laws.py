@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from gateway.constraints.validation import Checker
 from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import WITHIN_TURN
+from gateway.entries import Entry, Hop
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, TokenChunk, TokenRequest
-from gateway.log import Entry, Hop
 from gateway.models.harmony.framing import answer_header, thread_ids
 from gateway.models.harmony.vocabulary import STOP_IDS
 from gateway.protocol.calls import call_fields

@@ -22,14 +22,14 @@ from gateway.constraints.rules import OutputRules, ToolRule
 from gateway.context.assembly import assemble
 from gateway.context.unsealing import unseal
 from gateway.engine.row_mapping import output_context
+from gateway.entries import Finished, Tokens, TurnEnded, TurnStarted
+from gateway.eventlog.fold.fold import Fold
 from gateway.generation import PREAMBLE, FinishReason, Framing, SegmentKind
-from gateway.log import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.headers import NO_MARKER, headers
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN
-from gateway.output.fold import Fold
 from gateway.sealing import Binding, Sealer, SealingSecret
 from tests.fakes.contexts import options
 from tests.fakes.create_bodies import parse
@@ -37,7 +37,7 @@ from tests.fakes.harmony_oracle import spelled, vocabulary
 from tests.fakes.response_heads import response_head
 
 if TYPE_CHECKING:
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.protocol.context import ContextItem
 
 TENANT, MODEL = UUID(int=1), "gpt-oss-20b"

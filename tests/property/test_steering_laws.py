@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gateway.constraints.validation import Checker
 from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import BUDGET_TURNS_MAX, SAID_ANEW, GuardLimits
+from gateway.entries import Finished, Repair, Tokens
 from gateway.generation import FinishReason
-from gateway.log import Finished, Repair, Tokens
 from gateway.models.harmony.arguments import Arguments
 from gateway.protocol.calls import call_fields
 from tests.fakes import wayward_model
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.constraints.rules import OutputRules
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.protocol.events import Event
 
 laws = settings(deadline=None)

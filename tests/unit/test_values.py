@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.entries import Tokens
 from gateway.generation import Place, SegmentText, TokenChunk, TokenLogprob, Where
-from gateway.log import Tokens
 from gateway.protocol.events import Event
 
 VALUES = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from gateway.log import Hold, Hop
+from gateway.entries import Hold, Hop
 from tests.fakes.controlled import SGLANG, TURN, site
 from tests.fakes.recount import log_of
 from tests.integration.api.test_structured_output import PERSON, STRICT

@@ -12,10 +12,10 @@ from typing_extensions import override
 
 from gateway import ids
 from gateway.engine.archive import Archive, Ownership
+from gateway.entries import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack, unpack
 from gateway.errors import ClaimLost, KeyTaken, RateLimited, StoreUnavailable
-from gateway.log import Finished, Queued, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.eventlog.fold.fold import Fold
 from gateway.models.harmony.parsing import Parser
-from gateway.output.fold import Fold
 from gateway.store import claims, events, messages, responses
 from gateway.store.events import LogBatch, LogRow, day_of
 from gateway.store.idempotency import IdempotencyKey, find_key
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from gateway.engine.row_mapping import NewFoldFor
     from gateway.engine.run_spec import RunSpec
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.protocol.context import ContextItem
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead

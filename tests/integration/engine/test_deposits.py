@@ -14,10 +14,10 @@ import pytest
 from gateway.engine import outcome
 from gateway.engine.deposits import DepositBounds, Deposits, deposit
 from gateway.engine.runner import Run
+from gateway.entries import Finished, Tokens, TurnStarted
 from gateway.errors import StoreUnavailable
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
-from gateway.log import Finished, Tokens, TurnStarted
 from gateway.store import endings, responses
 from gateway.telemetry import Metrics
 from tests.fakes.following import collected
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.engine.run_spec import RunSpec
-    from gateway.log import Entry
-    from gateway.output.fold import Fold
+    from gateway.entries import Entry
+    from gateway.eventlog.fold.fold import Fold
     from gateway.store.claims import Claim
     from gateway.store.endings import FinishedResponse
     from gateway.store.postgres.database import Database

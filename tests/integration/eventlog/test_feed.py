@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from gateway.engine import row_mapping
 from gateway.engine.run_state import head_of
+from gateway.entries import Alive, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_watcher import LogWatcher
-from gateway.log import Alive, Finished, Hop, Queued, Tokens, TurnEnded, TurnStarted, pack
 from gateway.store import endings, events, flushes, remote_logs, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, LogRow
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from gateway.engine.run_spec import RunSpec
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.protocol.events import Event
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
+from gateway.entries import Entry, Finished, Queued, Tokens, pack, unpack
 from gateway.eventlog import log_batches
 from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_writer import LogWriter, WriterBounds
-from gateway.log import Entry, Finished, Queued, Tokens, pack, unpack
 from gateway.store import claims, endings, events, flushes, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch, LogRow, day_of

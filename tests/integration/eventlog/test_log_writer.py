@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 from typing_extensions import override
 
+from gateway.entries import Entry, Queued, Tokens, unpack
 from gateway.errors import ClaimLost, StoreError
 from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_writer import Channel, LogWriter, WriterBounds
-from gateway.log import Entry, Queued, Tokens, unpack
 from gateway.store import claims, flushes, responses
 from gateway.store.claims import Claim
 from gateway.store.events import day_of

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gateway import ids
-from gateway.log import Queued, Tokens, pack, unpack
+from gateway.entries import Queued, Tokens, pack, unpack
 from gateway.protocol.conversations import Conversation
 from gateway.store import conversations, events, messages, responses, turns
 from gateway.store.events import day_of

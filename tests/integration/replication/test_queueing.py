@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.entries import Finished
 from gateway.errors import RateLimited
-from gateway.log import Finished
 from gateway.store import responses
 from gateway.store.claims import LOCK_KEY
 from gateway.store.notifications import Notice

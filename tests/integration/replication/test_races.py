@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import orjson
 
 from gateway.engine.runner import Run
+from gateway.entries import Queued, Tokens, unpack
 from gateway.errors import ClaimLost
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_writer import LogWriter, WriterBounds
-from gateway.log import Queued, Tokens, unpack
 from gateway.store import claims, events, responses
 from gateway.store.claims import Claim
 from gateway.store.events import day_of
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.engine.run_spec import RunSpec
-    from gateway.log import Finished
-    from gateway.output.fold import Fold
+    from gateway.entries import Finished
+    from gateway.eventlog.fold.fold import Fold
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.constraints.validation import Checker
 from gateway.engine import row_mapping
+from gateway.entries import Hold, Hop, Queued, Repair, Tokens, TurnEnded, TurnStarted, pack, unpack
 from gateway.generation import FinishReason, TokenChunk
-from gateway.log import Hold, Hop, Queued, Repair, Tokens, TurnEnded, TurnStarted, pack, unpack
 from gateway.models.harmony.framing import ASSISTANT, answer_header
 from gateway.models.harmony.vocabulary import MESSAGE
 from gateway.protocol.calls import call_fields
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from gateway.engine.run_spec import RunSpec
+    from gateway.entries import Entry
+    from gateway.eventlog.fold.fold import Fold
     from gateway.generation import TokenRequest, TokenSink
-    from gateway.log import Entry
-    from gateway.output.fold import Fold
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
     from gateway.tenancy import TenantId

@@ -11,11 +11,11 @@ import orjson
 import pytest
 
 from gateway import ids
+from gateway.entries import Finished, Tokens, TurnEnded, TurnStarted, pack
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_watcher import LogWatcher
-from gateway.log import Finished, Tokens, TurnEnded, TurnStarted, pack
 from gateway.services.retrieval import Retrieval
 from gateway.store import events, flushes, remote_logs, responses
 from gateway.store.events import LogBatch, LogRow
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from gateway.engine.run_spec import RunSpec
-    from gateway.log import Entry, Status
+    from gateway.entries import Entry, Status
     from gateway.store.claims import Claim
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId

@@ -27,7 +27,7 @@ from tests.fakes.stored import CREATED, durable_response, finished, last_row, ne
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from gateway.log import Status
+    from gateway.entries import Status
     from gateway.store.endings import FinishedResponse
     from gateway.store.postgres.database import Database
     from gateway.store.responses import NewResponse, StoredResponse

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
+from gateway.entries import FOLD_VERSION
 from gateway.errors import StoreUnavailable
-from gateway.log import FOLD_VERSION
 from gateway.store import claims, endings, responses
 from gateway.store.claims import Claim, ClaimedRun, LogHead
 from gateway.store.postgres.database import Database

@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 
 from gateway import ids
+from gateway.entries import Finished, Queued, unpack
 from gateway.errors import ClaimLost, StoreConflict
-from gateway.log import Finished, Queued, unpack
 from gateway.store import claims, endings, events, idempotency, messages, responses
 from gateway.store.idempotency import IdempotencyKey
 from gateway.store.postgres.statements import Statement

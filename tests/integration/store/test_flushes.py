@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
+from gateway.entries import Queued, Tokens, pack, unpack
 from gateway.ids import new_uuid
-from gateway.log import Queued, Tokens, pack, unpack
 from gateway.store import claims, endings, events, flushes, remote_logs, responses
 from gateway.store.claims import Claim, LogHead
 from gateway.store.events import LogBatch, LogRow, day_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.store.endings import FinishedResponse
     from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway import ids
+from gateway.entries import Queued, unpack
 from gateway.errors import RateLimited, StoreConflict
-from gateway.log import Queued, unpack
 from gateway.protocol.context import ContextItem
 from gateway.store import claims, endings, events, messages, responses, usage
 from tests.fakes.rows import add_rows, count

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.engine.failover import HopPolicy
-from gateway.log import Entry, Hop, Tokens
+from gateway.entries import Entry, Hop, Tokens
 from gateway.simulator.faults import Attempts
 from gateway.simulator.options import SimulatorOptions
 from gateway.telemetry import Metrics

@@ -11,12 +11,12 @@ import time
 from typing import TYPE_CHECKING
 
 from gateway.api.sse import frame
+from gateway.entries import Finished, Tokens, TurnEnded, TurnStarted
+from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
-from gateway.log import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import CHANNEL, END, MESSAGE, RETURN, Vocabulary
-from gateway.output.fold import Fold
 from tests.fakes.response_heads import CREATED_AT, NO_RULES, response_head
 from tests.load.loading import Load
 from tests.load.tape import WORDS, words
@@ -24,7 +24,7 @@ from tests.load.tape import WORDS, words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
 
 PROMPT_TOKENS = 40
 

@@ -19,8 +19,8 @@ from gateway.api import sse
 from gateway.api.body import ClientDisconnected
 from gateway.api.connection import EXTENSION
 from gateway.api.streaming import RUN_FRAME_BYTES, EventStream, StreamLimits
+from gateway.entries import Alive, Finished, Tokens, TurnStarted
 from gateway.eventlog.live_log import LiveLog
-from gateway.log import Alive, Finished, Tokens, TurnStarted
 from gateway.protocol.events import DeltaPattern, Deltas, Event
 from tests.fakes.toy_logs import new_fold
 from tests.fakes.toy_parser import TEXT

@@ -10,9 +10,9 @@ import pytest
 from gateway.constraints.rules import OutputRules, ToolRule
 from gateway.engine.output_guard import GuardLimits
 from gateway.engine.turn import INLINE_TOOLS
+from gateway.entries import Hold, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.errors import UpstreamFailed, UpstreamLost
 from gateway.generation import FinishReason, Place, SegmentKind, Where
-from gateway.log import Hold, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.framing import FINAL_HEADER, OPENING, answer_header, call_header
 from gateway.models.harmony.grammar import turn_constraint
@@ -40,7 +40,7 @@ from tests.fakes.steered import (
 from tests.fakes.wayward_model import TOOLS
 
 if TYPE_CHECKING:
-    from gateway.log import Entry
+    from gateway.entries import Entry
 
 
 async def test_a_call_that_may_not_be_made_is_taken_back_and_the_answer_opened() -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from gateway.engine.retold import INLINE_IDS, Retold
+from gateway.eventlog.fold.fold import Turn
 from gateway.generation import FinishReason
 from gateway.models.harmony.framing import FINAL_HEADER, OPENING
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import END
-from gateway.output.fold import Turn
 from tests.fakes.harmony_script import harmony, script_ids, vocabulary
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.engine.row_mapping import Endings, LogReading, output_context
 from gateway.engine.run_state import plan_of
+from gateway.entries import Compacted, Finished, Queued, unpack
 from gateway.generation import RenderedItem
-from gateway.log import Compacted, Finished, Queued, unpack
 from tests.fakes.call_items import CALLS
 from tests.fakes.harmony_script import harmony_of
 from tests.fakes.staged_run import run_spec

@@ -17,8 +17,8 @@ from gateway import ids
 from gateway.constraints.validation import Checker
 from gateway.engine.row_mapping import accepted
 from gateway.engine.run_state import EXTENDED_VERSION, compacted_of, inputs_of, plan_of, rebuild
+from gateway.entries import Alive, Compacted, pack
 from gateway.generation import Sampling
-from gateway.log import Alive, Compacted, pack
 from gateway.protocol.calls import call_fields
 from gateway.protocol.context import ConversationPlace
 from gateway.protocol.responses.body import HarmonyMessages

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from gateway.engine import outcome
 from gateway.engine.turn import TurnRunner
+from gateway.entries import Compacted, Queued
 from gateway.errors import (
     ClaimLost,
     ConversationLocked,
@@ -20,7 +21,6 @@ from gateway.errors import (
     UpstreamRejected,
 )
 from gateway.eventlog.live_log import LiveLog
-from gateway.log import Compacted, Queued
 from gateway.models.harmony.framing import FINAL_HEADER, OPENING
 from gateway.store.claims import Claim
 from tests.fakes.following import collected
@@ -41,8 +41,8 @@ from tests.fakes.staged_run import (
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from gateway.entries import Entry
     from gateway.generation import TokenRequest, TokenSink
-    from gateway.log import Entry
 
 
 async def test_an_answer_is_committed_before_the_last_event() -> None:

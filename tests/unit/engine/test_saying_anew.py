@@ -9,9 +9,9 @@ import pytest
 
 from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import MESSAGES_MAX, GuardLimits
+from gateway.entries import Entry, Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.errors import UpstreamFailed, UpstreamLost
 from gateway.generation import Ebnf, TokenChunk
-from gateway.log import Entry, Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.upstreams.problems import GrammarFailed
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import NO_RULES, STOP, THOUGHT, Stage, run_spec, says

@@ -26,8 +26,8 @@ from tests.fakes.staged_run import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.log import Finished
-    from gateway.output.fold import Fold
+    from gateway.entries import Finished
+    from gateway.eventlog.fold.fold import Fold
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.engine.failover import HopPolicy
+from gateway.entries import Entry, Hop, Queued, Tokens, TurnEnded, TurnStarted
 from gateway.errors import (
     ContextOverflow,
     ModelNotFound,
@@ -19,7 +20,6 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.generation import TokenChunk
-from gateway.log import Entry, Hop, Queued, Tokens, TurnEnded, TurnStarted
 from gateway.models.harmony.framing import FINAL_HEADER, thread_ids
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import (

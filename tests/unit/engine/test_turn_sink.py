@@ -13,11 +13,11 @@ from typing_extensions import override
 
 from gateway.engine.output_guard import REPETITION, GuardLimits, OutputGuard
 from gateway.engine.turn_sink import PIECES_MAX, TurnSink
+from gateway.entries import TurnStarted
 from gateway.errors import ClaimLost
 from gateway.eventlog.journal import JournalWriter, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
-from gateway.log import TurnStarted
 from gateway.models.harmony.vocabulary import END, MESSAGE, START
 from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.response_heads import response_head
@@ -26,7 +26,7 @@ from tests.fakes.staged_run import folds, run_spec
 
 if TYPE_CHECKING:
     from gateway.engine.output_guard import TurnEnding
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.protocol.events import Event
 
 FINAL = script_ids("<|channel|>final<|message|>")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.engine.output_guard import GuardLimits
+from gateway.entries import Entry, Repair, Tokens, TurnStarted
 from gateway.generation import TokenChunk
-from gateway.log import Entry, Repair, Tokens, TurnStarted
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.staged_run import NO_RULES, STOP, Stage, folds, run_spec, says
 from tests.fakes.steered import ANY_TOOL, IN_JSON, NEXT, PROMPT, ended, prefills, repairs, staged

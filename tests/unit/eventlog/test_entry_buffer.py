@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.entries import Entry, Tokens
 from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.generation import TokenLogprob
-from gateway.log import Entry, Tokens
 from tests.fakes.toy_logs import logs
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway.api import sse
+from gateway.entries import Alive, Entry, Finished, Queued, Tokens, TurnStarted
 from gateway.errors import StoreUnavailable
-from gateway.log import Alive, Entry, Finished, Queued, Tokens, TurnStarted
-from gateway.output.fold import Fold
+from gateway.eventlog.fold.fold import Fold
 from tests.fakes.followed import TENANT, Stage, folded
 from tests.fakes.following import following
 from tests.fakes.response_heads import UUID_OF_TEST

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.entries import (
+    SINGLES_MAX,
+    Alive,
+    Finished,
+    Queued,
+    Tokens,
+    TurnStarted,
+    pack,
+    portions,
+)
 from gateway.eventlog.fold_slices import ALL_KNOWN, fold_rows, fold_slice
-from gateway.log import SINGLES_MAX, Alive, Finished, Queued, Tokens, TurnStarted, pack, portions
 from gateway.store.events import LogRow
 from tests.fakes.toy_logs import apply_all, new_fold
 from tests.fakes.toy_parser import FINAL, TEXT
@@ -16,7 +25,7 @@ from tests.fakes.toy_parser import FINAL, TEXT
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.protocol.events import Event
 
 LOG: list[Entry] = [

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway.api import sse
+from gateway.entries import Entry, Finished, Queued, Tokens, TurnStarted
 from gateway.eventlog.feed import SHORT_BYTES
-from gateway.log import Entry, Finished, Queued, Tokens, TurnStarted
 from tests.fakes.followed import TENANT, Stage, folded
 from tests.fakes.response_heads import UUID_OF_TEST
 from tests.fakes.toy_logs import logs

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.entries import Alive, Entry, Finished, Queued, unpack
 from gateway.errors import ClaimLost, StoreUnavailable
 from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.eventlog.journal import DurableJournal, Journal, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
-from gateway.log import Alive, Entry, Finished, Queued, unpack
 from tests.fakes.following import following
 from tests.fakes.log_rows import Desk, writing
 from tests.fakes.toy_logs import new_fold

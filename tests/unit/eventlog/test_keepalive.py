@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from gateway.entries import Alive, Queued
 from gateway.eventlog.journal import JournalWriter, MemoryJournal
 from gateway.eventlog.keepalive import KeepAlive
 from gateway.eventlog.live_log import LiveLog
-from gateway.log import Alive, Queued
 from tests.fakes.following import following
 from tests.fakes.toy_logs import new_fold
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway.api.writing import Later
+from gateway.entries import Alive, Entry, Finished, Tokens, TurnStarted
 from gateway.eventlog.entry_buffer import EntryBuffer
+from gateway.eventlog.fold.fold import Fold
 from gateway.eventlog.live_log import LiveLog
-from gateway.log import Alive, Entry, Finished, Tokens, TurnStarted
-from gateway.output.fold import Fold
 from tests.fakes.following import collected, following
 from tests.fakes.response_heads import response_head
 from tests.fakes.staged_run import NO_RULES

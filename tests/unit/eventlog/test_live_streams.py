@@ -15,10 +15,10 @@ from gateway.api import sse
 from gateway.api.writing import Later
 from gateway.engine.output_guard import GuardLimits, OutputGuard
 from gateway.engine.turn_sink import TurnSink
+from gateway.entries import Alive, Finished, Repair, TurnEnded, TurnStarted
 from gateway.eventlog.journal import JournalWriter
 from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
-from gateway.log import Alive, Finished, Repair, TurnEnded, TurnStarted
 from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.staged_run import RecordingJournal, folds, run_spec
 

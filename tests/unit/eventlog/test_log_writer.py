@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.entries import Alive, Tokens
 from gateway.errors import ClaimLost, StoreError, StoreUnavailable
 from gateway.eventlog import log_writer
-from gateway.log import Alive, Tokens
 from tests.fakes.log_rows import BOUNDS, Desk, writing
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.entries import Alive, Tokens, unpack
 from gateway.eventlog.outbox import Fate, Outbox
-from gateway.log import Alive, Tokens, unpack
 from gateway.store.claims import Claim, LogHead
 from gateway.store.events import day_of
 from gateway.tenancy import TenantId

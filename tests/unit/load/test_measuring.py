@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.entries import Finished, Queued, Tokens, TurnEnded, TurnStarted
 from gateway.generation import FinishReason, TokenLogprob
-from gateway.log import Finished, Queued, Tokens, TurnEnded, TurnStarted
 from tests.load import copying, crowds, heavy, registry
 from tests.load.loading import Load, word_times
 from tests.load.processes import RunVoid
@@ -23,7 +23,7 @@ from tests.load.workloads.stall import Pair, Window, figures_of, worst_ms
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
 
 MS = 1_000_000
 S = 1000 * MS

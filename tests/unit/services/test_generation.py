@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gateway.entries import Compacted
 from gateway.errors import ConversationLocked, UpstreamFailed
-from gateway.log import Compacted
 from gateway.services.generation import ForegroundGeneration, Started
 from tests.fakes.staged_run import MemoryArchive, ScriptedTokens, Stage, run_spec
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from gateway import ids
 from gateway.engine.output_guard import WITHIN_TURN
-from gateway.log import Hop, Repair, Tokens, TurnStarted, unpack
+from gateway.entries import Hop, Repair, Tokens, TurnStarted, unpack
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.log import Entry
+    from gateway.entries import Entry
     from gateway.store.postgres.database import Database
     from tests.fakes.observation import Backends
 

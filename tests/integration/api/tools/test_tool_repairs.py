@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.log import Hold, Hop, Repair
+from gateway.entries import Hold, Hop, Repair
 from tests.integration.api.tools.fleets import FLEETS, WITH_GRAMMARS, WITHOUT, asker_of
 from tests.integration.api.tools.recounting import log_of
 from tests.integration.api.tools.toolbox import CLOCK, WEATHER, name_of

@@ -13,7 +13,7 @@ from gateway.api.openapi.operations import OPERATIONS
 from gateway.api.openapi.packaged import REFERENCE, packaged
 from gateway.api.openapi.page import page
 from gateway.api.routes import routes
-from gateway.output import lifecycle
+from gateway.eventlog.fold import lifecycle
 from gateway.protocol.events import TERMINAL_TYPES
 from gateway.protocol.responses.create import PARAMETERS
 

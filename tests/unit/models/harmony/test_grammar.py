@@ -11,12 +11,12 @@ import pytest
 
 from gateway.constraints.lark import are_translated, languages_of
 from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.eventlog.fold.refusals import Beginning, Verdict
 from gateway.generation import AnyText, InOrder, Json, OneOf, Place, Repeated, SegmentKind, Where
 from gateway.models.format import GrammarOptions
 from gateway.models.harmony.framing import CALL_PREFIX, OPENING
 from gateway.models.harmony.grammar import OWING_MESSAGES_MAX, REFUSALS, turn_constraint
 from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, NAMED_SPECIALS
-from gateway.output.refusals import Beginning, Verdict
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.turn_matching import allows
 

@@ -11,8 +11,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import TypeAdapter
 
+from gateway.entries import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.generation import FinishReason
-from gateway.log import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.protocol.chat.adapters import (
     SEPARATOR,
     ChatAdapter,

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.output.lifecycle import EVENT_FIELDS
+from gateway.eventlog.fold.lifecycle import EVENT_FIELDS
 from gateway.protocol.events import DeltaPattern, Deltas, Event
 from gateway.protocol.responses import open_responses
 from gateway.protocol.tools import CUSTOM_PARAMETERS, SHELL_PARAMETERS

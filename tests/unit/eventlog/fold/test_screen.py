@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.constraints.rules import OutputRules
+from gateway.eventlog.fold.screen import Body, Screen, demands
 from gateway.generation import SegmentEnded, SegmentEvent, SegmentKind, SegmentStarted, SegmentText
-from gateway.output.screen import Body, Screen, demands
 from tests.fakes.response_heads import NO_RULES
 from tests.fakes.toy_logs import ALLOWED, ANSWER, TOOL_RULES
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.generation import Framing, Place, RenderedItem, TokenUsage, Where
-from gateway.log import (
+from gateway.entries import (
     Alive,
     Compacted,
     Finished,
@@ -25,16 +24,17 @@ from gateway.log import (
     TurnEnded,
     TurnStarted,
 )
-from gateway.output.builder import Builder
-from gateway.output.reading import Reading, Turn
-from gateway.output.screen import Astray, Body, Screen, demands
+from gateway.eventlog.fold.builder import Builder
+from gateway.eventlog.fold.reading import Reading, Turn
+from gateway.eventlog.fold.screen import Astray, Body, Screen, demands
+from gateway.generation import Framing, Place, RenderedItem, TokenUsage, Where
 from gateway.protocol.responses.body import Outcome
 from gateway.sealing import Unsealed
 
 if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
+    from gateway.entries import Entry, Portion
     from gateway.generation import FinishReason, SegmentEnded, SegmentEvent, TokenParser
-    from gateway.log import Entry, Portion
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
 

@@ -9,8 +9,7 @@ import orjson
 import pytest
 
 from gateway.constraints.rules import OutputRules
-from gateway.generation import FinishReason, Place, Where
-from gateway.log import (
+from gateway.entries import (
     Alive,
     Entry,
     Finished,
@@ -24,7 +23,8 @@ from gateway.log import (
     pack,
     unpack,
 )
-from gateway.output.fold import Astray, Body, Fold
+from gateway.eventlog.fold.fold import Astray, Body, Fold
+from gateway.generation import FinishReason, Place, Where
 from gateway.protocol.responses.body import HarmonyMessages
 from gateway.sealing import Unsealed
 from tests.fakes.event_grammar import check_stream

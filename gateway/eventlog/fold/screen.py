@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import orjson
 
 from gateway.constraints.rules import WHOLE_KINDS
+from gateway.eventlog.fold.custom_input import CustomInput
+from gateway.eventlog.fold.refusals import Beginning, Verdict
+from gateway.eventlog.fold.stops import Stops
 from gateway.generation import (
     CALL_KINDS,
     SegmentEnded,
@@ -27,9 +30,6 @@ from gateway.generation import (
     SegmentStarted,
     SegmentText,
 )
-from gateway.output.custom_input import CustomInput
-from gateway.output.refusals import Beginning, Verdict
-from gateway.output.stops import Stops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.generation import SegmentKind
-from gateway.output.lifecycle import (
+from gateway.eventlog.fold.lifecycle import (
     CLOSING_EVENTS,
     COMMAND_EVENTS,
     COMPACTION_EVENTS,
@@ -21,6 +20,7 @@ from gateway.output.lifecycle import (
     SUMMARY_OPENING_EVENT,
     advance,
 )
+from gateway.generation import SegmentKind
 from gateway.protocol.events import TERMINAL_TYPES
 
 if TYPE_CHECKING:

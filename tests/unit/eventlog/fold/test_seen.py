@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.log import Tokens, TurnStarted
+from gateway.entries import Tokens, TurnStarted
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.response_heads import response_head
 from tests.fakes.staged_run import NO_RULES, folds

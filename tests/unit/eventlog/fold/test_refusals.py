@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.constraints.rules import AnswerFormat
+from gateway.eventlog.fold.refusals import Beginning, Verdict
 from gateway.models.harmony.grammar import REFUSALS
-from gateway.output.refusals import Beginning, Verdict
 
 OBJECT = AnswerFormat("json_object", {"type": "object"})
 

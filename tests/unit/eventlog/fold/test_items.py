@@ -7,10 +7,10 @@ from typing import Final
 import orjson
 import pytest
 
+from gateway.eventlog.fold.items import OpenItem, WholeItem
+from gateway.eventlog.fold.lifecycle import ENVELOPES
+from gateway.eventlog.fold.summaries import Detailed
 from gateway.generation import SegmentKind
-from gateway.output.items import OpenItem, WholeItem
-from gateway.output.lifecycle import ENVELOPES
-from gateway.output.summaries import Detailed
 
 CALL: Final = {"call_id": "call_1", "name": "get_weather"}
 STREAMED: Final = [kind for kind in SegmentKind if not ENVELOPES[kind].is_whole]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
-from gateway.output.lifecycle import (
+from gateway.eventlog.fold.lifecycle import (
     COMMAND_EVENTS,
     EVENT_FIELDS,
     ITEM_STATUSES,
@@ -25,8 +25,8 @@ from gateway.protocol.events import DeltaPattern, Deltas, Event
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gateway.output.lifecycle import Envelope
-    from gateway.output.summaries import Summarizer
+    from gateway.eventlog.fold.lifecycle import Envelope
+    from gateway.eventlog.fold.summaries import Summarizer
 
 _NO_LOGPROBS: Final = b'"logprobs":[]}'
 """Where an event that has any has them."""

@@ -8,18 +8,18 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.entries import Entry, Finished, Tokens, TurnEnded, TurnStarted, pack, unpack
+from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
-from gateway.log import Entry, Finished, Tokens, TurnEnded, TurnStarted, pack, unpack
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import END, RETURN
-from gateway.output.fold import Fold
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.harmony_script import TOOLS, script_ids, vocabulary
 from tests.fakes.response_heads import NO_RULES, response_head
 from tests.fakes.toy_logs import apply_all
 
-CORPUS = Path(__file__).parents[2] / "data" / "harmony_corpus.jsonl"
+CORPUS = Path(__file__).parents[3] / "data" / "harmony_corpus.jsonl"
 CASES: list[dict[str, Any]] = [orjson.loads(line) for line in CORPUS.read_bytes().splitlines()]
 CHANNELS = {"commentary": "commentary", "final_answer": "final"}
 

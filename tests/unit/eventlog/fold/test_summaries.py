@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.output.summaries import CHARACTERS_MAX, Concise, Summarizer, summarizer
+from gateway.eventlog.fold.summaries import CHARACTERS_MAX, Concise, Summarizer, summarizer
 
 laws = settings(deadline=None)
 

@@ -19,8 +19,7 @@ from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from gateway.constraints.rules import OutputRules
-from gateway.generation import FinishReason
-from gateway.log import (
+from gateway.entries import (
     Alive,
     Compacted,
     Entry,
@@ -31,7 +30,8 @@ from gateway.log import (
     TurnEnded,
     TurnStarted,
 )
-from gateway.output.lifecycle import ENVELOPES, EVENT_FIELDS
+from gateway.eventlog.fold.lifecycle import ENVELOPES, EVENT_FIELDS
+from gateway.generation import FinishReason
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.toy_logs import (
     ALLOWED,

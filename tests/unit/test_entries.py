@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.generation import FinishReason, TokenLogprob
-from gateway.log import (
+from gateway.entries import (
     PACKING_VERSION,
     Alive,
     Compacted,
@@ -23,6 +22,7 @@ from gateway.log import (
     pack,
     unpack,
 )
+from gateway.generation import FinishReason, TokenLogprob
 
 laws = settings(deadline=None)
 _counts = st.integers(0, 2**63 - 1)

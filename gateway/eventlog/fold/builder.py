@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from gateway import ids
-from gateway.generation import CALL_KINDS, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
-from gateway.output.items import OpenItem, WholeItem
-from gateway.output.lifecycle import (
+from gateway.eventlog.fold.items import OpenItem, WholeItem
+from gateway.eventlog.fold.lifecycle import (
     CLOSING_EVENTS,
     COMPACTION_EVENTS,
     ENVELOPES,
@@ -36,8 +35,9 @@ from gateway.output.lifecycle import (
     SUMMARY_OPENING_EVENT,
     advance,
 )
-from gateway.output.logprobs import entries
-from gateway.output.summaries import summarizer
+from gateway.eventlog.fold.logprobs import entries
+from gateway.eventlog.fold.summaries import summarizer
+from gateway.generation import CALL_KINDS, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.protocol.calls import call_fields
 from gateway.protocol.events import Event
 from gateway.protocol.responses.body import (
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gateway.constraints.rules import OutputRules
+    from gateway.eventlog.fold.lifecycle import Envelope, ItemStatus
+    from gateway.eventlog.fold.logprobs import Spelling
     from gateway.generation import SegmentEvent
-    from gateway.output.lifecycle import Envelope, ItemStatus
-    from gateway.output.logprobs import Spelling
     from gateway.protocol.events import Deltas
     from gateway.protocol.responses.body import ResponseHead, ResponseStatus
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway import ids
 from gateway.constraints.rules import OutputRules
+from gateway.eventlog.fold.builder import Builder
 from gateway.generation import SegmentEnded, SegmentKind, SegmentStarted, SegmentText
-from gateway.output.builder import Builder
 from gateway.protocol.responses.body import Outcome
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.response_heads import NO_RULES, UUID_OF_TEST, response_head

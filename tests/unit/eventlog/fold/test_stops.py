@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.eventlog.fold.stops import Stops
 from gateway.generation import SegmentText
-from gateway.output.stops import Stops
 
 laws = settings(deadline=None)
 

@@ -6,15 +6,15 @@ from array import array
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from gateway.eventlog.fold.logprobs import CERTAIN
+from gateway.eventlog.fold.screen import Astray
 from gateway.generation import FinishReason, SegmentEnded
-from gateway.output.logprobs import CERTAIN
-from gateway.output.screen import Astray
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gateway.eventlog.fold.screen import Body, Screen
     from gateway.generation import SegmentEvent, TokenLogprob, TokenParser
-    from gateway.output.screen import Body, Screen
 
 
 @dataclass(slots=True)
