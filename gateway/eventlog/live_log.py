@@ -17,8 +17,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, Self
 
 from gateway.concurrency import OnceEvent
-from gateway.eventlog.entry_buffer import EntryBuffer
-from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, fold_slice
+from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, EntryBuffer, fold_slice
 from gateway.log import Repair, Tokens, TurnStarted
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.api import sse
-from gateway.eventlog.entry_buffer import EntryBuffer
-from gateway.eventlog.fold_slices import fold_slice
+from gateway.eventlog.fold_slices import EntryBuffer, fold_slice
 from gateway.generation import SegmentText
 from gateway.log import (
     SINGLES_MAX,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway.errors import ClaimLost, StoreUnavailable
-from gateway.eventlog.entry_buffer import EntryBuffer
+from gateway.eventlog.fold_slices import EntryBuffer
 from gateway.eventlog.journal import DurableJournal, Journal, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.log import Alive, Entry, Finished, Queued, unpack

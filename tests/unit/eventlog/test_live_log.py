@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway.api.writing import Later
-from gateway.eventlog.entry_buffer import EntryBuffer
+from gateway.eventlog.fold_slices import EntryBuffer
 from gateway.eventlog.live_log import LiveLog
 from gateway.log import Alive, Entry, Finished, Tokens, TurnStarted
 from gateway.output.fold import Fold
