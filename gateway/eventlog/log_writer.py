@@ -16,7 +16,7 @@ from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.concurrency import Event
@@ -37,27 +37,11 @@ if TYPE_CHECKING:
     from datetime import date
     from uuid import UUID
 
+    from gateway.eventlog.log_batches import Flusher
     from gateway.log import Entry
     from gateway.store.claims import Claim, LogHead
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
-
-    class Ends(Protocol):
-        """What else has a part of a log that is about to end: see `flusher.Flusher`."""
-
-        async def whole(self, claim: Claim, row: LogRow, /) -> LogRow: ...
-
-        def goes_on(self, claim: Claim, /) -> None: ...
-
-        def over(self, claim: Claim, /) -> None: ...
-
-        def ended(self, claim: Claim, /) -> None: ...
-
-        def fence(self, tenant_id: TenantId, /) -> int | None: ...
-
-        def begins(self, claim: Claim, day: date, next_entry: int, fence: int, /) -> None: ...
-
-        async def settle(self) -> None: ...
 
     Append = Callable[[Sequence[LogBatch]], Awaitable[frozenset[UUID]]]
     Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, LogHead]]]
@@ -295,14 +279,14 @@ class LogWriter:
         *,
         metrics: Metrics,
         committed: Callable[[Collection[UUID]], None],
-        ends: Ends | None = None,
+        flusher: Flusher | None = None,
     ) -> None:
         self._append = append
         self._heads = heads
         self._bounds = bounds
         self._metrics = metrics
         self._committed = committed
-        self._ends = ends
+        self._flusher = flusher
         self._channels: dict[UUID, Channel] = {}
         self._queue: deque[Channel] = deque()
         self._work = asyncio.Event()
@@ -336,15 +320,15 @@ class LogWriter:
 
     def fence(self, tenant_id: TenantId) -> int | None:
         """Under which fence this process writes for a tenant; None: not known yet."""
-        return None if self._ends is None else self._ends.fence(tenant_id)
+        return None if self._flusher is None else self._flusher.fence(tenant_id)
 
     def begins(self, claim: Claim, day: date, next_entry: int, *, fence: int | None) -> None:
         """A response was claimed, and before that `self.fence` was this one.
 
         So the claim has to be proven by nothing else; to be called before it is `open`ed.
         """
-        if fence is not None and self._ends is not None:
-            self._ends.begins(claim, day, next_entry, fence)
+        if fence is not None and self._flusher is not None:
+            self._flusher.begins(claim, day, next_entry, fence)
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -352,15 +336,15 @@ class LogWriter:
             await self._work.wait()
             await self._keep_distance()
             await self._deliver(self._next_channels())
-            if self._ends is not None:
-                await self._settle(self._ends)
+            if self._flusher is not None:
+                await self._settle(self._flusher)
             self._relieve()
             self._metrics.log_pending(self.pending_bytes)
 
-    async def _settle(self, ends: Ends) -> None:
+    async def _settle(self, flusher: Flusher) -> None:
         """Between two flushes: nobody waits for it. What fails is made up for by the next one."""
         try:
-            await ends.settle()
+            await flusher.settle()
         except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
             self._metrics.store_failed(type(error).__name__)
             _log.warning("logs are not moved to their places", error=error)
@@ -384,8 +368,8 @@ class LogWriter:
 
     def resume(self, channel: Channel) -> None:
         """What waits in a channel is to be written after all, if there is anything."""
-        if channel.is_open and self._ends is not None:
-            self._ends.goes_on(channel.claim)
+        if channel.is_open and self._flusher is not None:
+            self._flusher.goes_on(channel.claim)
         if channel.is_open and channel.outbox.has_waiting and not channel.is_queued:
             self.enqueue(channel)
 
@@ -402,8 +386,8 @@ class LogWriter:
         """Nothing more of a channel is written, but for what is under way."""
         if channel.is_open:
             channel.is_open = False
-            if self._ends is not None:
-                (self._ends.ended if has_ended else self._ends.over)(channel.claim)
+            if self._flusher is not None:
+                (self._flusher.ended if has_ended else self._flusher.over)(channel.claim)
             del self._channels[channel.claim.uuid]
             self.pending_bytes -= channel.outbox.pending_bytes
             channel.moved.set()
@@ -412,9 +396,9 @@ class LogWriter:
     async def whole(self, channel: Channel) -> LogRow:
         """What is not in the log of a channel yet, for its end. Raises `ClaimLost`."""
         row = channel.outbox.waiting()
-        while self._ends is not None:
+        while self._flusher is not None:
             try:
-                row = await self._ends.whole(channel.claim, row)
+                row = await self._flusher.whole(channel.claim, row)
                 break
             except StoreUnavailable as error:
                 await self._pause(error)
@@ -539,9 +523,9 @@ class LogWriter:
     def _commit(self, channel: Channel) -> None:
         freed_bytes = channel.outbox.committed()
         if not channel.is_open:
-            if self._ends is not None:
+            if self._flusher is not None:
                 # Of the first under a claim nobody knew yet when it was closed.
-                self._ends.over(channel.claim)
+                self._flusher.over(channel.claim)
             return
         self.pending_bytes -= freed_bytes
         channel.moved.set()

@@ -174,7 +174,7 @@ def _writer(base: Foundation, notifier: Notifier) -> LogWriter:
         bounds.writer_bounds(settings),
         metrics=base.metrics,
         committed=committed,
-        ends=flusher,
+        flusher=flusher,
     )
 
 

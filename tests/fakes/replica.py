@@ -120,7 +120,7 @@ def _writer(database: Database, owner: str, metrics: Metrics) -> LogWriter:
         WriterBounds(65_536, 65_536, 1_000_000, retry_pause_s=0.02),
         committed=lambda _: None,
         metrics=metrics,
-        ends=flusher,
+        flusher=flusher,
     )
 
 
