@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gateway import ids
-from gateway.engine import deposits, outcome, row_mapping
-from gateway.engine.deposits import Deposits
-from gateway.engine.usage_meter import UsageMeter
+from gateway.engine import late_writes, outcome, row_mapping
+from gateway.engine.late_writes import Deposits, UsageMeter
 from gateway.entries import FOLD_VERSION
 from gateway.errors import StoreUnavailable
-from gateway.eventlog.batcher import Batcher
 from gateway.generation import TokenUsage
 from gateway.store import endings, events, responses, usage
 from gateway.store.claims import Claim
@@ -22,7 +21,8 @@ from gateway.store.notifications import Notice
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from array import array
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from uuid import UUID
 
     from gateway.engine.row_mapping import LogReading, NewFoldFor
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
 
+Row = TypeVar("Row")
+Done = TypeVar("Done")
+
 RETRY_PAUSE_S: Final = 0.2
 _FIRST_EPOCH: Final = 1
 BEGIN_INTERVAL_S: Final = 0.005
@@ -50,6 +53,8 @@ READ_BYTES_MAX: Final = 1 << 20
 TOGETHER_ITEMS_MAX: Final = 32
 TOGETHER_BYTES_MAX: Final = 64 * 1024
 """Of a response that is written together with others."""
+BATCH_ROWS_MAX: Final = 128
+"""Of one commit: what it takes the database must not keep a single row waiting for long."""
 DEFECTS: Final = (ValueError, TypeError, LookupError)
 """What reading a damaged row or log raises, and those of another release."""
 
@@ -71,6 +76,104 @@ class Ownership:
     claim_wait_s: float
 
 
+class Batcher(Generic[Row, Done]):
+    """Commits rows in groups that somebody waits for.
+
+    A row that comes after a pause is committed at once; under load commits keep a distance, so that
+    several rows share what a transaction costs. It is a short cut, never the only way: a row that
+    could not be committed with others, for whatever reason of its own or of theirs, is its caller's
+    to commit alone. So nobody suffers for a neighbour, and nobody is told anything but what became
+    of his own.
+    """
+
+    def __init__(
+        self,
+        commit_all: Callable[[Sequence[Row]], Awaitable[Mapping[int, Done]]],
+        *,
+        rows_max: int = BATCH_ROWS_MAX,
+        interval_s: float = 0.0,
+    ) -> None:
+        """`commit_all` commits rows together, all or nothing, but for those it leaves out: it
+        returns what became of those that are committed, by their places (0, 1, …). `interval_s`
+        lies between the beginnings of two commits.
+        """
+        self._commit_all = commit_all
+        self._rows_max = rows_max
+        self._interval_s = interval_s
+        self._waiting: deque[tuple[Row, asyncio.Future[Done | None]]] = deque()
+        self._work = asyncio.Event()
+        self._is_open = False
+
+    async def commit(self, row: Row) -> Done | None:
+        """What became of it; None when nothing of it is committed, and the caller has to do it.
+
+        Raises `StoreUnavailable` when the outcome is unknown, or the database away. Of a caller
+        that is cancelled nobody knows whether its row is committed.
+        """
+        if not self._is_open:
+            return None
+        done: asyncio.Future[Done | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((row, done))
+        self._work.set()
+        return await done
+
+    async def run(self) -> None:
+        """Commit until cancelled; whoever comes before and after that commits alone."""
+        clock, may_commit_at = asyncio.get_running_loop().time, 0.0
+        self._is_open = True
+        try:
+            while True:
+                await self._work.wait()
+                if (early_s := may_commit_at - clock()) > 0:
+                    await asyncio.sleep(early_s)
+                may_commit_at = clock() + self._interval_s
+                await self._commit_next()
+        finally:
+            self._is_open = False
+            for _, done in self._waiting:
+                _tell(done, None)
+            self._waiting.clear()
+
+    async def _commit_next(self) -> None:
+        """One commit. Raises only when cancelled."""
+        batch: list[tuple[Row, asyncio.Future[Done | None]]] = []
+        while self._waiting and len(batch) < self._rows_max:
+            row, done = self._waiting.popleft()
+            # Whoever has gone meanwhile wants nothing committed.
+            if not done.done():
+                batch.append((row, done))
+        if not self._waiting:
+            self._work.clear()
+        if not batch:
+            return
+        became: Mapping[int, Done] = {}
+        try:
+            became = await self._commit_all([row for row, _ in batch])
+        except StoreUnavailable as error:
+            _fail(batch, error)
+        except Exception as error:  # noqa: BLE001 - a defect of one row: each caller finds out alone
+            _log.warning("rows are committed one by one", count=len(batch), error=error)
+        except BaseException:
+            _fail(batch, StoreUnavailable("the process ends"))
+            raise
+        for place, (_, done) in enumerate(batch):
+            _tell(done, became.get(place))
+
+
+def _fail(
+    batch: Sequence[tuple[Row, asyncio.Future[Done | None]]], error: StoreUnavailable
+) -> None:
+    for _, done in batch:
+        if not done.done():
+            # Each its own: an error that several raise collects the tracebacks of all.
+            done.set_exception(StoreUnavailable(str(error)))
+
+
+def _tell(done: asyncio.Future[Done | None], became: Done | None) -> None:
+    if not done.done():
+        done.set_result(became)
+
+
 class Archive:
     """Writes responses; beside the log the only part of a run that knows the database."""
 
@@ -89,7 +192,7 @@ class Archive:
         self._queues = Batcher(partial(responses.queue_all, database), interval_s=COMMIT_INTERVAL_S)
         self._ends = Batcher(partial(endings.finish_all, database), interval_s=COMMIT_INTERVAL_S)
         self._meter = UsageMeter(partial(usage.record_all, database), metrics=metrics)
-        self._deposits = Deposits(partial(deposits.deposit, database), metrics=metrics)
+        self._deposits = Deposits(partial(late_writes.deposit, database), metrics=metrics)
         self._endings = row_mapping.Endings(format_of, new_fold_for)
         self._ours = ownership
         self._announce = announce
@@ -143,7 +246,7 @@ class Archive:
         ours, tenant_id = self._ours, spec.principal.tenant_id
         new = row_mapping.queued(spec, owner=ours.owner, lease_s=ours.lease_s)
         begins = None
-        if _is_light(new.items, _size_bytes(new)):
+        if _is_light(new.items, new.request, new.plan, new.prompt_ids):
             begins = await self._queues.commit((tenant_id, new))
         if begins is None:
             return await self.accept(spec, None, owned=False)
@@ -170,7 +273,7 @@ class Archive:
         row = self._endings.finished(spec, finished, fold, epoch=claim.epoch, rest=rest)
         is_durable = rest is not None
         await self._insist(
-            lambda: self._end_one(claim.tenant_id, row),
+            partial(self._end_one, claim.tenant_id, row),
             wait_s=self._ours.claim_wait_s if is_durable else self._ours.commit_wait_s,
         )
         if is_durable:
@@ -185,7 +288,7 @@ class Archive:
         end = self._endings.finished(spec, finished, fold, epoch=claim.epoch, rest=None)
         try:
             await self._insist(
-                lambda: deposits.deposit(self._database, claim.tenant_id, end),
+                lambda: late_writes.deposit(self._database, claim.tenant_id, end),
                 wait_s=self._ours.commit_wait_s,
             )
         except StoreUnavailable:
@@ -211,7 +314,7 @@ class Archive:
         line = row_mapping.metered(spec, finished, fold)
         tenant_id = spec.principal.tenant_id
         if self._meter.is_running:
-            self._meter.book(tenant_id, line)
+            self._meter.put(tenant_id, line)
             return
         await self._insist(
             lambda: usage.record(self._database, tenant_id, line),
@@ -330,16 +433,17 @@ class Archive:
         is_plain = (new.idempotency, new.queued_max, new.conversation) == (None, None, None)
         if (
             is_plain
-            and _is_light(new.items, _size_bytes(new))
+            and _is_light(new.items, new.request, new.plan, new.prompt_ids)
             and await self._begins.commit((tenant_id, new))
         ):
             return
         await responses.insert(self._database, tenant_id, new)
 
     async def _end_one(self, tenant_id: TenantId, row: FinishedResponse) -> None:
+        log = row.entries.entries if row.entries else None
         if (
             not row.free_key
-            and _is_light(row.items, _ended_bytes(row))
+            and _is_light(row.items, row.body, log)
             and await self._ends.commit((tenant_id, row))
         ):
             return
@@ -366,20 +470,13 @@ async def _insert_all(
     return dict.fromkeys(range(len(new)), True)
 
 
-def _size_bytes(new: NewResponse) -> int:
-    return len(new.request) + len(new.plan or b"") + 4 * len(new.prompt_ids or ())
-
-
-def _ended_bytes(row: FinishedResponse) -> int:
-    return len(row.body) + (len(row.entries.entries) if row.entries else 0)
-
-
-def _is_light(items: Sequence[StoredItem], size_bytes: int) -> bool:
+def _is_light(items: Sequence[StoredItem], *values: bytes | array[int] | None) -> bool:
     """Does it go together with others? A heavy one would keep them waiting, and gain nothing."""
-    return (
-        len(items) <= TOGETHER_ITEMS_MAX
-        and size_bytes + sum(len(one.context.json) for one in items) <= TOGETHER_BYTES_MAX
-    )
+    if len(items) > TOGETHER_ITEMS_MAX:
+        return False
+    values = (*values, *(one.context.json for one in items))
+    sizes = [memoryview(value).nbytes for value in values if value is not None]
+    return sum(sizes) <= TOGETHER_BYTES_MAX
 
 
 def _report_unread(stored: StoredResponse, error: Exception) -> None:

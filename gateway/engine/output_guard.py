@@ -38,7 +38,6 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.engine.stretches import LOOK_IDS, STRETCH_IDS_MAX, is_text, text_at
 from gateway.errors import GatewayError
 from gateway.generation import FinishReason, SegmentKind, Where
 from gateway.models.format import AFTER_ANSWER_RULE
@@ -84,6 +83,10 @@ FAILURES: Final = {
 }
 """With which code a response fails that is repaired in vain, by the rule of the last repair."""
 
+LOOK_IDS: Final = 64
+"""Loops are looked for after so many ids."""
+STRETCH_IDS_MAX: Final = 4096
+"""So many ids are written at once, at most: to read them takes a millisecond or two."""
 PERIOD_IDS_MAX: Final = 8
 """How many ids may repeat each other over and over to be taken for a loop."""
 MESSAGES_MAX: Final = 12
@@ -183,12 +186,15 @@ class OutputGuard:
 
         `said` is how many the turn has with them.
         """
-        if not self._is_free or not is_text(ids, self.text_ids):
+        if not self._is_free:
             return False
-        if len(ids) > STRETCH_IDS_MAX:
-            return False
+        count = len(ids)
+        if count == 1:
+            is_text = ids[0] in self.text_ids
+        else:
+            is_text = count <= STRETCH_IDS_MAX and _are_text(ids, self.text_ids)
         # Loops are looked for at multiples of `LOOK_IDS`, once there is enough for one.
-        return said < self._loop_ids_min or said % LOOK_IDS >= len(ids)
+        return is_text and (said < self._loop_ids_min or said % LOOK_IDS >= count)
 
     def stretch(self, fold: Fold, ids: Sequence[int], at: int = 0) -> int:
         """How many of the next ids, those from `at` on, may be written before the turn is looked
@@ -201,7 +207,7 @@ class OutputGuard:
         if len(ids) == 1 and not is_bounded:
             return 1
         said = _said(fold)
-        count = text_at(ids, at, self.text_ids)
+        count = _text_at(ids, at, self.text_ids)
         if not count:
             is_first = self._joins_header and not _position(fold)
             count = (is_first and self._format.plain_header(ids, at)) or 1
@@ -256,20 +262,13 @@ class OutputGuard:
         """
         if self._may_stray and (astray := fold.astray) is not None:
             return self._astray(fold, astray)
-        if header is not None and (ending := self._look_at_header(fold, header)) is not None:
+        if header is not None and (ending := self._at_header(fold, header)) is not None:
             return ending
         turn = fold.open_turn
         if turn is not None and self._is_looping(turn.said):
             return TurnEnding(FinishReason.LENGTH, REPETITION)
         if self._rules.stop and fold.stopped:
             return TurnEnding(FinishReason.STOP)
-        return None
-
-    def _look_at_header(self, fold: Fold, header: Place) -> TurnEnding | None:
-        if (ending := self._at_marker(fold, header)) is not None:
-            return ending
-        if fold.item_count > self._policy.messages_max:
-            return TurnEnding(FinishReason.LENGTH, TOO_MANY_MESSAGES)
         return None
 
     def _astray(self, fold: Fold, astray: Astray) -> TurnEnding:
@@ -279,13 +278,17 @@ class OutputGuard:
             return TurnEnding(failure=_cause(fold, astray.start, FAILURES[astray.rule]))
         return TurnEnding(rule=astray.rule, start=start)
 
-    def _at_marker(self, fold: Fold, place: Place) -> TurnEnding | None:
+    def _at_header(self, fold: Fold, header: Place) -> TurnEnding | None:
         """What is to be done where a message begins or ends."""
-        if place.broken is not None and self._may_be_anything(place.broken.name):
-            return self._broken(fold, place.broken)
-        if (ending := self._not_understood(fold, place)) is not None:
+        if header.broken is not None and self._may_be_anything(header.broken.name):
+            return self._broken(fold, header.broken)
+        if (ending := self._not_understood(fold, header)) is not None:
             return ending
-        return self._at_demand(fold) if self._may_stray else None
+        if self._may_stray and (ending := self._at_demand(fold)) is not None:
+            return ending
+        if fold.item_count > self._policy.messages_max:
+            return TurnEnding(FinishReason.LENGTH, TOO_MANY_MESSAGES)
+        return None
 
     def _broken(self, fold: Fold, call: BrokenCall) -> TurnEnding:
         """A call ended in the middle of its JSON: it goes on where it stood, or there is none."""
@@ -413,19 +416,16 @@ class OutputGuard:
         `rule` is that of the repair the last turn ended with, if it did. A turn that ended by
         itself without anything the client can use is followed by one more (recovery rule R10).
         """
-        finish = fold.turns[-1].finish
-        if finish is FinishReason.CUT:
+        last = fold.turns[-1].finish
+        if last is FinishReason.CUT:
             return self._prefill_after(fold, rule)
-        if finish is FinishReason.STOP and _stops(fold) <= self._empty_turns_max(fold):
-            is_mute = not fold.visible and not fold.stopped
-            lacks_answer = is_mute or self.lacks_call(fold)
-            return self._demanded_header(fold) if lacks_answer else None
-        return None
-
-    def _empty_turns_max(self, fold: Fold) -> int:
-        """How many turns may end by themselves without anything that the client can use."""
+        is_mute = not fold.visible and not fold.stopped
+        if last is not FinishReason.STOP or not (is_mute or self.lacks_call(fold)):
+            return None
+        # How many turns may end by themselves without anything that the client can use.
         is_bound = self._rules.answer is not None or self._rules.calls == "required"
-        return max(1, self._repairs_left(fold)) if is_bound else 1
+        empty_turns_max = max(1, self._repairs_left(fold)) if is_bound else 1
+        return self._demanded_header(fold) if _stops(fold) <= empty_turns_max else None
 
     def shortcoming(self, fold: Fold) -> str | None:
         """With which code a response fails that ended as it should, but lacks what was demanded."""
@@ -460,6 +460,20 @@ class OutputGuard:
         free = sum(min(recoveries.get(rule, 0), turns) for rule, turns in _FREE_TURNS.items())
         said_anew = recoveries.get(SAID_ANEW, 0)
         return self._policy.repairs_max - max(0, cut - free) - said_anew
+
+
+def _are_text(ids: Sequence[int], text_ids: range) -> bool:
+    """Whether no marker is among these ids, one or more."""
+    return max(ids) < text_ids.stop and min(ids) >= text_ids.start
+
+
+def _text_at(ids: Sequence[int], at: int, text_ids: range) -> int:
+    """How many ids from `at` on stand before the next marker, `STRETCH_IDS_MAX` at most."""
+    end, last = at, min(len(ids), at + STRETCH_IDS_MAX)
+    for size in (LOOK_IDS, 1):
+        while end < last and _are_text(ids[end : min(end + size, last)], text_ids):
+            end = min(end + size, last)
+    return end - at
 
 
 def _cause(fold: Fold, start: int, code: str) -> str:

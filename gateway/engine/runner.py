@@ -9,73 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gateway.concurrency import OnceEvent
 from gateway.engine import outcome
-from gateway.engine.failover import HopPolicy
-from gateway.engine.output_guard import GuardLimits, OutputViolation
+from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.entries import Finished
 from gateway.errors import ClaimLost, GatewayError
-from gateway.eventlog.journal import JournalWriter
-from gateway.eventlog.keepalive import KeepAlive
+from gateway.eventlog.journal import KeepAlive
 from gateway.generation import FinishReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gateway.engine.observer import Observer
-    from gateway.engine.output_validation import Executor
     from gateway.engine.run_spec import RunSpec
-    from gateway.engine.tools import HostedTools
-    from gateway.engine.turn import TokenSource
+    from gateway.engine.turn import Engine
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.journal import Journal
-    from gateway.models.format import FormatOf
     from gateway.store.claims import Claim
-
-
-class Recorder(Protocol):
-    """Where responses are recorded, beside their logs: the archive."""
-
-    async def begin(self, spec: RunSpec) -> Claim: ...
-
-    async def deposit(
-        self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim
-    ) -> None: ...
-
-    def deposit_later(
-        self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim | None
-    ) -> None: ...
-
-    async def meter(self, spec: RunSpec, finished: Finished, fold: Fold) -> None: ...
-
-
-class ClaimKeeper(Protocol):
-    """Who renews the claims of runs, and tells them when they are lost: the keeper."""
-
-    def hold(self, claim: Claim, run: Run) -> None: ...
-
-    def drop(self, claim: Claim) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """What all runs of a process share."""
-
-    tokens: TokenSource
-    archive: Recorder
-    keeper: ClaimKeeper
-    observer: Observer
-    format_of: FormatOf
-    threads: Executor
-    alive_interval_s: float
-    run_time_max_s: float
-    tools: HostedTools | None = None
-    hops: HopPolicy = field(default_factory=HopPolicy)
-    steering: GuardLimits = field(default_factory=GuardLimits)
 
 
 class Run:
@@ -104,9 +56,9 @@ class Run:
         """Seconds from the request to the first id; None for one that another replica heard."""
         self._journal = journal
         self._live = journal.live
-        self._pen = JournalWriter(journal)
         self._engine = engine
         self._requested_at = time.perf_counter() if requested_at is None else requested_at
+        self._is_first_told = False
         self._scope: asyncio.Timeout | None = None
         self._cancelled: Callable[[int], Finished] | None = None
 
@@ -121,13 +73,17 @@ class Run:
         From here on nothing is written, the backend is told to stop, and readers are let go to
         look elsewhere. An end that is being committed already is left to the database to decide.
         """
-        self._pen.put_down()
+        self._journal.abandon()
         self._stop()
 
     async def __call__(self) -> None:
         """Record, generate, commit, show the end: readers can see it when this returns."""
         try:
-            await self._attempt()
+            try:
+                if await self._begin():
+                    await self._finish(await self._generate())
+            except ClaimLost as error:
+                await self._let_go(error)
         except Exception as error:  # noqa: BLE001 - the outermost frame: readers wait for an end
             self._engine.observer.failed(self.spec, error)
             self._live.give_up(error)
@@ -135,21 +91,6 @@ class Run:
             if self.claim is not None:
                 self._engine.keeper.drop(self.claim)
             self.begun.set()
-
-    async def _attempt(self) -> None:
-        try:
-            if await self._begin():
-                engine = self._engine
-                with KeepAlive(
-                    self._pen,
-                    engine.alive_interval_s,
-                    time_max_s=engine.run_time_max_s,
-                    too_long=self._stop,
-                ):
-                    finished = await self._generate()
-                await self._finish(finished)
-        except ClaimLost as error:
-            await self._let_go(error)
 
     async def _let_go(self, error: ClaimLost) -> None:
         """Nothing more can be generated. A durable response goes on, or has ended, elsewhere."""
@@ -196,7 +137,7 @@ class Run:
         """Show that it is not recorded. Book the summary that was made for it: nobody else will."""
         compacted = self.spec.compacted
         if compacted is not None:
-            self._pen.append(compacted)
+            self._journal.append(compacted)
         self._close(finished)
         self._deposit_later(finished)
         self.begun.set()
@@ -208,20 +149,27 @@ class Run:
         """How it ended. Raises `ClaimLost`."""
         compacted = self.spec.compacted
         if compacted is not None and self._live.fold.compacted is None:
-            self._pen.append(compacted)
+            self._journal.append(compacted)
         if self._cancelled is not None:
             return self._cancelled(_now())
         if not self.spec.sampling.max_tokens:
             return Finished("completed", _now())
+        engine = self._engine
         turns = TurnRunner(
             self.spec,
-            self._pen,
-            self._engine,
+            self._journal,
+            engine,
             epoch=self._epoch,
             on_first_token=self._on_first_token,
         )
-        finished = await self._complete(turns)
-        turns.leave_off()
+        with KeepAlive(
+            self._journal,
+            engine.alive_interval_s,
+            time_max_s=engine.run_time_max_s,
+            too_long=self._stop,
+        ):
+            finished = await self._complete(turns)
+            turns.leave_off()
         return finished
 
     async def _complete(self, turns: TurnRunner) -> Finished:
@@ -243,7 +191,10 @@ class Run:
         finally:
             self._scope = None
         fold = self._live.fold
-        if fold.last_finish is FinishReason.STOP and (code := turns.shortcoming) is not None:
+        if (
+            fold.last_finish is FinishReason.STOP
+            and (code := turns.guard.shortcoming(fold)) is not None
+        ):
             return outcome.unruly(code, _now())
         # An answer that is stopped at its first word is all that the request wants of it.
         return outcome.ended(fold.last_finish, _now(), visible=fold.visible or fold.stopped)
@@ -252,13 +203,15 @@ class Run:
         return (self._cancelled or outcome.took_too_long)(_now())
 
     def _on_first_token(self) -> None:
-        if not self._live.fold.output_tokens:
+        """The first id of an attempt came: whether it is the first of the response is told once."""
+        is_told, self._is_first_told = self._is_first_told, True
+        if not is_told and not self._live.fold.output_tokens:
             self.first_token_s = time.perf_counter() - self._requested_at
             self._engine.observer.first_token(self.spec, self.first_token_s)
 
     async def _finish(self, finished: Finished) -> None:
         """Commit the end and show it. Raises `ClaimLost`."""
-        if self._pen.is_down:
+        if self._journal.is_abandoned:
             raise ClaimLost
         try:
             await self._journal.finish(finished)

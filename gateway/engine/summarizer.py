@@ -15,13 +15,13 @@ from gateway.engine import outcome
 from gateway.engine.output_guard import OutputViolation
 from gateway.engine.turn import TurnRunner
 from gateway.errors import SummaryFailed, UpstreamError
-from gateway.eventlog.journal import JournalWriter, MemoryJournal
+from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 
 if TYPE_CHECKING:
     from gateway.engine.row_mapping import NewFoldFor
     from gateway.engine.run_spec import RunSpec
-    from gateway.engine.runner import Engine
+    from gateway.engine.turn import Engine
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
     from gateway.generation import TokenUsage
@@ -59,8 +59,8 @@ class Summarizer:
         or takes too long. Then, and when the caller is cancelled, what was used is booked.
         """
         live = LiveLog(self._new_fold_for(spec.head), reader_events_max=0)
-        pen = JournalWriter(MemoryJournal(live, None))
-        turns = TurnRunner(spec, pen, self._engine, epoch=0, on_first_token=lambda: None)
+        journal = MemoryJournal(live, None)
+        turns = TurnRunner(spec, journal, self._engine, epoch=0, on_first_token=lambda: None)
         try:
             await self._complete(turns)
             finished = outcome.ended(live.fold.last_finish, _now(), visible=live.fold.visible)

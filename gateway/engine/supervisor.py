@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,7 +14,7 @@ from gateway.store.notifications import Notice
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from gateway.engine.runner import Run
     from gateway.store.claims import Claim
@@ -96,7 +96,8 @@ class Supervisor:
         """How many runs there are right now that this process looked for."""
         return self._claimed
 
-    def admitted(self) -> _Place:
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
         """Holds a place while a run is being prepared; start it before leaving.
 
         Raises `RateLimited` when this process has as many as it takes, prepared or running.
@@ -106,7 +107,11 @@ class Supervisor:
                 "The server is processing as many requests as it can. Please retry in a moment.",
                 code="rate_limit_exceeded",
             )
-        return _Place(self)
+        self.prepared += 1
+        try:
+            yield
+        finally:
+            self.prepared -= 1
 
     def start(
         self,
@@ -180,21 +185,6 @@ class Supervisor:
                     group.create_task(_settle(one.channel))
         except TimeoutError:
             _log.warning("a log was not flushed in time")
-
-
-class _Place:
-    """One of those that are admitted."""
-
-    __slots__ = ("_supervisor",)
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-
-    def __enter__(self) -> None:
-        self._supervisor.prepared += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._supervisor.prepared -= 1
 
 
 async def _settle(channel: Settling) -> None:

@@ -19,11 +19,11 @@ from gateway.protocol.context import ContextItem
 from gateway.protocol.items import FunctionCallOutput
 
 if TYPE_CHECKING:
-    from gateway.engine.observer import Observer
     from gateway.engine.run_spec import RunSpec
     from gateway.eventlog.fold.fold import UnansweredCall
-    from gateway.eventlog.journal import JournalWriter
+    from gateway.eventlog.journal import Journal
     from gateway.models.format import ModelFormat
+    from gateway.engine.observer import Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ToolRunner:
     def __init__(
         self,
         spec: RunSpec,
-        pen: JournalWriter,
+        journal: Journal,
         tools: HostedTools | None,
         *,
         format_: ModelFormat,
@@ -74,8 +74,8 @@ class ToolRunner:
     ) -> None:
         """`tools`: None where the gateway runs none."""
         self._spec = spec
-        self._pen = pen
-        self._fold = pen.live.fold
+        self._journal = journal
+        self._fold = journal.live.fold
         self._tools = tools
         self._format = format_
         self._observer = observer
@@ -93,15 +93,15 @@ class ToolRunner:
             return False
         result = await self._result(self._tools, call)
         ids = self._result_ids(call, result.output)
-        self._pen.append(ToolEnded(call.ordinal, ids, result.output, result.error))
+        self._journal.append(ToolEnded(call.ordinal, ids, result.output, result.error))
         return True
 
     async def _result(self, tools: HostedTools, call: UnansweredCall) -> ToolResult:
         begun = self._fold.turns[-1].tool
         if begun is not None and not begun.idempotent:
             return INTERRUPTED
-        self._pen.append(ToolStarted(call.ordinal, tools.is_idempotent(call)))
-        await self._pen.journal.committed()
+        self._journal.append(ToolStarted(call.ordinal, tools.is_idempotent(call)))
+        await self._journal.committed()
         try:
             return await tools.run(self._spec, call)
         except Exception as error:  # noqa: BLE001 - a defect of a tool, which the model is told of

@@ -2,7 +2,11 @@
 
 The parser and the fold just go on: to them a hop is nothing but a pause. What is done about a
 backend that fails is decided in `failover`, and about a model that does not do as it was told in
-`steering`; what comes of it is written into the log here.
+`output_guard`; what comes of it is written into the log here.
+
+    TurnRunner      the model calls of one run
+    TurnSink        what one attempt at a turn brings, written into the log
+    Retold          the turns that are over, as the next prompt repeats them
 """
 
 from __future__ import annotations
@@ -10,26 +14,25 @@ from __future__ import annotations
 import asyncio
 from array import array
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from gateway.constraints.lark import are_translated, languages_of
-from gateway.engine.failover import Failover
+from gateway.engine.failover import Failover, HopPolicy
 from gateway.engine.output_guard import (
     BEGUN_ANEW,
     GRAMMAR_FAILED,
     SAID_ANEW,
+    STRETCH_IDS_MAX,
     WITHIN_TURN,
+    GuardLimits,
     OutputGuard,
     OutputViolation,
     TurnEnding,
 )
-from gateway.engine.output_validation import OutputValidation
-from gateway.engine.retold import Retold
 from gateway.engine.tools import ToolRunner
-from gateway.engine.turn_sink import TurnSink
-from gateway.entries import Hold, Hop, Repair, TurnEnded, TurnStarted
+from gateway.entries import Hold, Hop, Repair, Tokens, TurnEnded, TurnStarted
 from gateway.errors import (
     ClaimLost,
     ModelNotFound,
@@ -45,20 +48,27 @@ from gateway.upstreams.problems import GrammarFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from gateway.engine.failover import HopPolicy
+    from gateway.constraints.validation import Checker
+    from gateway.engine.archive import Archive
     from gateway.engine.observer import Observer
-    from gateway.engine.output_guard import GuardLimits
-    from gateway.engine.output_validation import Executor
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.tools import HostedTools
-    from gateway.eventlog.fold.fold import Turn
-    from gateway.eventlog.journal import JournalWriter
-    from gateway.generation import Constraint, Sampling, TokenChunk, TokenSink
-    from gateway.models.format import FormatOf
+    from gateway.eventlog.fold.fold import Body, Turn
+    from gateway.eventlog.journal import Journal
+    from gateway.generation import Constraint, Sampling, TokenChunk, TokenParser, TokenSink
+    from gateway.models.format import FormatOf, ModelFormat
+    from gateway.store.claims import Claim
 
 
 INLINE_TOOLS: Final = 64
 """What binds the calls of so many tools is put together in less than a millisecond."""
+INLINE_CHECK_CHARS: Final = 4096
+"""So much text of a body is checked at once, more in a thread."""
+INLINE_IDS: Final = 512
+"""So many ids are told again at once, more in a thread: they take a few milliseconds."""
+PIECES_MAX: Final = 32
+"""So many pieces of a chunk are written in one turn of the event loop: each marker is one,
+and each run of text, and takes up to a tenth of a millisecond."""
 
 
 class TokenSource(Protocol):
@@ -80,67 +90,85 @@ class TokenSource(Protocol):
     ) -> None: ...
 
 
-class Dependencies(Protocol):
-    """What a turn runner needs of the engine."""
+T = TypeVar("T")
+
+
+class Executor(Protocol):
+    """Where the work of runs is done that would hold up the event loop: threads."""
+
+    async def run_accepted(self, work: Callable[[], T]) -> T: ...
+
+
+class Abandonable(Protocol):
+    """A run, as far as whoever renews its claim knows it."""
 
     @property
-    def tokens(self) -> TokenSource: ...
+    def spec(self) -> RunSpec: ...
 
-    @property
-    def tools(self) -> HostedTools | None: ...
+    def abandon(self) -> None: ...
 
-    @property
-    def hops(self) -> HopPolicy: ...
 
-    @property
-    def observer(self) -> Observer: ...
+class ClaimKeeper(Protocol):
+    """Who renews the claims of runs, and tells a run when its claim is lost: the lease keeper."""
 
-    @property
-    def steering(self) -> GuardLimits: ...
+    def hold(self, claim: Claim, run: Abandonable) -> None: ...
 
-    @property
-    def format_of(self) -> FormatOf: ...
+    def drop(self, claim: Claim) -> None: ...
 
-    @property
-    def threads(self) -> Executor: ...
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What all runs of a process share."""
+
+    tokens: TokenSource
+    archive: Archive
+    keeper: ClaimKeeper
+    observer: Observer
+    format_of: FormatOf
+    threads: Executor
+    alive_interval_s: float
+    run_time_max_s: float
+    tools: HostedTools | None = None
+    hops: HopPolicy = field(default_factory=HopPolicy)
+    guard_limits: GuardLimits = field(default_factory=GuardLimits)
 
 
 class TurnRunner:
     """The model calls of one run. All it knows of them it reads from the log.
 
     `epoch` tells the requests of this replica from those of one before it. `on_first_token` is
-    called when the first id comes.
+    called when the first id of an attempt comes.
     """
 
     def __init__(
         self,
         spec: RunSpec,
-        pen: JournalWriter,
-        engine: Dependencies,
+        journal: Journal,
+        engine: Engine,
         *,
         epoch: int,
         on_first_token: Callable[[], None],
     ) -> None:
         self._spec = spec
-        self._pen = pen
+        self._journal = journal
         # Nobody folds the log again while its run still writes.
-        self._fold = pen.live.fold
+        self._fold = journal.live.fold
         self._engine = engine
         self._epoch = epoch
         self._format = engine.format_of(spec.model)
-        self._guard = OutputGuard(
+        self.guard = OutputGuard(
             spec.rules,
-            engine.steering,
+            engine.guard_limits,
             self._format,
             reasoning_budget=spec.reasoning_budget,
         )
-        self._tell_first_token: Callable[[], None] | None = on_first_token
+        self._on_first_token = on_first_token
         self._failover = Failover(spec, engine.hops, engine.observer)
-        self._inspection = OutputValidation(spec.checker, engine.threads)
         self._retold = Retold(self._format, self._fold.new_parser, engine.threads)
         self._tools = ToolRunner(
-            spec, pen, engine.tools, format_=self._format, observer=engine.observer
+            spec, journal, engine.tools, format_=self._format, observer=engine.observer
         )
+        self._tokens_max = spec.sampling.max_tokens
         self._attempts = 0
         self._is_announced = False
         self._is_resent = False
@@ -171,14 +199,9 @@ class TurnRunner:
         must not come out as a thought. Raises `ClaimLost`.
         """
         turn = self._fold.open_turn
-        if turn is not None and self._guard.exceeds_budget(self._fold):
-            ending = self._guard.out_of_budget(self._fold)
+        if turn is not None and self.guard.exceeds_budget(self._fold):
+            ending = self.guard.out_of_budget(self._fold)
             self._repair(turn, ending.start, ending.rule)
-
-    @property
-    def shortcoming(self) -> str | None:
-        """With which code a response fails that ended as it should, but lacks what was demanded."""
-        return self._guard.shortcoming(self._fold)
 
     def _take_over(self) -> None:
         """Write down that this replica goes on with what another had begun."""
@@ -199,7 +222,7 @@ class TurnRunner:
 
     def _next_prefill(self) -> tuple[int, ...] | None:
         """What opens the next turn; None when no other is needed, or there is no room for it."""
-        prefill = self._guard.next_prefill(self._fold, self._pen.live.last_repair)
+        prefill = self.guard.next_prefill(self._fold, self._journal.live.last_repair)
         if prefill is None or self._generated([*self._turns(), (prefill, ())]) >= self._tokens_max:
             return None
         return prefill
@@ -228,7 +251,7 @@ class TurnRunner:
     def _write_start(self) -> None:
         """Write that the turn has begun, if that is not written yet. Raises `ClaimLost`."""
         if self._start is not None:
-            self._pen.append(self._start)
+            self._journal.append(self._start)
             self._start = None
 
     def _try_to_write_start(self) -> None:
@@ -279,16 +302,16 @@ class TurnRunner:
     @property
     def _is_unbound(self) -> bool:
         """An engine has failed of the open turn's grammar."""
-        return self._pen.live.was_repaired(GRAMMAR_FAILED)
+        return self._journal.live.was_repaired(GRAMMAR_FAILED)
 
     def _unsaid_ending(self, turn: Turn) -> TurnEnding | None:
         """How a turn ends whose end nobody has written; None while there is more to come."""
         if self._is_untouched(turn):
             return None if self._tokens_max > 0 else TurnEnding(FinishReason.LENGTH)
-        rule = self._pen.live.last_repair
+        rule = self._journal.live.last_repair
         if rule is not None and rule not in WITHIN_TURN:
             return TurnEnding(rule=rule, is_written=True)
-        if (ending := self._guard.look(self._fold, self._fold.place)) is not None:
+        if (ending := self.guard.look(self._fold, self._fold.place)) is not None:
             return ending
         if turn.said and turn.said[-1] in self._format.stop_ids:
             return TurnEnding(FinishReason.STOP)
@@ -302,44 +325,55 @@ class TurnRunner:
     async def _end(self, ending: TurnEnding) -> bool:
         """Write the end of a turn, once all is checked that it would show.
 
-        False when the last of it has to be said again: then the turn goes on.
+        False when the last of it has to be said again: then the turn goes on. Raises
+        `OutputViolation` when all tries are used up.
         """
         turn = self._turn
-        if not ending.rule and self._guard.exceeds_budget(self._fold):
-            ending = self._guard.out_of_budget(self._fold)
+        if not ending.rule and self.guard.exceeds_budget(self._fold):
+            ending = self.guard.out_of_budget(self._fold)
         while ending.rule != SAID_ANEW:
-            finish = self._settle(turn, ending)
-            if (fault := await self._fault(finish)) is None:
+            if ending.rule:
+                # Take back what must not be shown.
+                if not ending.is_written:
+                    self._repair(turn, ending.start, ending.rule)
+                ending = self.guard.after_repair(self._fold, ending.rule)
+            if ending.failure:
+                raise OutputViolation(ending.failure)
+            if (faulty := await self._faulty_body(ending.finish)) is None:
                 # What the first attempt found in its cache is what the caller pays less for; who
                 # went on found the ids of the attempts before it, too, and counts nothing.
-                self._pen.append(TurnEnded(finish, 0 if turn.hops else self._cached_tokens))
+                cached_tokens = 0 if turn.hops else self._cached_tokens
+                self._journal.append(TurnEnded(ending.finish, cached_tokens))
                 return True
-            ending = fault
+            ending = self.guard.faulty(self._fold, faulty)
         self._repair(turn, ending.start, ending.rule)
         return False
 
-    def _settle(self, turn: Turn, ending: TurnEnding) -> FinishReason:
-        """Take back what must not be shown. Raises `OutputViolation` when all tries are used up."""
-        if ending.rule:
-            if not ending.is_written:
-                self._repair(turn, ending.start, ending.rule)
-            ending = self._guard.after_repair(self._fold, ending.rule)
-        if ending.failure:
-            raise OutputViolation(ending.failure)
-        return ending.finish
-
-    async def _fault(self, finish: FinishReason) -> TurnEnding | None:
-        """What is to be done about the first body that is wrong, of those that would be shown."""
-        if not self._guard.has_checks:
+    async def _faulty_body(self, finish: FinishReason) -> Body | None:
+        """The first body that is not what was asked for, of those that would be shown if the turn
+        ended with `finish`.
+        """
+        if not self.guard.has_checks:
             return None
-        body = await self._inspection.faulty(self._fold, finish)
-        return None if body is None else self._guard.faulty(self._fold, body)
+        bodies, checker = self._fold.bodies_after(finish), self._spec.checker
+        if bodies and not checker.is_compiled:
+            # It is already, unless another replica accepted the response.
+            await self._engine.threads.run_accepted(checker.compile)
+        for body in bodies:
+            if body.kind == "refusal":
+                continue
+            check = partial(_fault, checker, body)
+            is_short = len(body.text) <= INLINE_CHECK_CHARS
+            fault = check() if is_short else await self._engine.threads.run_accepted(check)
+            if fault is not None:
+                return body
+        return None
 
     def _repair(self, turn: Turn, start: int | None, rule: str) -> None:
         """Take back what was said from position `start` on, of that what the model said itself."""
         size = len(turn.prefill)
         voided = 0 if start is None else size + len(turn.said) - max(start, size)
-        self._pen.append(Repair(voided, rule))
+        self._journal.append(Repair(voided, rule))
         self._engine.observer.repaired(self._spec, rule, voided, self._upstream)
 
     async def _attempt(self) -> TurnEnding:
@@ -355,8 +389,8 @@ class TurnRunner:
             request = self._whole_request(1, None)
         resent = len(request.prompt_ids) if self._is_resent else 0
         sink = TurnSink(
-            self._pen,
-            self._guard,
+            self._journal,
+            self.guard,
             on_first_chunk=partial(self._on_first_chunk, resent),
             on_first_token=self._on_first_token,
         )
@@ -388,7 +422,7 @@ class TurnRunner:
 
     def _begin_anew(self, turn: Turn) -> None:
         """Take back a message that another backend does better to begin again."""
-        start = self._guard.begin_anew(self._fold)
+        start = self.guard.begin_anew(self._fold)
         if start is not None and max(start, len(turn.prefill)) < len(turn.prefill) + len(turn.said):
             self._repair(turn, start, BEGUN_ANEW)
 
@@ -403,19 +437,14 @@ class TurnRunner:
         self._write_start()
         self._taken(resent)
         self._upstream = first.upstream
-        if not self._guard.has_checks:
+        if not self.guard.has_checks:
             return
         self._engine.observer.constrained(first.upstream, is_constrained=first.constrained)
         if not first.constrained and not self._fold.is_held:
-            self._pen.append(Hold())
-
-    def _on_first_token(self) -> None:
-        if self._tell_first_token is not None:
-            self._tell_first_token()
-            self._tell_first_token = None
+            self._journal.append(Hold())
 
     def _hop(self, hop: Hop) -> None:
-        self._pen.append(hop)
+        self._journal.append(hop)
         self._engine.observer.went_on(self._spec, hop)
 
     async def _request(self, turn: Turn) -> TokenRequest:
@@ -450,18 +479,14 @@ class TurnRunner:
             return None
         place = self._fold.place
         options = GrammarOptions(
-            refusals=self._guard.refusals,
-            reasoning=self._guard.may_think(self._fold),
+            refusals=self.guard.refusals,
+            reasoning=self.guard.may_think(self._fold),
         )
         message = [*turn.prefill, *turn.said][place.start :]
         work = partial(self._format.turn_constraint, self._spec.rules, place, message, options)
         if place.where is not Where.BODY and len(self._spec.rules.tools) <= INLINE_TOOLS:
             return work()
         return await self._engine.threads.run_accepted(work)
-
-    @property
-    def _tokens_max(self) -> int:
-        return self._spec.sampling.max_tokens
 
     def _sampling(self) -> Sampling:
         """For what is left: the ids that open an answer take room in the window, too.
@@ -489,3 +514,193 @@ class TurnRunner:
 
     def _turns(self) -> list[tuple[Sequence[int], Sequence[int]]]:
         return [(turn.prefill, turn.said) for turn in self._fold.turns]
+
+
+class TurnSink:
+    """The token sink of one attempt at a turn (`gateway.generation.TokenSink`): it writes what the
+    backend says into the log, up to where the turn is to end.
+
+    `on_first_chunk` is called with the first chunk, before any of it is written; from then on a
+    turn is open in the log. `on_first_token` is called when the first id comes. What is written
+    raises `ClaimLost` once the log is another's.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        guard: OutputGuard,
+        *,
+        on_first_chunk: Callable[[TokenChunk], None],
+        on_first_token: Callable[[], None],
+    ) -> None:
+        self.ending: TurnEnding | None = None
+        """How the gateway ends the turn; None while it lets the backend speak."""
+        self.finish: FinishReason | None = None
+        """How the backend ended it."""
+        self.cached_tokens = 0
+        """How many ids of the prompt the backend had read before."""
+        self._journal = journal
+        self._said: Sequence[int] = ()
+        # Nobody folds the log again while its run still writes.
+        self._fold = journal.live.fold
+        self._guard = guard
+        self._on_first_chunk = on_first_chunk
+        self._on_first_token = on_first_token
+        self._has_chunk = False
+        self._has_token = False
+        self._in_body = False
+        self._unwritten: TokenChunk | None = None
+        self._written = 0
+
+    def on_tokens(self, chunk: TokenChunk) -> bool:
+        """Write what a chunk brings. False: nothing more before `room`."""
+        ids = chunk.ids
+        if (
+            self._in_body
+            and ids
+            and chunk.finish is None
+            and self._guard.passes(ids, len(self._said) + len(ids))
+        ):
+            # Nearly every chunk is more text of a body.
+            logprobs = chunk.logprobs
+            self._journal.append(Tokens(tuple(ids), tuple(logprobs) if logprobs else ()))
+        else:
+            self._take(chunk)
+            if self.ending is not None or self._unwritten is not None:
+                return False
+        return not self._journal.is_full
+
+    async def room(self) -> bool:
+        """Wait until all that came is written, and the database has caught up. False: the gateway
+        ends the turn. Raises `ClaimLost`.
+        """
+        while (chunk := self._unwritten) is not None:
+            await asyncio.sleep(0)
+            self._write(chunk)
+        if self._journal.is_full:
+            await self._journal.room()
+        return self.ending is None
+
+    def _take(self, chunk: TokenChunk) -> None:
+        """The general case of a chunk."""
+        if not self._has_chunk:
+            self._has_chunk = True
+            self._on_first_chunk(chunk)
+            turn = self._fold.open_turn
+            assert turn is not None, "`on_first_chunk` has begun a turn"
+            self._said = turn.said
+        if chunk.cached_tokens:
+            self.cached_tokens = chunk.cached_tokens
+        self.finish = chunk.finish
+        if chunk.ids:
+            if not self._has_token:
+                self._has_token = True
+                self._on_first_token()
+            self._written = 0
+            self._write(chunk)
+
+    def _write(self, chunk: TokenChunk) -> None:
+        """Write the next pieces of a chunk. What is left then is kept, until there is room."""
+        self._unwritten = None
+        if len(chunk.ids) == 1:
+            self._write_pieces(chunk)
+            return
+        with self._journal.live.gathered():
+            self._write_pieces(chunk)
+        if self.ending is None and self._written < len(chunk.ids):
+            self._unwritten = chunk
+
+    def _write_pieces(self, chunk: TokenChunk) -> None:
+        """Piece by piece, with a look at the turn after each, which may end it."""
+        ids, fold, guard = chunk.ids, self._fold, self._guard
+        begin = self._written
+        for _ in range(PIECES_MAX):
+            at = self._written
+            if at == len(ids) or at - begin >= STRETCH_IDS_MAX:
+                return
+            count = guard.stretch(fold, ids, at)
+            if not count:
+                self.ending = guard.out_of_budget(fold)
+                return
+            logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
+            self._journal.append(Tokens(tuple(ids[at : at + count]), logprobs))
+            self._written = at + count
+            if (ending := self._look(ids[at])) is not None:
+                self.ending = ending
+                return
+
+    def _look(self, token: int) -> TurnEnding | None:
+        """After a marker, or text that begins with `token`: what is to be done, if anything."""
+        at_header = not self._in_body or token not in self._guard.text_ids
+        header = self._fold.place if at_header else None
+        if header is not None:
+            self._in_body = header.where is Where.BODY
+        return self._guard.look(self._fold, header)
+
+
+class Retold:
+    """The turns of one response that are over, told again behind its prompt.
+
+    A tool's result stands behind the turn that ended with its call. It is input: neither read as
+    what the model said, nor told in other words.
+    """
+
+    def __init__(
+        self, format_: ModelFormat, new_parser: Callable[[], TokenParser], threads: Executor
+    ) -> None:
+        """`new_parser` makes the parsers of the turns."""
+        self._format = format_
+        self._new_parser = new_parser
+        self._threads = threads
+        self._turns = 0
+        self._ids: list[int] = []
+        self._generated = 0
+
+    async def keep_up(self, over: Sequence[Turn]) -> None:
+        """Tell these turns again, which are all that are over. Those that were told before have not
+        changed: what is over stays as it is.
+        """
+        new = over[self._turns :]
+        if not new:
+            return
+        work = partial(self._tell, new)
+        is_short = sum(len(turn.said) for turn in new) <= INLINE_IDS
+        ids, generated = work() if is_short else await self._threads.run_accepted(work)
+        self._ids += ids
+        self._generated += generated
+        self._turns += len(new)
+
+    def _tell(self, over: Sequence[Turn]) -> tuple[list[int], int]:
+        ids: list[int] = []
+        opening = self._format.framing.opening
+        for turn in over:
+            ids += self._format.retold(
+                [([*turn.prefill, *turn.said], turn.finish)], self._new_parser
+            )
+            if turn.result:
+                # The call has another message begun behind it: the result comes before that.
+                del ids[len(ids) - len(opening) :]
+                ids += (*turn.result, *opening)
+        behind = [*((turn.prefill, turn.said) for turn in over), ((), ())]
+        results = sum(len(turn.result) for turn in over)
+        return ids, len(self._format.said_ids(behind)) + results
+
+    @property
+    def told(self) -> int:
+        """How many ids stand behind the prompt of the turns that are over."""
+        return len(self._ids)
+
+    def before(self, last: Turn) -> list[int]:
+        """What the model is shown of what it said: earlier turns told again, the last as it is."""
+        return [*self._ids, *last.prefill, *last.said]
+
+    def generated(self, last: Turn) -> int:
+        """How many ids the turns put behind the prompt, as they were said or as they are told."""
+        return max(self._generated, len(self._ids)) + len(last.prefill) + len(last.said)
+
+
+def _fault(checker: Checker, body: Body) -> str | None:
+    """What is wrong with a body."""
+    if body.kind == "call":
+        return checker.call_fault(body.name, body.text)
+    return checker.answer_fault(body.text)

@@ -1,18 +1,18 @@
-"""Folding a long log without holding up the event loop."""
+"""The entries of one log in memory, and folding a long log without holding up the event loop."""
 
 from __future__ import annotations
 
 import asyncio
+from array import array
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from gateway.entries import portions
-from gateway.eventlog.entry_buffer import EntryBuffer
+from gateway.entries import SINGLES_MAX, Singles, Tokens, portions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Iterator, Sequence
 
-    from gateway.entries import Portion
+    from gateway.entries import Entry, Portion
     from gateway.eventlog.fold.fold import Fold
     from gateway.protocol.events import Event, EventSink
     from gateway.store.events import LogRow
@@ -23,6 +23,79 @@ SHOWN_MIN: Final = 64
 """Fewer events than that wait for the next ones, unless the slice is over."""
 ALL_KNOWN: Final = 2**62
 """A number above that of every event: for a log of which nobody is shown any."""
+
+
+class EntryBuffer:
+    """A list of entries that only grows.
+
+    Ids stand in one array, and where each entry ends in it in another one: 8 bytes for an entry of
+    one id, where the entry itself has 140. All else is kept as it is.
+    """
+
+    __slots__ = ("_ends", "_ids", "_others")
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._ids = array("I")
+        self._ends = array("I")
+        self._others: dict[int, Entry] = {}
+        for entry in entries:
+            self.append(entry)
+
+    def append(self, entry: Entry) -> None:
+        """One more."""
+        if type(entry) is Tokens and not entry.logprobs:
+            self._ids.extend(entry.ids)
+        else:
+            self._others[len(self._ends)] = entry
+        self._ends.append(len(self._ids))
+
+    def add(self, portion: Portion) -> None:
+        """One more portion."""
+        if isinstance(portion, Singles):
+            end = len(self._ids)
+            self._ids.extend(portion.ids)
+            self._ends.extend(range(end + 1, end + 1 + len(portion)))
+        else:
+            self.append(portion)
+
+    def portions(self, start: int, stop: int) -> Iterator[Portion]:
+        """The same as `between`, those with a single id together."""
+        while start < stop:
+            ids = self._singles(start, min(stop, start + SINGLES_MAX))
+            yield Singles(ids) if ids else self._at(start)
+            start += len(ids) or 1
+
+    def _singles(self, start: int, stop: int) -> tuple[int, ...]:
+        """The ids of the first entries between these, as far as each has one."""
+        first = self._ends[start - 1] if start else 0
+        end = first
+        for end_of_one in self._ends[start:stop]:
+            if end_of_one != end + 1:
+                break
+            end = end_of_one
+        return tuple(self._ids[first:end])
+
+    def between(self, start: int, stop: int) -> Iterator[Entry]:
+        """Those from number `start` on, before number `stop`, which must be there."""
+        for number in range(start, stop):
+            yield self._at(number)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self.between(0, len(self))
+
+    def __reversed__(self) -> Iterator[Entry]:
+        for number in reversed(range(len(self))):
+            yield self._at(number)
+
+    def _at(self, number: int) -> Entry:
+        other = self._others.get(number)
+        if other is not None:
+            return other
+        start = self._ends[number - 1] if number else 0
+        return Tokens(tuple(self._ids[start : self._ends[number]]))
 
 
 def fold_slice(

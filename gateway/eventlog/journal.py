@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Self
 
+from typing_extensions import override
+
+from gateway.entries import Alive
 from gateway.errors import ClaimLost
 
 if TYPE_CHECKING:
@@ -17,44 +23,50 @@ if TYPE_CHECKING:
     from gateway.store.events import LogRow
 
 
-class Journal(Protocol):
-    """The log of one run, as the run that writes it sees it.
+class Journal(ABC):
+    """The log of one run, as the run that writes it sees it: `live`, which its readers have too.
 
-    `finish` commits the end, and shows it: it is visible when this returns. When it raises
-    (`StoreError`, `ClaimLost`), nothing of the end is shown and the fold is what it was before.
+    `append` writes one entry and never waits; whoever writes asks `is_full` afterwards. It raises
+    `ValueError` for an entry that cannot stand here, and `ClaimLost` once the run was abandoned.
     """
 
-    @property
-    def live(self) -> LiveLog:
-        """What was written so far, folded."""
-        ...
+    def __init__(self, live: LiveLog, append: Callable[[Entry], None]) -> None:
+        self.live = live
+        self.append = append
+        self.is_abandoned = False
 
     @property
     def is_full(self) -> bool:
-        """Time to wait for `room`: the log is too far ahead of the database."""
-        ...
+        """The log is too far ahead of the database: time to wait for `room`."""
+        return False
 
-    def append(self, entry: Entry) -> None:
-        """Write an entry. Never waits. Raises `ValueError` for one that cannot stand here."""
-        ...
-
+    @abstractmethod
     async def room(self) -> None:
         """Wait until it is not full. Raises `ClaimLost`."""
-        ...
 
+    @abstractmethod
     async def committed(self) -> None:
         """Wait until all that was appended is as durable as it will be. Raises `ClaimLost`."""
-        ...
 
+    @abstractmethod
     async def finish(self, finished: Finished) -> None:
-        """Write the last entry."""
-        ...
+        """Commit the last entry and show it: it is visible when this returns.
+
+        When it raises (`StoreError`, `ClaimLost`), nothing of the end is shown, and the fold is
+        what it was before.
+        """
+
+    def abandon(self) -> None:
+        """Let nobody write any more, whoever has this journal: another replica does."""
+        self.is_abandoned = True
+        self.append = _refuse
 
 
-class MemoryJournal:
+class MemoryJournal(Journal):
     """A foreground response that lives and dies with this process: visible at once.
 
-    `commit` keeps what stays of it; None: nothing does.
+    It is never full: the tokens that a response may have bound its memory. `commit` keeps what
+    stays of the response; None: nothing does.
     """
 
     is_full = False
@@ -62,16 +74,18 @@ class MemoryJournal:
     def __init__(
         self, live: LiveLog, commit: Callable[[Finished, Fold], Awaitable[None]] | None
     ) -> None:
-        self.live = live
-        self.append = live.append
+        super().__init__(live, live.append)
         self._commit = commit
 
+    @override
     async def room(self) -> None:
-        """Return: memory is bounded by the tokens that a response may have."""
+        """Return at once."""
 
+    @override
     async def committed(self) -> None:
         """Return: nobody goes on with what is lost with this process."""
 
+    @override
     async def finish(self, finished: Finished) -> None:
         """Commit the end, if anything is kept, then show it. Raises what `commit` does."""
         events = self.live.fold.apply(finished)
@@ -84,7 +98,7 @@ class MemoryJournal:
         self.live.close(finished, events)
 
 
-class DurableJournal:
+class DurableJournal(Journal):
     """A response whose log is committed before anybody sees it.
 
     `live` is held, and the channel shows it: `durable` is `live.show`. `commit` gets what of the
@@ -97,28 +111,30 @@ class DurableJournal:
         channel: Channel,
         commit: Callable[[Finished, Fold, LogRow], Awaitable[None]],
     ) -> None:
-        self.live = live
+        super().__init__(live, self._write)
         self.channel = channel
         self._commit = commit
 
     @property
+    @override
     def is_full(self) -> bool:
-        """The database is too far behind."""
         return self.channel.is_full
 
-    def append(self, entry: Entry) -> None:
+    def _write(self, entry: Entry) -> None:
         """Fold an entry and hand it to the writer; it is shown when it is committed."""
         self.live.append(entry)
         self.channel.append(entry)
 
+    @override
     async def room(self) -> None:
-        """Wait until the database has caught up. Raises `ClaimLost`."""
         await self.channel.room()
 
+    @override
     async def committed(self) -> None:
         """Wait until the log is in the database, as long as that is away. Raises `ClaimLost`."""
         await self.channel.settled()
 
+    @override
     async def finish(self, finished: Finished) -> None:
         """Commit the end, with all before it that is not durable yet, then show it.
 
@@ -147,21 +163,59 @@ class DurableJournal:
         return events
 
 
-class JournalWriter:
-    """Writes into a journal until it is put down; then `append` raises `ClaimLost`."""
+class KeepAlive:
+    """While entered, appends `Alive` whenever readers saw nothing for `interval_s`.
 
-    def __init__(self, journal: Journal) -> None:
-        self.is_down = False
-        self.append: Callable[[Entry], None] = journal.append
-        """Write one entry. Never waits: see `journal.is_full`."""
-        self.journal = journal
-        self.live = journal.live
-        """What was written so far."""
+    Proxies and Codex cut streams that are silent; comments do not reset Codex's timer, real events
+    do (clients.md §0.7). The entry is in the log, so a replay shows the same events.
 
-    def put_down(self) -> None:
-        """Write no more, whoever has it."""
-        self.is_down = True
-        self.append = _refuse
+    It has a timer anyway, so it also calls `too_long` once it was entered `time_max_s` ago.
+    """
+
+    __slots__ = ("_ends_at", "_interval_s", "_journal", "_loop", "_timer", "_too_long")
+
+    def __init__(
+        self,
+        journal: Journal,
+        interval_s: float,
+        *,
+        time_max_s: float = math.inf,
+        too_long: Callable[[], None] | None = None,
+    ) -> None:
+        self._journal = journal
+        self._interval_s = interval_s
+        self._too_long = too_long
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ends_at = self._loop.time() + time_max_s
+
+    def __enter__(self) -> Self:
+        self._schedule(self._interval_s)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self, delay_s: float) -> None:
+        at = min(self._loop.time() + delay_s, self._ends_at)
+        self._timer = self._loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        """The interval is over: say something, unless something was said meanwhile."""
+        if self._journal.is_abandoned:
+            return
+        if self._too_long is not None and self._loop.time() >= self._ends_at:
+            self._too_long()
+            return
+        silent_s = self._loop.time() - self._journal.live.shown_at
+        if silent_s >= self._interval_s:
+            # What waits for its commit breaks the silence as well. And while the database is away,
+            # nothing is heard, however often it is said.
+            if not self._journal.live.is_holding:
+                self._journal.append(Alive())
+            silent_s = 0.0
+        self._schedule(self._interval_s - silent_s)
 
 
 def _refuse(_entry: Entry) -> None:

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Final, Self
 
 from gateway.concurrency import OnceEvent
 from gateway.entries import Repair, Tokens, TurnStarted
-from gateway.eventlog.entry_buffer import EntryBuffer
-from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, fold_slice
+from gateway.eventlog.fold_slices import ALL_KNOWN, SLICE_S, EntryBuffer, fold_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from uuid import UUID
 
     from gateway.entries import Entry
@@ -200,9 +199,7 @@ class LiveLog:
             self.fold.replay(portion, ALL_KNOWN)
         return self.fold
 
-    def stream(
-        self, sink: EventSink, after: int = -1, *, grace_s: float = 0.0
-    ) -> Coroutine[object, object, None]:
+    async def stream(self, sink: EventSink, after: int = -1, *, grace_s: float = 0.0) -> None:
         """Send a sink the events above number `after`: those that were, then those to come.
 
         The sink is called where they are made, as long as it has nothing to wait for. It is not
@@ -211,10 +208,12 @@ class LiveLog:
         log is handed over. Raises what `give_up` was given, and what the sink and what it returns
         do.
         """
-        return self._stream(Reader(after, self._reader_events_max, sink), grace_s)
-
-    async def _stream(self, reader: Reader, grace_s: float) -> None:
-        self._admit(reader)
+        reader = Reader(after, self._reader_events_max, sink)
+        opening, self._opening = self._opening, None
+        if self._last_shown is None or after < self._last_shown:
+            reader.lags = opening is None
+            reader.events = opening or []
+        self._readers.add(reader)
         try:
             if grace_s and not self._is_produced:
                 await self._hold_back(reader, grace_s)
@@ -243,13 +242,6 @@ class LiveLog:
         if self._defect is not None:
             raise self._defect
         return True
-
-    def _admit(self, reader: Reader) -> None:
-        opening, self._opening = self._opening, None
-        if self._last_shown is None or reader.after < self._last_shown:
-            reader.lags = opening is None
-            reader.events = opening or []
-        self._readers.add(reader)
 
     async def _catch_up(self, reader: Reader) -> None:
         """Fold again from the start, in slices, until nothing was shown meanwhile.

@@ -1,6 +1,6 @@
 """How entries are committed: those of all runs of a tenant in one row, and now and then in place.
 
-A parcel goes into the log of its response by itself (`store.events`) when it is the first under a
+A batch goes into the log of its response by itself (`store.events`) when it is the first under a
 claim of which this process does not know since when it holds, and when it is long: then together
 with what the response has in flushes. Any other is one of many in a flush (`store.flushes`), which
 costs the database a fraction of it. Between two flushes some responses are settled. The log is the
@@ -33,13 +33,13 @@ SETTLE_INTERVAL_S: Final = 1.0
 SETTLED_AT_ONCE_MAX: Final = 64
 """With one commit, because the next flush waits for it."""
 ALONE_BYTES_MIN: Final = 512
-"""A parcel of so many is not worth writing twice."""
+"""A batch of so many is not worth writing twice."""
 
 
 class _Track:
     """Where the log of one claim stands: `count` entries from `first_entry` on are in flushes.
 
-    They are kept here as well, packed, as one parcel would have them; `since` is the number of the
+    They are kept here as well, packed, as one batch would have them; `since` is the number of the
     oldest of these flushes. `is_proven`: the claim was held after its tenant's fence was known.
     `is_over`: nobody here writes to it any more, though it may not have ended.
     """
@@ -68,11 +68,11 @@ class _Track:
             return False
         return claim is self.claim or claim == self.claim
 
-    def add(self, parcel: LogBatch, number: int) -> None:
-        """The flush of this number has a parcel of it."""
+    def add(self, batch: LogBatch, number: int) -> None:
+        """The flush of this number has a batch of it."""
         self.since = self.since or number
-        self.count += parcel.count
-        self.entries += parcel.entries[1:] if self.entries else parcel.entries
+        self.count += batch.count
+        self.entries += batch.entries[1:] if self.entries else batch.entries
 
     def whole(self, row: LogRow) -> LogRow:
         """What flushes have and what follows, as one row."""
@@ -81,8 +81,8 @@ class _Track:
         entries = bytes(self.entries) + row.entries[1:]
         return LogRow(self.first_entry, self.count + row.count, entries)
 
-    def parcel(self, more: LogBatch | None) -> LogBatch:
-        """The same as a parcel."""
+    def batch(self, more: LogBatch | None) -> LogBatch:
+        """The same as a batch."""
         if more is None:
             entries = bytes(self.entries)
             return LogBatch(self.claim, self.day, self.first_entry, self.count, entries)
@@ -121,17 +121,17 @@ class Flusher:
         """A response was claimed after the fence of its tenant was this one.
 
         If it still is, the claim is proven: a fence never comes back, and whoever takes the
-        response from this process moves it. Otherwise the first parcel proves it.
+        response from this process moves it. Otherwise the first batch proves it.
         """
         if self._fences.get(claim.tenant_id) == fence and claim.uuid not in self._tracks:
             self._tracks[claim.uuid] = _Track(claim, day, next_entry)
 
-    async def append(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
+    async def append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
         """As `store.events.append`."""
         async with self._lock:
-            await self._ascertain(parcels)
+            await self._ascertain(batches)
             self._is_sure = False
-            committed = await self._append(parcels)
+            committed = await self._append(batches)
             self._is_sure = True
         return committed
 
@@ -145,7 +145,7 @@ class Flusher:
             due = self._due()
             if due:
                 self._is_sure = False
-                await self._write([self._tracks[uuid].parcel(None) for uuid in due])
+                await self._write([self._tracks[uuid].batch(None) for uuid in due])
                 self._is_sure = True
             await self._prune()
 
@@ -192,9 +192,9 @@ class Flusher:
         track = self._tracks.get(claim.uuid)
         return track if track is not None and track.claim == claim else None
 
-    async def _ascertain(self, parcels: Iterable[LogBatch]) -> None:
+    async def _ascertain(self, batches: Iterable[LogBatch]) -> None:
         if not self._is_sure:
-            await self._adopt({parcel.claim.tenant_id for parcel in parcels})
+            await self._adopt({batch.claim.tenant_id for batch in batches})
             self._is_sure = True
 
     async def _adopt(self, tenants: set[TenantId]) -> None:
@@ -207,26 +207,26 @@ class Flusher:
             track.is_proven = False
         self._tracks = ending
 
-    async def _append(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
+    async def _append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
         alone: list[LogBatch] = []
         together: dict[TenantId, list[tuple[_Track, LogBatch]]] = defaultdict(list)
         tenant_id: TenantId | None = None
         others: list[tuple[_Track, LogBatch]] = []
         find = self._tracks.get
-        for parcel in parcels:
-            claim = parcel.claim
+        for batch in batches:
+            claim = batch.claim
             track = find(claim.uuid)
-            if track is None or not track.goes_on_with(claim, parcel.first_entry):
-                alone.append(parcel)
-            elif not track.is_proven or len(parcel.entries) >= ALONE_BYTES_MIN:
-                alone.append(track.parcel(parcel))
+            if track is None or not track.goes_on_with(claim, batch.first_entry):
+                alone.append(batch)
+            elif not track.is_proven or len(batch.entries) >= ALONE_BYTES_MIN:
+                alone.append(track.batch(batch))
             else:
                 # Nearly always all are of one tenant; to look it up is a part of what each costs.
                 if claim.tenant_id is not tenant_id:
                     tenant_id = claim.tenant_id
                     others = together[tenant_id]
-                others.append((track, parcel))
-        await self._ensure_fences({parcel.claim.tenant_id for parcel in alone})
+                others.append((track, batch))
+        await self._ensure_fences({batch.claim.tenant_id for batch in alone})
         committed = await self._write(alone)
         if together:
             flushed = await self._flush(together)
@@ -265,20 +265,20 @@ class Flusher:
             if track.claim.tenant_id in tenants:
                 track.is_proven = False
 
-    async def _write(self, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
+    async def _write(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
         """Each into its log."""
-        if not parcels:
+        if not batches:
             return frozenset()
-        committed = await events.append(self._database, parcels)
-        for parcel in parcels:
-            uuid = parcel.claim.uuid
+        committed = await events.append(self._database, batches)
+        for batch in batches:
+            uuid = batch.claim.uuid
             if uuid not in committed:
                 self._tracks.pop(uuid, None)
                 continue
-            end = parcel.first_entry + parcel.count
+            end = batch.first_entry + batch.count
             track = self._tracks.get(uuid)
-            if track is None or track.claim != parcel.claim:
-                self._tracks[uuid] = _Track(parcel.claim, parcel.day, end)
+            if track is None or track.claim != batch.claim:
+                self._tracks[uuid] = _Track(batch.claim, batch.day, end)
             else:
                 track.settled(end)
                 track.is_proven = True
@@ -291,8 +291,8 @@ class Flusher:
         refused: set[TenantId] = set()
         async with self._database.runs_transaction(in_bulk=len(together) == 1) as connection:
             for tenant_id in sorted(together):
-                fence, parcels = self._fences[tenant_id], [one for _, one in together[tenant_id]]
-                number = await flushes.add(connection, self._owner, fence, parcels)
+                fence, batches = self._fences[tenant_id], [one for _, one in together[tenant_id]]
+                number = await flushes.add(connection, self._owner, fence, batches)
                 if number is None:
                     refused.add(tenant_id)
                 else:
@@ -300,13 +300,13 @@ class Flusher:
         committed: list[UUID] = []
         for tenant_id in together.keys() - refused:
             number = self._numbers[tenant_id]
-            for track, parcel in together[tenant_id]:
-                track.add(parcel, number)
-                committed.append(parcel.claim.uuid)
+            for track, batch in together[tenant_id]:
+                track.add(batch, number)
+                committed.append(batch.claim.uuid)
         if not refused:
             return frozenset(committed)
         await self._learn_fences(refused)
-        again = [track.parcel(one) for of in refused for track, one in together[of]]
+        again = [track.batch(one) for of in refused for track, one in together[of]]
         return await self._write(again) | frozenset(committed)
 
     async def _prune(self) -> None:

@@ -15,12 +15,14 @@ import asyncio
 from collections import deque
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from enum import Enum
+from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.concurrency import Event
+from gateway.entries import VERSION_BYTE, packed_entry
 from gateway.errors import ClaimLost, StoreUnavailable
-from gateway.eventlog.outbox import Fate, Outbox
+from gateway.store.events import LogBatch, LogRow
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
@@ -36,27 +38,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.entries import Entry
+    from gateway.eventlog.log_batches import Flusher
     from gateway.store.claims import Claim, LogHead
-    from gateway.store.events import LogBatch, LogRow
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
-
-    class Ends(Protocol):
-        """What else has a part of a log that is about to end: see `flusher.Flusher`."""
-
-        async def whole(self, claim: Claim, row: LogRow, /) -> LogRow: ...
-
-        def goes_on(self, claim: Claim, /) -> None: ...
-
-        def over(self, claim: Claim, /) -> None: ...
-
-        def ended(self, claim: Claim, /) -> None: ...
-
-        def fence(self, tenant_id: TenantId, /) -> int | None: ...
-
-        def begins(self, claim: Claim, day: date, next_entry: int, fence: int, /) -> None: ...
-
-        async def settle(self) -> None: ...
 
     Append = Callable[[Sequence[LogBatch]], Awaitable[frozenset[UUID]]]
     Heads = Callable[[Collection[tuple[TenantId, UUID]]], Awaitable[dict[UUID, LogHead]]]
@@ -88,6 +73,103 @@ class WriterBounds:
     pending_bytes_max: int
     retry_pause_s: float
     flush_interval_s: float = 0.0
+
+
+class Fate(Enum):
+    """What the head of the log says about a batch."""
+
+    COMMITTED = "committed"
+    ABSENT = "absent"
+    """Not in the log, but it may still be written: send it again."""
+    FENCED = "fenced"
+    """Nothing more can be written under this claim."""
+
+
+class Outbox:
+    """Entries of one claim that are not known to be in the log yet, packed. It does no I/O.
+
+        put → waiting → take → under way → committed    the batch is in the log
+                                         → in doubt     the answer of the database was lost
+                                         → refused      the answer is that it was not appended
+
+    One batch is under way at a time, so that the log grows in order. What became of one in doubt,
+    or refused, is never guessed: the head of the log, which only the holder of the claim can move,
+    tells whether it is in (`learn`). What is sent again is the same batch, byte for byte: an
+    attempt that was given up may still be at work in the server, and commit after the head was
+    read. Then the second one is refused, but the head has moved by exactly its length, which means
+    that it is in.
+
+    `next_entry` is the number of the first of them, `end` the number that the next to be `put`
+    gets, `pending_bytes` the length of all of them.
+    """
+
+    def __init__(self, claim: Claim, day: date, next_entry: int) -> None:
+        self._claim = claim
+        self._day = day
+        self._waiting = bytearray()
+        self._is_refused = False
+        self.next_entry = self.end = next_entry
+        self.pending_bytes = 0
+        self.batch: LogBatch | None = None
+        """What is under way."""
+
+    @property
+    def has_waiting(self) -> bool:
+        """There is something for another batch."""
+        return bool(self._waiting)
+
+    def waiting(self) -> LogRow:
+        """What waits, as it would stand in the log if it were the next row; not taken by this."""
+        assert self.batch is None, "a batch is under way"
+        count = self.end - self.next_entry
+        return LogRow(self.next_entry, count, VERSION_BYTE + self._waiting)
+
+    def put(self, entry: Entry) -> int:
+        """Add an entry to what waits; its length in bytes. Raises `ValueError` as `pack` does."""
+        packed = packed_entry(entry)
+        self._waiting += packed
+        self.end += 1
+        self.pending_bytes += len(packed)
+        return len(packed)
+
+    def take(self) -> LogBatch:
+        """All that waits, as the batch that is under way now. Only when none is."""
+        entries = VERSION_BYTE + self._waiting
+        self._waiting.clear()
+        count = self.end - self.next_entry
+        self.batch = LogBatch(self._claim, self._day, self.next_entry, count, entries)
+        return self.batch
+
+    def committed(self) -> int:
+        """What was under way is in the log; how many bytes that frees."""
+        batch, self.batch = self.batch, None
+        assert batch is not None, "no batch is under way"
+        self._is_refused = False
+        freed_bytes = len(batch.entries) - len(VERSION_BYTE)
+        self.pending_bytes -= freed_bytes
+        self.next_entry += batch.count
+        return freed_bytes
+
+    def refused(self) -> None:
+        """The database did not append what was under way; `learn` tells why."""
+        self._is_refused = True
+
+    def learn(self, head: LogHead | None) -> Fate:
+        """What became of the batch, by a head that was read since; None: the response is gone.
+
+        For `COMMITTED` call `committed`, for `ABSENT` send the same batch again.
+        """
+        batch = self._under_way()
+        if head is None or head.epoch != self._claim.epoch or head.status != "in_progress":
+            return Fate.FENCED
+        if head.next_entry == batch.first_entry + batch.count:
+            return Fate.COMMITTED
+        is_absent = head.next_entry == batch.first_entry and not self._is_refused
+        return Fate.ABSENT if is_absent else Fate.FENCED
+
+    def _under_way(self) -> LogBatch:
+        assert self.batch is not None, "no batch is under way"
+        return self.batch
 
 
 class Channel:
@@ -126,7 +208,9 @@ class Channel:
         Raises `ValueError` as `entries.pack` does.
         """
         if self.is_open:
-            self._writer.accept(self, self.outbox.put(entry))
+            self._writer.pending_bytes += self.outbox.put(entry)
+            if not self.is_queued:
+                self._writer.enqueue(self)
 
     async def room(self) -> None:
         """Wait until it is not full. Raises `ClaimLost`."""
@@ -156,7 +240,7 @@ class Channel:
         """
         self.is_ending = True
         try:
-            while self.is_open and self.outbox.parcel is not None:
+            while self.is_open and self.outbox.batch is not None:
                 self.moved.clear()
                 await self.moved.wait()
             self._check()
@@ -195,14 +279,14 @@ class LogWriter:
         *,
         metrics: Metrics,
         committed: Callable[[Collection[UUID]], None],
-        ends: Ends | None = None,
+        flusher: Flusher | None = None,
     ) -> None:
         self._append = append
         self._heads = heads
         self._bounds = bounds
         self._metrics = metrics
         self._committed = committed
-        self._ends = ends
+        self._flusher = flusher
         self._channels: dict[UUID, Channel] = {}
         self._queue: deque[Channel] = deque()
         self._work = asyncio.Event()
@@ -236,31 +320,31 @@ class LogWriter:
 
     def fence(self, tenant_id: TenantId) -> int | None:
         """Under which fence this process writes for a tenant; None: not known yet."""
-        return None if self._ends is None else self._ends.fence(tenant_id)
+        return None if self._flusher is None else self._flusher.fence(tenant_id)
 
     def begins(self, claim: Claim, day: date, next_entry: int, *, fence: int | None) -> None:
         """A response was claimed, and before that `self.fence` was this one.
 
         So the claim has to be proven by nothing else; to be called before it is `open`ed.
         """
-        if fence is not None and self._ends is not None:
-            self._ends.begins(claim, day, next_entry, fence)
+        if fence is not None and self._flusher is not None:
+            self._flusher.begins(claim, day, next_entry, fence)
 
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
             await self._work.wait()
             await self._keep_distance()
-            await self._deliver(self._next_batch())
-            if self._ends is not None:
-                await self._settle(self._ends)
+            await self._deliver(self._next_channels())
+            if self._flusher is not None:
+                await self._settle(self._flusher)
             self._relieve()
             self._metrics.log_pending(self.pending_bytes)
 
-    async def _settle(self, ends: Ends) -> None:
+    async def _settle(self, flusher: Flusher) -> None:
         """Between two flushes: nobody waits for it. What fails is made up for by the next one."""
         try:
-            await ends.settle()
+            await flusher.settle()
         except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
             self._metrics.store_failed(type(error).__name__)
             _log.warning("logs are not moved to their places", error=error)
@@ -282,34 +366,28 @@ class LogWriter:
         runs = len(self._queue)
         return runs >= CROWD_MIN and self.pending_bytes <= runs * CROWDED_BYTES_MAX
 
-    def accept(self, channel: Channel, added_bytes: int) -> None:
-        """A channel has `added_bytes` more that wait."""
-        self.pending_bytes += added_bytes
-        self.enqueue(channel)
-
     def resume(self, channel: Channel) -> None:
         """What waits in a channel is to be written after all, if there is anything."""
-        if channel.is_open and self._ends is not None:
-            self._ends.goes_on(channel.claim)
-        if channel.is_open and channel.outbox.has_waiting:
+        if channel.is_open and self._flusher is not None:
+            self._flusher.goes_on(channel.claim)
+        if channel.is_open and channel.outbox.has_waiting and not channel.is_queued:
             self.enqueue(channel)
 
     def enqueue(self, channel: Channel) -> None:
-        """Something waits in a channel."""
-        if not channel.is_queued:
-            channel.is_queued = True
-            if not self._queue:
-                self._work.set()
-            self._queue.append(channel)
-            if len(self._queue) == CROWD_MIN and self._is_crowded:
-                self._crowded.set()
+        """Something waits in a channel that is not queued yet."""
+        channel.is_queued = True
+        if not self._queue:
+            self._work.set()
+        self._queue.append(channel)
+        if len(self._queue) == CROWD_MIN and self._is_crowded:
+            self._crowded.set()
 
     def forget(self, channel: Channel, *, has_ended: bool = False) -> None:
         """Nothing more of a channel is written, but for what is under way."""
         if channel.is_open:
             channel.is_open = False
-            if self._ends is not None:
-                (self._ends.ended if has_ended else self._ends.over)(channel.claim)
+            if self._flusher is not None:
+                (self._flusher.ended if has_ended else self._flusher.over)(channel.claim)
             del self._channels[channel.claim.uuid]
             self.pending_bytes -= channel.outbox.pending_bytes
             channel.moved.set()
@@ -318,9 +396,9 @@ class LogWriter:
     async def whole(self, channel: Channel) -> LogRow:
         """What is not in the log of a channel yet, for its end. Raises `ClaimLost`."""
         row = channel.outbox.waiting()
-        while self._ends is not None:
+        while self._flusher is not None:
             try:
-                row = await self._ends.whole(channel.claim, row)
+                row = await self._flusher.whole(channel.claim, row)
                 break
             except StoreUnavailable as error:
                 await self._pause(error)
@@ -349,52 +427,52 @@ class LogWriter:
             for channel in self._crowd:
                 channel.moved.set()
 
-    def _next_batch(self) -> list[Channel]:
-        """Channels with a parcel under way, from what has waited longest on."""
-        batch: list[Channel] = []
+    def _next_channels(self) -> list[Channel]:
+        """Channels with a batch under way, from what has waited longest on."""
+        channels: list[Channel] = []
         size = 0
         while self._queue and size < self._bounds.flush_bytes_max:
             channel = self._queue.popleft()
             channel.is_queued = False
             if channel.is_open and not channel.is_ending:
                 size += len(channel.outbox.take().entries)
-                batch.append(channel)
+                channels.append(channel)
         if not self._queue:
             self._work.clear()
-        return batch
+        return channels
 
-    async def _deliver(self, batch: list[Channel]) -> None:
-        """Until each parcel is in the log, or its channel is closed or lost."""
-        while batch := [channel for channel in batch if channel.is_open]:
+    async def _deliver(self, channels: list[Channel]) -> None:
+        """Until each batch is in the log, or its channel is closed or lost."""
+        while channels := [channel for channel in channels if channel.is_open]:
             try:
-                await self._flush(batch)
+                await self._flush(channels)
             except StoreUnavailable as error:
                 await self._pause(error)
             except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
-                await self._isolate(batch, error)
+                await self._isolate(channels, error)
                 return
-            batch = await self._send_again(batch)
+            channels = await self._send_again(channels)
 
-    async def _flush(self, batch: list[Channel]) -> None:
+    async def _flush(self, channels: list[Channel]) -> None:
         loop = asyncio.get_running_loop()
-        under_way = [channel.outbox.parcel for channel in batch]
-        parcels = [parcel for parcel in under_way if parcel is not None]
+        under_way = [channel.outbox.batch for channel in channels]
+        batches = [batch for batch in under_way if batch is not None]
         began = loop.time()
-        uuids = await self._append(parcels)
-        size_bytes = sum(len(parcel.entries) for parcel in parcels)
+        uuids = await self._append(batches)
+        size_bytes = sum(len(batch.entries) for batch in batches)
         self._metrics.log_flushed(len(uuids), size_bytes, loop.time() - began)
         self._is_away = False
-        are_all = len(uuids) == len(batch)
-        for channel in batch:
+        are_all = len(uuids) == len(channels)
+        for channel in channels:
             if are_all or channel.claim.uuid in uuids:
                 self._commit(channel)
             else:
                 channel.outbox.refused()
         self._announce(uuids)
 
-    async def _send_again(self, batch: list[Channel]) -> list[Channel]:
-        """What of a batch is not in the log, though its claim holds. The rest is settled."""
-        unclear = [one for one in batch if one.is_open and one.outbox.parcel is not None]
+    async def _send_again(self, channels: list[Channel]) -> list[Channel]:
+        """Channels whose batch is not in the log though their claim holds. The rest is decided."""
+        unclear = [one for one in channels if one.is_open and one.outbox.batch is not None]
         if not unclear:
             return []
         heads = await self._ask(unclear)
@@ -423,16 +501,16 @@ class LogWriter:
                 _log.error("heads of logs cannot be read", error=error)
                 return {}
 
-    async def _isolate(self, batch: list[Channel], error: Exception) -> None:
-        """Find the parcel that the database takes for a mistake, and write the others."""
-        if len(batch) == 1:
-            response_id = ids.response_id(batch[0].claim.uuid)
+    async def _isolate(self, channels: list[Channel], error: Exception) -> None:
+        """Find the batch that the database takes for a mistake, and write the others."""
+        if len(channels) == 1:
+            response_id = ids.response_id(channels[0].claim.uuid)
             _log.error("a log cannot be written", response_id=response_id, error=error)
-            self._lose(batch[0])
+            self._lose(channels[0])
             return
-        middle = len(batch) // 2
-        await self._deliver(batch[:middle])
-        await self._deliver(batch[middle:])
+        middle = len(channels) // 2
+        await self._deliver(channels[:middle])
+        await self._deliver(channels[middle:])
 
     async def _pause(self, error: StoreUnavailable) -> None:
         self._metrics.store_failed(type(error).__name__)
@@ -445,9 +523,9 @@ class LogWriter:
     def _commit(self, channel: Channel) -> None:
         freed_bytes = channel.outbox.committed()
         if not channel.is_open:
-            if self._ends is not None:
+            if self._flusher is not None:
                 # Of the first under a claim nobody knew yet when it was closed.
-                self._ends.over(channel.claim)
+                self._flusher.over(channel.claim)
             return
         self.pending_bytes -= freed_bytes
         channel.moved.set()

@@ -11,7 +11,7 @@ import asyncio
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError
 from gateway.telemetry import EventLog
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
     from uuid import UUID
 
-    from gateway.engine.run_spec import RunSpec
+    from gateway.engine.turn import Abandonable
     from gateway.store.claims import Claim, LogHead
     from gateway.telemetry import Metrics
     from gateway.tenancy import TenantId
@@ -38,15 +38,6 @@ RETRIES_PER_HEARTBEAT: Final = 6
 """A heartbeat that failed is tried again after this part of the time between two."""
 
 _log = EventLog("gateway.runs")
-
-
-class Abandonable(Protocol):
-    """A run, as far as the keeper knows it."""
-
-    @property
-    def spec(self) -> RunSpec: ...
-
-    def abandon(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +67,7 @@ class LeaseKeeper:
         """`renew` is `store.claims.heartbeat` of this process, `heads` is `store.claims.heads`."""
         self._renew = renew
         self._heads = heads
-        self._rhythm = timing
+        self._timing = timing
         self._metrics = metrics
         self._held: dict[UUID, _Held] = {}
         self._reserved: frozenset[Claim] = frozenset()
@@ -141,7 +132,7 @@ class LeaseKeeper:
             group.create_task(self._watch())
 
     async def _beat(self) -> None:
-        heartbeat_s = self._rhythm.heartbeat_s
+        heartbeat_s = self._timing.heartbeat_s
         while True:
             is_renewed = await self.heartbeat()
             await asyncio.sleep(heartbeat_s if is_renewed else heartbeat_s / RETRIES_PER_HEARTBEAT)
@@ -150,7 +141,7 @@ class LeaseKeeper:
         while True:
             await self._may_be_ended.wait()
             try:
-                async with asyncio.timeout(self._rhythm.poll_s):
+                async with asyncio.timeout(self._timing.poll_s):
                     await self._check_soon.wait()
             except TimeoutError:
                 pass
@@ -172,7 +163,7 @@ class LeaseKeeper:
             return False
         now = time.monotonic()
         is_first = self._renewed_at is None
-        if self._is_away or (now - asked_at > self._rhythm.heartbeat_s):
+        if self._is_away or (now - asked_at > self._timing.heartbeat_s):
             self._distrust(now, HEARTBEATS_OF_DISTRUST)
         elif self._was_silent(now) and not is_first:
             self._distrust(now, HEARTBEATS_OF_DOUBT)
@@ -198,10 +189,10 @@ class LeaseKeeper:
         return None
 
     def _distrust(self, now: float, heartbeats: float) -> None:
-        self._trusted_from = max(self._trusted_from, now + heartbeats * self._rhythm.heartbeat_s)
+        self._trusted_from = max(self._trusted_from, now + heartbeats * self._timing.heartbeat_s)
 
     def _was_silent(self, now: float) -> bool:
-        return self._renewed_at is None or now - self._renewed_at > self._rhythm.lease_s
+        return self._renewed_at is None or now - self._renewed_at > self._timing.lease_s
 
     async def _check(self, suspects: Sequence[_Held]) -> None:
         """Abandon those whose epoch has moved, or that are gone.

@@ -68,7 +68,7 @@ class Scheduler:
         self._database = database
         self._runs = runs
         self._keeper = keeper
-        self._appetite = limits
+        self._limits = limits
         self._owner = owner
         self._metrics = metrics
         self._wake = asyncio.Event()
@@ -107,7 +107,7 @@ class Scheduler:
         async with self._looking:
             limit = min(self._runs.room, CLAIMED_AT_ONCE_MAX)
             self._is_more = True
-            self._rest_s = self._appetite.interval_s
+            self._rest_s = self._limits.interval_s
             if limit <= 0:
                 return False
             # Whoever claims keeps new responses from beginning: not for nothing.
@@ -128,7 +128,7 @@ class Scheduler:
             claimed = await claims.claim(
                 self._database,
                 self._owner,
-                self._appetite.terms,
+                self._limits.terms,
                 limit=limit,
                 take_over=self._keeper.trusted,
             )
@@ -142,7 +142,7 @@ class Scheduler:
         """What waits, such as for others of its tenant; nobody knows while the database is away."""
         try:
             return await claims.work(
-                self._database, self._appetite.terms, take_over=self._keeper.trusted
+                self._database, self._limits.terms, take_over=self._keeper.trusted
             )
         except StoreError:
             return Work(is_queued=True, is_left=True)
@@ -161,7 +161,7 @@ class Scheduler:
 
     def _until_worth_a_look(self, work: Work) -> float:
         """Seconds for which nothing is to be found: nobody announces that a lease lapses."""
-        interval_s, quiet_s = self._appetite.interval_s, self._appetite.quiet_s
+        interval_s, quiet_s = self._limits.interval_s, self._limits.quiet_s
         if not self._keeper.trusted:
             return interval_s
         return quiet_s if work.lapse_s is None else min(quiet_s, max(interval_s, work.lapse_s))
@@ -214,7 +214,7 @@ class Scheduler:
                 claim.uuid,
                 day,
                 from_entry=read,
-                bytes_max=self._appetite.read_bytes_max,
+                bytes_max=self._limits.read_bytes_max,
             )
             if not more or more[-1].first_entry < read:
                 break

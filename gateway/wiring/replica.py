@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from gateway.engine.archive import Archive, Ownership
 from gateway.engine.observer import Observer
-from gateway.engine.runner import Engine
 from gateway.engine.supervisor import Supervisor
+from gateway.engine.turn import Engine
 from gateway.eventlog.feed import Feed
 from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_batches import Flusher
@@ -145,7 +145,7 @@ def _workplace(
             alive_interval_s=settings.stream.keepalive_event_s,
             run_time_max_s=settings.limits.request_timeout_s,
             hops=bounds.hop_policy(settings),
-            steering=bounds.steering(settings),
+            guard_limits=bounds.steering(settings),
         ),
         archive=archive,
         supervisor=Supervisor(
@@ -174,7 +174,7 @@ def _writer(base: Foundation, notifier: Notifier) -> LogWriter:
         bounds.writer_bounds(settings),
         metrics=base.metrics,
         committed=committed,
-        ends=flusher,
+        flusher=flusher,
     )
 
 

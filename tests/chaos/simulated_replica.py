@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.entries import Entry, Finished, Status, pack, unpack
 from gateway.errors import ClaimLost, StoreUnavailable
-from gateway.eventlog.outbox import Fate, Outbox
+from gateway.eventlog.log_writer import Fate, Outbox
 from gateway.store.claims import Claim, ClaimTerms
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow, day_of
@@ -152,7 +152,7 @@ class Replica:
         self._ask(batch)
 
     def _ask(self, batch: list[Run]) -> None:
-        unclear = [run for run in batch if run.is_open and outbox_of(run).parcel is not None]
+        unclear = [run for run in batch if run.is_open and outbox_of(run).batch is not None]
         self._is_flushing = bool(unclear)
         if unclear:
             asked = [(run.claim.tenant_id, run.claim.uuid) for run in unclear]
@@ -323,7 +323,7 @@ def outbox_of(run: Run) -> Outbox:
 
 
 def parcel_of(run: Run) -> LogBatch:
-    parcel = outbox_of(run).parcel
+    parcel = outbox_of(run).batch
     assert parcel is not None
     return parcel
 

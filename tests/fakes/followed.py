@@ -16,9 +16,9 @@ import orjson
 
 from gateway.engine.run_state import head_of
 from gateway.entries import FOLD_VERSION, Finished, pack
-from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.fold.fold import Fold
+from gateway.eventlog.fold_slices import EntryBuffer
 from gateway.eventlog.live_log import LiveLog, LiveLogRegistry
 from gateway.eventlog.log_watcher import LogWatcher
 from gateway.store.claims import Claim

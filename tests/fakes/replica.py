@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from gateway import ids
 from gateway.engine.archive import Archive, Ownership
 from gateway.engine.observer import Observer
-from gateway.engine.runner import Engine
 from gateway.engine.supervisor import Supervisor
+from gateway.engine.turn import Engine
 from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_writer import LogWriter, WriterBounds
@@ -120,7 +120,7 @@ def _writer(database: Database, owner: str, metrics: Metrics) -> LogWriter:
         WriterBounds(65_536, 65_536, 1_000_000, retry_pause_s=0.02),
         committed=lambda _: None,
         metrics=metrics,
-        ends=flusher,
+        flusher=flusher,
     )
 
 

@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID, uuid4
 
+from typing_extensions import override
+
 from gateway.constraints.rules import OutputRules
 from gateway.constraints.validation import Checker
+from gateway.engine.archive import Archive
 from gateway.engine.failover import HopPolicy
 from gateway.engine.observer import Observer
 from gateway.engine.output_guard import GuardLimits
 from gateway.engine.run_spec import RunSpec
-from gateway.engine.runner import Engine, Run
-from gateway.engine.turn import TokenSource
+from gateway.engine.runner import Run
+from gateway.engine.turn import Engine, TokenSource
 from gateway.eventlog.fold.fold import Fold
+from gateway.eventlog.journal import Journal
 from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.models.harmony.format import HarmonyFormat
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 
     from gateway.engine.tools import HostedTools
+    from gateway.engine.turn import Abandonable
     from gateway.entries import Entry, Finished
     from gateway.generation import TokenSink
     from gateway.protocol.events import Event
@@ -95,7 +100,7 @@ class ScriptedTokens:
 
 
 @dataclass
-class MemoryArchive:
+class MemoryArchive(Archive):
     """Keeps what it is given; fails as often as it is told."""
 
     failure: Exception | None = None
@@ -105,6 +110,7 @@ class MemoryArchive:
     metered: list[Finished] = field(default_factory=list)
     deposited: list[tuple[Finished, dict[str, Any]]] = field(default_factory=list)
 
+    @override
     async def begin(self, spec: RunSpec) -> Claim:
         await asyncio.sleep(0)
         if self.refusal is not None:
@@ -112,21 +118,24 @@ class MemoryArchive:
         self.begun += 1
         return Claim(spec.principal.tenant_id, spec.head.uuid, 1)
 
-    async def finish(self, finished: Finished, fold: Fold) -> None:
+    async def commit(self, finished: Finished, fold: Fold) -> None:
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
         self.finished.append(finished)
 
+    @override
     async def deposit(self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim) -> None:
         await asyncio.sleep(0)
         self.deposited.append((finished, fold.response()))
 
+    @override
     def deposit_later(
         self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim | None
     ) -> None:
         self.deposited.append((finished, fold.response()))
 
+    @override
     async def meter(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
         await asyncio.sleep(0)
         if self.failure is not None:
@@ -138,10 +147,10 @@ class MemoryArchive:
 class MemoryKeeper:
     """Knows who holds what."""
 
-    held: dict[UUID, Run] = field(default_factory=dict)
+    held: dict[UUID, Abandonable] = field(default_factory=dict)
     dropped: list[Claim] = field(default_factory=list)
 
-    def hold(self, claim: Claim, run: Run) -> None:
+    def hold(self, claim: Claim, run: Abandonable) -> None:
         self.held[claim.uuid] = run
 
     def drop(self, claim: Claim) -> None:
@@ -149,25 +158,29 @@ class MemoryKeeper:
         self.dropped.append(claim)
 
 
-@dataclass
-class RecordingJournal:
+class RecordingJournal(Journal):
     """A journal that remembers what was written into it, and is full as often as it is told."""
 
-    live: LiveLog
-    commit: Commit | None = None
-    entries: list[Entry] = field(default_factory=list)
-    full_after: int | None = None
-    lost: Exception | None = None
-    waits: int = 0
+    def __init__(
+        self, live: LiveLog, commit: Commit | None = None, *, full_after: int | None = None
+    ) -> None:
+        super().__init__(live, self._write)
+        self.commit = commit
+        self.full_after = full_after
+        self.entries: list[Entry] = []
+        self.lost: Exception | None = None
+        self.waits = 0
 
     @property
+    @override
     def is_full(self) -> bool:
         return self.full_after is not None and len(self.entries) >= self.full_after
 
-    def append(self, entry: Entry) -> None:
+    def _write(self, entry: Entry) -> None:
         self.entries.append(entry)
         self.live.append(entry)
 
+    @override
     async def room(self) -> None:
         await asyncio.sleep(0)
         self.waits += 1
@@ -175,11 +188,13 @@ class RecordingJournal:
             raise self.lost
         self.full_after = None
 
+    @override
     async def committed(self) -> None:
         await asyncio.sleep(0)
         if self.lost is not None:
             raise self.lost
 
+    @override
     async def finish(self, finished: Finished) -> None:
         events = self.live.fold.apply(finished)
         try:
@@ -246,7 +261,7 @@ class Stage(Generic[Source]):
             self.live.append(entry)
         self.journal = RecordingJournal(
             self.live,
-            self.archive.finish if self.spec.store else None,
+            self.archive.commit if self.spec.store else None,
             full_after=self.full_after,
         )
         self.keeper = MemoryKeeper()
@@ -262,7 +277,7 @@ class Stage(Generic[Source]):
             run_time_max_s=self.run_time_max_s,
             tools=self.tools,
             hops=self.hops,
-            steering=self.steering,
+            guard_limits=self.steering,
         )
         claim = None
         if self.said is not None:

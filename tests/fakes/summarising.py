@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from gateway.constraints.rules import OutputRules
 from gateway.engine.observer import Observer
 from gateway.engine.output_guard import GuardLimits
-from gateway.engine.runner import Engine
 from gateway.engine.summarizer import Summarizer
+from gateway.engine.turn import Engine
 from gateway.services.compactor import CompactionLimits, Compactor
 from gateway.telemetry import Metrics
 from tests.fakes.harmony_script import harmony_of
@@ -48,7 +48,7 @@ class SummaryDesk:
             alive_interval_s=60,
             run_time_max_s=run_time_max_s,
             hops=IMPATIENT,
-            steering=GuardLimits(repairs_max=repairs_max),
+            guard_limits=GuardLimits(repairs_max=repairs_max),
         )
         self.summarizer = Summarizer(engine, lambda head: folds(head, rules))
 

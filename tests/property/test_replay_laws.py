@@ -22,9 +22,8 @@ from gateway.entries import (
     portions,
     unpack,
 )
-from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.eventlog.fold.fold import Fold
-from gateway.eventlog.fold_slices import fold_slice
+from gateway.eventlog.fold_slices import EntryBuffer, fold_slice
 from gateway.generation import SegmentText
 from gateway.models.harmony.parsing import Parser
 from gateway.protocol.events import Deltas

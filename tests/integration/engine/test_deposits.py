@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from gateway.engine import outcome
-from gateway.engine.deposits import DepositBounds, Deposits, deposit
+from gateway.engine.late_writes import Deposits, LateBounds, deposit
 from gateway.engine.runner import Run
 from gateway.entries import Finished, Tokens, TurnStarted
 from gateway.errors import StoreUnavailable
@@ -192,7 +192,7 @@ async def test_ends_wait_for_the_database_up_to_a_time_and_a_size(
         raise StoreUnavailable("away")
 
     metrics = Metrics()
-    bounds = DepositBounds(bytes_max=100, patience_s=3600, retry_pause_s=0.001)
+    bounds = LateBounds(size_max=100, patience_s=3600, retry_pause_s=0.001)
     deposits = Deposits(unreachable, metrics=metrics, bounds=bounds)
     kept, too_large = new_response().uuid, new_response().uuid
     async with working(deposits):

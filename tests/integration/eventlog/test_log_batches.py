@@ -260,7 +260,7 @@ async def test_one_that_is_left_while_its_first_parcel_is_under_way_leaves_nothi
 
     bounds = WriterBounds(100_000, 2_000, 20_000, retry_pause_s=0.005)
     writer = LogWriter(
-        append, journal.heads, bounds, metrics=Metrics(), committed=lambda _: None, ends=journal
+        append, journal.heads, bounds, metrics=Metrics(), committed=lambda _: None, flusher=journal
     )
     channels = {
         run: writer.open(run.claim, DAY, 1, durable=lambda _: None, lost=lambda: None)

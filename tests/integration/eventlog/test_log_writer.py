@@ -98,7 +98,7 @@ async def office(
         BOUNDS,
         metrics=Metrics(),
         committed=lambda _: None,
-        ends=flusher,
+        flusher=flusher,
     )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(writer.run())

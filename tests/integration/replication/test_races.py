@@ -90,7 +90,7 @@ async def test_a_run_that_lost_its_claim_is_not_told_of_the_commits_of_the_next_
         WriterBounds(100_000, 2_000, 20_000, retry_pause_s=0.005),
         metrics=Metrics(),
         committed=lambda _: None,
-        ends=flusher,
+        flusher=flusher,
     )
     day, told, lost = day_of(CREATED), list[int](), list[bool]()
     async with asyncio.TaskGroup() as group:

@@ -201,7 +201,7 @@ class FrozenArchive(MemoryArchive):
     asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     @override
-    async def finish(self, finished: Finished, fold: Fold) -> None:
+    async def commit(self, finished: Finished, fold: Fold) -> None:
         self.asked.set()
         await asyncio.Event().wait()
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway.engine.output_guard import REPETITION, GuardLimits, OutputGuard
-from gateway.engine.turn_sink import PIECES_MAX, TurnSink
+from gateway.engine.turn import PIECES_MAX, TurnSink
 from gateway.entries import TurnStarted
 from gateway.errors import ClaimLost
-from gateway.eventlog.journal import JournalWriter, MemoryJournal
+from gateway.eventlog.journal import Journal, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
 from gateway.models.harmony.vocabulary import END, MESSAGE, START
@@ -51,33 +51,31 @@ class Wary(TurnSink):
         return super().on_tokens(chunk)
 
 
-def begun(kind: type[TurnSink] = TurnSink) -> tuple[TurnSink, JournalWriter]:
+def begun(kind: type[TurnSink] = TurnSink) -> tuple[TurnSink, Journal]:
     spec = run_spec()
-    pen = JournalWriter(
-        MemoryJournal(LiveLog(folds(spec.head, spec.rules), reader_events_max=100), None)
-    )
-    pen.append(TurnStarted(10))
+    journal = MemoryJournal(LiveLog(folds(spec.head, spec.rules), reader_events_max=100), None)
+    journal.append(TurnStarted(10))
     guard = OutputGuard(spec.rules, POLICY, harmony(), reasoning_budget=None)
-    sink = kind(pen, guard, on_first_chunk=lambda _: None, on_first_token=lambda: None)
-    return sink, pen
+    sink = kind(journal, guard, on_first_chunk=lambda _: None, on_first_token=lambda: None)
+    return sink, journal
 
 
 Outcome = tuple[list[bool], "TurnEnding | None", FinishReason | None, int, "list[Event]", list[int]]
 
 
 async def heard(kind: type[TurnSink], chunks: list[TokenChunk]) -> Outcome:
-    sink, pen = begun(kind)
+    sink, journal = begun(kind)
     shown: list[Event] = []
-    follower = asyncio.create_task(pen.live.stream(shown.extend))
+    follower = asyncio.create_task(journal.live.stream(shown.extend))
     await asyncio.sleep(0)
     answers = []
     for chunk in chunks:
         answers.append(sink.on_tokens(chunk) or await sink.room())
         if not answers[-1]:
             break
-    pen.live.hand_over()
+    journal.live.hand_over()
     await follower
-    said = pen.live.fold.turns[0].said
+    said = journal.live.fold.turns[0].said
     return answers, sink.ending, sink.finish, sink.cached_tokens, shown, list(said)
 
 
@@ -116,12 +114,12 @@ def heard_in(
     async def hear() -> tuple[object, ...]:
         spec = run_spec()
         live = LiveLog(folds(response_head(), spec.rules), reader_events_max=100)
-        pen = JournalWriter(MemoryJournal(live, None))
-        pen.append(TurnStarted(10))
+        journal = MemoryJournal(live, None)
+        journal.append(TurnStarted(10))
         policy = GuardLimits(header_tokens_max=header_tokens_max)
         guard = OutputGuard(spec.rules, policy, harmony(), reasoning_budget=None)
         guard._joins_header = joins and guard._joins_header
-        sink = TurnSink(pen, guard, on_first_chunk=lambda _: None, on_first_token=lambda: None)
+        sink = TurnSink(journal, guard, on_first_chunk=lambda _: None, on_first_token=lambda: None)
         rest, at = ids, 0
         while rest:
             size = sizes[min(at, len(sizes) - 1)]
@@ -150,12 +148,12 @@ def test_a_header_that_is_written_as_a_whole_is_decided_about_as_one_that_is_not
 
 
 @pytest.mark.parametrize("before", [[], [TokenChunk([*FINAL, *script_ids("and so")])]])
-async def test_nothing_is_written_once_the_pen_is_down(before: list[TokenChunk]) -> None:
-    sink, pen = begun()
+async def test_nothing_is_written_once_the_run_is_abandoned(before: list[TokenChunk]) -> None:
+    sink, journal = begun()
     for chunk in before:
         sink.on_tokens(chunk)
-    pen.put_down()
-    assert pen.is_down
+    journal.abandon()
+    assert journal.is_abandoned
     with pytest.raises(ClaimLost):
         sink.on_tokens(TokenChunk(script_ids(" on")))
 
@@ -175,27 +173,27 @@ MARKERS = script_ids("<|end|><|start|>assistant<|channel|>commentary<|message|>"
 async def test_of_what_comes_at_once_a_bounded_part_is_written_in_one_turn_of_the_loop(
     ids: list[int],
 ) -> None:
-    sink, pen = begun()
+    sink, journal = begun()
     written = Counter[int]()
-    append = pen.append
+    append = journal.append
     async with counted_rounds() as rounds:
 
         def noting(entry: Entry) -> None:
             written[rounds.count] += 1
             append(entry)
 
-        pen.append = noting
+        journal.append = noting
         assert not sink.on_tokens(TokenChunk(ids, FinishReason.LENGTH))
         assert await sink.room()
     assert max(written.values()) <= PIECES_MAX
     assert len(written) > 2
-    assert list(pen.live.fold.turns[0].said) == ids
+    assert list(journal.live.fold.turns[0].said) == ids
 
 
 async def test_what_is_left_of_a_chunk_is_not_written_once_the_claim_is_lost() -> None:
-    sink, pen = begun()
+    sink, journal = begun()
     assert not sink.on_tokens(TokenChunk([*FINAL, *MARKERS * 100]))
-    pen.put_down()
+    journal.abandon()
     with pytest.raises(ClaimLost):
         await sink.room()
 

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from gateway import ids
-from gateway.engine.usage_meter import MeterBounds, UsageMeter
+from gateway.engine.late_writes import USAGE_BOUNDS, UsageMeter
 from gateway.errors import StoreConflict, StoreUnavailable
 from gateway.generation import TokenUsage
 from gateway.store.usage import UsageLine
@@ -39,7 +40,7 @@ class Books:
         self.meter = UsageMeter(
             self._record,
             metrics=Metrics(),
-            bounds=MeterBounds(**fast),  # type: ignore[arg-type]
+            bounds=replace(USAGE_BOUNDS, **fast),  # type: ignore[arg-type]
         )
 
     async def _record(self, lines: Sequence[tuple[TenantId, UsageLine]]) -> None:
@@ -66,7 +67,7 @@ async def test_lines_are_written_together_and_nobody_waits() -> None:
     lines = [line(), line(), line()]
     async with running(books):
         for one in lines:
-            books.meter.book(TENANT, one)
+            books.meter.put(TENANT, one)
         await books.written.acquire()
     assert books.batches == [lines]
 
@@ -77,16 +78,16 @@ async def test_lines_are_kept_while_the_database_is_away() -> None:
     lines = [line(), line()]
     async with running(books):
         for one in lines:
-            books.meter.book(TENANT, one)
+            books.meter.put(TENANT, one)
         await books.written.acquire()
     assert books.batches == [lines]
 
 
 async def test_a_flush_writes_what_was_under_way_and_what_waited() -> None:
-    books = Books(batch_lines_max=2)
+    books = Books(batch_rows_max=2)
     lines = [line() for _ in range(5)]
     for one in lines:
-        books.meter.book(TENANT, one)
+        books.meter.put(TENANT, one)
     writing = asyncio.ensure_future(books.meter.run())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -101,7 +102,7 @@ async def test_a_line_that_is_refused_costs_the_others_nothing_and_is_logged() -
     lines = [line() for _ in range(5)]
     books.refused = lines[3]
     for one in lines:
-        books.meter.book(TENANT, one)
+        books.meter.put(TENANT, one)
     with captured_logs() as logged:
         await books.meter.flush(wait_s=5)
     assert list(chain.from_iterable(books.batches)) == [*lines[:3], lines[4]]
@@ -109,10 +110,10 @@ async def test_a_line_that_is_refused_costs_the_others_nothing_and_is_logged() -
 
 
 async def test_what_cannot_be_kept_is_logged() -> None:
-    books = Books(lines_max=2)
+    books = Books(size_max=2)
     with captured_logs() as logged:
         for _ in range(3):
-            books.meter.book(TENANT, line())
+            books.meter.put(TENANT, line())
         books.failures = [StoreUnavailable("away")] * 2
         await books.meter.flush(wait_s=-1)
     assert told(logged) == 3
@@ -122,7 +123,7 @@ async def test_what_cannot_be_kept_is_logged() -> None:
 async def test_patience_ends() -> None:
     books = Books(patience_s=0.0)
     books.failures = [StoreUnavailable("away")]
-    books.meter.book(TENANT, line(7))
+    books.meter.put(TENANT, line(7))
     with captured_logs() as logged:
         await books.meter.flush(wait_s=5)
     assert told(logged) == 1

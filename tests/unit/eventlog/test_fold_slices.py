@@ -1,4 +1,4 @@
-"""A long log is folded in slices, and shown meanwhile."""
+"""A long log is folded in slices, and shown meanwhile; its entries are kept as they were."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.entries import (
     SINGLES_MAX,
@@ -17,9 +19,10 @@ from gateway.entries import (
     pack,
     portions,
 )
-from gateway.eventlog.fold_slices import ALL_KNOWN, fold_rows, fold_slice
+from gateway.eventlog.fold_slices import ALL_KNOWN, EntryBuffer, fold_rows, fold_slice
+from gateway.generation import TokenLogprob
 from gateway.store.events import LogRow
-from tests.fakes.toy_logs import apply_all, new_fold
+from tests.fakes.toy_logs import apply_all, logs, new_fold
 from tests.fakes.toy_parser import FINAL, TEXT
 
 if TYPE_CHECKING:
@@ -108,3 +111,21 @@ def test_of_a_log_that_is_known_no_delta_is_made() -> None:
     fold_slice(fold, portions(pack(LOG)), shown.append, after=ALL_KNOWN, slice_s=AGES_S)
     assert not [event for events in shown for event in events if event.delta_length][1:]
     assert fold.is_finished
+
+
+PLAIN = st.builds(Tokens, st.lists(st.integers(0, 2**32 - 1), max_size=5).map(tuple))
+SCORED = st.integers(0, 9).map(lambda token: Tokens((token,), (TokenLogprob(-1.0),)))
+
+
+@given(st.tuples(logs(), st.lists(PLAIN | SCORED)), st.data())
+def test_any_entries_are_kept_in_order(
+    both: tuple[Sequence[Entry], Sequence[Entry]], data: st.DataObject
+) -> None:
+    entries = data.draw(st.permutations([*both[0], *both[1]]))
+    kept = EntryBuffer(entries)
+    assert list(kept) == entries
+    assert list(reversed(kept)) == entries[::-1]
+    assert len(kept) == len(entries)
+    start = data.draw(st.integers(0, len(entries)))
+    stop = data.draw(st.integers(start, len(entries)))
+    assert list(kept.between(start, stop)) == entries[start:stop]

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.entries import Alive, Entry, Finished, Queued, unpack
 from gateway.errors import ClaimLost, StoreUnavailable
-from gateway.eventlog.entry_buffer import EntryBuffer
+from gateway.eventlog.fold_slices import EntryBuffer
 from gateway.eventlog.journal import DurableJournal, Journal, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from tests.fakes.following import following

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.entries import Alive, Queued
-from gateway.eventlog.journal import JournalWriter, MemoryJournal
-from gateway.eventlog.keepalive import KeepAlive
+from gateway.eventlog.journal import Journal, KeepAlive, MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from tests.fakes.following import following
 from tests.fakes.toy_logs import new_fold
@@ -22,12 +21,12 @@ async def ticks() -> None:
     await passed.wait()
 
 
-def pen(*, held: bool = False) -> JournalWriter:
-    return JournalWriter(MemoryJournal(LiveLog(new_fold, reader_events_max=100, held=held), None))
+def journal(*, held: bool = False) -> Journal:
+    return MemoryJournal(LiveLog(new_fold, reader_events_max=100, held=held), None)
 
 
 async def test_a_silent_log_says_that_it_is_alive() -> None:
-    one = pen()
+    one = journal()
     with KeepAlive(one, INTERVAL_S):
         follower = following(one.live.stream)
         assert (await anext(follower))[-1].type == "response.in_progress"
@@ -36,7 +35,7 @@ async def test_a_silent_log_says_that_it_is_alive() -> None:
 
 
 async def test_nothing_is_said_once_it_is_left() -> None:
-    one = pen()
+    one = journal()
     with KeepAlive(one, INTERVAL_S):
         pass
     await ticks()
@@ -44,15 +43,15 @@ async def test_nothing_is_said_once_it_is_left() -> None:
 
 
 async def test_nothing_is_said_by_a_run_that_was_abandoned() -> None:
-    one = pen()
-    one.put_down()
+    one = journal()
+    one.abandon()
     with KeepAlive(one, INTERVAL_S):
         await ticks()
     assert not list(one.live._entries)
 
 
 async def test_what_waits_for_its_commit_is_not_silence() -> None:
-    one = pen(held=True)
+    one = journal(held=True)
     one.append(Queued())
     with KeepAlive(one, INTERVAL_S):
         await ticks()
@@ -64,7 +63,7 @@ async def test_what_waits_for_its_commit_is_not_silence() -> None:
 
 
 async def test_it_tells_once_that_the_time_is_over_however_much_is_said() -> None:
-    one, told = pen(), asyncio.Event()
+    one, told = journal(), asyncio.Event()
     calls: list[None] = []
 
     def too_long() -> None:

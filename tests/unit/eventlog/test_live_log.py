@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from gateway.api.writing import Later
 from gateway.entries import Alive, Entry, Finished, Tokens, TurnStarted
-from gateway.eventlog.entry_buffer import EntryBuffer
 from gateway.eventlog.fold.fold import Fold
+from gateway.eventlog.fold_slices import EntryBuffer
 from gateway.eventlog.live_log import LiveLog
 from tests.fakes.following import collected, following
 from tests.fakes.response_heads import response_head

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from gateway.api import sse
 from gateway.api.writing import Later
 from gateway.engine.output_guard import GuardLimits, OutputGuard
-from gateway.engine.turn_sink import TurnSink
+from gateway.engine.turn import TurnSink
 from gateway.entries import Alive, Finished, Repair, TurnEnded, TurnStarted
-from gateway.eventlog.journal import JournalWriter
 from gateway.eventlog.live_log import LiveLog
 from gateway.generation import FinishReason, TokenChunk, TokenLogprob
 from tests.fakes.harmony_script import harmony, script_ids
@@ -71,11 +70,10 @@ class Scene:
         self.new_fold = folds(spec.head, spec.rules)
         self.live = LiveLog(self.new_fold, reader_events_max=EVENTS_MAX, held=held)
         self.journal = RecordingJournal(self.live)
-        self.pen = JournalWriter(self.journal)
-        self.pen.append(TurnStarted(10))
+        self.journal.append(TurnStarted(10))
         course = OutputGuard(spec.rules, POLICY, harmony(), reasoning_budget=None)
         self.sink = TurnSink(
-            self.pen, course, on_first_chunk=lambda _: None, on_first_token=lambda: None
+            self.journal, course, on_first_chunk=lambda _: None, on_first_token=lambda: None
         )
         self.readers: list[Reader] = []
         self._committed = 0
@@ -98,7 +96,7 @@ class Scene:
 
     async def end(self) -> list[Event]:
         """All events of the log, once every reader has its own."""
-        self.pen.append(TurnEnded(FinishReason.STOP))
+        self.journal.append(TurnEnded(FinishReason.STOP))
         await self.journal.finish(Finished("completed", 7))
         await asyncio.gather(*self._streams)
         fold = self.new_fold()
@@ -125,9 +123,9 @@ async def played(steps: list[Step], readers: list[Reader], commits: list[int]) -
         elif step == "leave":
             scene.leave()
         elif step == "alive":
-            scene.pen.append(Alive())
+            scene.journal.append(Alive())
         elif step == "repair":
-            scene.pen.append(Repair(0, "none"))
+            scene.journal.append(Repair(0, "none"))
         else:
             await asyncio.sleep(0)
     events = await scene.end()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.entries import Alive, Tokens, unpack
-from gateway.eventlog.outbox import Fate, Outbox
+from gateway.eventlog.log_writer import Fate, Outbox
 from gateway.store.claims import Claim, LogHead
 from gateway.store.events import day_of
 from gateway.tenancy import TenantId
@@ -119,7 +119,7 @@ def test_what_is_sent_again_is_what_was_sent() -> None:
     parcel = box.take()
     box.put(Alive())
     box.learn(head(5))
-    assert box.parcel is parcel
+    assert box.batch is parcel
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["kept", "lost", "unsent", "late"]))))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.engine.archive import Batcher
 from gateway.errors import StoreUnavailable
-from gateway.eventlog.batcher import Batcher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
