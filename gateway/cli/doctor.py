@@ -25,13 +25,12 @@ from gateway.store.schema import REVISION
 from gateway.tenancy import TenantId
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.client import build_client
-from gateway.upstreams.engines.unknown import UnknownEngine
+from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlive
-from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import describe
+from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
 from gateway.upstreams.server import InferenceServer
-from gateway.upstreams.unserved import REMEDY, overlooked, unserved
 from gateway.wiring import bounds
 
 if TYPE_CHECKING:
@@ -42,10 +41,9 @@ if TYPE_CHECKING:
     from gateway.models.format import ModelFormat
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
-    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.backend import Backend, Listed, Served
     from gateway.upstreams.client import Client
     from gateway.upstreams.engines.engine import InferenceEngine, Unusable
-    from gateway.upstreams.naming import Listed, Served
 
 PROBE_TIMEOUT_S = 30.0
 NOBODY = TenantId(UUID(int=0))

@@ -19,11 +19,11 @@ from gateway.protocol.context import ContextItem
 from gateway.protocol.items import FunctionCallOutput
 
 if TYPE_CHECKING:
+    from gateway.engine.observer import Observer
     from gateway.engine.run_spec import RunSpec
     from gateway.eventlog.fold.fold import UnansweredCall
     from gateway.eventlog.journal import Journal
     from gateway.models.format import ModelFormat
-    from gateway.engine.observer import Observer
 
 
 @dataclass(frozen=True, slots=True)

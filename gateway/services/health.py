@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from gateway.services.storage import Storage
     from gateway.telemetry import Metrics
+    from gateway.upstreams.member import BackendState
     from gateway.upstreams.pool import Pool
-    from gateway.upstreams.selection import BackendState
 
 
 @dataclass(frozen=True, slots=True)

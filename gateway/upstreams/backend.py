@@ -1,4 +1,4 @@
-"""What the operator says of the backends, and the bounds of talking to them."""
+"""A backend as the operator describes it, the models it serves, and the bounds of talking to it."""
 
 from __future__ import annotations
 
@@ -44,6 +44,26 @@ class Backend:
     def headers(self) -> dict[str, str]:
         """What identifies the gateway to this backend."""
         return {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A row of a backend's list of models: context length in tokens, and an adapter's base model.
+
+    Each is None where the backend does not tell it.
+    """
+
+    context_length: int | None = None
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a public model is at one backend: its name there, and an adapter's `parent`."""
+
+    name: str
+    parent: str | None = None
+    context_length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

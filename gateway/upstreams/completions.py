@@ -7,20 +7,18 @@ and half a character is not text.
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from gateway.errors import UpstreamError, UpstreamFailed, UpstreamLost, UpstreamUnavailable
-from gateway.generation import FinishReason, TokenChunk
-from gateway.upstreams.logprobs import Misaligned, aligned_logprobs
+from gateway.generation import LOGPROB_MIN, FinishReason, TokenChunk, TokenLogprob
 from gateway.upstreams.problems import NoTokenIds, breakage, code_of, message_of, refusal
-from gateway.upstreams.sse import FrameTooLarge, SseSplitter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
-    from gateway.generation import Sampling, TokenLogprob
+    from gateway.generation import Sampling
 
 ID_END: Final = 1 << 31
 """No number from here on is an id, whatever the vocabulary."""
@@ -35,6 +33,10 @@ _FINISH: Final = {
     "repetition": FinishReason.LENGTH,
 }
 """Every other reason ("abort", "error", ...) is a failure."""
+_ID_PREFIX: Final = "token_id:"
+_CR: Final = ord("\r")
+_DIGITS_MAX: Final = 9
+"""An id has 32 bits in the log, and the largest vocabulary far less."""
 
 
 class CompletionReader:
@@ -52,10 +54,10 @@ class CompletionReader:
     """
 
     __slots__ = (
-        "_alternatives", "_block", "_block_at", "_cached", "_constrained", "_id_end", "_ids",
-        "_ids_left_before", "_last_id", "_logprobs", "_read_bytes", "_read_bytes_max", "_said_all",
-        "_splitter", "_stop_ids", "_upstream", "fault", "finish", "finished", "has_more",
-        "ids_left", "overran", "started",
+        "_alternatives", "_cached", "_constrained", "_frame_bytes_max", "_id_end", "_ids",
+        "_ids_left_before", "_ids_max", "_is_over", "_last_id", "_logprobs", "_read_bytes",
+        "_splitter", "_stop_ids", "_unread", "_upstream", "fault", "finish", "finished",
+        "has_more", "ids_left", "overran",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +70,7 @@ class CompletionReader:
         id_end: int = ID_END,
         constrained: bool = False,
     ) -> None:
-        self.started = False
+        """`frame_bytes_max` bounds one event; twice as much may come without an id."""
         self.finished = False
         self.overran = False
         self.has_more = False
@@ -76,84 +78,77 @@ class CompletionReader:
         self.fault: UpstreamError | None = None
         self.finish: FinishReason | None = None
         """Once it is known; only token counts may follow."""
+        self.ids_left = self._ids_max = sampling.max_tokens
+        """How many of those that were asked for have not come."""
         self._upstream = upstream
         self._stop_ids = stop_ids
-        self.ids_left = sampling.max_tokens
-        """How many of those that were asked for have not come."""
         self._alternatives = sampling.logprobs
         self._constrained = constrained
-        self._last_id: int | None = None
-        self._splitter = SseSplitter(frame_bytes_max)
-        self._id_end = id_end
+        self._frame_bytes_max = frame_bytes_max
+        self._id_end = min(id_end, ID_END)
         """No number from here on is an id of the model."""
-        self._block = b""
-        self._block_at = 0
+        self._splitter = SseSplitter()
+        self._unread = b""
+        """What was not looked at of a long read."""
         # Since it was last found that ids came, and how many were to come then.
         self._read_bytes = 0
-        self._read_bytes_max = 2 * frame_bytes_max
-        self._ids_left_before = sampling.max_tokens
+        self._ids_left_before = self._ids_max
         self._ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
+        self._last_id: int | None = None
         self._cached: int | None = None
-        self._said_all = False
+        self._is_over = False
+        """There is a fault, or all that belongs to the turn."""
 
     def feed(self, data: bytes) -> TokenChunk | None:
         """Take in one read."""
-        block = self._splitter.feed(data)
-        size = len(block)
-        self._read_bytes += size
-        if size > SLICE_BYTES:
-            self._block, self._block_at = block, 0
-            self._take_slice()
-            return self._chunk()
-        if block:
-            self._parse(block)
-        splitter = self._splitter
-        if self._read_bytes > self._read_bytes_max or len(splitter.rest) > splitter.frame_bytes_max:
+        if len(data) > SLICE_BYTES:
+            self._unread = data
+            return self.go_on()
+        for payload in self._splitter.feed(data):
+            if self._is_over:
+                break
+            self._event(payload)
+        self._read_bytes += len(data)
+        if self._read_bytes > self._frame_bytes_max:
             self._check_bounds()
         return self._chunk()
 
     def go_on(self) -> TokenChunk | None:
-        """Look at more of it; as `feed`."""
-        self._take_slice()
-        return self._chunk()
-
-    def _take_slice(self) -> None:
-        """Whole events, as many as are looked at in one turn of the event loop."""
-        block, begin = self._block, self._block_at
-        end = len(block)
-        if end - begin > SLICE_BYTES:
-            end = block.find(b"\n\n", begin + SLICE_BYTES - 2) + 2
-        self._parse(block[begin:end])
-        self._block_at = end
-        if end == len(block):
-            self._block = b""
-            self._check_bounds()
-        self.has_more = bool(self._block) and self.fault is None and not self._said_all
-
-    def _check_bounds(self) -> None:
-        """It may send no event without an end, nor more than its longest event without any id."""
-        if self.fault is not None or self._said_all:
-            return
-        splitter = self._splitter
-        if len(splitter.rest) > splitter.frame_bytes_max:
-            self._break(str(FrameTooLarge(splitter.frame_bytes_max)))
-        elif self._read_bytes > self._read_bytes_max:
-            if self.ids_left == self._ids_left_before:
-                self._break(f"{self._read_bytes} bytes without an id")
-            self._read_bytes, self._ids_left_before = 0, self.ids_left
+        """Look at more of a long read; as `feed`."""
+        data, self._unread = self._unread[:SLICE_BYTES], self._unread[SLICE_BYTES:]
+        chunk = self.feed(data)
+        self.has_more = bool(self._unread) and not self._is_over
+        return chunk
 
     def end(self, why: str) -> TokenChunk | None:
         """Nothing more will come: the body ended, the connection broke, or patience did."""
-        if not self._said_all and self.fault is None:
-            kind = UpstreamFailed if self.started else UpstreamLost
+        if not self._is_over:
+            kind = UpstreamFailed if self._has_begun else UpstreamLost
             self._break(why, kind(why, upstream=self._upstream))
         return self._chunk()
+
+    @property
+    def _has_begun(self) -> bool:
+        """Some id has come."""
+        return self.ids_left < self._ids_max
+
+    def _check_bounds(self) -> None:
+        """No event may be too long, nor what came since the last id twice as long as one."""
+        if self._is_over:
+            return
+        held_bytes = self._splitter.held_bytes
+        if held_bytes > self._frame_bytes_max:
+            self._break(f"an event is longer than {self._frame_bytes_max} bytes")
+        elif self.ids_left != self._ids_left_before:
+            self._read_bytes, self._ids_left_before = held_bytes, self.ids_left
+        elif self._read_bytes - held_bytes > 2 * self._frame_bytes_max:
+            self._break(f"{self._read_bytes} bytes without an id")
 
     def _chunk(self) -> TokenChunk | None:
         """What was found since the last one, if anything is to be handed on."""
         ids, logprobs, finish, cached = self._ids, None, None, None
-        if self._said_all and self.finish is not None:
+        if self._is_over and self.fault is None:
             self.finished = True
             finish, cached = self.finish, self._cached
         elif not ids:
@@ -163,106 +158,69 @@ class CompletionReader:
             logprobs, self._logprobs = self._logprobs, []
         return TokenChunk(ids, finish, cached, logprobs, self._constrained, self._upstream)
 
-    def _parse(self, block: bytes) -> None:
-        """Whole events."""
-        too_large: FrameTooLarge | None = None
-        try:
-            payloads: Sequence[bytes] = self._splitter.payloads(block)
-        except FrameTooLarge as error:
-            payloads, too_large = error.before, error
-        for payload in payloads:
-            if self._said_all or self.fault is not None:
-                return
-            self._event(payload)
-        if too_large is not None:
-            self._break(str(too_large))
-
     def _event(self, payload: bytes) -> None:
-        if payload == b"[DONE]":
-            self._break("stream ended without a finish reason")
+        """Take in the `data` of one event."""
+        if len(payload) > self._frame_bytes_max:
+            self._break(f"an event is longer than {self._frame_bytes_max} bytes")
             return
         try:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError as error:
-            self._break(f"event is not JSON: {error}")
+            done = "stream ended without a finish reason"
+            self._break(done if payload == b"[DONE]" else f"event is not JSON: {error}")
             return
-        if not isinstance(event, dict):
-            self._break("event is not an object")
-        elif "error" in event or event.get("object") == "error":
-            self._refused(event)
-        else:
-            usage = event.get("usage")
-            if usage is not None:
-                self._usage(usage)
-            choices = event.get("choices")
-            if choices and isinstance(choices, list) and self.finish is None:
-                self._choice(choices[0])
-            else:
-                self._no_choice(choices)
-
-    def _refused(self, event: dict[str, object]) -> None:
-        why = message_of(event)
-        fault: UpstreamError
-        if self.started:
-            fault = breakage(self._upstream, why, constrained=self._constrained)
-        else:
-            fault = refusal(self._upstream, code_of(event), why)
-        self._break(why, fault)
-
-    def _usage(self, usage: object) -> None:
-        details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-        cached = details.get("cached_tokens") if isinstance(details, dict) else None
-        if type(cached) is int and cached >= 0:
-            self._cached = cached
-
-    def _no_choice(self, choices: object) -> None:
-        """An event that has none, or comes behind the finish."""
-        if not isinstance(choices, list):
-            self._break("event has no choices")
-        elif not choices:
-            self._said_all = self.finish is not None  # the token counts, which come last
-        elif isinstance(choices[0], dict) and choices[0].get("token_ids"):
-            self._overrun()
-
-    def _choice(self, choice: object) -> None:
-        ids = choice.get("token_ids") if isinstance(choice, dict) else None
-        if not isinstance(choice, dict) or (ids is None and self.started):
-            self._break("event has no token_ids")
+        try:
+            choice = event["choices"][0]
+            ids = choice["token_ids"]
+        except (KeyError, IndexError, TypeError):
+            self._without_ids(event)
             return
-        if ids is None:
-            self.fault = NoTokenIds(upstream=self._upstream)
+        if ids is None or "error" in event:
+            self._without_ids(event)
             return
-        if not _are_ids(ids):
-            self._break("token_ids are not a list of ids")
-            return
-        if ids and not self._take(ids, choice):
-            return
-        reason = choice.get("finish_reason")
-        if reason is not None:
+        if (usage := event.get("usage")) is not None:
+            self._usage(usage)
+        if self.finish is not None:
+            if ids:
+                self._overrun()
+        elif self._take(ids, choice) and (reason := choice.get("finish_reason")) is not None:
             self.finish = _FINISH.get(reason) if isinstance(reason, str) else None
             if self.finish is None:
                 self._break(f"finish reason {message_of(reason)}")
 
-    def _take(self, ids: list[int], choice: dict[str, object]) -> bool:
+    def _take(self, ids: object, choice: dict[str, object]) -> bool:
         """Keep the ids of an event, and what is told of them; False: nothing may follow them."""
+        if type(ids) is not list:
+            self._break("token_ids are not a list of ids")
+            return False
+        if (
+            len(ids) == 1  # nearly always
+            and type(ids[0]) is int
+            and 0 <= ids[0] < self._id_end
+            and self.ids_left > 0
+            and self._alternatives is None
+        ):
+            self._ids += ids
+            self._last_id = ids[0]
+            self.ids_left -= 1
+            return True
+        if any(type(one) is not int or not 0 <= one < ID_END for one in ids):
+            self._break("token_ids are not a list of ids")
+            return False
         told: Sequence[TokenLogprob] = ()
-        if self._alternatives is not None:
+        if ids and self._alternatives is not None:
             try:
                 told = aligned_logprobs(choice.get("logprobs"), ids, self._alternatives)
             except Misaligned as error:
                 self._break(str(error))
                 return False
-        known = ids
-        if len(ids) > self.ids_left or max(ids) >= self._id_end:
-            known = list(takewhile(self._id_end.__gt__, ids[: max(0, self.ids_left)]))
+        known = list(takewhile(self._id_end.__gt__, ids[: max(0, self.ids_left)]))
         if known:
-            self.started = True
             self._ids += known
-            if told:
-                self._logprobs += told[: len(known)]
-            self.ids_left -= len(known)
+            self._logprobs += told[: len(known)]
             self._last_id = known[-1]
-        if known is ids:
+            self.ids_left -= len(known)
+        if len(known) == len(ids):
             return True
         if self.ids_left > 0:
             self._break(f"id {ids[len(known)]} is not in the vocabulary")
@@ -270,26 +228,50 @@ class CompletionReader:
             self._overrun()
         return False
 
+    def _without_ids(self, event: object) -> None:
+        """An event that is an error, or the token counts, or nothing that a backend should send."""
+        if not isinstance(event, dict):
+            self._break("event is not an object")
+            return
+        if "error" in event or event.get("object") == "error":
+            why = message_of(event)
+            if self._has_begun:
+                self._break(why, breakage(self._upstream, why, constrained=self._constrained))
+            else:
+                self._break(why, refusal(self._upstream, code_of(event), why))
+            return
+        self._usage(event.get("usage"))
+        choices = event.get("choices")
+        if not isinstance(choices, list):
+            self._break("event has no choices")
+        elif not choices:
+            self._is_over = self.finish is not None  # the token counts, which come last
+        elif self.finish is None:
+            too_old = not self._has_begun and isinstance(choices[0], dict)
+            fault = NoTokenIds(upstream=self._upstream) if too_old else None
+            self._break("event has no token_ids", fault)
+
+    def _usage(self, usage: object) -> None:
+        details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        if type(cached) is int and cached >= 0:
+            self._cached = cached
+
     def _overrun(self) -> None:
         """There is more than was asked for, or behind the end: nothing of that is wanted."""
-        self.overran = True
+        self.overran = self._is_over = True
         self.finish = self.finish or self._unsaid_finish()
-        self._said_all = True
 
     def _break(self, why: str, fault: UpstreamError | None = None) -> None:
         """The stream is over in a way it should not be: it may still be a complete turn.
 
         After a stop id, or when all tokens asked for are there, nothing is missing but words.
         """
+        self._is_over = True
+        self.finish = self.finish or self._unsaid_finish()
         if self.finish is None:
-            self.finish = self._unsaid_finish()
-        if self.finish is not None:
-            self._said_all = True
-        elif fault is not None:
-            self.fault = fault
-        else:
-            kind = UpstreamFailed if self.started else UpstreamUnavailable
-            self.fault = kind(why, upstream=self._upstream)
+            kind = UpstreamFailed if self._has_begun else UpstreamUnavailable
+            self.fault = fault or kind(why, upstream=self._upstream)
 
     def _unsaid_finish(self) -> FinishReason | None:
         if self._last_id in self._stop_ids:
@@ -297,9 +279,115 @@ class CompletionReader:
         return FinishReason.LENGTH if self.ids_left <= 0 else None
 
 
-def _are_ids(ids: object) -> TypeGuard[list[int]]:
-    if not isinstance(ids, list):
-        return False
-    if len(ids) == 1:  # nearly always
-        return type(ids[0]) is int and 0 <= ids[0] < ID_END
-    return not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < ID_END)
+class SseSplitter:
+    """Server-sent events as bytes → the `data` of each; however they were cut into reads.
+
+    Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
+    """
+
+    __slots__ = ("_ends_in_cr", "_lines", "_rest")
+
+    def __init__(self) -> None:
+        self._lines: list[bytes] = []
+        """The `data` of an event whose blank line has not come, line by line."""
+        self._rest = bytearray()
+        """Of a line that has no end yet."""
+        self._ends_in_cr = False
+        """A line feed that comes next is part of a line end that was there before."""
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is kept of an event that is not complete."""
+        return len(self._rest) + sum(map(len, self._lines)) + len(self._lines)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """What the events say that `data` completes; one that says nothing, a comment, vanishes."""
+        if _CR in data or self._ends_in_cr:
+            data = self._with_plain_newlines(data)
+        is_one = data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2
+        if is_one and data.endswith(b"\n\n") and not self._rest and not self._lines:
+            return [data[6:-2]]  # what most reads are
+        return self._payloads(data)
+
+    def _payloads(self, data: bytes) -> list[bytes]:
+        lines, rest, held = data.split(b"\n"), self._rest, self._lines
+        if rest:
+            rest += lines[0]
+            if len(lines) == 1:
+                return []
+            lines[0] = bytes(rest)
+            rest.clear()
+        if last := lines.pop():
+            rest += last
+        payloads: list[bytes] = []
+        for line in lines:
+            if not line:
+                if payload := b"\n".join(held):
+                    payloads.append(payload)
+                held.clear()
+            elif line.startswith(b"data: "):
+                held.append(line[6:])
+            elif line.startswith(b"data:") or line == b"data":
+                held.append(line[5:])
+        return payloads
+
+    def _with_plain_newlines(self, data: bytes) -> bytes:
+        """CR LF and CR become LF, also when a read ends between the two."""
+        if self._ends_in_cr and data.startswith(b"\n"):
+            data = data[1:]
+            self._ends_in_cr = False
+        if data:
+            self._ends_in_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+class Misaligned(ValueError):
+    """What is told does not belong to the ids it came with."""
+
+
+def aligned_logprobs(told: object, ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
+    """What is told of `ids`, in their order. Raises Misaligned.
+
+    `told` has the shape `{"tokens": ["token_id:5", …], "token_logprobs": [number, …],
+    "top_logprobs": [{"token_id:5": number, …}, …]}`. The top ones include the id itself, which is
+    left out where it is not among the `alternatives` likeliest. What is no number (vLLM writes
+    null) or impossible counts as `LOGPROB_MIN`, and no probability is above one.
+    """
+    if not isinstance(told, dict):
+        raise Misaligned("event has no logprobs")
+    tokens, own, tops = (told.get(key) for key in ("tokens", "token_logprobs", "top_logprobs"))
+    if tokens != [f"{_ID_PREFIX}{id_}" for id_ in ids]:
+        raise Misaligned("logprobs are not those of the token_ids")
+    if not isinstance(own, list) or len(own) != len(ids):
+        raise Misaligned("token_logprobs are not as many as the token_ids")
+    if not alternatives:
+        return [TokenLogprob(_finite(value)) for value in own]
+    if not isinstance(tops, list) or len(tops) != len(ids):
+        raise Misaligned("top_logprobs are not as many as the token_ids")
+    return [
+        TokenLogprob(_finite(value), _likeliest(top, alternatives))
+        for value, top in zip(own, tops, strict=True)
+    ]
+
+
+def _likeliest(top: object, alternatives: int) -> tuple[tuple[int, float], ...]:
+    if top is None:
+        return ()
+    if not isinstance(top, dict):
+        raise Misaligned("top_logprobs are not objects")
+    return tuple(sorted(_pairs(top), key=lambda pair: -pair[1])[:alternatives])
+
+
+def _pairs(top: dict[str, object]) -> Iterator[tuple[int, float]]:
+    for name, value in top.items():
+        digits = name.removeprefix(_ID_PREFIX)
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX
+        if len(digits) == len(name) or not is_number:
+            raise Misaligned("top_logprobs are not named by id")
+        yield int(digits), _finite(value)
+
+
+def _finite(value: object) -> float:
+    if isinstance(value, float | int) and value > LOGPROB_MIN:  # NaN is not
+        return float(min(value, 0.0))
+    return LOGPROB_MIN

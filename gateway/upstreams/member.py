@@ -2,31 +2,212 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
-from gateway.upstreams.exchange import WatchedSink
-from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import Sign
 from gateway.upstreams.problems import GrammarFailed, ModelGone
-from gateway.upstreams.selection import BackendState
-from gateway.upstreams.troubles import Troubles
+from gateway.upstreams.served_models import offers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from gateway.generation import TokenRequest, TokenSink
     from gateway.telemetry import Metrics
-    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.backend import Backend, Listed, Served
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine, Unusable
-    from gateway.upstreams.health import Health
-    from gateway.upstreams.naming import Listed, Served
     from gateway.upstreams.probe import Checkup, Description
     from gateway.upstreams.server import InferenceServer
 
+_DOUBLINGS_MAX = 30
+
+
+@dataclass(frozen=True, slots=True)
+class EjectionPolicy:
+    """`failures_max` in a row eject a backend for `backoff_s`, doubled each time it fails again."""
+
+    failures_max: int = 3
+    backoff_s: float = 1.0
+    backoff_max_s: float = 30.0
+
+
+class Health:
+    """What requests and polls have shown of one backend.
+
+    Failures in a row eject it. When the back-off is over, one request is its trial: an answer lets
+    it back, a failure ejects it for longer. The count of failures starts again only with a stream
+    that ended well, so a backend that answers and then breaks off is soon ejected anew. Polls are a
+    second, separate verdict: they can take a backend out and back, but a good one proves nothing
+    about generating (a hung engine still answers), so it does not end an ejection.
+    """
+
+    def __init__(self, policy: EjectionPolicy) -> None:
+        self.failures = 0
+        self._policy = policy
+        self._ejections = 0
+        self._ejected_until: float | None = None
+        self._on_trial = False
+        self._polls_failed = 0
+        self._unanswered: deque[float] = deque(maxlen=policy.failures_max)
+
+    @property
+    def reachable(self) -> bool:
+        """Polls say that something is there."""
+        return self._polls_failed < self._policy.failures_max
+
+    @property
+    def in_doubt(self) -> bool:
+        """The last poll went wrong: whether something is there will be known soon."""
+        return self._polls_failed > 0
+
+    @property
+    def mute_since(self) -> float | None:
+        """When the first of so many polls was asked that it would take to eject it, of which none
+        was answered; None where one of them was.
+        """
+        return self._unanswered[0] if len(self._unanswered) == self._policy.failures_max else None
+
+    def ejected_for(self, now: float) -> float:
+        """Seconds until the trial; 0 when there is nothing to wait for."""
+        return max(0.0, self._ejected_until - now) if self._ejected_until is not None else 0.0
+
+    @property
+    def healthy(self) -> bool:
+        """Neither ejected nor unreachable."""
+        return self.reachable and self._ejected_until is None
+
+    def available(self, now: float) -> bool:
+        """Healthy, or due for its trial."""
+        if self._polls_failed >= self._policy.failures_max:
+            return False
+        if self._ejected_until is None:
+            return True
+        return now >= self._ejected_until and not self._on_trial
+
+    def begin_trial(self, now: float) -> bool:
+        """A request is on its way; True if it is the trial, which `end_trial` must end."""
+        if self._ejected_until is None or self._on_trial or now < self._ejected_until:
+            return False
+        self._on_trial = True
+        return True
+
+    def end_trial(self) -> None:
+        """The trial is over; without a verdict (the caller went away) the next request is it."""
+        self._on_trial = False
+
+    def answered(self) -> bool:
+        """It generates; True if it was ejected until now."""
+        was_ejected, self._ejected_until = self._ejected_until is not None, None
+        return was_ejected
+
+    def completed(self) -> None:
+        """A stream ended well."""
+        self._ejected_until = None
+        self.failures = 0
+        self._ejections = 0
+
+    def failed(self, now: float) -> None:
+        """A request failed. Those that were under way when it was ejected do not count twice."""
+        self.failures += 1
+        if self._ejected_until is not None and now < self._ejected_until:
+            return
+        if self.failures >= self._policy.failures_max or self._ejected_until is not None:
+            backoff_s = self._policy.backoff_s * 2.0 ** min(self._ejections, _DOUBLINGS_MAX)
+            self._ejected_until = now + min(backoff_s, self._policy.backoff_max_s)
+            self._ejections += 1
+
+    def polled(self, *, alive: bool, unanswered_since: float | None = None) -> None:
+        """The outcome of one poll; if it got no answer at all, when it was asked."""
+        self._polls_failed = 0 if alive else self._polls_failed + 1
+        if unanswered_since is None:
+            self._unanswered.clear()
+        else:
+            self._unanswered.append(unanswered_since)
+
+
+Source = Literal["engine", "check", "models", "request"]
+
 _log = EventLog("gateway.upstreams")
+_EVENTS: Final[dict[Source, str]] = {
+    "engine": "backend is not used",
+    "check": "backend is unreachable",
+    "models": "backend does not say what it serves",
+    "request": "backend is ejected",
+}
+"""The weightiest first."""
+
+
+class Troubles:
+    """Of one backend. What is wrong is known from several sources, and told once for each cause:
+    a server that is gone answers neither health checks nor requests, and for the same reason.
+    """
+
+    def __init__(self, upstream: str, url: str) -> None:
+        self._upstream = upstream
+        self._url = url
+        self._causes: dict[Source, str] = {}
+        self._told: str | None = None
+
+    @property
+    def worst(self) -> str | None:
+        """The weightiest cause; None where nothing is wrong."""
+        source = self._source()
+        return None if source is None else self._causes[source]
+
+    def begin(self, source: Source, cause: str) -> None:
+        """Something is wrong, or goes on to be wrong, perhaps for another cause."""
+        self._causes[source] = cause
+        self._tell()
+
+    def over(self, source: Source) -> None:
+        """Nothing is wrong any more, as far as this source knows."""
+        if source in self._causes:
+            del self._causes[source]
+            self._tell()
+
+    def _source(self) -> Source | None:
+        return next((source for source in _EVENTS if source in self._causes), None)
+
+    def _tell(self) -> None:
+        source, cause = self._source(), self.worst
+        if cause == self._told:
+            return
+        self._told = cause
+        if source is None or cause is None:
+            _log.info("backend is back", upstream=self._upstream, url=self._url)
+        else:
+            _log.warning(_EVENTS[source], upstream=self._upstream, url=self._url, reason=cause)
+
+
+_log = EventLog("gateway.upstreams")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendState:
+    """One backend now.
+
+    `models` are context lengths (tokens, None: not known yet) by public id. `healthy` is None until
+    it has answered, or failed to for long enough. `available` also holds for an ejected backend
+    whose trial is due, and for one of which nothing is known. `in_doubt`: its last health check
+    went wrong. `problem` is the weightiest thing that is wrong. `can` is None until it has said
+    what it is.
+    """
+
+    name: str
+    models: Mapping[str, int | None]
+    healthy: bool | None
+    available: bool
+    in_flight: int
+    failures: int = 0
+    ejected_for_s: float = 0.0
+    version: str | None = None
+    problem: str | None = None
+    in_doubt: bool = False
+    can: Capabilities | None = None
 
 
 class Member:
@@ -114,9 +295,10 @@ class Member:
             self.health.completed()
             self._troubles.over("request")
 
-        watched = WatchedSink(sink, first=partial(self._answered, started_at), finish=finish)
         try:
-            await self._server.generate(request, watched)
+            await self._server.generate(
+                request, sink, on_first=partial(self._answered, started_at), on_finish=finish
+            )
         except UpstreamError as error:
             outcome = self._failed(error, request.model)
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gateway.errors import (
     InvalidRequest,
@@ -17,23 +17,83 @@ from gateway.errors import (
 )
 from gateway.telemetry import EventLog
 from gateway.upstreams.backend import StreamLimits, Timeouts
-from gateway.upstreams.health import EjectionPolicy, Health
-from gateway.upstreams.member import Member
+from gateway.upstreams.member import EjectionPolicy, Health, Member
 from gateway.upstreams.probe import check, describe
-from gateway.upstreams.prompt_json import PromptEncoder
-from gateway.upstreams.selection import candidates, round_robin, tell_logprobs
+from gateway.upstreams.request_writer import PromptEncoder
+from gateway.upstreams.served_models import REMEDY, overlooked, unserved
 from gateway.upstreams.server import InferenceServer
-from gateway.upstreams.unserved import REMEDY, overlooked, unserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gateway.errors import GatewayError
-    from gateway.generation import TokenRequest, TokenSink
+    from gateway.generation import Constraint, TokenRequest, TokenSink
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend
     from gateway.upstreams.client import Client
-    from gateway.upstreams.selection import BackendState
+    from gateway.upstreams.engines.engine import Capabilities
+    from gateway.upstreams.member import BackendState
+
+
+class Candidate(Protocol):
+    """What is looked at of a backend, as `BackendState` describes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def available(self) -> bool: ...
+
+    @property
+    def in_doubt(self) -> bool: ...
+
+    @property
+    def can(self) -> Capabilities | None: ...
+
+
+C = TypeVar("C", bound=Candidate)
+
+
+def candidates(
+    states: Sequence[C],
+    *,
+    tried: Collection[str] = (),
+    avoided: Collection[str] = (),
+    constraint: Constraint | None = None,
+) -> list[C]:
+    """The best ones left: available, not in doubt and not avoided; else with less and less of that.
+
+    Among equals those that hold the constraint best: to be there comes first, because without a
+    grammar the output can still be checked. All, because when every backend looks dead it is more
+    likely that something else is wrong, and a refused request costs less than a certain failure.
+    """
+    left = [state for state in states if state.name not in tried]
+    wanted = [state for state in left if state.available and state.name not in avoided]
+    equals = (
+        [state for state in wanted if not state.in_doubt]
+        or wanted
+        or [state for state in left if state.available]
+        or [state for state in left if state.name not in avoided]
+        or left
+    )
+    return equals if constraint is None else _holding_best(equals, constraint)
+
+
+def tell_logprobs(states: Sequence[C]) -> list[C]:
+    """Those that can tell how likely an id was."""
+    return [state for state in states if state.can is not None and state.can.logprobs]
+
+
+def _holding_best(states: list[C], constraint: Constraint) -> list[C]:
+    ranks = [state.can.rank(constraint) if state.can is not None else 0 for state in states]
+    best = max(ranks, default=0)
+    return [state for state, rank in zip(states, ranks, strict=True) if rank == best]
+
+
+def round_robin(choices: Sequence[C], turn: int) -> C | None:
+    """Each in its turn; None when there is none."""
+    return choices[turn % len(choices)] if choices else None
+
 
 _log = EventLog("gateway.upstreams")
 

@@ -11,10 +11,9 @@ import httpx2
 import orjson
 
 from gateway.errors import UpstreamUnavailable
+from gateway.upstreams.backend import Listed
 from gateway.upstreams.client import read_body
-from gateway.upstreams.engines.registry import ENGINES
-from gateway.upstreams.engines.unknown import UnknownEngine
-from gateway.upstreams.naming import Listed
+from gateway.upstreams.engines.registry import ENGINES, UnknownEngine
 from gateway.upstreams.problems import message_of_body
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.upstreams.prompt_json import BLOCK_IDS, KEPT_FROM_IDS, STEP_BLOCKS, PromptEncoder
+from gateway.upstreams.request_writer import BLOCK_IDS, KEPT_FROM_IDS, STEP_BLOCKS, PromptEncoder
 from tests.fakes.rounds import counted_rounds
 
 PROMPT = array("I", range(199_000, 199_000 + KEPT_FROM_IDS))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from gateway.generation import Constraint, TokenRequest
-    from gateway.upstreams.naming import Served
+    from gateway.upstreams.backend import Served
 
 Grammars = Literal["turn", "answer", "none"]
 Release = tuple[int, int, int]

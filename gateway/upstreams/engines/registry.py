@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from typing_extensions import override
+
+from gateway.upstreams.engines.engine import Capabilities, Unusable
 from gateway.upstreams.engines.sglang import SGLang
 from gateway.upstreams.engines.vllm import Vllm
 
 if TYPE_CHECKING:
-    from gateway.upstreams.engines.engine import InferenceEngine
+    from gateway.generation import TokenRequest
+    from gateway.upstreams.backend import Served
+    from gateway.upstreams.engines.engine import Fields, InferenceEngine
 
 ENGINES: Final[tuple[type[InferenceEngine], ...]] = (
     Vllm,
     SGLang,
 )
 """In the order in which a server is asked whether it is one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownEngine(Vllm):
+    """Spoken to as vLLM, and asked for nothing that is optional. It may be an SGLang that has not
+    said so yet, so it is told of adapters as that one is, and its health is asked as that one's.
+    """
+
+    questions: ClassVar[tuple[str, ...]] = ()
+    flag: ClassVar[str] = "/ready"
+    working_check: ClassVar[str | None] = "/health"
+
+    @override
+    def __str__(self) -> str:
+        return "unknown engine"
+
+    @override
+    def capabilities(self, *, grammars: bool = True, priorities: bool = False) -> Capabilities:
+        return Capabilities()
+
+    @property
+    @override
+    def unusable(self) -> Unusable | None:
+        return None
+
+    @override
+    def request_fields(self, request: TokenRequest, served: Served) -> Fields:
+        fields: Fields = {"request_id": request.request_id, "include_stop_str_in_output": True}
+        return fields if served.parent is None else fields | {"lora_path": served.name}

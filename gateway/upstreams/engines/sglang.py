@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from gateway.generation import TokenRequest
+    from gateway.upstreams.backend import Served
     from gateway.upstreams.engines.engine import Fields, Grammars, Release
-    from gateway.upstreams.naming import Served
 
 _TURN_SINCE: Final = (0, 5, 12)
 """xgrammar 0.2, which knows tags of token ids."""

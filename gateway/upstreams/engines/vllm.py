@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from gateway.generation import TokenRequest
+    from gateway.upstreams.backend import Served
     from gateway.upstreams.engines.engine import Fields, Grammars, Release
-    from gateway.upstreams.naming import Served
 
 _ANSWER_SINCE: Final = (0, 11, 0)
 """`structured_outputs`, which look for the opening of a final message in prompt and output, and

@@ -18,8 +18,8 @@ from gateway.errors import (
 )
 from gateway.generation import Constraint, Literal, Sampling, TokenChunk, TokenLogprob, TokenRequest
 from gateway.upstreams.backend import Backend, Timeouts
+from gateway.upstreams.engines.registry import UnknownEngine
 from gateway.upstreams.engines.sglang import SGLang
-from gateway.upstreams.engines.unknown import UnknownEngine
 from gateway.upstreams.engines.vllm import Vllm
 from gateway.upstreams.problems import BrokeDown, GrammarFailed
 from gateway.upstreams.server import InferenceServer

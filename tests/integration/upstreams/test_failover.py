@@ -18,9 +18,9 @@ from gateway.simulator.options import SimulatorOptions
 from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend, Timeouts
 from gateway.upstreams.client import build_client
-from gateway.upstreams.health import EjectionPolicy
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlive
+from gateway.upstreams.member import EjectionPolicy
 from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 from tests.fakes.following import following
 from tests.fakes.harmony_script import script_ids

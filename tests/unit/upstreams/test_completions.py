@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
@@ -21,9 +22,15 @@ from gateway.generation import (
     TokenChunk,
     TokenLogprob,
 )
-from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
+from gateway.upstreams.completions import (
+    SLICE_BYTES,
+    CompletionReader,
+    Misaligned,
+    SseSplitter,
+    aligned_logprobs,
+)
+from gateway.upstreams.http.response_reader import ResponseReader
 from gateway.upstreams.problems import BrokeDown, ModelGone, NoTokenIds
-from gateway.upstreams.response_reader import ResponseReader
 from tests.fakes.backend_captures import capture, names
 
 if TYPE_CHECKING:
@@ -80,6 +87,8 @@ def fault_after(*reads: bytes) -> UpstreamError | None:
     reader = reader_of()
     for read in reads:
         reader.feed(read)
+        while reader.has_more:
+            reader.go_on()
     return reader.fault
 
 
@@ -446,3 +455,205 @@ def test_an_answer_may_come_byte_by_byte() -> None:
 
 def test_there_are_recordings() -> None:
     assert set(CUTTABLE) <= set(names("*"))
+
+
+def split(*reads: bytes) -> list[bytes]:
+    splitter = SseSplitter()
+    return [payload for read in reads for payload in splitter.feed(read)]
+
+
+def test_all_events_of_a_read_come_at_once() -> None:
+    assert split(b'data: {"a":1}\n\ndata: {"b":2}\n\ndata: [DO') == [b'{"a":1}', b'{"b":2}']
+
+
+def test_an_event_may_take_many_reads() -> None:
+    assert split(b"da", b"ta: x", b"yz\n", b"\n") == [b"xyz"]
+
+
+def test_comments_and_other_fields_vanish() -> None:
+    stream = b": keep-alive\n\nevent: x\nid: 7\ndata: 1\n\n:\n\nretry: 3\n\n"
+    assert split(stream) == [b"1"]
+
+
+def test_a_comment_inside_an_event_vanishes() -> None:
+    assert split(b": ping\ndata: 1\n\n") == [b"1"]
+
+
+def test_several_data_lines_are_joined_with_newlines() -> None:
+    assert split(b"data: a\ndata:b\ndata\ndata:  c\n\n") == [b"a\nb\n\n c"]
+
+
+def test_lines_may_end_in_crlf_or_cr() -> None:
+    assert split(b"data: a\r\n\r\ndata: b\r\rdata: c\n\n") == [b"a", b"b", b"c"]
+
+
+def test_a_crlf_cut_in_two_is_one_line_end() -> None:
+    assert split(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == [b"a\nb"]
+
+
+def test_extra_blank_lines_make_no_events() -> None:
+    assert split(b"\n\n\n\ndata: a\n\n\n\n\ndata: b\n\n") == [b"a", b"b"]
+
+
+def test_data_without_text_makes_no_event() -> None:
+    assert split(b"data:\n\ndata: \n\ndata: a\n\n") == [b"a"]
+
+
+def test_an_unfinished_event_is_never_handed_out() -> None:
+    assert split(b"data: a\n") == []
+
+
+def test_a_line_of_megabytes_passes() -> None:
+    line = b"data: " + b"1," * 1_000_000
+    reads = [line[i : i + 65_536] for i in range(0, len(line), 65_536)]
+    assert split(*reads, b"\n\n") == [line[6:]]
+
+
+def bounded_reader(frame_bytes_max: int) -> CompletionReader:
+    return CompletionReader(
+        "gpu-1", Sampling(max_tokens=9), stop_ids=STOP_IDS, frame_bytes_max=frame_bytes_max
+    )
+
+
+@pytest.mark.parametrize("cut", [0, 3, 40, 100])
+def test_an_event_beyond_the_bound_is_refused_however_it_arrives(cut: int) -> None:
+    read = event([1, 2, 3])
+    size = len(read) - len(b"data: \n\n")
+    reader = bounded_reader(size - 1)
+    assert [reader.feed(read[:cut]), reader.feed(read[cut:])] == [None, None]
+    assert f"longer than {size - 1} bytes" in str(reader.fault)
+    reader = bounded_reader(size)
+    assert TokenChunk([1, 2, 3]) in [reader.feed(read[:cut]), reader.feed(read[cut:])]
+
+
+@pytest.mark.parametrize("line", [b"x" * 50, b"data: 12345\n" * 6])
+def test_an_event_beyond_the_bound_is_not_waited_for(line: bytes) -> None:
+    reader = bounded_reader(30)
+    reader.feed(line)
+    assert "longer than 30 bytes" in str(reader.fault)
+
+
+def test_what_comes_before_an_event_beyond_the_bound_is_handed_out() -> None:
+    read = event([1])
+    reader = bounded_reader(len(read))
+    assert reader.feed(read + event([2] * 40)) == TokenChunk([1])
+    assert isinstance(reader.fault, UpstreamFailed)
+
+
+@given(
+    st.lists(st.sampled_from([b"data: ab", b"data:c", b": no", b"", b"id: 1"]), max_size=12),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.lists(st.integers(0, 120), max_size=12),
+)
+def test_how_a_stream_is_cut_makes_no_difference(
+    lines: list[bytes], newline: bytes, cuts: list[int]
+) -> None:
+    stream = newline.join([*lines, b"", b""])
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    reads = [stream[a:b] for a, b in pairwise(edges)]
+    assert split(*reads) == split(stream.replace(newline, b"\n"))
+
+
+def two_told(**fields: Any) -> dict[str, Any]:
+    """What a backend tells of the ids 5 and 6."""
+    return {
+        "tokens": ["token_id:5", "token_id:6"],
+        "token_logprobs": [-0.1, -2.0],
+        "top_logprobs": [
+            {"token_id:5": -0.1, "token_id:9": -3.0},
+            {"token_id:6": -2.0, "token_id:7": -0.2, "token_id:8": -1.0},
+        ],
+        **fields,
+    }
+
+
+def test_each_id_has_its_own_and_the_likeliest_in_its_place() -> None:
+    assert aligned_logprobs(two_told(), [5, 6], 2) == [
+        TokenLogprob(-0.1, ((5, -0.1), (9, -3.0))),
+        TokenLogprob(-2.0, ((7, -0.2), (8, -1.0))),
+    ]
+
+
+def test_without_alternatives_only_its_own_are_two_told() -> None:
+    assert aligned_logprobs(two_told(top_logprobs=None), [5, 6], 0) == [
+        TokenLogprob(-0.1),
+        TokenLogprob(-2.0),
+    ]
+
+
+def test_an_id_may_have_no_alternatives() -> None:
+    (_, second) = aligned_logprobs(two_told(top_logprobs=[None, None]), [5, 6], 3)
+    assert second == TokenLogprob(-2.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "means"),
+    [
+        (None, LOGPROB_MIN),
+        (-math.inf, LOGPROB_MIN),
+        (math.nan, LOGPROB_MIN),
+        (-1e300, LOGPROB_MIN),
+        ("-inf", LOGPROB_MIN),
+        (-(10**30), LOGPROB_MIN),
+        (-1, -1.0),
+        (0, 0.0),
+        (1e-7, 0.0),
+        (math.inf, 0.0),
+    ],
+)
+def test_what_is_told_is_a_finite_logarithm_of_a_probability(value: object, means: float) -> None:
+    said = {
+        "tokens": ["token_id:5"],
+        "token_logprobs": [value],
+        "top_logprobs": [{"token_id:5": value}],
+    }
+    (one,) = aligned_logprobs(said, [5], 1)
+    assert one == TokenLogprob(means, ((5, means),))
+    assert type(one.logprob) is float
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        [],
+        {},
+        two_told(tokens=["token_id:5"]),
+        two_told(tokens=["token_id:6", "token_id:5"]),
+        two_told(tokens=["hello", "token_id:6"]),
+        two_told(token_logprobs=None),
+        two_told(token_logprobs=[-0.1]),
+        two_told(token_logprobs={"0": 1, "1": 2}),
+        two_told(top_logprobs=None),
+        two_told(top_logprobs=[{}]),
+        two_told(top_logprobs=[{}, [1]]),
+        two_told(top_logprobs=[{}, {"hello": -1.0}]),
+        two_told(top_logprobs=[{}, {"token_id:": -1.0}]),
+        two_told(top_logprobs=[{}, {"token_id:-1": -1.0}]),
+        two_told(top_logprobs=[{}, {"token_id:٣": -1.0}]),
+        two_told(top_logprobs=[{}, {"token_id:4294967296": -1.0}]),
+        two_told(top_logprobs=[{}, {"token_id:" + "9" * 5000: -1.0}]),
+    ],
+)
+def test_what_does_not_fit_the_ids_is_not_guessed_at(said: object) -> None:
+    with pytest.raises(Misaligned):
+        aligned_logprobs(said, [5, 6], 2)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner),
+    max_leaves=8,
+)
+
+
+@given(
+    told=st.dictionaries(st.sampled_from(list(two_told())), JSON) | JSON, count=st.integers(0, 2)
+)
+def test_nothing_told_makes_it_raise_anything_else(told: object, count: int) -> None:
+    ids = list(range(count))
+    try:
+        found = aligned_logprobs(told, ids, 1)
+    except Misaligned:
+        return
+    assert len(found) == count

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.upstreams.http.deadline import Deadline
+from gateway.upstreams.http.connection import Deadline
 from tests.fakes.clockwork import Clockwork
 
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from gateway.generation import Constraint, Token
 from gateway.upstreams.engines.engine import Capabilities, InferenceEngine
-from gateway.upstreams.engines.registry import ENGINES
+from gateway.upstreams.engines.registry import ENGINES, UnknownEngine
 from gateway.upstreams.engines.sglang import SGLang
-from gateway.upstreams.engines.unknown import UnknownEngine
 from gateway.upstreams.engines.vllm import Vllm
 
 VLLM = {

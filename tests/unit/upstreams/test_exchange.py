@@ -15,18 +15,16 @@ from typing_extensions import override
 from gateway.generation import FinishReason, Sampling, TokenChunk
 from gateway.upstreams.backend import Timeouts
 from gateway.upstreams.completions import SLICE_BYTES, CompletionReader
-from gateway.upstreams.exchange import Exchange, WatchedSink
 from gateway.upstreams.http.connection import Connection, ConnectionLimits
+from gateway.upstreams.http.response_reader import ResponseReader
 from gateway.upstreams.http.transport import ResponseBody
-from gateway.upstreams.response_reader import ResponseReader
+from gateway.upstreams.server import Exchange
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.listening import Heard, Led
 from tests.fakes.raw_server import STREAM_END, STREAM_HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gateway.generation import TokenSink
+    from collections.abc import Callable, Sequence
 
 STOP_IDS = (200002,)
 ANSWERS = [
@@ -123,15 +121,15 @@ async def play(
     stays: bool = False,
     leaks: bool = False,
     timing: Sequence[int] = (),
-    through: TokenSink | None = None,
+    on_first: Callable[[], None] | None = None,
+    on_finish: Callable[[], None] | None = None,
     waits: bool = False,
     ids_max: int = 50,
 ) -> Played:
     """Send a request, and let `pieces` be the answer, after which the server goes, or `stays`.
 
-    `timing` is for how many turns of the loop a sink that is full stays so. It is given what goes
-    `through` another one, if any. Whoever `waits` for the answer to begin has it poured from the
-    read on that brings its head.
+    `timing` is for how many turns of the loop a sink that is full stays so. Whoever `waits` for
+    the answer to begin has it poured from the read on that brings its head.
     """
     loop = asyncio.get_running_loop()
     connection = Connection(loop, ConnectionLimits(), lambda _: None)
@@ -146,7 +144,9 @@ async def play(
         connection.finish()
         released.append(connection)
 
-    exchange = Exchange(through or sink, reader_of(ids_max), Timeouts())
+    exchange = Exchange(
+        sink, reader_of(ids_max), Timeouts(), on_first=on_first, on_finish=on_finish
+    )
     body = ResponseBody(connection, {}, release)
 
     async def complete() -> None:
@@ -305,7 +305,7 @@ def test_a_held_sink_is_left_at_once_when_nobody_wants_it_any_more() -> None:
     st.lists(st.integers(0, 3000), max_size=12),
     st.sampled_from([None, 1, 2]),
 )
-def test_who_watches_a_sink_is_told_of_the_first_chunk_and_of_the_last(
+def test_who_asked_is_told_of_the_first_chunk_and_of_the_last_before_the_sink_has_them(
     answer: bytes, cuts: list[int], width: int | None
 ) -> None:
     size = len(STREAM_HEAD)
@@ -313,18 +313,18 @@ def test_who_watches_a_sink_is_told_of_the_first_chunk_and_of_the_last(
     pieces = [answer[a:b] for a, b in zip([0, *edges], edges, strict=False)]
     led = Led(width=width)
     told: list[tuple[str, int]] = []
-    inner = WatchedSink(led, first=lambda: told.append(("inner", len(led.chunks))))
-    outer = WatchedSink(
-        inner,
-        first=lambda: told.append(("first", len(led.chunks))),
-        finish=lambda: told.append(("finish", len(led.chunks))),
+    played = asyncio.run(
+        play(
+            pieces,
+            led,
+            on_first=lambda: told.append(("first", len(led.chunks))),
+            on_finish=lambda: told.append(("finish", len(led.chunks))),
+        )
     )
-    played = asyncio.run(play(pieces, led, through=outer))
     assert played.told == plainly(answer, None)
-    wanted = [("first", 0), ("inner", 0)] if led.chunks else []
+    wanted = [("first", 0)] if led.chunks else []
     if led.chunks and led.chunks[-1].finish is not None:
-        last = ("finish", len(led.chunks) - 1)
-        wanted.insert(len(wanted) if last[1] else 1, last)
+        wanted.append(("finish", len(led.chunks) - 1))
     assert told == wanted
 
 

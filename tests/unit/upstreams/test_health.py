@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.health import EjectionPolicy, Health
+from gateway.upstreams.member import EjectionPolicy, Health
 
 POLICY = EjectionPolicy(failures_max=3, backoff_s=1.0, backoff_max_s=8.0)
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.naming import Listed, Served, meanings, offers
+from gateway.upstreams.backend import Listed, Served
+from gateway.upstreams.served_models import meanings, offers
 
 NAMES = st.lists(st.sampled_from(["m", "n", "a", "b"]), min_size=1, max_size=3).map("/".join)
 

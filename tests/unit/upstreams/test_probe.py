@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.upstreams.naming import Listed
+from gateway.upstreams.backend import Listed
 from gateway.upstreams.probe import served_models
 from tests.fakes.backend_captures import capture
 

@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from gateway.generation import Constraint, Ebnf, InOrder, Json, Node, Sampling, Token, TokenRequest
+from gateway.upstreams.backend import Served
 from gateway.upstreams.engines.sglang import SGLang
 from gateway.upstreams.engines.vllm import Vllm
-from gateway.upstreams.naming import Served
 from gateway.upstreams.request_writer import TAG_BYTES_MAX, TOP_P_MIN, RequestWriter
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing_extensions import override
 from gateway.errors import ContextOverflow
 from gateway.generation import Constraint, Sampling, Token, TokenRequest
 from gateway.upstreams import problems
+from gateway.upstreams.backend import Served
 from gateway.upstreams.engines.engine import InferenceEngine
 from gateway.upstreams.engines.registry import ENGINES
-from gateway.upstreams.naming import Served
 from gateway.upstreams.request_writer import RequestWriter
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.upstreams.troubles import Troubles
+from gateway.upstreams.member import Troubles
 from tests.fakes.logs import captured_logs
 
 URL = "http://gpu-1:8000"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gateway.upstreams.backend import Backend
 from gateway.upstreams.engines.engine import Unusable
-from gateway.upstreams.unserved import NAMES_MAX, overlooked, unserved
+from gateway.upstreams.served_models import NAMES_MAX, overlooked, unserved
 
 
 @dataclass

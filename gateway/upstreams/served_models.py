@@ -1,4 +1,10 @@
-"""Models that no backend serves, and what backends serve that nothing is asked of. No I/O here."""
+"""Which of the models that backends list are meant by the names of the configuration. No I/O here.
+
+And which of those names nobody serves, and what backends serve that nothing is asked of.
+
+A server that is started without a name lists what it was started with: `vllm serve
+openai/gpt-oss-120b` serves `openai/gpt-oss-120b`, which many configurations call `gpt-oss-120b`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +13,59 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from typing_extensions import override
 
-from gateway.upstreams.naming import is_alike
+from gateway.upstreams.backend import Served
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from gateway.upstreams.backend import Backend
+    from gateway.upstreams.backend import Backend, Listed
     from gateway.upstreams.engines.engine import Unusable
+
+
+def offers(
+    wanted: Mapping[str, str], listed: Mapping[str, Listed], known: Collection[str]
+) -> dict[str, Served]:
+    """What a backend that lists `listed` serves, by public id.
+
+    `wanted` are the configured models, public id → name at the backends; empty: all that is listed,
+    under its own name. `known` are the names that any backend lists.
+    """
+    names = {model: meanings(name, known) for model, name in wanted.items()}
+    if not wanted:
+        names = {name: [name] for name in listed}
+    return {
+        model: Served(found[0], listed[found[0]].parent, listed[found[0]].context_length)
+        for model, meant in names.items()
+        if (found := [name for name in meant if name in listed])
+    }
+
+
+def meanings(name: str, known: Collection[str]) -> list[str]:
+    """The `known` names of the model that `name` means, itself first.
+
+    They have the same last part, and all but that part alone are the same: some servers of a model
+    list it with its maker and others without. `a/m` and `b/m` are the models of two makers: where
+    both are known, `m` is neither of them, and of either only if there is no other to mean.
+    """
+    part = _last_part(name)
+    alike = {other for other in known if is_alike(name, other)}
+    makers = {other for other in {name, *alike} if other != part}
+    if len(makers) <= 1:
+        return sorted(alike, key=lambda other: (other != name, other))
+    if name in known:
+        return [name]
+    without_maker = [other for other in alike if part in {name, other}]
+    return without_maker if len(without_maker) == 1 else []
+
+
+def is_alike(name: str, other: str) -> bool:
+    """They differ at most in what stands before the last part."""
+    return _last_part(name) == _last_part(other)
+
+
+def _last_part(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1]
+
 
 REMEDY: Final = "Set served_as of this model to its name at the backend."
 NAMES_MAX: Final = 8

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from gateway.generation import Constraint, Token
 from gateway.upstreams.engines.engine import Capabilities
-from gateway.upstreams.selection import BackendState, candidates, round_robin, tell_logprobs
+from gateway.upstreams.member import BackendState
+from gateway.upstreams.pool import candidates, round_robin, tell_logprobs
 
 TURN, ANSWER, NONE = (Capabilities(grammars) for grammars in ("turn", "answer", "none"))
 BOUND = Constraint(Token(1))
