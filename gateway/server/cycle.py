@@ -1,9 +1,9 @@
 """uvicorn's request-response cycle, with what an event stream and a half-closed client need.
 
 What goes over the wire is written by uvicorn. Added here are the ASGI extension of
-`gateway.api.connection` (write a part of the body without a message, be called when the client has
-gone, tell that it has a key), answers for HTTP/1.0, an end that leaves the connection open while
-its request still arrives, and something to send that every client skips.
+`gateway.api.client_connection` (write a part of the body without a message, be called when the
+client has left, tell that it has a key), answers for HTTP/1.0, an end that leaves the connection
+open while its request still arrives, and bytes that every client skips.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMMENT: Final = b":\n\n"
 
 
 class Cycle(RequestResponseCycle):
-    """One request and its response; the `gateway.api.connection.Connection` of its scope."""
+    """One request and its response; the `gateway.api.client_connection.Connection` of its scope."""
 
     def __init__(
         self,

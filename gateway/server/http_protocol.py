@@ -25,7 +25,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.api.auth import PROBES
-from gateway.api.connection import EXTENSION
+from gateway.api.client_connection import EXTENSION
 from gateway.errors import TooManyConnections
 from gateway.server.admission import Admission, Room
 from gateway.server.cycle import Cycle

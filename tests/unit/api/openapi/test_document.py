@@ -9,10 +9,9 @@ import pytest
 from starlette.routing import Route
 
 from gateway.api.openapi import document, schemas
+from gateway.api.openapi.endpoints import REFERENCE, packaged, page
 from gateway.api.openapi.operations import OPERATIONS
-from gateway.api.openapi.packaged import REFERENCE, packaged
-from gateway.api.openapi.page import page
-from gateway.api.routes import routes
+from gateway.app import routes
 from gateway.output import lifecycle
 from gateway.protocol.events import TERMINAL_TYPES
 from gateway.protocol.responses.create import PARAMETERS
