@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXTENSION: Final = "gateway.connection"
-"""In `scope["extensions"]`: `{"connection": Connection}`."""
+"""In `scope["extensions"]`: `{"connection": ClientConnection}`."""
 
 OnDisconnect = Callable[[], None]
 WritePart = Callable[[bytes], bool]
@@ -36,7 +36,7 @@ class ClientDisconnected(Exception):
     """The client has closed its connection, or does not read: nobody is left to answer."""
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """The connection of one request. That of a WebSocket has `trust` only.
 
     Middleware that wants to see the body takes the extension out of the scope.
@@ -63,7 +63,7 @@ class Connection(Protocol):
         ...
 
 
-def connection_of(scope: Scope) -> Connection | None:
+def connection_of(scope: Scope) -> ClientConnection | None:
     """The connection of a request; None with a server that does not have the extension."""
     extension = (scope.get("extensions") or {}).get(EXTENSION)
     return None if extension is None else extension["connection"]
@@ -79,7 +79,7 @@ class CancelOnDisconnect:
 
     __slots__ = ("_connection", "_is_cancelled", "_is_over", "_task")
 
-    def __init__(self, connection: Connection | None = None) -> None:
+    def __init__(self, connection: ClientConnection | None = None) -> None:
         """`connection` calls `client_gone` when the client has left; others may call it, too."""
         self._connection = connection
         self._task = asyncio.current_task()

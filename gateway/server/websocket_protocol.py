@@ -74,7 +74,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         self._lost = lost
 
     def trust(self) -> None:
-        """`gateway.api.client_connection.Connection`: the client has shown a valid API key."""
+        """`gateway.api.client_connection.ClientConnection`: the client has shown a valid key."""
         if self._trust is not None:
             self._trust()
 

@@ -48,7 +48,9 @@ class WebSocketEndpoint:
         with self._sessions.connected():
             await send({"type": "websocket.accept"})
             record.finish(self._dependencies.metrics)
-            connection = Connection(self._dependencies, scope, send, self._sessions.leaving)
+            connection = WebSocketConnection(
+                self._dependencies, scope, send, self._sessions.leaving
+            )
             try:
                 await connection.serve(receive)
             finally:
@@ -96,7 +98,7 @@ def idle(idle_timeout_s: float) -> Ending:
     return Ending(refusal, GOING_AWAY, "idle")
 
 
-class Connection:
+class WebSocketConnection:
     """One client, from the accepted upgrade to the end. `reason` is why it ended."""
 
     def __init__(

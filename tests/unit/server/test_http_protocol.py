@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from gateway.api.client_connection import Connection, connection_of
+from gateway.api.client_connection import ClientConnection, connection_of
 from gateway.server.error_responses import NO_REQUEST
 from gateway.server.server import Server, listen
 from gateway.settings import Server as ServerSettings
@@ -32,7 +32,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse("hello")(scope, receive, send)
 
 
-def connection(scope: Scope) -> Connection:
+def connection(scope: Scope) -> ClientConnection:
     found = connection_of(scope)
     assert found is not None
     return found
