@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -18,12 +17,7 @@ from gateway.api.create import CreateEndpoint, CreateRequest
 from gateway.api.dialects import DialectPaths
 from gateway.api.openapi.endpoints import OpenApiEndpoints
 from gateway.api.request_context import RequestContext
-from gateway.api.responses import (
-    ResponseEndpoints,
-    SubsetEndpoint,
-    compaction_endpoint,
-    counting_endpoint,
-)
+from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counting_endpoint
 from gateway.api.streaming import StreamLimits
 from gateway.api.system import SystemEndpoints
 from gateway.api.traces import TracesEndpoint
@@ -36,6 +30,8 @@ from gateway.protocol.traces import TraceLimits
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.types import ASGIApp
 
     from gateway.settings import Settings
@@ -44,62 +40,11 @@ COMMENT_INTERVAL_S = 15.0
 """Half of what impatient proxies wait for a byte."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoints:
-    """The endpoints of the application, which `routes` gives their paths."""
-
-    create: CreateEndpoint
-    count: SubsetEndpoint
-    compact: SubsetEndpoint
-    responses: ResponseEndpoints
-    conversations: ConversationEndpoints
-    chat: CreateEndpoint
-    completions: CreateEndpoint
-    traces: TracesEndpoint
-    websocket: WebSocketEndpoint
-    system: SystemEndpoints
-    openapi: OpenApiEndpoints
-
-
-def routes(endpoints: Endpoints) -> list[BaseRoute]:
-    """Every route; all but the last seven need an API key (`api.auth`)."""
-    responses, system = endpoints.responses, endpoints.system
-    conversations, conversation = endpoints.conversations, "/v1/conversations/{conversation_id}"
-    return [
-        Route("/v1/responses", endpoints.create, methods=["POST"]),
-        WebSocketRoute("/v1/responses", endpoints.websocket),
-        WebSocketRoute("/{path:path}", WebSocketElsewhere()),
-        Route("/v1/responses/input_tokens", endpoints.count, methods=["POST"]),
-        Route("/v1/responses/compact", endpoints.compact, methods=["POST"]),
-        Route("/v1/responses/{response_id}", responses.one, methods=["GET", "DELETE"]),
-        Route("/v1/responses/{response_id}/cancel", responses.cancel, methods=["POST"]),
-        Route("/v1/responses/{response_id}/input_items", responses.input_items, methods=["GET"]),
-        Route("/v1/conversations", conversations.create, methods=["POST"]),
-        Route(conversation, conversations.one, methods=["GET", "POST", "DELETE"]),
-        Route(f"{conversation}/items", conversations.items, methods=["GET", "POST"]),
-        Route(f"{conversation}/items/{{item_id}}", conversations.item, methods=["GET", "DELETE"]),
-        Route("/v1/chat/completions", endpoints.chat, methods=["POST"]),
-        Route("/v1/completions", endpoints.completions, methods=["POST"]),
-        Route("/v1/codex/models", system.codex_models, methods=["GET"]),
-        Route("/v1/traces/ingest", endpoints.traces, methods=["POST"]),
-        Route("/v1/models", system.list_models, methods=["GET"]),
-        Route("/v1/models/{model_id:path}", system.get_model, methods=["GET"]),
-        Route("/healthz", system.healthz, methods=["GET"]),
-        Route("/readyz", system.readyz, methods=["GET"]),
-        Route("/version", system.version, methods=["GET"]),
-        Route("/metrics", system.metrics, methods=["GET"]),
-        Route("/", system.landing, methods=["GET"]),
-        Route("/openapi.json", endpoints.openapi.document, methods=["GET"]),
-        Route("/docs", endpoints.openapi.page, methods=["GET"]),
-    ]
-
-
 class Gateway(Starlette):
     """The ASGI application of a process."""
 
-    def __init__(self, process: Process, endpoints: Endpoints) -> None:
+    def __init__(self, process: Process, served: Sequence[BaseRoute]) -> None:
         """`state.process` is what it serves."""
-        served = routes(endpoints)
         super().__init__(
             routes=served,
             middleware=[
@@ -129,40 +74,76 @@ def create_app(settings: Settings) -> Gateway:
     are missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
     """
     process = Process.of(settings)
-    return Gateway(process, _endpoints(process, settings))
+    return Gateway(process, routes(process, settings))
 
 
-def _endpoints(process: Process, settings: Settings) -> Endpoints:
-    creation, limits = process.creation, settings.limits
-    bodies = BodyReader(
+def routes(process: Process, settings: Settings) -> list[BaseRoute]:
+    """Every route; all but the last seven need an API key (`api.auth`)."""
+    creation, bodies, streams = process.creation, _bodies(process, settings), _streams(settings)
+    metrics, connection_limits = process.foundation.metrics, _connection_limits(settings)
+    trace_limits = TraceLimits(
+        records_max=settings.limits.trace_records_max,
+        record_bytes_max=settings.limits.trace_record_bytes_max,
+    )
+    responses = ResponseEndpoints(process.retrieval, streams)
+    create = CreateEndpoint(creation, bodies, CreateRequest.parse, streams)
+    websocket = WebSocketEndpoint(
+        Dependencies(creation, bodies, metrics, connection_limits), process.sessions
+    )
+    count = counting_endpoint(process.run_builder, bodies)
+    compact = compaction_endpoint(process.compaction, bodies)
+    conversation = "/v1/conversations/{conversation_id}"
+    conversations = ConversationEndpoints(process.conversations, bodies)
+    chat = CreateEndpoint(creation, bodies, ChatRequest.parse, streams)
+    completions = CreateEndpoint(creation, bodies, ChatRequest.parse_completion, streams)
+    traces = TracesEndpoint(process.traces, bodies, trace_limits)
+    system = SystemEndpoints(process.models, process.health)
+    openapi = OpenApiEndpoints()
+    return [
+        Route("/v1/responses", create, methods=["POST"]),
+        WebSocketRoute("/v1/responses", websocket),
+        WebSocketRoute("/{path:path}", WebSocketElsewhere()),
+        Route("/v1/responses/input_tokens", count, methods=["POST"]),
+        Route("/v1/responses/compact", compact, methods=["POST"]),
+        Route("/v1/responses/{response_id}", responses.one, methods=["GET", "DELETE"]),
+        Route("/v1/responses/{response_id}/cancel", responses.cancel, methods=["POST"]),
+        Route("/v1/responses/{response_id}/input_items", responses.input_items, methods=["GET"]),
+        Route("/v1/conversations", conversations.create, methods=["POST"]),
+        Route(conversation, conversations.one, methods=["GET", "POST", "DELETE"]),
+        Route(f"{conversation}/items", conversations.items, methods=["GET", "POST"]),
+        Route(f"{conversation}/items/{{item_id}}", conversations.item, methods=["GET", "DELETE"]),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/codex/models", system.codex_models, methods=["GET"]),
+        Route("/v1/traces/ingest", traces, methods=["POST"]),
+        Route("/v1/models", system.list_models, methods=["GET"]),
+        Route("/v1/models/{model_id:path}", system.get_model, methods=["GET"]),
+        Route("/healthz", system.healthz, methods=["GET"]),
+        Route("/readyz", system.readyz, methods=["GET"]),
+        Route("/version", system.version, methods=["GET"]),
+        Route("/metrics", system.metrics, methods=["GET"]),
+        Route("/", system.landing, methods=["GET"]),
+        Route("/openapi.json", openapi.document, methods=["GET"]),
+        Route("/docs", openapi.page, methods=["GET"]),
+    ]
+
+
+def _bodies(process: Process, settings: Settings) -> BodyReader:
+    return BodyReader(
         process.foundation.threads,
-        limits.body_bytes_max,
-        limits.body_timeout_s,
+        settings.limits.body_bytes_max,
+        settings.limits.body_timeout_s,
         _input_limits(settings),
         strict=settings.input.strict,
     )
-    streams = StreamLimits(
+
+
+def _streams(settings: Settings) -> StreamLimits:
+    return StreamLimits(
         write_timeout_s=settings.stream.write_timeout_s,
         write_bytes_max=settings.stream.write_bytes_max,
         comment_interval_s=COMMENT_INTERVAL_S,
         start_grace_s=settings.stream.start_grace_s,
-    )
-    connections = Dependencies(
-        creation, bodies, process.foundation.metrics, _connection_limits(settings)
-    )
-    traces = TraceLimits(limits.trace_records_max, limits.trace_record_bytes_max)
-    return Endpoints(
-        create=CreateEndpoint(creation, bodies, CreateRequest.parse, streams),
-        count=counting_endpoint(process.run_builder, bodies),
-        compact=compaction_endpoint(process.compaction, bodies),
-        responses=ResponseEndpoints(process.retrieval, streams),
-        conversations=ConversationEndpoints(process.conversations, bodies),
-        chat=CreateEndpoint(creation, bodies, ChatRequest.parse, streams),
-        completions=CreateEndpoint(creation, bodies, ChatRequest.parse_completion, streams),
-        traces=TracesEndpoint(process.traces, bodies, traces),
-        websocket=WebSocketEndpoint(connections, process.sessions),
-        system=SystemEndpoints(process.models, process.health),
-        openapi=OpenApiEndpoints(),
     )
 
 
