@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from typing_extensions import override
 
 from gateway.api.auth import Authentication
-from gateway.api.body import BodyReader
-from gateway.api.chat import chat_endpoint, completion_endpoint
-from gateway.api.context import RequestContext
+from gateway.api.chat import ChatRequest
+from gateway.api.client_connection import BodyReader
 from gateway.api.conversations import ConversationEndpoints
-from gateway.api.create import create_endpoint
+from gateway.api.create import CreateEndpoint, CreateRequest
 from gateway.api.dialects import DialectPaths
 from gateway.api.openapi.endpoints import OpenApiEndpoints
+from gateway.api.request_context import RequestContext
 from gateway.api.responses import ResponseEndpoints, compaction_endpoint, counting_endpoint
-from gateway.api.routes import Endpoints, routes
 from gateway.api.streaming import StreamLimits
 from gateway.api.system import SystemEndpoints
 from gateway.api.traces import TracesEndpoint
+from gateway.api.urls import WebSocketElsewhere
 from gateway.api.websocket.endpoint import WebSocketEndpoint
 from gateway.api.websocket.lanes import LaneLimits
 from gateway.api.websocket.turns import ConnectionLimits, Dependencies
@@ -29,6 +30,8 @@ from gateway.protocol.traces import TraceLimits
 from gateway.wiring.process import Process
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.types import ASGIApp
 
     from gateway.settings import Settings
@@ -40,9 +43,8 @@ COMMENT_INTERVAL_S = 15.0
 class Gateway(Starlette):
     """The ASGI application of a process."""
 
-    def __init__(self, process: Process, endpoints: Endpoints) -> None:
+    def __init__(self, process: Process, served: Sequence[BaseRoute]) -> None:
         """`state.process` is what it serves."""
-        served = routes(endpoints)
         super().__init__(
             routes=served,
             middleware=[
@@ -72,28 +74,61 @@ def create_app(settings: Settings) -> Gateway:
     are missing or the vocabulary is damaged; connects to nothing before its lifespan starts.
     """
     process = Process.of(settings)
-    return Gateway(process, _endpoints(process, settings))
+    return Gateway(process, routes(process, settings))
 
 
-def _endpoints(process: Process, settings: Settings) -> Endpoints:
-    creation, bodies = process.creation, _body_reader(process, settings)
-    streams = _stream_limits(settings)
-    return Endpoints(
-        create=create_endpoint(creation, bodies, stream_limits=streams),
-        count=counting_endpoint(process.run_builder, bodies),
-        compact=compaction_endpoint(process.compaction, bodies),
-        responses=ResponseEndpoints(process.retrieval, streams),
-        conversations=ConversationEndpoints(process.conversations, bodies),
-        chat=chat_endpoint(creation, bodies, stream_limits=streams),
-        completions=completion_endpoint(creation, bodies, stream_limits=streams),
-        traces=TracesEndpoint(process.traces, bodies, _trace_limits(settings)),
-        websocket=WebSocketEndpoint(_websocket_dependencies(process, settings), process.sessions),
-        system=SystemEndpoints(process.models, process.health),
-        openapi=OpenApiEndpoints(),
+def routes(process: Process, settings: Settings) -> list[BaseRoute]:
+    """Every route; all but the last seven need an API key (`api.auth`)."""
+    creation, bodies, streams = process.creation, _bodies(process, settings), _streams(settings)
+    metrics, connection_limits = process.foundation.metrics, _connection_limits(settings)
+    trace_limits = TraceLimits(
+        records_max=settings.limits.trace_records_max,
+        record_bytes_max=settings.limits.trace_record_bytes_max,
     )
+    responses = ResponseEndpoints(process.retrieval, streams)
+    create = CreateEndpoint(creation, bodies, CreateRequest.parse, streams)
+    websocket = WebSocketEndpoint(
+        Dependencies(creation, bodies, metrics, connection_limits), process.sessions
+    )
+    count = counting_endpoint(process.run_builder, bodies)
+    compact = compaction_endpoint(process.compaction, bodies)
+    conversation = "/v1/conversations/{conversation_id}"
+    conversations = ConversationEndpoints(process.conversations, bodies)
+    chat = CreateEndpoint(creation, bodies, ChatRequest.parse, streams)
+    completions = CreateEndpoint(creation, bodies, ChatRequest.parse_completion, streams)
+    traces = TracesEndpoint(process.traces, bodies, trace_limits)
+    system = SystemEndpoints(process.models, process.health)
+    openapi = OpenApiEndpoints()
+    return [
+        Route("/v1/responses", create, methods=["POST"]),
+        WebSocketRoute("/v1/responses", websocket),
+        WebSocketRoute("/{path:path}", WebSocketElsewhere()),
+        Route("/v1/responses/input_tokens", count, methods=["POST"]),
+        Route("/v1/responses/compact", compact, methods=["POST"]),
+        Route("/v1/responses/{response_id}", responses.one, methods=["GET", "DELETE"]),
+        Route("/v1/responses/{response_id}/cancel", responses.cancel, methods=["POST"]),
+        Route("/v1/responses/{response_id}/input_items", responses.input_items, methods=["GET"]),
+        Route("/v1/conversations", conversations.create, methods=["POST"]),
+        Route(conversation, conversations.one, methods=["GET", "POST", "DELETE"]),
+        Route(f"{conversation}/items", conversations.items, methods=["GET", "POST"]),
+        Route(f"{conversation}/items/{{item_id}}", conversations.item, methods=["GET", "DELETE"]),
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/codex/models", system.codex_models, methods=["GET"]),
+        Route("/v1/traces/ingest", traces, methods=["POST"]),
+        Route("/v1/models", system.list_models, methods=["GET"]),
+        Route("/v1/models/{model_id:path}", system.get_model, methods=["GET"]),
+        Route("/healthz", system.healthz, methods=["GET"]),
+        Route("/readyz", system.readyz, methods=["GET"]),
+        Route("/version", system.version, methods=["GET"]),
+        Route("/metrics", system.metrics, methods=["GET"]),
+        Route("/", system.landing, methods=["GET"]),
+        Route("/openapi.json", openapi.document, methods=["GET"]),
+        Route("/docs", openapi.page, methods=["GET"]),
+    ]
 
 
-def _body_reader(process: Process, settings: Settings) -> BodyReader:
+def _bodies(process: Process, settings: Settings) -> BodyReader:
     return BodyReader(
         process.foundation.threads,
         settings.limits.body_bytes_max,
@@ -103,32 +138,7 @@ def _body_reader(process: Process, settings: Settings) -> BodyReader:
     )
 
 
-def _websocket_dependencies(process: Process, settings: Settings) -> Dependencies:
-    limits = settings.websockets
-    return Dependencies(
-        creation=process.creation,
-        threads=process.foundation.threads,
-        metrics=process.foundation.metrics,
-        limits=ConnectionLimits(
-            frame_bytes_max=settings.limits.body_bytes_max,
-            write_timeout_s=settings.stream.write_timeout_s,
-            start_grace_s=settings.stream.start_grace_s,
-            lifetime_s=limits.lifetime_s,
-            idle_timeout_s=limits.idle_timeout_s,
-            remembered_bytes_max=limits.remembered_bytes_max,
-            lanes=LaneLimits(
-                lanes_max=limits.lanes_max,
-                in_flight_max=limits.in_flight_max,
-                waiting_max=limits.waiting_max,
-                waiting_bytes_max=settings.limits.body_bytes_max,
-            ),
-        ),
-        input_limits=_input_limits(settings),
-        strict=settings.input.strict,
-    )
-
-
-def _stream_limits(settings: Settings) -> StreamLimits:
+def _streams(settings: Settings) -> StreamLimits:
     return StreamLimits(
         write_timeout_s=settings.stream.write_timeout_s,
         write_bytes_max=settings.stream.write_bytes_max,
@@ -137,10 +147,20 @@ def _stream_limits(settings: Settings) -> StreamLimits:
     )
 
 
-def _trace_limits(settings: Settings) -> TraceLimits:
-    return TraceLimits(
-        records_max=settings.limits.trace_records_max,
-        record_bytes_max=settings.limits.trace_record_bytes_max,
+def _connection_limits(settings: Settings) -> ConnectionLimits:
+    limits = settings.websockets
+    return ConnectionLimits(
+        write_timeout_s=settings.stream.write_timeout_s,
+        start_grace_s=settings.stream.start_grace_s,
+        lifetime_s=limits.lifetime_s,
+        idle_timeout_s=limits.idle_timeout_s,
+        remembered_bytes_max=limits.remembered_bytes_max,
+        lanes=LaneLimits(
+            lanes_max=limits.lanes_max,
+            in_flight_max=limits.in_flight_max,
+            waiting_max=limits.waiting_max,
+            waiting_bytes_max=settings.limits.body_bytes_max,
+        ),
     )
 
 

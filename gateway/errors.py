@@ -1,4 +1,4 @@
-"""Every error this package raises on purpose. No status codes here: `api.errors` translates.
+"""Every error this package raises on purpose. Statuses are given in `api.error_responses`.
 
 ```
 GatewayError

@@ -50,13 +50,13 @@ FLUSH_SECONDS: Final = (
 )  # fmt: skip
 """Bucket bounds of a commit, which takes a millisecond or two while nothing is wrong."""
 NOISY: Final = ("alembic", "asyncio", "httpcore2", "httpx2", "openai", "uvicorn.error")
-"""Libraries of whom only warnings are of interest."""
+"""Libraries of which only warnings are logged."""
 FRAMES_MAX: Final = 40
 _FOR_OPERATORS: Final = (StartupError, StoreError, UpstreamError)
 
 
 class Context(TypedDict, total=False):
-    """Bound once for all events of a request."""
+    """Fields that are bound once for all events of a request."""
 
     request_id: str
     tenant: str
@@ -65,7 +65,7 @@ class Context(TypedDict, total=False):
 
 
 class Fields(Context, total=False):
-    """Everything a log event may say. Add here what is missing; never a prompt or an output."""
+    """Every field that a log event may have; never a prompt or an output."""
 
     method: str
     path: str
@@ -94,12 +94,12 @@ class Fields(Context, total=False):
     error: BaseException
 
 
-_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _context: Final[ContextVar[Mapping[str, object]]] = ContextVar("log_context", default=_NOTHING)
 
 
 class EventLog:
-    """One line per event: a short sentence and fields."""
+    """Writes log events of one part of the gateway: a short sentence and fields, one line each."""
 
     __slots__ = ("_name",)
 
@@ -107,22 +107,22 @@ class EventLog:
         self._name = name
 
     def debug(self, event: str, **fields: Unpack[Fields]) -> None:
-        """For whoever debugs this package."""
+        """Log what helps to debug the gateway."""
         if outlet.least <= logging.DEBUG:
             outlet.take("debug", {"logger": self._name, **fields, "event": event})
 
     def info(self, event: str, **fields: Unpack[Fields]) -> None:
-        """Normal operation."""
+        """Log what belongs to normal operation."""
         if outlet.least <= logging.INFO:
             outlet.take("info", {"logger": self._name, **fields, "event": event})
 
     def warning(self, event: str, **fields: Unpack[Fields]) -> None:
-        """Worth a look; nobody has noticed yet."""
+        """Log what an operator should look at, though no client has noticed it."""
         if outlet.least <= logging.WARNING:
             outlet.take("warning", {"logger": self._name, **fields, "event": event})
 
     def error(self, event: str, **fields: Unpack[Fields]) -> None:
-        """Somebody did not get what they asked for, and it is not their fault."""
+        """Log that a client did not get what it asked for, and not by its own fault."""
         outlet.take("error", {"logger": self._name, **fields, "event": event})
 
 
@@ -149,7 +149,7 @@ class _Lines:
 
 
 class _AsEvent(logging.Formatter):
-    """Makes an event of what a library logs."""
+    """Renders a record of a library as an event."""
 
     def __init__(self, render: Render) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def bind(**context: Unpack[Context]) -> None:
 
 
 def bind_anew(**context: Unpack[Context]) -> None:
-    """Forget what was bound, and bind this: a new request begins."""
+    """Replace what was bound by this: a new request begins."""
     _context.set(context)
 
 
@@ -195,7 +195,7 @@ def configure_logging(
 
 
 def _console(*, colors: bool) -> Render:
-    """For people. Imported for them only: with what it imports it is 6 MiB of a process."""
+    """A renderer for a terminal. It is imported only here: it takes 6 MiB of a process."""
     from structlog.dev import ConsoleRenderer  # noqa: PLC0415
 
     render = ConsoleRenderer(colors=colors)
@@ -203,7 +203,7 @@ def _console(*, colors: bool) -> Render:
 
 
 def _json(event: Event) -> str:
-    """One line. What orjson cannot carry (half a surrogate pair in a library's text) is escaped."""
+    """Render an event as one line of JSON. Half a surrogate pair is escaped: orjson refuses it."""
     try:
         return orjson.dumps(event, default=repr).decode()
     except TypeError:
@@ -211,10 +211,7 @@ def _json(event: Event) -> str:
 
 
 def _complete(level: str, event: Event) -> Event:
-    """Adds what was bound, the level and the time, and describes an error.
-
-    One step for all of it: there are two lines for every request.
-    """
+    """Add what was bound, the level and the time to an event, and describe its error."""
     for name, said in _context.get().items():
         event.setdefault(name, said)
     event["level"] = level
@@ -225,7 +222,7 @@ def _complete(level: str, event: Event) -> Event:
 
 
 def _describe_error(event: Event) -> None:
-    """Exceptions as type and stack, with their text only if it was written for operators."""
+    """Replace an exception by its type and stack; its text is kept only if it is for operators."""
     error = event["error"]
     ours = isinstance(error, _FOR_OPERATORS)
     event["error"] = f"{type(error).__name__}: {error}" if ours else type(error).__name__
@@ -236,18 +233,18 @@ def _describe_error(event: Event) -> None:
 
 @dataclass(slots=True)
 class Outlet:
-    """What is done with an event of at least this level (a number, as in `logging`)."""
+    """Where events go that have at least the level `least` (a number, as in `logging`)."""
 
     least: int
     take: Callable[[str, Event], None]
 
 
 outlet: Final = Outlet(logging.WARNING, _Lines(None, _json).take)
-"""The process's own. Until `configure_logging` it tells of what is wrong only."""
+"""That of this process. Until `configure_logging` it takes warnings and errors only."""
 
 
 class Metrics:
-    """Every metric of a process, by what happened. One per registry."""
+    """Every metric of a process; each method counts or sets one thing that happened."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry = registry or CollectorRegistry()
@@ -267,7 +264,9 @@ class Metrics:
         self._requests = self._counter("requests", "Answered requests.", "status", "model")
         # What goes up and down with every request is counted here, and asked for when it is read.
         self._requests_now = 0
-        self._told(lambda: self._requests_now, "requests_in_flight", "Requests being answered.")
+        self._computed_gauge(
+            lambda: self._requests_now, "requests_in_flight", "Requests being answered."
+        )
         self._responses = self._counter("responses", "Responses that ended.", "status", "model")
         self._tokens = self._counter("tokens", "Tokens, by what they are.", "model", "type")
         self._disconnects = self._counter("sse_disconnects", "Streams that clients left early.")
@@ -305,7 +304,9 @@ class Metrics:
         self._claims = self._counter("claims", "Runs this process claimed.", "kind")
         self._claims_lost = self._counter("claims_lost", "Claims that another replica took.")
         self._claims_now = 0
-        self._told(lambda: self._claims_now, "claims_held", "Runs this process holds a claim on.")
+        self._computed_gauge(
+            lambda: self._claims_now, "claims_held", "Runs this process holds a claim on."
+        )
         self._log_rows = self._counter("log_rows", "Rows of the durable log that were committed.")
         self._log_bytes = self._counter("log_bytes", "Bytes of the durable log committed.")
         self._log_pending = self._gauge("log_pending_bytes", "Bytes not committed yet.")
@@ -326,12 +327,12 @@ class Metrics:
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"gateway_{name}", text, labels, registry=self.registry)
 
-    def _told(self, now: Callable[[], float], name: str, text: str) -> None:
-        """A gauge that is asked for when it is read."""
+    def _computed_gauge(self, now: Callable[[], float], name: str, text: str) -> None:
+        """Add a gauge whose value is `now()` whenever it is read."""
         self._gauge(name, text).set_function(now)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        """`name` is whole: some are OpenTelemetry's."""
+        """`name` is the whole name: some are OpenTelemetry's."""
         return Histogram(name, text, labels, registry=self.registry, buckets=buckets)
 
     def exposition(self) -> bytes:
@@ -339,49 +340,56 @@ class Metrics:
         return generate_latest(self.registry)
 
     def request_started(self) -> None:
-        """A request came in."""
+        """Count a request as in flight."""
         self._requests_now += 1
 
     def request_finished(self, *, status: int, model: str = "", seconds: float) -> None:
-        """It was answered. `model` is one this gateway serves, or empty: never free text."""
+        """Count a request that was answered, in `seconds` from its first byte. `model` is one this
+        gateway serves, or empty: never free text.
+        """
         self._requests_now -= 1
         self._requests.labels(str(status), model).inc()
         if model:
             self._request_seconds.labels(model).observe(seconds)
 
     def connection_opened(self) -> None:
-        """A client may send requests over a WebSocket."""
+        """Count a WebSocket connection that was accepted."""
         self._connections.inc()
         self._connections_open.inc()
 
     def connection_closed(self) -> None:
-        """It is gone."""
+        """Count a WebSocket connection as closed."""
         self._connections_open.dec()
 
     def first_token(self, *, model: str, seconds: float) -> None:
-        """A response's first token, `seconds` after its request."""
+        """Observe that a response's first token came `seconds` after its request."""
         self._first_token_seconds.labels(model).observe(seconds)
 
-    def response_finished(self, *, status: str, model: str) -> None:
-        """A response reached a terminal status."""
-        self._responses.labels(status, model).inc()
-
-    def tokens(
-        self, *, model: str, input_tokens: int, cached: int, output: int, reasoning: int
+    def response_finished(  # noqa: PLR0913 - every count of one response
+        self,
+        *,
+        status: str,
+        model: str,
+        input_tokens: int,
+        cached: int,
+        output: int,
+        reasoning: int,
+        recoveries: Mapping[str, int] = _NOTHING,
     ) -> None:
-        """Token counts of one response; `cached` are part of input, `reasoning` of output."""
+        """Count a response that reached a terminal status, with its tokens: `cached` are part of
+        input, `reasoning` of output. `recoveries` is how often each recovery rule of the parser
+        fired.
+        """
+        self._responses.labels(status, model).inc()
         counts = {"input": input_tokens, "cached": cached, "output": output, "reasoning": reasoning}
         for kind, count in counts.items():
             self._tokens.labels(model, kind).inc(count)  # which is there from now on, if at 0
+        for rule, count in recoveries.items():
+            self._recoveries.labels(rule).inc(count)
 
     def client_disconnected(self) -> None:
-        """A client left before its response was complete."""
+        """Count a client that left before its response was complete."""
         self._disconnects.inc()
-
-    def recovered(self, rules: Mapping[str, int]) -> None:
-        """How often each recovery rule of the parser fired in one response."""
-        for rule, count in rules.items():
-            self._recoveries.labels(rule).inc(count)
 
     def repaired(self, *, rule: str, upstream: str, voided: int) -> None:
         """The gateway intervened, as `rule` says, in what a backend generates.
@@ -392,72 +400,76 @@ class Metrics:
         self._voided_tokens.labels(upstream).inc(voided)
 
     def bound_turn(self, upstream: str, kind: Literal["constrained", "held"]) -> None:
-        """A turn that has rules goes to a backend that upholds them, or is checked first."""
+        """Count a turn whose output is bound to rules: `constrained` by the backend `upstream`, or
+        `held` back here until it is checked.
+        """
         self._bound_turns.labels(upstream, kind).inc()
 
     def empty_output(self) -> None:
-        """A turn ended well and the client saw nothing of it."""
+        """Count a turn that ended well and had no output that a client sees."""
         self._empty.inc()
 
     def upstream_started(self, upstream: str) -> None:
-        """A prompt goes to a backend."""
+        """Count a prompt that is sent to a backend as in flight there."""
         if upstream not in self._generations_now:
             now = partial(self._generations_now.__getitem__, upstream)
             self._upstream_in_flight.labels(upstream).set_function(now)
         self._generations_now[upstream] = self._generations_now.get(upstream, 0) + 1
 
     def upstream_first_token(self, upstream: str, seconds: float) -> None:
-        """Its first token came."""
+        """Observe that a backend's first token came `seconds` after the prompt."""
         self._upstream_wait.labels(upstream).observe(seconds)
 
     def upstream_finished(self, upstream: str, outcome: str) -> None:
-        """That attempt is over: `ok`, `unavailable`, `rejected`, `failed` or `cancelled`."""
+        """Count an attempt that is over by its outcome: ok, unavailable, rejected, failed or
+        cancelled.
+        """
         self._generations_now[upstream] -= 1
         self._upstream_requests.labels(upstream, outcome).inc()
 
     def upstream_is_up(self, upstream: str, up: int) -> None:
-        """1: the backend takes requests; 0: it does not."""
+        """Set whether a backend takes requests (1) or does not (0)."""
         self._upstream_up.labels(upstream).set(up)
 
     def store_failed(self, kind: str) -> None:
-        """Database work failed; `kind` is the class of the error."""
+        """Count failed database work; `kind` is the class of the error."""
         self._store_errors.labels(kind).inc()
 
     def hopped(self, reason: Literal["backend", "replica"]) -> None:
-        """A generation went on elsewhere, because its `backend` or its `replica` had gone."""
+        """Count a generation that went on elsewhere: its `backend` or its `replica` was lost."""
         self._hops.labels(reason).inc()
 
     def recomputed(self, count: int) -> None:
-        """So many ids had to be read again, which nobody pays for."""
+        """Count token ids that a backend had to read again after a hop; no tenant is charged."""
         self._recomputed.inc(count)
 
     def claimed(self, count: int, taken_over: int = 0) -> None:
-        """`count` runs were claimed here, `taken_over` of them from another replica."""
+        """Count runs that this process claimed, `taken_over` of them from another replica."""
         self._claims.labels("begun").inc(count - taken_over)
         self._claims.labels("taken_over").inc(taken_over)
 
     def claim_lost(self) -> None:
-        """Another replica took what this one was working on, or ended it."""
+        """Count a claim that another replica took over, or whose run it ended."""
         self._claims_lost.inc()
 
     def claims_held(self, count: int) -> None:
-        """So many claims are held now."""
+        """Set how many claims this process holds."""
         self._claims_now = count
 
     def log_flushed(self, rows: int, size_bytes: int, seconds: float) -> None:
-        """A part of the durable log was committed."""
+        """Count a commit of the durable log: its rows, bytes and seconds."""
         self._log_rows.inc(rows)
         self._log_bytes.inc(size_bytes)
         self._log_flush_seconds.observe(seconds)
 
     def log_pending(self, size_bytes: int) -> None:
-        """So many bytes of the durable log wait for their commit."""
+        """Set how many bytes of the durable log wait for their commit."""
         self._log_pending.set(size_bytes)
 
     def followers(self, count: int) -> None:
-        """So many streams follow a durable log here."""
+        """Set how many streams of this process follow a durable log."""
         self._followers.set(count)
 
     def notice_heard(self, kind: Literal["log", "work", "ended", "follow"]) -> None:
-        """Another replica said that there is something to look at."""
+        """Count a notification from another replica, by what it is about."""
         self._notices.labels(kind).inc()

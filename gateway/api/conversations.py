@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from gateway.api.body import BodyReader
+    from gateway.api.client_connection import BodyReader
     from gateway.services.conversations import Conversations
 
 T = TypeVar("T")
@@ -26,16 +25,12 @@ class ConversationEndpoints:
     """One method a URL, because with a route for each HTTP method a 405 would name one only."""
 
     def __init__(self, conversations: Conversations, bodies: BodyReader) -> None:
-        limits, strict = bodies.input_limits, bodies.strict
         self._conversations = conversations
         self._bodies = bodies
-        self._parse_conversation = partial(parse_conversation, limits=limits, strict=strict)
-        self._parse_items = partial(parse_items, limits=limits, strict=strict)
-        self._parse_metadata = partial(parse_metadata, limits=limits, strict=strict)
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`"""
-        asked, size_bytes = await self._read(request, self._parse_conversation)
+        asked, size_bytes = await self._read(request, parse_conversation)
         principal = request.scope["principal"]
         created = await self._conversations.create(principal, asked, body_bytes=size_bytes)
         return _json(created.body())
@@ -57,7 +52,7 @@ class ConversationEndpoints:
 
     async def update(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`"""
-        asked, _ = await self._read(request, self._parse_metadata)
+        asked, _ = await self._read(request, parse_metadata)
         changed = await self._conversations.set_metadata(*_named(request), asked.metadata)
         return _json(changed.body())
 
@@ -77,7 +72,7 @@ class ConversationEndpoints:
     async def add_items(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`"""
         check_include(request.query_params)
-        asked, size_bytes = await self._read(request, self._parse_items)
+        asked, size_bytes = await self._read(request, parse_items)
         added = await self._conversations.add_items(
             *_named(request), asked.items, body_bytes=size_bytes
         )
@@ -99,7 +94,7 @@ class ConversationEndpoints:
         found = await self._conversations.get_item(*_named(request), item_id)
         return Response(found, media_type="application/json")
 
-    async def _read(self, request: Request, parse: Callable[[bytes], T]) -> tuple[T, int]:
+    async def _read(self, request: Request, parse: Callable[..., T]) -> tuple[T, int]:
         """What the body asks for, and how long the body is."""
         body = await self._bodies.read(request.scope, request.receive)
         return await self._bodies.parse(body, parse), len(body)

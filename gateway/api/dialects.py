@@ -1,12 +1,13 @@
-"""In which of two spellings a client is answered, and the answer in it.
+"""The dialect that a client is answered in, OpenAI's or Open Responses', and the answer in it.
 
-All is made and stored as OpenAI spells it. The client of a request under `/openresponses/v1`, and
-of a key that was made so, is written to as Open Responses 2026-04-24 has it (`open_responses`).
-Nothing else depends on it: either may read, resume or continue what was created through the other.
+Everything is generated and stored in OpenAI's. Open Responses 2026-04-24 (`open_responses`) is for
+requests below `/openresponses/v1` and for keys that were created with that dialect. Nothing else
+depends on it: either may read, resume or continue what was created through the other.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from gateway.tenancy import Dialect
 
 BASE_PATH: Final = "/openresponses"
-"""Before `/v1` and all that follows it."""
+"""What stands before `/v1` in the path of a request that asks for Open Responses."""
 
 
 class DialectPaths:
-    """Answers under `BASE_PATH` what is answered without it, in Open Responses."""
+    """ASGI middleware: what is served without `BASE_PATH` is served below it in Open Responses."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -42,45 +43,44 @@ class DialectPaths:
         return self._app(scope, receive, send)
 
 
-def spoken(scope: Scope) -> Dialect:
+def dialect_of(scope: Scope) -> Dialect:
     """The dialect of an authenticated request: that of its path, or else of its key."""
     named: Dialect | None = scope.get("dialect")
     return named or scope["principal"].dialect
 
 
-def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encode:
-    """How the client of a stream is shown events."""
-    if spoken(scope) == "openai":
-        return sse.obfuscated if obfuscate else sse.plain
-    return _OpenResponses(sse.obfuscated if obfuscate else sse.plain)
+def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encoder:
+    """How the client of a stream is shown events; with `obfuscate` its deltas are padded."""
+    encoder = sse.OBFUSCATED if obfuscate else sse.PLAIN
+    if dialect_of(scope) == "openai":
+        return encoder
+    return sse.Encoder(partial(_event, encoder), partial(_run, encoder))
 
 
 def body(scope: Scope, content: bytes) -> bytes:
     """A JSON body that holds items: a Response object, a list of items, a compaction."""
-    if spoken(scope) == "openai":
+    if dialect_of(scope) == "openai":
         return content
     return orjson.dumps(open_responses.body(orjson.loads(content)))
 
 
 def data(scope: Scope, event: Event) -> bytes:
     """One event as one JSON object; empty for one that the dialect does not have."""
-    if spoken(scope) == "openai":
+    if dialect_of(scope) == "openai":
         return event.data
     shown = open_responses.shown(event)
     return shown.data if shown else b""
 
 
-class _OpenResponses:
-    """What is left out is a sign of life all the same: a comment."""
+def _event(encoder: sse.Encoder, event: Event) -> bytes:
+    """The frames of an event in Open Responses. One that it does not have is replaced by a comment,
+    which still shows the client that the response goes on.
+    """
+    shown = open_responses.shown(event)
+    return encoder.event(shown) if shown else sse.COMMENT
 
-    def __init__(self, encode: sse.Encode) -> None:
-        self._encode = encode
 
-    def __call__(self, event: Event) -> bytes:
-        shown = open_responses.shown(event)
-        return self._encode(shown) if shown else sse.COMMENT
-
-    def run(self, deltas: Deltas) -> bytes:
-        """`sse.EncodesRuns`"""
-        shown = open_responses.shown_deltas(deltas)
-        return sse.RUNS[self._encode](shown) if shown else sse.COMMENT * len(deltas)
+def _run(encoder: sse.Encoder, deltas: Deltas) -> bytes:
+    """The same for a run of deltas."""
+    shown = open_responses.shown_deltas(deltas)
+    return encoder.run(shown) if shown else sse.COMMENT * len(deltas)

@@ -11,7 +11,8 @@ import orjson
 from starlette.responses import Response
 
 from gateway.api import dialects, sse
-from gateway.api.connection import CancelOnDisconnect, connection_of
+from gateway.api.client_connection import CancelOnDisconnect, connection_of
+from gateway.api.create import ignored_header
 from gateway.api.query import boolean, check_include, integer, list_body, page_query
 from gateway.api.streaming import EventStream
 from gateway.protocol.responses.requests import COMPACTION, COUNTING, parse_subset
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from gateway.api.body import BodyReader
+    from gateway.api.client_connection import BodyReader
     from gateway.api.streaming import StreamLimits
     from gateway.protocol.responses.requests import CreateResponse, Parameters
     from gateway.services.compaction import Compaction
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ResponseEndpoints:
-    """Reading, following, cancelling and deleting what is there."""
+    """Reads, streams, cancels and deletes responses that are there."""
 
     def __init__(self, responses: Retrieval, limits: StreamLimits) -> None:
         self._responses = responses
@@ -102,13 +103,11 @@ class ResponseEndpoints:
 
 
 class SubsetEndpoint:
-    """`POST` of a part of a request for a response, whose work ends when the client hangs up."""
+    """`POST` of a part of a create request, whose work ends when the client hangs up."""
 
     def __init__(self, bodies: BodyReader, parameters: Parameters, answer: Answer) -> None:
         self._bodies = bodies
-        self._parse = partial(
-            parse_subset, parameters=parameters, limits=bodies.input_limits, strict=bodies.strict
-        )
+        self._parse = partial(parse_subset, parameters=parameters)
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,16 +115,11 @@ class SubsetEndpoint:
         with CancelOnDisconnect(connection_of(scope)):
             request = await self._bodies.parse(body, self._parse)
             answer = await self._answer(scope, request, len(body))
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"content-length", b"%d" % len(answer)),
-            ]
             if request.ignored:
                 scope["record"].facts["ignored_parameters"] = ", ".join(request.ignored)
-                ignored = ", ".join(request.ignored).encode("ascii", "replace")
-                headers.append((b"x-ignored-parameters", ignored))
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": answer})
+            response = Response(answer, media_type="application/json")
+            response.raw_headers += ignored_header(request)
+            await response(scope, receive, send)
 
 
 def counting_endpoint(builder: RunBuilder, bodies: BodyReader) -> SubsetEndpoint:

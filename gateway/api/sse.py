@@ -12,28 +12,25 @@ from __future__ import annotations
 import base64
 import hashlib
 from functools import cache
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gateway.protocol.events import Deltas, Event
 
-    Encode = Callable[[Event], bytes]
-    """How one client is shown an event: as whole frames, one, several or none."""
-    EncodeRun = Callable[[Deltas], bytes]
-    """How one client is shown a run of deltas: as whole frames."""
 
+class Encoder(NamedTuple):
+    """How one client is shown a stream, as whole frames.
 
-@runtime_checkable
-class EncodesRuns(Protocol):
-    """An `Encode` that knows what it makes of all events of a run."""
+    `event` makes the frames of one event: one, several or none. `run` makes those of a run of
+    deltas: the same bytes as `event` of each, joined.
+    """
 
-    def run(self, deltas: Deltas, /) -> bytes:
-        """The same bytes as of each event, joined."""
-        ...
+    event: Callable[[Event], bytes]
+    run: Callable[[Deltas], bytes]
 
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -80,11 +77,6 @@ def obfuscated(event: Event) -> bytes:
     return b"".join((head, event.data[:-1], b',"obfuscation":"', padding, b'"}\n\n'))
 
 
-def frame(event: Event, *, obfuscate: bool) -> bytes:
-    """Either of both."""
-    return obfuscated(event) if obfuscate else plain(event)
-
-
 def padded(data: bytes, event: Event) -> bytes:
     """The JSON object that shows an event; that of one with a delta has characters of no meaning,
     so that its size tells nothing of the token in it.
@@ -95,7 +87,9 @@ def padded(data: bytes, event: Event) -> bytes:
     return b'%s,"obfuscation":"%s"}' % (data[:-1], padding)
 
 
-def writes(events: Sequence[Event], encode: Encode, *, bytes_max: int) -> Iterator[bytes]:
+def writes(
+    events: Sequence[Event], encode: Callable[[Event], bytes], *, bytes_max: int
+) -> Iterator[bytes]:
     """Frames joined into writes of about `bytes_max` bytes at most; a frame is never split."""
     frames = list(map(encode, events))
     if events and events[-1].is_terminal:
@@ -140,25 +134,19 @@ def _padding(sequence_number: int, delta_length: int) -> bytes:
     return _POOL[start : start + PADDING_STEP - delta_length % PADDING_STEP]
 
 
-def run_encoder(encode: Encode) -> EncodeRun | None:
-    """How a client that is shown events like this is shown runs; None: each event by itself."""
-    if (run := RUNS.get(encode)) is not None:
-        return run  # nearly always; to look at a protocol's members takes many times as long
-    other: object = encode
-    return other.run if isinstance(other, EncodesRuns) else None
-
-
 # The frames of a run of deltas are made all at once. What differs from frame to frame is put into
 # columns, each made for all frames, and what they have in common into columns that repeat it: read
 # row by row, the columns are the frames. That takes a fraction of the time that as many events and
 # their frames take.
 
 
-def _plain_run(deltas: Deltas) -> bytes:
+def plain_run(deltas: Deltas) -> bytes:
+    """The frames of a run of deltas, without padding."""
     return _frames(deltas, [], b'"' + deltas.pattern.behind + b"\n\n")
 
 
-def _obfuscated_run(deltas: Deltas) -> bytes:
+def obfuscated_run(deltas: Deltas) -> bytes:
+    """The frames of a run of deltas, padded."""
     columns = [
         [b'"' + deltas.pattern.behind[:-1] + b',"obfuscation":"'] * len(deltas),
         _paddings(deltas.sequence_number, deltas.texts),
@@ -166,8 +154,8 @@ def _obfuscated_run(deltas: Deltas) -> bytes:
     return _frames(deltas, columns, b'"}\n\n')
 
 
-RUNS: Final[Mapping[Encode, EncodeRun]] = {plain: _plain_run, obfuscated: _obfuscated_run}
-"""How runs are shown where events are shown like this."""
+PLAIN: Final = Encoder(plain, plain_run)
+OBFUSCATED: Final = Encoder(obfuscated, obfuscated_run)
 
 
 def _frames(deltas: Deltas, columns: Sequence[list[bytes]], end: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Events on their way to one client, whoever makes them.
+"""Events on their way to one client: event → frame (`sse`) → bytes on the connection.
 
 The client may read as slowly as it likes within one bound, and costs nothing meanwhile but its
 socket and the events of one list: whatever makes the events waits with it or lets it fall behind.
@@ -9,25 +9,30 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.api import sse
-from gateway.api.body import ClientDisconnected
-from gateway.api.comments import Comments
-from gateway.api.writing import Later, begin, offers_parts, part_writer
+from gateway.api.client_connection import CancelOnDisconnect, ClientDisconnected, connection_of
 from gateway.protocol.events import Deltas
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Iterator, Sequence
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Coroutine,
+        Generator,
+        Iterable,
+        Iterator,
+        Sequence,
+    )
 
     from starlette.types import Message, Scope, Send
 
-    from gateway.api.sse import Encode, EncodeRun
+    from gateway.api.sse import Encoder
     from gateway.protocol.events import Event, EventSource
 
-
-RUN_FRAME_BYTES: Final = 256
-"""About what the frame of a delta has."""
+DELTA_FRAME_BYTES: Final = 256
+"""About the size of the frame of one delta: how many are joined to one write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +57,18 @@ class EventStream:
     task sleeps until there is an end, or a client to wait for.
     """
 
-    def __init__(self, scope: Scope, send: Send, limits: StreamLimits, encode: Encode) -> None:
-        """`encode` is how the client is shown events."""
+    def __init__(self, scope: Scope, send: Send, limits: StreamLimits, encoder: Encoder) -> None:
+        connection = connection_of(scope)
         self._send = send
-        self._write_part = part_writer(scope)
+        self._write_part = None if connection is None else connection.write_part
         self._limits = limits
-        self._encode = encode
-        self._encode_run = sse.run_encoder(encode)
-        self._clock = asyncio.get_running_loop().time
+        self._encode, self._encode_run = encoder
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
         self._written_at = self._clock()
         self._head: Message | None = None
         self._last = b""
+        self._comment_timer: asyncio.TimerHandle | None = None
 
     async def write(
         self, source: EventSource, *, headers: Iterable[tuple[bytes, bytes]] = (), comments: bool
@@ -78,34 +84,28 @@ class EventStream:
         Raises `ClientDisconnected`.
         """
         headers = [*sse.HEADERS, *headers]
-        self._head = {"type": "http.response.start", "status": 200, "headers": headers}
+        head = {"type": "http.response.start", "status": 200, "headers": headers}
         if comments:
-            await self._send_head()
-            with Comments(
-                self,
-                interval_s=self._limits.comment_interval_s,
-                patience_s=self._limits.write_timeout_s,
-            ):
-                await source(self)
+            await self._send(head)
+            await self._write_commented(source)
         else:
+            self._head = head
             await source(self)
-            await self._send_head()
+            if self._head is not None:
+                await self._send(head)
         # What is shown last goes with the end: that is one system call for both.
         rest = begin(self._send({"type": "http.response.body", "body": self._last}))
         if rest is not None:
             await self._wait(rest)
 
-    async def _send_head(self) -> None:
-        head, self._head = self._head, None
-        if head is not None:
-            await self._send(head)
-
     def __call__(self, events: Sequence[Event]) -> Awaitable[None] | None:
         """`gateway.protocol.events.EventSink`: write events."""
-        if self._head is not None and (rest := begin(self._send_head())) is not None:
-            return Later(partial(self._show_behind, rest, events))
-        if type(events) is Deltas and self._encode_run is not None:
-            return self._write_all(self._runs(events, self._encode_run))
+        if self._head is not None:
+            head, self._head = self._head, None
+            if (rest := begin(self._send(head))) is not None:
+                return Later(partial(self._write_after, rest, events))
+        if type(events) is Deltas:
+            return self._write_all(self._runs(events))
         if len(events) == 1 and events[0].delta_length:
             # Nearly always it is one more delta, and its client keeps up.
             frames = self._encode(events[0])
@@ -116,16 +116,17 @@ class EventStream:
             return self._write_all(iter(before))
         return self._write_all(chunks)
 
-    async def _show_behind(self, head: Awaitable[None], events: Sequence[Event]) -> None:
+    async def _write_after(self, head: Awaitable[None], events: Sequence[Event]) -> None:
         await self._wait(head)
         if (rest := self(events)) is not None:
             await rest
 
-    def _runs(self, deltas: Deltas, encode: EncodeRun) -> Iterator[bytes]:
+    def _runs(self, deltas: Deltas) -> Iterator[bytes]:
         """Their frames, so many together as take about as much as one write may."""
-        together = max(1, self._limits.write_bytes_max // RUN_FRAME_BYTES)
+        together = max(1, self._limits.write_bytes_max // DELTA_FRAME_BYTES)
         for start in range(0, len(deltas), together):
-            yield encode(deltas.part(start, start + together))
+            if frames := self._encode_run(deltas.part(start, start + together)):
+                yield frames
 
     def _write_all(self, chunks: Iterator[bytes]) -> Awaitable[None] | None:
         for chunk in chunks:
@@ -142,7 +143,7 @@ class EventStream:
 
     def _write(self, chunk: bytes) -> Awaitable[None] | None:
         self._written_at = self._clock()
-        if self._write_part(chunk):
+        if self._write_part is not None and self._write_part(chunk):
             return None
         rest = begin(self._send({"type": "http.response.body", "body": chunk, "more_body": True}))
         return None if rest is None else Later(partial(self._wait, rest))
@@ -155,23 +156,90 @@ class EventStream:
             raise ClientDisconnected from None
         self._written_at = self._clock()
 
-    def comment(self) -> bool:
-        """`gateway.api.comments.Commented`"""
-        if self._write_part(sse.COMMENT):
-            self._written_at = self._clock()
-            return True
-        if offers_parts(self._write_part):
+    async def _write_commented(self, source: EventSource) -> None:
+        """Write what comes, and a comment into each silence, so that no proxy takes the connection
+        for a dead one.
+
+        There is no task for it, and what is written does not move the timer: when that fires, it
+        waits again for what is left of the silence.
+        """
+        with CancelOnDisconnect() as client:
+            interval_s, check = self._limits.comment_interval_s, self._comment_if_silent
+            self._comment_timer = self._loop.call_later(interval_s, check, client)
+            try:
+                await source(self)
+            finally:
+                self._comment_timer.cancel()
+
+    def _comment_if_silent(self, client: CancelOnDisconnect) -> None:
+        """A client that takes no comment for `write_timeout_s` counts as gone."""
+        interval_s = self._limits.comment_interval_s
+        left_s = interval_s - (self._clock() - self._written_at)
+        if left_s <= 0:
+            gone_in_s = left_s + self._limits.write_timeout_s
+            left_s = interval_s if self._write_comment() else min(interval_s, gone_in_s)
+        if left_s > 0:
+            self._comment_timer = self._loop.call_later(left_s, self._comment_if_silent, client)
+        else:
+            client.client_gone()
+
+    def _write_comment(self) -> bool:
+        """False, and it was not written: the client has more to read before it."""
+        if self._write_part is None:
+            # Nobody can tell whether a server that waits now does so because of the client.
+            body = {"type": "http.response.body", "body": sse.COMMENT, "more_body": True}
+            if (rest := begin(self._send(body))) is not None:
+                rest.close()
+        elif not self._write_part(sse.COMMENT):
             return False
-        # Nobody can tell whether a server that waits now does so because of the client.
-        rest = begin(
-            self._send({"type": "http.response.body", "body": sse.COMMENT, "more_body": True})
-        )
-        if rest is not None:
-            rest.close()
         self._written_at = self._clock()
         return True
 
-    @property
-    def silent_s(self) -> float:
-        """For how many seconds nothing was written."""
-        return self._clock() - self._written_at
+
+def begin(sending: Awaitable[None]) -> Rest | None:
+    """Do as much of it as can be done now, wherever this is called from.
+
+    Returns None when that was all, otherwise the rest, which is to be awaited in a task. Raises
+    what `sending` raises. A server's `send` waits only while the client's buffer is full, so nearly
+    always all of it is done in the call that made the bytes, and nobody has to wake up for it.
+    """
+    steps = sending.__await__()
+    try:
+        waited_for = next(steps)
+    except StopIteration:
+        return None
+    return Rest(waited_for, steps)
+
+
+class Rest:
+    """What is left of a coroutine that has come to its first wait."""
+
+    __slots__ = ("_steps", "_waited_for")
+
+    def __init__(self, waited_for: Any, steps: Generator[Any, Any, None]) -> None:
+        self._waited_for = waited_for
+        self._steps = steps
+
+    def close(self) -> None:
+        """Give it up: it is not awaited."""
+        self._steps.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        try:
+            yield self._waited_for
+        except BaseException:
+            self._steps.close()
+            raise
+        yield from self._steps
+
+
+class Later:
+    """A coroutine that is made when it is awaited: nobody has to close one that is not."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._work().__await__()

@@ -1,4 +1,4 @@
-"""URLs that are none: which ones are served, and what whoever asked for another one meant."""
+"""Paths that no route leads to: which ones are served, and what a 404 says about the others."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.routing import Route
 
+from gateway.errors import ResourceNotFound
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from starlette.routing import BaseRoute
-    from starlette.types import Scope
+    from starlette.types import Receive, Scope, Send
 
     Routes = Iterable[BaseRoute]
 
 BASE: Final = "/v1"
 _TWICE: Final = re.compile(rf"(?:{BASE}){{2,}}(?=/|$)")
+
+
+class WebSocketElsewhere:
+    """Answers an upgrade on any other path with 404."""
+
+    async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise ResourceNotFound(
+            f"Invalid URL (WebSocket {scope['path']}). WebSocket mode is at /v1/responses."
+        )
 
 
 def path_of(scope: Scope) -> str:
@@ -31,8 +42,8 @@ def is_served(path: str, routes: Routes) -> bool:
 
 
 def unknown_url(place: str, path: str, routes: Routes) -> str:
-    """What to tell whoever asked for `path`, which no route leads to. `place` is what they asked,
-    fit to be shown.
+    """The message of the 404 for `path`, which no route leads to. `place` is the method and path
+    as the message shows them.
     """
     meant = _meant(path, routes)
     if meant is not None:

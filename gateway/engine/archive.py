@@ -373,9 +373,9 @@ class Archive:
     def _tell(self, stored: StoredResponse, row: FinishedResponse) -> None:
         """Its owner counts and logs only what it has ended itself."""
         self._announce(Notice("ended", (stored.uuid,)))
-        self._metrics.response_finished(status=row.status, model=stored.model)
         tokens = row.tokens or TokenUsage()
-        self._metrics.tokens(
+        self._metrics.response_finished(
+            status=row.status,
             model=stored.model,
             input_tokens=tokens.input_tokens,
             cached=tokens.cached_tokens,

@@ -114,15 +114,15 @@ class Observer:
     def finished(self, spec: RunSpec, finished: Finished, fold: Fold) -> None:
         """A run is over; its counts are final."""
         usage, model = fold.usage, spec.model
-        self._metrics.response_finished(status=finished.status, model=model)
-        self._metrics.tokens(
+        self._metrics.response_finished(
+            status=finished.status,
             model=model,
             input_tokens=usage.input_tokens,
             cached=usage.cached_tokens,
             output=usage.output_tokens,
             reasoning=usage.reasoning_tokens,
+            recoveries=fold.recoveries,
         )
-        self._metrics.recovered(fold.recoveries)
         if fold.output_tokens and not fold.visible:
             self._metrics.empty_output()
         _log.info(

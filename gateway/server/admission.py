@@ -29,8 +29,8 @@ LOG_INTERVAL_S: Final = 10.0
 _log = EventLog("gateway.connection")
 
 
-class Connection(Protocol):
-    """One that may have to go."""
+class Abortable(Protocol):
+    """A connection of the server, which may have to make room for others."""
 
     def abort(self) -> None:
         """Close it at once."""
@@ -61,15 +61,15 @@ class Admission:
         self._clock = clock
         self._when_read = when_read
         self._is_making_room = False
-        self._keyless: dict[Connection, None] = {}
-        self._owed = set[Connection]()
-        self._trusted = set[Connection]()
-        self._idle: dict[Connection, None] = {}
+        self._keyless: dict[Abortable, None] = {}
+        self._owed = set[Abortable]()
+        self._trusted = set[Abortable]()
+        self._idle: dict[Abortable, None] = {}
         self._by_peer: Counter[str] = Counter()
         self._closed: Counter[str] = Counter()
         self._logged_at: dict[str, float] = {}
 
-    def enter(self, connection: Connection, peer: str | None) -> bool:
+    def enter(self, connection: Abortable, peer: str | None) -> bool:
         """Count it; another may have to go. Whether its address may have it. It `leave`s once."""
         self._keyless[connection] = None
         if self._is_overfull and not self._is_making_room:
@@ -81,7 +81,7 @@ class Admission:
         limit = self._room.per_peer_max
         return limit is None or self._by_peer[peer] <= limit
 
-    def leave(self, connection: Connection, peer: str | None) -> None:
+    def leave(self, connection: Abortable, peer: str | None) -> None:
         """Forget a connection that is closed, and count it off its `peer` (None: not known)."""
         self._keyless.pop(connection, None)
         self._owed.discard(connection)
@@ -92,31 +92,31 @@ class Admission:
             if not self._by_peer[peer]:
                 del self._by_peer[peer]
 
-    def refresh(self, connection: Connection) -> None:
+    def refresh(self, connection: Abortable) -> None:
         """It has sent a complete head: those that have not go first."""
         self._idle.pop(connection, None)
         if connection in self._keyless:
             del self._keyless[connection]
             self._keyless[connection] = None
 
-    def owe(self, connection: Connection) -> None:
+    def owe(self, connection: Abortable) -> None:
         """Its whole request is read: it stays until it is answered."""
         if connection in self._keyless:
             del self._keyless[connection]
             self._owed.add(connection)
 
-    def settle(self, connection: Connection) -> None:
+    def settle(self, connection: Abortable) -> None:
         """It is answered, or does not take its answer: it is as every other."""
         if connection in self._owed:
             self._owed.remove(connection)
             self._keyless[connection] = None
 
-    def rest(self, connection: Connection) -> None:
+    def rest(self, connection: Abortable) -> None:
         """All that it asked is answered."""
         if connection in self._trusted:
             self._idle[connection] = None
 
-    def trust(self, connection: Connection) -> None:
+    def trust(self, connection: Abortable) -> None:
         """It has shown a valid key: while it is asked something, it stays."""
         if self.is_keyless(connection):
             self._keyless.pop(connection, None)
@@ -125,7 +125,7 @@ class Admission:
                 self._close(self._idle, "closed idle connections to make room for others")
             self._trusted.add(connection)
 
-    def is_keyless(self, connection: Connection) -> bool:
+    def is_keyless(self, connection: Abortable) -> bool:
         """Whether it has not shown a valid key."""
         return connection in self._keyless or connection in self._owed
 
@@ -133,7 +133,7 @@ class Admission:
         """Whether one more keyless connection may wait for an answer, even if to a probe."""
         return len(self._owed) < self._keyless_max
 
-    def has_room_for(self, connection: Connection) -> bool:
+    def has_room_for(self, connection: Abortable) -> bool:
         """Whether a request on it may be more than a probe."""
         is_full = len(self._trusted) >= self._room.connections_max
         return not self.is_keyless(connection) or not is_full or bool(self._idle)
@@ -151,7 +151,7 @@ class Admission:
         while self._keyless and self._is_overfull:
             self._close(self._keyless, "closed connections without a key to make room")
 
-    def _close(self, some: dict[Connection, None], why: str) -> None:
+    def _close(self, some: dict[Abortable, None], why: str) -> None:
         """The first of them."""
         oldest = next(iter(some))
         del some[oldest]

@@ -1,9 +1,10 @@
-"""uvicorn's request-response cycle, with what an event stream and a half-closed client need.
+"""uvicorn's request-response cycle and flow control, with what an event stream and a half-closed
+client need.
 
 What goes over the wire is written by uvicorn. Added here are the ASGI extension of
-`gateway.api.connection` (write a part of the body without a message, be called when the client has
-gone, tell that it has a key), answers for HTTP/1.0, an end that leaves the connection open while
-its request still arrives, and something to send that every client skips.
+`gateway.api.client_connection` (write a part of the body without a message, be called when the
+client has left, tell that it has a key), answers for HTTP/1.0, an end that leaves the connection
+open while its request still arrives, and bytes that every client skips.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.concurrency import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import asyncio
+    from collections.abc import Callable
 
     from starlette.types import Scope
     from uvicorn._types import ASGISendEvent
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 COMMENT: Final = b":\n\n"
 
 
 class Cycle(RequestResponseCycle):
-    """One request and its response; the `gateway.api.connection.Connection` of its scope."""
+    """One request and its response; a `gateway.api.client_connection.ClientConnection`."""
 
     def __init__(
         self,
@@ -71,7 +74,19 @@ class Cycle(RequestResponseCycle):
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
         if message["type"] == "http.response.start" and not self.response_started:
-            self._frame(message.get("headers", ()))
+            has_length = False
+            for name, value in message.get("headers", ()):
+                lowered = name.lower()
+                if lowered == b"content-type":
+                    self._is_event_stream = value.startswith(b"text/event-stream")
+                has_length |= lowered == b"content-length"
+            if self.more_body:
+                # Where another request would begin on this connection is not known.
+                self.keep_alive = False
+            if self._is_http_1_0 and not has_length:
+                # HTTP/1.0 has no chunks: such a body ends with its connection (RFC 9112, 6.3).
+                self.chunked_encoding = False
+                self._ends_with_connection = True
             await super().send(message)
             self._has_parts = bool(self.chunked_encoding) and self.scope["method"] != "HEAD"
             return
@@ -83,22 +98,6 @@ class Cycle(RequestResponseCycle):
                 # answer: the protocol reads on and closes then (`on_response_complete`).
                 self.keep_alive = True
         await super().send(message)
-
-    def _frame(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Before the response starts: note what its headers say, and decide how it ends."""
-        has_length = False
-        for name, value in headers:
-            lowered = name.lower()
-            if lowered == b"content-type":
-                self._is_event_stream = value.startswith(b"text/event-stream")
-            has_length |= lowered == b"content-length"
-        if self.more_body:
-            # Where another request would begin on this connection is not known.
-            self.keep_alive = False
-        if self._is_http_1_0 and not has_length:
-            # HTTP/1.0 has no chunks: such a body ends with its connection (RFC 9112, section 6.3).
-            self.chunked_encoding = False
-            self._ends_with_connection = True
 
     def write_part(self, part: bytes) -> bool:
         """Write a part of the body, and not its last, as `send` does. False, and nothing was
@@ -127,7 +126,7 @@ class Cycle(RequestResponseCycle):
         return self._on_disconnect is not None
 
     def disconnect(self) -> None:
-        """The client has gone."""
+        """Note that the client has left, and tell the application."""
         if not self.response_complete:
             self.disconnected = True
         self.message_event.set()
@@ -150,4 +149,47 @@ class Cycle(RequestResponseCycle):
 
 
 def _nothing() -> None:
-    """What a cycle that is over calls."""
+    """What a released cycle calls in place of its callbacks."""
+
+
+class BoundedFlowControl(FlowControl):
+    """Whether a connection is read from, and takes what is written.
+
+    It takes less memory than uvicorn's, whose lock has 700 bytes: each stream has a connection.
+    """
+
+    __slots__ = ("_is_full", "_takes")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        # Not uvicorn's, which would make the lock.
+        self._transport = transport
+        self.read_paused = False
+        self.write_paused = False
+        self._is_full = False
+        self._takes = Event()
+        self._takes.set()
+
+    def hold(self, *, is_full: bool) -> None:
+        """While what was read already is too much, nobody has more read, whatever they wait for."""
+        if is_full:
+            self.pause_reading()
+        self._is_full = is_full
+
+    @override
+    def resume_reading(self) -> None:
+        if not self._is_full:
+            super().resume_reading()
+
+    @override
+    async def drain(self) -> None:
+        await self._takes.wait()
+
+    @override
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._takes.clear()
+
+    @override
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self._takes.set()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import Response
 
 from gateway import ids
-from gateway.api.errors import INVALID_REQUEST, envelope, error_response
+from gateway.api.error_responses import INVALID_REQUEST, envelope, error_response
 from gateway.errors import TooManyConnections
 from gateway.telemetry import EventLog
 

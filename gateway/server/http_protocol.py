@@ -25,13 +25,12 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.api.auth import PROBES
-from gateway.api.connection import EXTENSION
+from gateway.api.client_connection import EXTENSION
 from gateway.errors import TooManyConnections
 from gateway.server.admission import Admission, Room
-from gateway.server.cycle import Cycle
+from gateway.server.cycle import BoundedFlowControl, Cycle
 from gateway.server.error_responses import Refused, response_bytes, too_many_connections
-from gateway.server.flow_control import BoundedFlowControl
-from gateway.server.request_head import HeadBounds, RequestHead
+from gateway.server.request_parser import HeadBounds, RequestHead
 from gateway.server.websocket_protocol import BoundedWebSocketProtocol
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
     from uvicorn._types import ASGI3Application
 
-    from gateway.server.body_framing import Framing
+    from gateway.server.request_parser import Chunked, Counted
     from gateway.settings import Server as ServerSettings
 
 ABSENCE_CHECKS_S: Final = (0.05, 0.1, 1.0, 11.0)
@@ -66,7 +65,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """What has come and is not parsed yet."""
     _head: RequestHead | None = None
     """The head that is being read."""
-    _body: Framing | None = None
+    _body: Counted | Chunked | None = None
     """What is still to come of the request that is read, or answered."""
     _unstarted: tuple[Cycle, ASGI3Application] | None = None
     """The request whose head was read just now."""
@@ -89,7 +88,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._write_last(response_bytes(TooManyConnections()))
 
     def abort(self) -> None:
-        """`gateway.server.admission.Connection`: there is no room for it."""
+        """`gateway.server.admission.Abortable`: there is no room for it."""
         self.transport.abort()
 
     @override
@@ -133,7 +132,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._unstarted is not None:
             # Not before all of the read is parsed: what follows the head may have to be refused.
             (cycle, app), self._unstarted = self._unstarted, None
-            self._start_asgi_task(cycle, app)
+            task = self.loop.create_task(cycle.run_asgi(app))
+            self.tasks.add(task)
+            task.add_done_callback(partial(self._asgi_task_done, cycle))
         if self._is_half_closed:
             self.loop.call_soon(self._answer_half_closed)
 
@@ -174,7 +175,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         framing = head.framing()
         scope = self._scope_of(head)
         app = self.app
-        if not self._has_room_for(scope["path"]):
+        if self.admission.is_keyless(self) and not self._has_room_for(scope["path"]):
             app = cast("ASGI3Application", too_many_connections)
         elif head.is_upgrade and self._upgrade(head, scope):
             return
@@ -214,11 +215,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         }
 
     def _has_room_for(self, path: str) -> bool:
-        """Whether there is room for the request. Those of clients that have gone may still be at
-        work, so there may be more of them than connections.
+        """Whether there is room for a request without a key. The requests of clients that have left
+        may still be worked on, so there may be more of them than connections.
         """
-        if not self.admission.is_keyless(self):
-            return True
         if not self.admission.may_owe():
             return False
         if path in PROBES:
@@ -227,7 +226,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         has_room = limit is None or len(self.tasks) < limit
         return has_room and self.admission.has_room_for(self)
 
-    def _read_body(self, body: Framing) -> None:
+    def _read_body(self, body: Counted | Chunked) -> None:
         """Give what has come of the body to the cycle. Raises `Refused`."""
         part, self._unread = body.feed(self._unread)
         cycle = self.cycle
@@ -264,12 +263,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.admission.owe(self)
         self._ignores_input = True
         return True
-
-    @override
-    def _start_asgi_task(self, cycle: Cycle, app: ASGI3Application) -> None:  # type: ignore[override]
-        task = self.loop.create_task(cycle.run_asgi(app))
-        self.tasks.add(task)
-        task.add_done_callback(partial(self._asgi_task_done, cycle))
 
     def _asgi_task_done(self, cycle: Cycle, task: asyncio.Task[None]) -> None:
         """A client that does not take the end of its answer is not waited for without end."""

@@ -9,7 +9,7 @@ from typing_extensions import override
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode
 
-from gateway.api.connection import EXTENSION
+from gateway.api.client_connection import EXTENSION
 from gateway.server.error_responses import response_bytes, unreadable
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
         self._lost = lost
 
     def trust(self) -> None:
-        """`gateway.api.connection.Connection`: the client has shown a valid API key."""
+        """`gateway.api.client_connection.ClientConnection`: the client has shown a valid key."""
         if self._trust is not None:
             self._trust()
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from gateway import errors
-from gateway.api.errors import error_response
+from gateway.api.error_responses import error_response
 from gateway.settings.sections import Server
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from gateway.api.writing import Later
+from gateway.api.streaming import Later
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

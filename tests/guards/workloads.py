@@ -144,4 +144,5 @@ def _frames(
     obfuscate: bool,
 ) -> Callable[[], object]:
     events = [event for shown in folded(entries)() for event in shown]
-    return lambda: [sse.frame(event, obfuscate=obfuscate) for event in events]
+    encode = sse.obfuscated if obfuscate else sse.plain
+    return lambda: [encode(event) for event in events]

@@ -201,14 +201,14 @@ def test_what_is_written_of_a_replay_is_what_each_event_would_have_been(
     log: list[Entry] = [TurnStarted(9)]
     log += [Tokens(tuple(ids[at : at + ids_an_entry])) for at in starts]
     log.append(Finished("completed", 1_795_000_009))
-    encode = sse.obfuscated if obfuscate else sse.plain
+    encode, encode_run = sse.OBFUSCATED if obfuscate else sse.PLAIN
     written: list[bytes] = []
 
     def show(events: Sequence[Event]) -> None:
         wanted = [event for event in events if event.sequence_number > after]
         if isinstance(events, Deltas):
             assert len(wanted) == len(events)
-            written.append(sse.RUNS[encode](events) if events else b"")
+            written.append(encode_run(events) if events else b"")
         else:
             written.extend(map(encode, wanted))
 

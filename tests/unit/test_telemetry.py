@@ -178,9 +178,15 @@ def test_requests_are_counted_and_timed() -> None:
 
 def test_responses_tokens_and_repairs_are_counted() -> None:
     metrics = Metrics()
-    metrics.response_finished(status="completed", model="m")
-    metrics.tokens(model="m", input_tokens=5, cached=3, output=7, reasoning=2)
-    metrics.recovered({"R1": 2, "R10": 1})
+    metrics.response_finished(
+        status="completed",
+        model="m",
+        input_tokens=5,
+        cached=3,
+        output=7,
+        reasoning=2,
+        recoveries={"R1": 2, "R10": 1},
+    )
     metrics.empty_output()
     assert value(metrics, "gateway_responses_total", status="completed", model="m") == 1
     counts = {

@@ -5,6 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.api.openapi.document import document, encoded
-from gateway.api.openapi.packaged import FILE
+from gateway.api.openapi.endpoints import FILE
 
 Path(__file__).with_name(FILE).write_bytes(encoded(document()))

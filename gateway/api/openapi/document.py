@@ -11,8 +11,8 @@ import orjson
 
 from gateway import __version__
 from gateway.api.dialects import BASE_PATH
+from gateway.api.openapi.endpoints import REFERENCE, Json
 from gateway.api.openapi.operations import OPERATIONS, TAGS
-from gateway.api.openapi.packaged import REFERENCE, Json
 from gateway.api.openapi.schemas import schemas
 
 if TYPE_CHECKING:

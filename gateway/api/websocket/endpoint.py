@@ -15,17 +15,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gateway import telemetry
-from gateway.api.body import ClientDisconnected
-from gateway.api.websocket.frames import error_frame, unsteered_frame
+from gateway.api.client_connection import ClientDisconnected
 from gateway.api.websocket.lanes import Lanes
-from gateway.api.websocket.turns import Turns
-from gateway.errors import InvalidRequest, Leaving, PayloadTooLarge
+from gateway.api.websocket.turns import Turns, error_frame, unsteered_frame
+from gateway.errors import InvalidRequest, Leaving
 from gateway.protocol.responses.websocket import STEER, read_frame, read_steer
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from gateway.api.context import RequestRecord
+    from gateway.api.request_context import RequestRecord
     from gateway.api.websocket.turns import ConnectionLimits, Dependencies
     from gateway.services.sessions import Sessions
 
@@ -49,7 +48,9 @@ class WebSocketEndpoint:
         with self._sessions.connected():
             await send({"type": "websocket.accept"})
             record.finish(self._dependencies.metrics)
-            connection = Connection(self._dependencies, scope, send, self._sessions.leaving)
+            connection = WebSocketConnection(
+                self._dependencies, scope, send, self._sessions.leaving
+            )
             try:
                 await connection.serve(receive)
             finally:
@@ -97,15 +98,14 @@ def idle(idle_timeout_s: float) -> Ending:
     return Ending(refusal, GOING_AWAY, "idle")
 
 
-class Connection:
+class WebSocketConnection:
     """One client, from the accepted upgrade to the end. `reason` is why it ended."""
 
     def __init__(
         self, dependencies: Dependencies, scope: Scope, send: Send, leaving: asyncio.Event
     ) -> None:
-        self._threads = dependencies.threads
+        self._bodies = dependencies.bodies
         self._limits: ConnectionLimits = dependencies.limits
-        self._input_limits = dependencies.input_limits
         self._send = send
         self._leaving = leaving
         self._request_id: str = scope["record"].request_id
@@ -148,12 +148,12 @@ class Connection:
         """Answer a frame, or let it have its turn. Raises `ClientDisconnected`."""
         stream_id = None
         try:
-            text = self._text_of(message)
-            read = partial(read_frame, text, self._input_limits)
-            frame = await self._threads.run(read, size_bytes=len(text))
+            text, limits = self._text_of(message), self._bodies.input_limits
+            read = partial(read_frame, text, limits)
+            frame = await self._bodies.threads.run(read, size_bytes=len(text))
             stream_id = frame.stream_id
             if frame.type == STEER:
-                await self._say(unsteered_frame(read_steer(text, self._input_limits)))
+                await self._say(unsteered_frame(read_steer(text, limits)))
             else:
                 lanes.put(frame)
         except ClientDisconnected:
@@ -169,11 +169,8 @@ class Connection:
                 "object."
             )
         encoded = text.encode()
-        if len(encoded) > self._limits.frame_bytes_max:
-            raise PayloadTooLarge(
-                f"The frame is larger than {self._limits.frame_bytes_max} bytes. Please send less "
-                "input at once; earlier turns can be left out with `previous_response_id`."
-            )
+        if len(encoded) > self._bodies.bytes_max:
+            raise self._bodies.too_large("frame")
         return encoded
 
     async def _end(self, lanes: Lanes) -> None:

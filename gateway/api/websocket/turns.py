@@ -1,7 +1,12 @@
-"""One request of a connection, from its frame to its last event.
+"""One request of a connection, from its frame to its last event, and the frames that answer it.
 
-Nothing differs from `POST /v1/responses` but what it may continue: the unstored responses of its
+A turn differs from `POST /v1/responses` only in what it may continue: the unstored responses of its
 own connection, too.
+
+Each frame is one text frame with one JSON object, never `[DONE]`. An event goes out as it is
+everywhere else, and says on which lane it came. A request that fails before its first event is
+answered with one `error` frame and nothing else: clients take whatever follows for the answer to
+their next request (responses-api §6.4).
 """
 
 from __future__ import annotations
@@ -9,15 +14,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from gateway import telemetry
 from gateway.api import dialects, sse
-from gateway.api.body import ClientDisconnected
-from gateway.api.context import RequestRecord
-from gateway.api.errors import status_of
-from gateway.api.websocket.frames import error_frame, event_frame
-from gateway.api.writing import Later
+from gateway.api.client_connection import ClientDisconnected
+from gateway.api.error_responses import described, retry_headers, status_of
+from gateway.api.request_context import RequestRecord
+from gateway.api.streaming import Later
 from gateway.errors import Draining, GatewayError
 from gateway.protocol.responses.websocket import read_turn
 from gateway.services.run_builder import CreateCommand
@@ -28,12 +34,11 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope
 
+    from gateway.api.client_connection import BodyReader
     from gateway.api.websocket.lanes import LaneLimits
     from gateway.protocol.events import Event
-    from gateway.protocol.limits import InputLimits
     from gateway.protocol.responses.websocket import ClientFrame, Turn
     from gateway.services.creation import Creation
-    from gateway.services.executor import ThreadExecutor
     from gateway.services.generation import Generation
     from gateway.telemetry import Metrics
 
@@ -53,7 +58,6 @@ class ConnectionLimits:
     clients try again.
     """
 
-    frame_bytes_max: int
     write_timeout_s: float
     start_grace_s: float
     lifetime_s: float
@@ -64,14 +68,12 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What all connections share. `strict`: as for any request (`protocol.responses.requests`)."""
+    """What all connections share. `bodies` parses frames within the bounds of any request body."""
 
     creation: Creation
-    threads: ThreadExecutor
+    bodies: BodyReader
     metrics: Metrics
     limits: ConnectionLimits
-    input_limits: InputLimits
-    strict: bool
 
 
 class Turns:
@@ -79,7 +81,7 @@ class Turns:
 
     def __init__(self, dependencies: Dependencies, scope: Scope, say: Say) -> None:
         """`say` sends one frame, and raises `ClientDisconnected`."""
-        self._at = dependencies
+        self._dependencies = dependencies
         self._scope = scope
         self._say = say
         self._memory = Memory(dependencies.limits.remembered_bytes_max)
@@ -100,10 +102,10 @@ class Turns:
                 self._note_left(record)
             raise
         finally:
-            record.finish(self._at.metrics)
+            record.finish(self._dependencies.metrics)
 
     def _note_left(self, record: RequestRecord) -> None:
-        self._at.metrics.client_disconnected()
+        self._dependencies.metrics.client_disconnected()
         record.facts["reason"] = "the client left"
 
     async def refuse(self, error: Exception, stream_id: str | None) -> None:
@@ -112,13 +114,13 @@ class Turns:
         try:
             await self._fail(error, stream_id, record)
         finally:
-            record.finish(self._at.metrics)
+            record.finish(self._dependencies.metrics)
 
     def _begin_record(self) -> RequestRecord:
         record = RequestRecord(self._scope)
         record.facts["connection"] = self._scope["record"].request_id
         telemetry.bind(request_id=record.request_id, connection=record.facts["connection"])
-        self._at.metrics.request_started()
+        self._dependencies.metrics.request_started()
         self.count += 1
         return record
 
@@ -140,15 +142,13 @@ class Turns:
     async def _generate(self, frame: ClientFrame, record: RequestRecord) -> None:
         # The key may have been disabled since the last request, or its tenant's policy changed.
         principal = self._scope["principal"] = await self._scope["authenticate"]()
-        limits, strict, size_bytes = self._at.input_limits, self._at.strict, len(frame.text)
-        read = partial(read_turn, frame.text, limits=limits, strict=strict)
-        turn = await self._at.threads.run(read, size_bytes=size_bytes)
-        generation = await self._at.creation.create(
+        turn = await self._dependencies.bodies.parse(frame.text, read_turn)
+        generation = await self._dependencies.creation.create(
             CreateCommand(
                 principal=principal,
                 request=turn.request,
                 key=None,
-                body_bytes=size_bytes,
+                body_bytes=len(frame.text),
                 requested_at=record.began,
                 local=self._memory,
                 remembered=True,
@@ -169,7 +169,7 @@ class Turns:
     async def _show(
         self, frame: ClientFrame, turn: Turn, generation: Generation, record: RequestRecord
     ) -> None:
-        await generation.produced(self._at.limits.start_grace_s)
+        await generation.produced(self._dependencies.limits.start_grace_s)
         record.status = OK
         is_over = False
 
@@ -199,3 +199,59 @@ class Turns:
             self._memory.forget(frame.stream_id, frame.previous_response_id)
         elif (parent := generation.continued()) is not None:
             self._memory.remember(frame.stream_id, generation.response_id, parent)
+
+
+def event_frame(data: bytes, stream_id: str | None) -> str:
+    """One event, whose JSON is `data`."""
+    if stream_id is None:
+        return data.decode()
+    return (b'%s,"stream_id":"%s"}' % (data[:-1], stream_id.encode())).decode()
+
+
+def error_frame(error: BaseException, *, stream_id: str | None, request_id: str) -> str:
+    """The answer to a request that failed.
+
+    `error.code` is a string, always: Open Responses demands it. The headers that the answer would
+    have had over HTTP stand where OpenAI's SDK (`error.headers`) and where Codex looks for them.
+    """
+    answer, detail = described(error)
+    headers = {"x-request-id": request_id, **retry_headers(answer)}
+    return _frame(
+        {
+            "type": "error",
+            "status": answer.status,
+            "error": {
+                "type": answer.type,
+                "code": detail.code or answer.type,
+                "message": detail.message,
+                "param": detail.param,
+                "headers": headers,
+            },
+            "headers": headers,
+        },
+        stream_id,
+    )
+
+
+def unsteered_frame(steer: dict[str, Any]) -> str:
+    """The answer to any `response.steer`: what it wanted, given back."""
+    return _frame(
+        {
+            "type": "response.steer.failed",
+            "sequence_number": 0,
+            "error": {
+                "type": "invalid_request_error",
+                "code": "steering_not_supported",
+                "message": "A response cannot be steered while it is generated. Send the input in "
+                "a response.create that continues it.",
+            },
+            "steer": steer,
+        },
+        None,
+    )
+
+
+def _frame(fields: dict[str, Any], stream_id: str | None) -> str:
+    if stream_id is not None:
+        fields["stream_id"] = stream_id
+    return orjson.dumps(fields).decode()

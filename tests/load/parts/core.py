@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from gateway.api.sse import frame
+from gateway.api.sse import obfuscated
 from gateway.entries import Finished, Tokens, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
@@ -51,7 +51,7 @@ def play(vocabulary: Vocabulary, log: Sequence[Entry]) -> int:
     size = 0
     for entry in log:
         for event in fold.apply(entry):
-            size += len(frame(event, obfuscate=True))
+            size += len(obfuscated(event))
     return size
 
 

@@ -85,21 +85,21 @@ async def test_a_lifespan_passes() -> None:
 def test_the_path_says_it_or_else_the_key(
     named: Dialect | None, key: Dialect, expected: Dialect
 ) -> None:
-    assert dialects.spoken(scope(named, key=key)) == expected
+    assert dialects.dialect_of(scope(named, key=key)) == expected
 
 
 def test_openai_s_dialect_is_what_there_is() -> None:
-    encode = dialects.encoder(scope(), obfuscate=True)
-    assert encode(THOUGHT) == sse.frame(THOUGHT, obfuscate=True)
+    encoder = dialects.encoder(scope(), obfuscate=True)
+    assert encoder.event(THOUGHT) == sse.obfuscated(THOUGHT)
     assert dialects.body(scope(), BODY) is BODY
     assert dialects.data(scope(), UNKNOWN) is UNKNOWN.data
 
 
 def test_the_other_dialect_has_its_names_and_the_same_padding() -> None:
     asked = scope("openresponses")
-    name, data = dialects.encoder(asked, obfuscate=True)(THOUGHT).decode().split("\n", 1)
+    name, data = dialects.encoder(asked, obfuscate=True).event(THOUGHT).decode().split("\n", 1)
     assert name == "event: response.reasoning.delta"
-    _, padding = sse.frame(THOUGHT, obfuscate=True).split(b"obfuscation")
+    _, padding = sse.obfuscated(THOUGHT).split(b"obfuscation")
     assert data.encode().endswith(b"obfuscation" + padding)
     assert orjson.loads(dialects.data(asked, THOUGHT))["type"] == "response.reasoning.delta"
     (shown,) = orjson.loads(dialects.body(asked, BODY))["data"]
@@ -114,13 +114,11 @@ def test_a_run_of_deltas_is_written_as_each_of_them_is(
 ) -> None:
     head = b'{"type":"%b","sequence_number":' % kind.encode()
     deltas = Deltas(DeltaPattern(kind, head, b',"delta":', b"}"), 998, ("a", "bc", '"', "ä"))
-    encode = dialects.encoder(scope(named), obfuscate=obfuscate)
-    run = sse.run_encoder(encode)
-    assert run is not None
-    assert run(deltas) == b"".join(map(encode, deltas))
+    encoder = dialects.encoder(scope(named), obfuscate=obfuscate)
+    assert encoder.run(deltas) == b"".join(map(encoder.event, deltas))
 
 
 def test_what_is_left_out_of_a_stream_is_a_comment() -> None:
     asked = scope("openresponses")
-    assert dialects.encoder(asked, obfuscate=True)(UNKNOWN) == sse.COMMENT
+    assert dialects.encoder(asked, obfuscate=True).event(UNKNOWN) == sse.COMMENT
     assert dialects.data(asked, UNKNOWN) == b""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
@@ -14,7 +13,7 @@ from gateway.api import sse
 from gateway.protocol.events import DeltaPattern, Deltas, Event
 
 if TYPE_CHECKING:
-    from gateway.api.sse import Encode
+    from gateway.api.sse import Encoder
 
 PATTERN = DeltaPattern(
     "response.output_text.delta",
@@ -37,13 +36,13 @@ def delta(number: int, text: str = "hi") -> Event:
 def test_a_frame_is_two_lines_and_a_blank_one() -> None:
     event = Event("response.created", 0, b'{"type":"response.created"}')
     expected = b'event: response.created\ndata: {"type":"response.created"}\n\n'
-    assert sse.frame(event, obfuscate=True) == expected
+    assert sse.obfuscated(event) == expected
 
 
 @pytest.mark.requirement("padding.size")
 @given(st.text(max_size=80))
 def test_padding_evens_out_the_size_of_deltas(text: str) -> None:
-    framed = sse.frame(delta(1, text), obfuscate=True)
+    framed = sse.obfuscated(delta(1, text))
     data = orjson.loads(framed.split(b"data: ", 1)[1])
     if text:
         assert (len(text) + len(data["obfuscation"])) % sse.PADDING_STEP == 0
@@ -54,20 +53,18 @@ def test_padding_evens_out_the_size_of_deltas(text: str) -> None:
 @given(st.text(max_size=80), st.integers(0, 10**6))
 def test_a_frame_holds_what_is_padded_anywhere_else(text: str, number: int) -> None:
     event = delta(number, text)
-    assert sse.frame(event, obfuscate=True).split(b"data: ", 1)[1] == (
-        sse.padded(event.data, event) + b"\n\n"
-    )
+    assert sse.obfuscated(event).split(b"data: ", 1)[1] == (sse.padded(event.data, event) + b"\n\n")
 
 
 @pytest.mark.requirement("padding.off")
 def test_padding_can_be_switched_off() -> None:
-    assert b"obfuscation" not in sse.frame(delta(1), obfuscate=False)
+    assert b"obfuscation" not in sse.plain(delta(1))
 
 
 def test_padding_follows_from_the_event_alone() -> None:
     event = delta(41, "a")
-    assert sse.frame(event, obfuscate=True) == sse.frame(event, obfuscate=True)
-    framed = sse.frame(event, obfuscate=True)
+    assert sse.obfuscated(event) == sse.obfuscated(event)
+    framed = sse.obfuscated(event)
     assert orjson.loads(framed.split(b"data: ", 1)[1])["obfuscation"] == "jcYRNgCq8j_qLGx"
 
 
@@ -75,9 +72,7 @@ def test_padding_follows_from_the_event_alone() -> None:
 def test_neighbours_have_different_padding(number: int) -> None:
     """Or compression on the way would take it out again."""
     paddings = {
-        orjson.loads(sse.frame(delta(near, "a"), obfuscate=True).split(b"data: ", 1)[1])[
-            "obfuscation"
-        ]
+        orjson.loads(sse.obfuscated(delta(near, "a")).split(b"data: ", 1)[1])["obfuscation"]
         for near in range(number, number + 64)
     }
     assert len(paddings) == 64
@@ -88,8 +83,8 @@ def test_neighbours_have_different_padding(number: int) -> None:
 @given(st.lists(st.integers(0, 400), max_size=30), st.integers(1, 2000))
 def test_writes_hold_whole_frames_in_order(sizes: list[int], bytes_max: int) -> None:
     events = [delta(number, "x" * size) for number, size in enumerate(sizes)]
-    chunks = list(sse.writes(events, partial(sse.frame, obfuscate=False), bytes_max=bytes_max))
-    frames = [sse.frame(event, obfuscate=False) for event in events]
+    chunks = list(sse.writes(events, sse.plain, bytes_max=bytes_max))
+    frames = [sse.plain(event) for event in events]
     assert b"".join(chunks) == b"".join(frames)
     for chunk in chunks:
         assert chunk.endswith(b"\n\n")
@@ -99,9 +94,7 @@ def test_writes_hold_whole_frames_in_order(sizes: list[int], bytes_max: int) -> 
 @pytest.mark.requirement("stream.end")
 def test_the_end_mark_follows_the_terminal_event_in_the_same_write() -> None:
     terminal = Event("response.completed", 3, b"{}")
-    (chunk,) = sse.writes(
-        [delta(2), terminal], partial(sse.frame, obfuscate=False), bytes_max=10_000
-    )
+    (chunk,) = sse.writes([delta(2), terminal], sse.plain, bytes_max=10_000)
     assert chunk.endswith(sse.DONE)
     assert chunk.count(sse.DONE) == 1
 
@@ -111,12 +104,14 @@ def test_no_header_belongs_to_one_connection_only() -> None:
     assert not names & {b"connection", b"keep-alive", b"transfer-encoding"}  # RFC 9113 8.2.2
 
 
-@pytest.mark.parametrize("encode", [sse.plain, sse.obfuscated])
+@pytest.mark.parametrize("encoder", [sse.PLAIN, sse.OBFUSCATED])
 @example(LONGER_THAN_THE_POOL, 5)
 @example(LONGER_THAN_THE_POOL, 8_170)
 @example(['a",', "\\x7f", ",", '"', "\\", "\\"], 998)
 @example([",\x7f", "b"], 9_999)
 @given(_texts, _numbers)
-def test_a_run_is_written_as_its_events_are(encode: Encode, texts: list[str], number: int) -> None:
+def test_a_run_is_written_as_its_events_are(
+    encoder: Encoder, texts: list[str], number: int
+) -> None:
     deltas = Deltas(PATTERN, number, texts)
-    assert sse.RUNS[encode](deltas) == b"".join(map(encode, deltas))
+    assert encoder.run(deltas) == b"".join(map(encoder.event, deltas))

@@ -1,4 +1,7 @@
-"""One stream to one client: its frame, its silence, its end, and a client that does not read."""
+"""One stream to one client: its frame, its silence, its end, and a client that does not read.
+
+What can be written at once is, and the rest is written in a task.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,14 @@ from hypothesis import strategies as st
 from starlette.types import Message, Scope
 
 from gateway.api import sse
-from gateway.api.body import ClientDisconnected
-from gateway.api.connection import EXTENSION
-from gateway.api.streaming import RUN_FRAME_BYTES, EventStream, StreamLimits
+from gateway.api.client_connection import EXTENSION, ClientDisconnected
+from gateway.api.streaming import (
+    DELTA_FRAME_BYTES,
+    EventStream,
+    Later,
+    StreamLimits,
+    begin,
+)
 from gateway.entries import Alive, Finished, Tokens, TurnStarted
 from gateway.eventlog.live_log import LiveLog
 from gateway.protocol.events import DeltaPattern, Deltas, Event
@@ -26,7 +34,7 @@ from tests.fakes.toy_logs import new_fold
 from tests.fakes.toy_parser import TEXT
 
 if TYPE_CHECKING:
-    from gateway.api.connection import WritePart
+    from gateway.api.client_connection import WritePart
     from gateway.protocol.events import EventSink
 
 LIMITS = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=60)
@@ -92,30 +100,30 @@ def ready(*batches: list[Event]) -> Source:
 @pytest.mark.parametrize("comments", [True, False])
 async def test_events_are_written_as_they_come(comments: bool) -> None:
     client, source = Client(), ready([CREATED], [COMPLETED])
-    stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=False))
+    stream = EventStream({}, client.send, LIMITS, sse.PLAIN)
     await stream.write(source.stream, headers=[(b"x-more", b"1")], comments=comments)
     start, *written, end = client.messages
     assert start["status"] == 200
     assert start["headers"] == [*sse.HEADERS, (b"x-more", b"1")]
     (message,) = written
-    assert message["body"] == sse.frame(CREATED, obfuscate=False)
+    assert message["body"] == sse.plain(CREATED)
     assert message["more_body"]
-    assert end == END | {"body": sse.frame(COMPLETED, obfuscate=False) + sse.DONE}
+    assert end == END | {"body": sse.plain(COMPLETED) + sse.DONE}
     assert source.closed
 
 
 async def test_a_stream_that_is_over_before_it_begins_has_its_end_mark() -> None:
     client = Client()
-    stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=True))
+    stream = EventStream({}, client.send, LIMITS, sse.OBFUSCATED)
     await stream.write(ready([]).stream, comments=True)
     assert client.body == sse.DONE
 
 
 async def test_a_stream_that_is_cut_off_has_no_end_mark() -> None:
     client = Client()
-    stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=True))
+    stream = EventStream({}, client.send, LIMITS, sse.OBFUSCATED)
     await stream.write(ready([CREATED]).stream, comments=True)
-    assert client.body == sse.frame(CREATED, obfuscate=True)
+    assert client.body == sse.obfuscated(CREATED)
     assert client.messages[-1] == END
 
 
@@ -123,9 +131,9 @@ async def test_padding_is_as_asked_for() -> None:
     delta = Event("response.output_text.delta", 1, b'{"delta":"hi"}', delta_length=2)
     for obfuscate in (True, False):
         client = Client()
-        await EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=obfuscate)).write(
-            ready([delta]).stream, comments=False
-        )
+        await EventStream(
+            {}, client.send, LIMITS, sse.OBFUSCATED if obfuscate else sse.PLAIN
+        ).write(ready([delta]).stream, comments=False)
         data = orjson.loads(client.body.split(b"data: ")[1])
         assert ("obfuscation" in data) is obfuscate
 
@@ -134,12 +142,12 @@ async def test_padding_is_as_asked_for() -> None:
 async def test_silence_is_filled_with_comments_only() -> None:
     client, source = Client(), Source([[CREATED], [COMPLETED]])
     limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=0.001)
-    stream = EventStream({}, client.send, limits, partial(sse.frame, obfuscate=False))
+    stream = EventStream({}, client.send, limits, sse.PLAIN)
     async with asyncio.TaskGroup() as group:
         group.create_task(stream.write(source.stream, comments=True))
         await client.has(sse.COMMENT * 2)
         source.more.set()
-    frames = [sse.frame(CREATED, obfuscate=False), sse.frame(COMPLETED, obfuscate=False)]
+    frames = [sse.plain(CREATED), sse.plain(COMPLETED)]
     assert client.body.replace(sse.COMMENT, b"") == b"".join([*frames, sse.DONE])
     assert client.messages[-1] == END | {"body": frames[-1] + sse.DONE}
 
@@ -147,7 +155,7 @@ async def test_silence_is_filled_with_comments_only() -> None:
 @pytest.mark.parametrize("comments", [True, False])
 async def test_a_client_that_does_not_read_counts_as_gone(comments: bool) -> None:
     client, source = Client(reads=2), ready([CREATED], [COMPLETED])
-    stream = EventStream({}, client.send, IMPATIENT, partial(sse.frame, obfuscate=False))
+    stream = EventStream({}, client.send, IMPATIENT, sse.PLAIN)
     with pytest.raises(ClientDisconnected):
         await stream.write(source.stream, comments=comments)
     assert source.closed
@@ -161,7 +169,7 @@ def offering(write_part: WritePart) -> Scope:
 async def test_a_client_that_takes_no_comment_counts_as_gone() -> None:
     client, source = Client(), Source([[CREATED], [COMPLETED]])
     scope = offering(lambda part: part != sse.COMMENT)
-    stream = EventStream(scope, client.send, IMPATIENT, sse.plain)
+    stream = EventStream(scope, client.send, IMPATIENT, sse.PLAIN)
     with pytest.raises(ClientDisconnected):
         await stream.write(source.stream, comments=True)
     assert source.closed
@@ -180,7 +188,7 @@ async def test_a_client_that_takes_a_comment_again_is_still_there() -> None:
         return True
 
     limits = StreamLimits(write_timeout_s=60, write_bytes_max=65_536, comment_interval_s=0.001)
-    stream = EventStream(offering(write_part), client.send, limits, sse.plain)
+    stream = EventStream(offering(write_part), client.send, limits, sse.PLAIN)
     await stream.write(source.stream, comments=True)
     assert client.body.endswith(sse.DONE)
 
@@ -196,7 +204,7 @@ async def test_a_server_that_waits_with_a_comment_says_nothing_of_its_client() -
             await asyncio.Event().wait()
         await client.send(message)
 
-    stream = EventStream({}, send, IMPATIENT, sse.plain)
+    stream = EventStream({}, send, IMPATIENT, sse.PLAIN)
     await stream.write(source.stream, comments=True)
     assert client.body == sse.plain(CREATED) + sse.plain(COMPLETED) + sse.DONE
 
@@ -204,7 +212,7 @@ async def test_a_server_that_waits_with_a_comment_says_nothing_of_its_client() -
 @pytest.mark.parametrize("comments", [True, False])
 async def test_a_stream_whose_client_is_gone_is_finalised_at_once(comments: bool) -> None:
     client, source = Client(), Source([[CREATED], [COMPLETED]])
-    stream = EventStream({}, client.send, LIMITS, partial(sse.frame, obfuscate=False))
+    stream = EventStream({}, client.send, LIMITS, sse.PLAIN)
     async with asyncio.TaskGroup() as group:
         writing = group.create_task(stream.write(source.stream, comments=comments))
         await client.has(b"created")
@@ -218,7 +226,7 @@ async def test_what_makes_the_events_fail_is_raised_as_it_is(comments: bool) -> 
         sink([CREATED])
         raise ValueError("a defect")
 
-    stream = EventStream({}, Client().send, LIMITS, partial(sse.frame, obfuscate=False))
+    stream = EventStream({}, Client().send, LIMITS, sse.PLAIN)
     with pytest.raises(ValueError, match="a defect"):
         await stream.write(broken, comments=comments)
 
@@ -262,7 +270,7 @@ def test_a_client_of_any_pace_gets_every_frame_once_in_order(
     async def played() -> None:
         limits = StreamLimits(60, write_bytes_max, 60)
         scope = {} if takes is None else offering(write_part)
-        stream = EventStream(scope, send, limits, sse.plain)
+        stream = EventStream(scope, send, limits, sse.PLAIN)
         await stream.write(ready(*batches).stream, comments=comments)
 
     asyncio.run(played())
@@ -274,28 +282,32 @@ def test_a_client_of_any_pace_gets_every_frame_once_in_order(
 @given(
     st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=40),
     st.integers(1, 5) | st.just(65_536),
-    st.booleans(),
 )
 async def test_a_run_of_deltas_is_written_as_its_events_are(
-    texts: list[str], frames_a_write: int, is_known: bool
+    texts: list[str], frames_a_write: int
 ) -> None:
     pattern = DeltaPattern("response.output_text.delta", b'{"sequence_number":', b',"delta":', b"}")
     deltas = Deltas(pattern, 990, texts)
-    encode = sse.obfuscated if is_known else partial(sse.frame, obfuscate=True)
     client = Client()
-    limits = StreamLimits(60, frames_a_write * RUN_FRAME_BYTES, 60)
-    rest = EventStream({}, client.send, limits, encode)(deltas)
+    limits = StreamLimits(60, frames_a_write * DELTA_FRAME_BYTES, 60)
+    rest = EventStream({}, client.send, limits, sse.OBFUSCATED)(deltas)
     assert rest is None
     writes = [message["body"] for message in client.messages]
     assert b"".join(writes) == b"".join(map(sse.obfuscated, deltas))
     assert all(write.endswith(b"\n\n") for write in writes)
-    if is_known:
-        assert len(writes) == -(-len(texts) // frames_a_write)
+    assert len(writes) == -(-len(texts) // frames_a_write)
+
+
+async def test_a_run_of_which_a_client_is_shown_nothing_is_not_written() -> None:
+    pattern = DeltaPattern("response.output_text.delta", b'{"sequence_number":', b',"delta":', b"}")
+    client, nothing = Client(), sse.Encoder(lambda _: b"", lambda _: b"")
+    assert EventStream({}, client.send, LIMITS, nothing)(Deltas(pattern, 1, ["a"])) is None
+    assert not client.messages
 
 
 async def test_what_a_client_keeps_up_with_is_written_where_it_is_shown() -> None:
     client, live = Client(), LiveLog(new_fold, reader_events_max=10)
-    stream = EventStream({}, client.send, LIMITS, sse.plain)
+    stream = EventStream({}, client.send, LIMITS, sse.PLAIN)
     async with asyncio.TaskGroup() as group:
         group.create_task(stream.write(live.stream, comments=False))
         await asyncio.sleep(0)
@@ -313,7 +325,7 @@ async def test_what_a_client_keeps_up_with_is_written_where_it_is_shown() -> Non
 
 async def test_the_status_is_written_in_the_call_that_brings_the_first_output() -> None:
     client, live = Client(), LiveLog(new_fold, reader_events_max=10)
-    stream = EventStream({}, client.send, LIMITS, sse.plain)
+    stream = EventStream({}, client.send, LIMITS, sse.PLAIN)
     async with asyncio.TaskGroup() as group:
         group.create_task(stream.write(partial(live.stream, grace_s=60), comments=False))
         await asyncio.sleep(0)
@@ -331,7 +343,7 @@ async def test_the_status_is_written_in_the_call_that_brings_the_first_output() 
 
 async def test_what_fails_before_the_first_output_leaves_the_status_to_others() -> None:
     client, live = Client(), LiveLog(new_fold, reader_events_max=10)
-    stream = EventStream({}, client.send, LIMITS, sse.plain)
+    stream = EventStream({}, client.send, LIMITS, sse.PLAIN)
     writing = asyncio.ensure_future(stream.write(partial(live.stream, grace_s=60), comments=False))
     await asyncio.sleep(0)
     live.append(TurnStarted(1))
@@ -350,10 +362,112 @@ async def test_a_status_that_has_to_wait_comes_before_the_events() -> None:
         await is_ready.wait()
         messages.append(message)
 
-    stream = EventStream({}, send, LIMITS, sse.plain)
+    stream = EventStream({}, send, LIMITS, sse.PLAIN)
     async with asyncio.TaskGroup() as group:
         group.create_task(stream.write(ready([CREATED], [COMPLETED]).stream, comments=False))
         await asyncio.sleep(0)
         assert not messages
         is_ready.set()
     assert [message["type"] for message in messages] == ["http.response.start", *2 * [END["type"]]]
+
+
+async def test_what_has_nothing_to_wait_for_is_done_at_once() -> None:
+    done: list[int] = []
+
+    async def send() -> None:
+        done.append(1)
+
+    assert begin(send()) is None
+    assert done == [1]
+
+
+async def test_what_has_to_wait_goes_on_where_it_is_awaited() -> None:
+    room, done = asyncio.Event(), []
+
+    async def send() -> None:
+        done.append("begun")
+        await room.wait()
+        await asyncio.sleep(0)
+        done.append("sent")
+
+    rest = begin(send())
+    assert rest is not None
+    assert done == ["begun"]
+    room.set()
+    await rest
+    assert done == ["begun", "sent"]
+
+
+async def test_what_was_waited_for_may_have_come_before_anybody_waits() -> None:
+    room = asyncio.Event()
+    rest = begin(_until(room))
+    room.set()
+    await asyncio.sleep(0)
+    assert rest is not None
+    await rest
+
+
+async def test_what_it_raises_is_raised_where_it_is_done() -> None:
+    async def broken(room: asyncio.Event | None = None) -> None:
+        if room is not None:
+            await room.wait()
+        raise ValueError("a defect")
+
+    with pytest.raises(ValueError, match="a defect"):
+        begin(broken())
+    room = asyncio.Event()
+    rest = begin(broken(room))
+    assert rest is not None
+    room.set()
+    with pytest.raises(ValueError, match="a defect"):
+        await rest
+
+
+@pytest.mark.parametrize("waits", [1, 2])
+async def test_a_task_that_waits_for_the_rest_may_be_cancelled(waits: int) -> None:
+    left: list[int] = []
+    rooms = [asyncio.Event() for _ in range(2)]
+    reached = asyncio.Event()
+
+    async def send() -> None:
+        try:
+            await rooms[0].wait()
+            reached.set()
+            await rooms[1].wait()
+        finally:
+            left.append(1)
+
+    rest = begin(send())
+    assert rest is not None
+    waiting = asyncio.ensure_future(_await(rest))
+    if waits == 2:
+        rooms[0].set()
+        await reached.wait()
+    else:
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert left == [1]
+    assert not rooms[waits - 1]._waiters
+
+
+async def test_work_for_later_is_done_when_it_is_awaited_and_may_be_left_undone() -> None:
+    done: list[int] = []
+
+    async def work() -> None:
+        done.append(1)
+
+    later = Later(work)
+    assert not done
+    await later
+    assert done == [1]
+    Later(work)
+
+
+async def _until(room: asyncio.Event) -> None:
+    await room.wait()
+
+
+async def _await(rest: object) -> None:
+    await rest  # type: ignore[misc]

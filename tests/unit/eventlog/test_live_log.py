@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from gateway.api.writing import Later
+from gateway.api.streaming import Later
 from gateway.entries import Alive, Entry, Finished, Tokens, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.eventlog.fold_slices import EntryBuffer

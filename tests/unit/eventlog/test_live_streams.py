@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.api import sse
-from gateway.api.writing import Later
+from gateway.api.streaming import Later
 from gateway.engine.output_guard import GuardLimits, OutputGuard
 from gateway.engine.turn import TurnSink
 from gateway.entries import Alive, Finished, Repair, TurnEnded, TurnStarted
@@ -22,7 +22,7 @@ from tests.fakes.harmony_script import harmony, script_ids
 from tests.fakes.staged_run import RecordingJournal, folds, run_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from gateway.protocol.events import Event
 
@@ -52,7 +52,7 @@ PIECES = [
 class Reader:
     """Is sent events as a client is; it `takes` a write at once, or after a turn of the loop."""
 
-    encode: sse.Encode
+    encode: Callable[[Event], bytes]
     takes: Iterator[bool]
     after: int = -1
     frames: list[bytes] = field(default_factory=list)
@@ -192,7 +192,7 @@ def test_every_stream_carries_the_fold_of_the_log(
     sizes: list[int],
     others: list[tuple[int, Step]],
     takes: list[tuple[list[bool], int]],
-    encode: sse.Encode,
+    encode: Callable[[Event], bytes],
     told_from: int,
     commits: list[int],
 ) -> None:

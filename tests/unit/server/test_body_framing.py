@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.server.body_framing import CHUNKED_BYTES_MAX, Chunked, Counted, Framing
 from gateway.server.error_responses import Refused
+from gateway.server.request_parser import CHUNKED_BYTES_MAX, Chunked, Counted
 
 BYTES_MAX = 60
 FIELDS_MAX = 3
@@ -22,7 +22,7 @@ def chunked() -> Chunked:
     return Chunked(bytes_max=BYTES_MAX, fields_max=FIELDS_MAX)
 
 
-def read(framing: Framing, pieces: list[bytes]) -> tuple[object, ...]:
+def read(framing: Counted | Chunked, pieces: list[bytes]) -> tuple[object, ...]:
     """The body, what is behind it, and whether it was complete; or the refusal."""
     body, rest = b"", b""
     try:

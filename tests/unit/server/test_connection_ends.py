@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from starlette.responses import PlainTextResponse
 
-from gateway.api.connection import connection_of
+from gateway.api.client_connection import connection_of
 from gateway.server.server import Server, listen
 from gateway.settings import Server as ServerSettings
 

@@ -6,7 +6,7 @@ import asyncio
 
 from typing_extensions import override
 
-from gateway.server.flow_control import BoundedFlowControl
+from gateway.server.cycle import BoundedFlowControl
 
 
 class Wire(asyncio.Transport):

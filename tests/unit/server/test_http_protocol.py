@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from gateway.api.connection import Connection, connection_of
-from gateway.api.writing import part_writer
+from gateway.api.client_connection import ClientConnection, connection_of
 from gateway.server.error_responses import NO_REQUEST
 from gateway.server.server import Server, listen
 from gateway.settings import Server as ServerSettings
@@ -33,7 +32,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse("hello")(scope, receive, send)
 
 
-def connection(scope: Scope) -> Connection:
+def connection(scope: Scope) -> ClientConnection:
     found = connection_of(scope)
     assert found is not None
     return found
@@ -158,7 +157,7 @@ async def test_an_application_may_write_parts() -> None:
             return
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await asyncio.sleep(0)
-        assert part_writer(scope)(b"hello")
+        assert connection(scope).write_part(b"hello")
         await send({"type": "http.response.body", "body": b""})
 
     with listen(HOST, 0, 10) as listener:
@@ -209,7 +208,7 @@ async def test_an_answer_is_lost_with_its_connection_though_another_request_wait
         await send({"type": "http.response.body", "body": b"hello", "more_body": True})
         asked.set()
         told.append(await receive())
-        told.append(part_writer(scope)(b"hello"))
+        told.append(connection(scope).write_part(b"hello"))
         await send({"type": "http.response.body", "body": b"hello", "more_body": True})
 
     with listen(HOST, 0, 10) as listener:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.server.body_framing import Chunked, Counted
 from gateway.server.error_responses import NO_REQUEST, Refused
-from gateway.server.request_head import (
+from gateway.server.request_parser import (
     ENCODED,
     NO_HOST,
     OLD_CHUNKS,
     OTHER_VERSION,
+    Chunked,
+    Counted,
     HeadBounds,
     RequestHead,
 )

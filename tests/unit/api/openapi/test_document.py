@@ -9,10 +9,9 @@ import pytest
 from starlette.routing import Route
 
 from gateway.api.openapi import document, schemas
+from gateway.api.openapi.endpoints import REFERENCE, packaged, page
 from gateway.api.openapi.operations import OPERATIONS
-from gateway.api.openapi.packaged import REFERENCE, packaged
-from gateway.api.openapi.page import page
-from gateway.api.routes import routes
+from gateway.app import routes
 from gateway.eventlog.fold import lifecycle
 from gateway.protocol.events import TERMINAL_TYPES
 from gateway.protocol.responses.create import PARAMETERS
@@ -25,7 +24,7 @@ HIDDEN = {"/", "/openapi.json", "/docs"}
 
 
 class Anything:
-    """Endpoints that nobody calls."""
+    """A process and its settings: endpoints are made of them that nobody calls."""
 
     def __getattr__(self, name: str) -> Any:
         return Anything()
@@ -43,7 +42,7 @@ def made() -> dict[str, Any]:
 def served() -> set[tuple[str, str]]:
     """Methods and paths, spelled as in the document."""
     found = set()
-    for route in routes(Anything()):  # type: ignore[arg-type]
+    for route in routes(Anything(), Anything()):  # type: ignore[arg-type]
         if isinstance(route, Route) and route.path not in HIDDEN:
             path = re.sub(r"\{model_id:path\}", "{model}", route.path)
             found |= {(method.lower(), path) for method in route.methods or () if method != "HEAD"}

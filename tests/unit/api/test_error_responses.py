@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from gateway import errors
-from gateway.api.errors import (
+from gateway.api.error_responses import (
     ERROR_STATUSES,
     ErrorStatus,
     error_response,

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.api.body import BodyReader, ClientDisconnected
-from gateway.api.connection import EXTENSION, CancelOnDisconnect, connection_of
+from gateway.api.client_connection import (
+    EXTENSION,
+    BodyReader,
+    CancelOnDisconnect,
+    ClientDisconnected,
+    connection_of,
+)
 from gateway.errors import InvalidRequest, PayloadTooLarge
 
 if TYPE_CHECKING:

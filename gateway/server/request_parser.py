@@ -1,4 +1,11 @@
-"""The head of one request: its request line and its headers, bounded, from bytes as they come."""
+"""One request as it comes from a client: its head, bounded, and where its body ends.
+
+A head is a request line and headers. A body has a length, or comes in chunks (RFC 9112, section
+7.1), each behind a line with its size and perhaps extensions; behind the last there may be
+trailers. Extensions and trailers are read over: nothing here has a use for them. What is not
+exactly as the RFC has it is refused and never guessed at, because a proxy in front may have guessed
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 import httptools
 
-from gateway.server.body_framing import Chunked, Counted
-from gateway.server.error_responses import too_large, unreadable
+from gateway.server.error_responses import Refused, too_large, unreadable
 
 if TYPE_CHECKING:
-    from gateway.server.body_framing import Framing
+    from collections.abc import Callable
+
+CHUNKED_BYTES_MAX: Final = 32_768
+"""So many bytes of chunks are read in one turn, because chunks may be tiny."""
+SIZE_LINE_BYTES_MAX: Final = 18
+"""The longest line that has a size only."""
+
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+_TRAILER: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 
 NO_HOST: Final = (
     "A request of HTTP/1.1 has exactly one Host header, which is a name or an address and perhaps "
@@ -42,7 +56,7 @@ class HeadBounds:
 
 
 class RequestHead:
-    """Once it is complete it says what is asked. `httptools` reads it, and calls `on_…`.
+    """The head of one request, which `httptools` parses: it calls `on_…`.
 
     The bytes of a head are counted, whichever reads they come in, from the first to the empty line.
     """
@@ -116,7 +130,7 @@ class RequestHead:
             self._line += line
             self._feed_parser(line)
             if line.endswith(b"\n"):
-                self._read_request_line()
+                self._check_request_line()
         self._feed_parser(data)
 
     def _feed_parser(self, data: bytes) -> None:
@@ -148,7 +162,7 @@ class RequestHead:
         self.keeps_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
         self.is_upgrade = parser.should_upgrade()
 
-    def _read_request_line(self) -> None:
+    def _check_request_line(self) -> None:
         """Raises `Refused` for another version, or none, and for another protocol's."""
         version = _VERSIONS.get(self._line.rstrip(_BLANK).rpartition(b" ")[2])
         if version is None:
@@ -159,7 +173,7 @@ class RequestHead:
             raise unreadable() from error
         self.version, self.path, self.query = version, url.path or b"/", url.query or b""
 
-    def framing(self) -> Framing:
+    def framing(self) -> Counted | Chunked:
         """How its body is framed. Raises `Refused` where that, or for whom it is, is uncertain."""
         hosts: list[bytes] = []
         lengths: list[bytes] = []
@@ -179,3 +193,107 @@ class RequestHead:
         if [encoding.lower() for encoding in encodings] != [b"chunked"]:
             raise unreadable(ENCODED)
         return Chunked(bytes_max=self._bounds.bytes_max, fields_max=self._bounds.fields_max)
+
+
+class Counted:
+    """A body of as many bytes as were announced."""
+
+    __slots__ = ("_left", "is_complete")
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+        self.is_complete = not length
+        """Whether what comes next is another request."""
+
+    def feed(self, data: bytes) -> tuple[bytes, bytes]:
+        """The part of `data` that is body, and what belongs to the next request."""
+        body, rest = data[: self._left], data[self._left :]
+        self._left -= len(body)
+        self.is_complete = not self._left
+        return body, rest
+
+
+class Chunked:
+    """A body in chunks. What extensions and trailers have together is bounded as a head is."""
+
+    __slots__ = (
+        *("_expected", "_fields_max", "_left", "_limit", "_line", "_room", "_trailers"),
+        "is_complete",
+    )
+
+    def __init__(self, *, bytes_max: int, fields_max: int) -> None:
+        self._limit = self._room = bytes_max
+        self._fields_max = fields_max
+        self._trailers = 0
+        self._left = 0
+        self._line = bytearray()
+        # Functions and no methods: what refers to itself stays until garbage is collected.
+        self._expected: Callable[[Chunked, bytes], None] = Chunked._size
+        """Reads the next line."""
+        self.is_complete = False
+        """Whether what comes next is another request."""
+
+    def feed(self, data: bytes) -> tuple[bytes, bytes]:
+        """The part of `data` that is body, and what is still to be fed or, once the body is
+        complete, belongs to the next request. At most `CHUNKED_BYTES_MAX` are read. Raises
+        `Refused`.
+        """
+        body = bytearray()
+        position, end = 0, min(len(data), CHUNKED_BYTES_MAX)
+        while position < end and not self.is_complete:
+            if self._left:
+                part = data[position : min(end, position + self._left)]
+                body += part
+                self._left -= len(part)
+                position += len(part)
+            else:
+                position = self._read_line(data, position, end)
+        return bytes(body), data[position:]
+
+    def _read_line(self, data: bytes, start: int, end: int) -> int:
+        """The position behind what was read, which may be a part of the line."""
+        newline = data.find(b"\n", start, end)
+        stop = end if newline < 0 else newline + 1
+        self._line += data[start:stop]
+        self._account(stop - start)
+        if newline >= 0:
+            line = bytes(self._line)
+            self._line.clear()
+            self._expected(self, line)
+        return stop
+
+    def _account(self, count: int) -> None:
+        """Count `count` more bytes of a line; those of a size are free. Raises `Refused`."""
+        if self._expected is not Chunked._trailer:
+            count = min(count, max(0, len(self._line) - SIZE_LINE_BYTES_MAX))
+        self._room -= count
+        if self._room < 0:
+            raise self._too_large(f"{self._limit} bytes")
+
+    def _too_large(self, limit: str) -> Refused:
+        return too_large(
+            f"The chunk extensions and trailers of this request have more than {limit}. Send "
+            "fewer, or none: they are not used."
+        )
+
+    def _size(self, line: bytes) -> None:
+        match = _SIZE_LINE.fullmatch(line)
+        if match is None:
+            raise unreadable()
+        self._left = int(match[1], 16)
+        self._expected = Chunked._end_of_chunk if self._left else Chunked._trailer
+
+    def _end_of_chunk(self, line: bytes) -> None:
+        if line != _BLANK:
+            raise unreadable()
+        self._expected = Chunked._size
+
+    def _trailer(self, line: bytes) -> None:
+        if line == _BLANK:
+            self.is_complete = True
+            return
+        self._trailers += 1
+        if self._trailers > self._fields_max:
+            raise self._too_large(f"{self._fields_max} trailers")
+        if not _TRAILER.fullmatch(line):
+            raise unreadable()

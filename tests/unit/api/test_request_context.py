@@ -9,8 +9,8 @@ from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
 from gateway import ids
-from gateway.api.body import ClientDisconnected
-from gateway.api.context import RequestContext
+from gateway.api.client_connection import ClientDisconnected
+from gateway.api.request_context import RequestContext
 from gateway.errors import StoreUnavailable
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantId

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from starlette.exceptions import HTTPException
 
 from gateway import ids, telemetry
-from gateway.api.body import ClientDisconnected
-from gateway.api.errors import error_response, routing_error_response
+from gateway.api.client_connection import ClientDisconnected
+from gateway.api.error_responses import error_response, routing_error_response
 from gateway.errors import GatewayError, InvalidRequest
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _log = telemetry.EventLog("gateway.api")
 
 
 class RequestContext:
-    """Numbers requests, times them, translates what they raise."""
+    """ASGI middleware: gives every request an id, counts and logs it, answers what it raises."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -68,7 +68,7 @@ class RequestContext:
         def send_with_headers(message: Message) -> Awaitable[None]:
             # Not a coroutine of its own: most messages are a part of a body, and pass through.
             if message["type"] in _STATUSES:
-                _start(record, message)
+                record.start(message)
             return send(message)
 
         try:
@@ -89,7 +89,7 @@ class RequestContext:
 
 
 async def _refuse(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-    """An HTTP answer; where a server knows none to an upgrade, what it takes for one: a 403."""
+    """Answer `error` over HTTP. Where the server cannot do that to an upgrade, close it: a 403."""
     if scope["type"] == "http" or "websocket.http.response" in (scope.get("extensions") or ()):
         if isinstance(error, HTTPException):
             response = routing_error_response(scope, error)
@@ -131,11 +131,31 @@ class RequestRecord:
 
     @property
     def started(self) -> bool:
-        """Whether there is a status."""
+        """Whether the answer has a status already."""
         return self.status != CLIENT_GONE
 
+    def start(self, message: Message) -> None:
+        """Take the status from the message that the answer starts with, and add to it the headers
+        of every answer.
+
+        The organization is whose key it is, not the one that a client says; a key is of one tenant
+        only.
+        """
+        self.status = _STATUSES[message["type"]] or int(message["status"])
+        milliseconds = int((time.perf_counter() - self.began) * 1000)
+        headers = [
+            *message.get("headers", ()),
+            (b"x-request-id", self.request_id.encode()),
+            (b"openai-version", API_VERSION),
+            (b"openai-processing-ms", b"%d" % milliseconds),
+        ]
+        if "principal" in self._scope:
+            tenant = self._scope["principal"].tenant_name
+            headers.append((b"openai-organization", tenant.encode("ascii", "replace")))
+        message["headers"] = headers
+
     def finish(self, metrics: Metrics) -> None:
-        """It is over: count it and log it, once."""
+        """Count and log the request; a second call changes nothing."""
         if self._is_finished:
             return
         self._is_finished = True
@@ -153,30 +173,11 @@ class RequestRecord:
             **self.facts,
         )
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """Those of every answer. The organization is whose key it is, not the one that a client
-        says; a key is of one tenant only.
-        """
-        milliseconds = int((time.perf_counter() - self.began) * 1000)
-        headers = [
-            (b"x-request-id", self.request_id.encode()),
-            (b"openai-version", API_VERSION),
-            (b"openai-processing-ms", b"%d" % milliseconds),
-        ]
-        if "principal" in self._scope:
-            tenant = self._scope["principal"].tenant_name
-            headers.append((b"openai-organization", tenant.encode("ascii", "replace")))
-        return headers
-
-
-def _start(record: RequestRecord, message: Message) -> None:
-    """The answer starts with this message: note its status, and give it the headers of all."""
-    record.status = _STATUSES[message["type"]] or int(message["status"])
-    message["headers"] = [*message.get("headers", ()), *record.headers()]
-
 
 def _note_client_request_id(scope: Scope, record: RequestRecord) -> None:
-    """For the log line. Raises `InvalidRequest` for one that must not be in a log."""
+    """Take the client's own id of the request into the log line. Raises `InvalidRequest` for one
+    that must not be in a log.
+    """
     for name, value in scope["headers"]:
         if name == b"x-client-request-id":
             if not _CLIENT_REQUEST_ID.fullmatch(value):

@@ -1,0 +1,173 @@
+"""The client of one request: its body as it arrives, its connection, and that it has left.
+
+`gateway.server` offers the connection as an ASGI extension; with another server a request is served
+without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+
+from gateway.errors import InvalidRequest, PayloadTooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from types import TracebackType
+
+    from starlette.types import Receive, Scope
+
+    from gateway.protocol.limits import InputLimits
+    from gateway.services.executor import ThreadExecutor
+
+T = TypeVar("T")
+
+EXTENSION: Final = "gateway.connection"
+"""In `scope["extensions"]`: `{"connection": ClientConnection}`."""
+
+OnDisconnect = Callable[[], None]
+WritePart = Callable[[bytes], bool]
+
+
+class ClientDisconnected(Exception):
+    """The client has closed its connection, or does not read: nobody is left to answer."""
+
+
+class ClientConnection(Protocol):
+    """The connection of one request. That of a WebSocket has `trust` only.
+
+    Middleware that wants to see the body takes the extension out of the scope.
+    """
+
+    def write_part(self, part: bytes, /) -> bool:
+        """Write bytes that are a part of the response's body and not its last, as `send` would, but
+        in one call instead of a message and a coroutine. False, and nothing was written: `send`
+        would wait, or would refuse it.
+        """
+        ...
+
+    def watch(self, on_disconnect: OnDisconnect | None, /) -> None:
+        """Call `on_disconnect` once when the client has left, or now if it has; None: stop.
+
+        It spares a request the task that `receive` needs to tell the same.
+        """
+        ...
+
+    def trust(self) -> None:
+        """The client has shown a valid API key: when connections are too many, those without one
+        are closed first.
+        """
+        ...
+
+
+def connection_of(scope: Scope) -> ClientConnection | None:
+    """The connection of a request; None with a server that does not have the extension."""
+    extension = (scope.get("extensions") or {}).get(EXTENSION)
+    return None if extension is None else extension["connection"]
+
+
+class CancelOnDisconnect:
+    """While entered, the task that entered is cancelled once its client has left; then
+    `ClientDisconnected` is raised, whatever became of the work.
+
+    The body of the request must have been read: until then `receive` tells of a disconnect. A
+    server without the extension tells nothing, and the work goes on to its end.
+    """
+
+    __slots__ = ("_connection", "_is_cancelled", "_is_over", "_task")
+
+    def __init__(self, connection: ClientConnection | None = None) -> None:
+        """`connection` calls `client_gone` when the client has left; others may call it, too."""
+        self._connection = connection
+        self._task = asyncio.current_task()
+        self._is_over = False
+        self._is_cancelled = False
+
+    def __enter__(self) -> Self:
+        if self._connection is not None:
+            self._connection.watch(self.client_gone)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._connection is not None:
+            self._connection.watch(None)
+        self._is_over = True
+        if self._is_cancelled and self._task is not None and not self._task.uncancel():
+            raise ClientDisconnected from None
+
+    def client_gone(self) -> None:
+        """Cancel the task when it sleeps. One that runs just now may be at its end, and then
+        nothing must be left that would cancel it later.
+        """
+        asyncio.get_running_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        if not self._is_over and not self._is_cancelled and self._task is not None:
+            self._is_cancelled = True
+            self._task.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class BodyReader:
+    """Reads and parses request bodies, for every endpoint that takes one.
+
+    A body has at most `bytes_max` bytes, which must arrive within `timeout_s`. `input_limits` and
+    `strict` are what every parser is given (`protocol.responses.requests`).
+    """
+
+    threads: ThreadExecutor
+    bytes_max: int
+    timeout_s: float
+    input_limits: InputLimits
+    strict: bool
+
+    async def read(self, scope: Scope, receive: Receive) -> bytes:
+        """The whole body of a request.
+
+        Raises `PayloadTooLarge` without reading on, `InvalidRequest` for a compressed or a stalled
+        body, `ClientDisconnected`.
+        """
+        for name, value in scope["headers"]:
+            if name == b"content-encoding" and value.lower() not in {b"", b"identity"}:
+                raise InvalidRequest("Compressed request bodies are not accepted; send plain JSON.")
+            if name == b"content-length" and value.isdigit() and int(value) > self.bytes_max:
+                raise self.too_large("request body")
+        body, more = bytearray(), True
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnected
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > self.bytes_max:
+                        raise self.too_large("request body")
+        except TimeoutError:
+            raise InvalidRequest(
+                f"The request body did not arrive within {self.timeout_s:g} seconds. Please send "
+                "it again."
+            ) from None
+        return bytes(body)
+
+    def parse(self, body: bytes, parse: Callable[..., T]) -> Coroutine[Any, Any, T]:
+        """What `parse(body, limits=…, strict=…)` returns; raises what it raises. A long body is
+        parsed in a thread.
+        """
+        parsing = partial(parse, body, limits=self.input_limits, strict=self.strict)
+        return self.threads.run(parsing, size_bytes=len(body))
+
+    def too_large(self, what: str) -> PayloadTooLarge:
+        """What to raise for a request body or a frame (`what`) of more than `bytes_max`."""
+        return PayloadTooLarge(
+            f"The {what} is larger than {self.bytes_max} bytes. Please send less input at once; "
+            "earlier turns can be left out with `previous_response_id`."
+        )
