@@ -25,7 +25,7 @@ from gateway.context.pairing import (
 )
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.calls import author_of, call_of
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import (
     ApplyPatchCallOutput,
     CallItem,

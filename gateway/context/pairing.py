@@ -17,7 +17,7 @@ import orjson
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
 
 _OUTPUT_SUFFIX: Final = "_output"
 """The kind of an output is that of its call, and this."""

@@ -25,9 +25,17 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from gateway.protocol.base import NullableModel, WireModel, type_of
-from gateway.protocol.fields import AnyStatus, CallId, Count, ItemId, Many
-from gateway.protocol.numbers import Integer
+from gateway.protocol.base import (
+    AnyStatus,
+    CallId,
+    Count,
+    Integer,
+    ItemId,
+    Many,
+    NullableModel,
+    WireModel,
+    without_nulls,
+)
 
 Json = dict[str, Any]
 
@@ -173,14 +181,14 @@ Role = Literal["user", "assistant", "system", "developer"]
 Phase = Literal["commentary", "final_answer"]
 
 
-class InputText(NullableModel):
+class InputText(WireModel):
     """Text from a caller or from a tool."""
 
     type: Literal["input_text"] = "input_text"
     text: str
 
 
-class InputImage(NullableModel):
+class InputImage(WireModel):
     """An image; gpt-oss cannot see it (see `models.item_texts` for what the model is told)."""
 
     type: Literal["input_image"] = "input_image"
@@ -189,7 +197,7 @@ class InputImage(NullableModel):
     detail: Literal["low", "high", "auto", "original"] = "auto"
 
 
-class InputFile(NullableModel):
+class InputFile(WireModel):
     """A file, by id, URL or content."""
 
     type: Literal["input_file"] = "input_file"
@@ -200,7 +208,7 @@ class InputFile(NullableModel):
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class OutputText(NullableModel):
+class OutputText(WireModel):
     """Text of the assistant."""
 
     type: Literal["output_text"] = "output_text"
@@ -208,7 +216,7 @@ class OutputText(NullableModel):
     annotations: Many[dict[str, Any]] = ()
 
 
-class Refusal(NullableModel):
+class Refusal(WireModel):
     """What the assistant said instead of an answer."""
 
     type: Literal["refusal"] = "refusal"
@@ -240,12 +248,12 @@ def _item_type_of(value: object) -> str | None:
 
 
 def _readable(part: object) -> object:
-    """A raw part; a video as the file that it is."""
-    match part:
-        case {"type": "input_video", "video_url": url}:
-            return {"type": "input_file", "file_url": url}
-        case _:
-            return part
+    """A raw part without nulls; a video as the file that it is."""
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "input_video" and "video_url" in part:
+        part = {"type": "input_file", "file_url": part["video_url"]}
+    return without_nulls(part)
 
 
 def _shape_of(value: object) -> str | None:
@@ -256,19 +264,10 @@ def _shape_of(value: object) -> str | None:
 
 
 ContentPart = Annotated[
-    Annotated[InputText, Tag("input_text")]
-    | Annotated[InputImage, Tag("input_image")]
-    | Annotated[InputFile, Tag("input_file")]
-    | Annotated[OutputText, Tag("output_text")]
-    | Annotated[Refusal, Tag("refusal")],
-    Discriminator(type_of),
+    InputText | InputImage | InputFile | OutputText | Refusal, Discriminator("type")
 ]
 ToolOutputPart = Annotated[
-    Annotated[InputText, Tag("input_text")]
-    | Annotated[InputImage, Tag("input_image")]
-    | Annotated[InputFile, Tag("input_file")],
-    Discriminator(type_of),
-    BeforeValidator(_readable),
+    InputText | InputImage | InputFile, Discriminator("type"), BeforeValidator(_readable)
 ]
 ToolOutput = Annotated[
     Annotated[str, Tag("text")] | Annotated[Many[ToolOutputPart], Tag("parts")],
@@ -280,20 +279,17 @@ def _part_of(role: object, part: object) -> object:
     """A raw part under the name that text of this role has: the assistant's is `output_text`."""
     if not isinstance(part, dict):
         return part
-    match role, part.get("type"):
-        case "assistant", "input_text":
-            return {**part, "type": "output_text"}
-        case "assistant", _:
-            return part
-        case _, "output_text":
-            return {**part, "type": "input_text"}
-        case _, "refusal" if isinstance(part.get("refusal"), str):
-            return {"type": "input_text", "text": part["refusal"]}
-        case _:
-            return _readable(part)
+    kind = part.get("type")
+    if role == "assistant":
+        return without_nulls({**part, "type": "output_text"} if kind == "input_text" else part)
+    if kind == "output_text":
+        return without_nulls({**part, "type": "input_text"})
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return {"type": "input_text", "text": part["refusal"]}
+    return _readable(part)
 
 
-class Message(NullableModel):
+class Message(WireModel):
     """A message of any role. Its parts are those of its role; only the assistant's has a phase."""
 
     type: Literal["message"] = "message"
@@ -306,14 +302,20 @@ class Message(NullableModel):
     @model_validator(mode="before")
     @classmethod
     def _normalise(cls, value: object) -> object:
+        """All at once, nulls of the message and of its parts included: most items are messages."""
         if not isinstance(value, dict):
             return value
         role, content = value.get("role"), value.get("content")
         if isinstance(content, str):
-            content = [{"type": "input_text", "text": content}]
-        if isinstance(content, list | tuple):
-            value = {**value, "content": [_part_of(role, part) for part in content]}
-        return value if role == "assistant" else {k: v for k, v in value.items() if k != "phase"}
+            content = [
+                {"type": "output_text" if role == "assistant" else "input_text", "text": content}
+            ]
+        elif isinstance(content, list | tuple):
+            content = [_part_of(role, part) for part in content]
+        message = without_nulls({**value, "content": content})
+        if role != "assistant" and "phase" in message:
+            del message["phase"]
+        return message
 
 
 class Reasoning(NullableModel):

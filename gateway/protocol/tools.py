@@ -16,9 +16,8 @@ from pydantic import BeforeValidator, Discriminator, Tag
 from pydantic_core import PydanticCustomError
 
 from gateway.generation import SegmentKind
-from gateway.protocol.base import NullableModel, WireModel, type_of
+from gateway.protocol.base import Many, NullableModel, WireModel, type_of
 from gateway.protocol.documented import TOOL_TYPES
-from gateway.protocol.fields import Many
 from gateway.protocol.parameters import AllowedTools, ToolChoice
 
 if TYPE_CHECKING:

@@ -28,22 +28,29 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
 from gateway.protocol.base import without_nulls
-from gateway.protocol.bounds import check_counts
-from gateway.protocol.chat.adapters import ChatAdapter, ChatForm
-from gateway.protocol.chat.models import ChatRequest, in_chat_words
-from gateway.protocol.documented import IN_CHATS, check_own
+from gateway.protocol.chat.adapters import ChatAdapter, ChatForm, CompletionAdapter
+from gateway.protocol.chat.models import ChatRequest, CompletionRequest, in_chat_words
+from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, check_own
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.refusals import missing, unknown, unsupported, wrong_type, wrong_value
+from gateway.protocol.request_errors import (
+    array_empty,
+    missing,
+    string_empty,
+    unknown,
+    unsupported,
+    validated,
+    wrong_type,
+    wrong_value,
+)
 from gateway.protocol.responses.create import LOGPROBS, OUTPUT_TOKENS_MIN
-from gateway.protocol.responses.requests import checked, presentable
-from gateway.protocol.validation import validated
+from gateway.protocol.responses.requests import check_counts, checked, presentable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gateway.protocol.chat.adapters import Adapter
     from gateway.protocol.chat.models import ChatCall, ChatMessage, ChatPart, ChatTool
-    from gateway.protocol.limits import InputLimits
+    from gateway.protocol.json_body import InputLimits
     from gateway.protocol.responses.create import CreateResponse
 
     Json = dict[str, Any]
@@ -585,3 +592,80 @@ class Places:
         param = self.original(error.param)
         message = error.message.replace(f"'{error.param}'", f"'{param}'")
         return InvalidRequest(in_chat_words(message), code=error.code, param=param)
+
+
+COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARED
+
+
+def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Converted:
+    """The request that `body` spells, as one of the Responses API.
+
+    Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
+    """
+    document = without_nulls(parse_object(body, limits))
+    if "model" not in document:
+        raise missing("model")
+    check_own(document, IN_COMPLETIONS)
+    if "prompt" not in document:
+        raise missing("prompt")
+    ignored = tuple(name for name in document if name not in COMPLETION_PARAMETERS)
+    if strict and ignored:
+        raise unknown(ignored[0])
+    request = validated(CompletionRequest, document)
+    _check_served(request)
+    text = _prompt(request.prompt)
+    options = request.stream_options
+    asked = {
+        "input": [{"type": "message", "role": "user", "content": text}],
+        "max_output_tokens": request.max_tokens,
+        "reasoning": request.reasoning_effort and {"effort": request.reasoning_effort},
+        "stream_options": options and {"include_obfuscation": options.include_obfuscation},
+    }
+    return converted(
+        {**shared(document), **without_nulls(asked)},
+        Places(
+            {
+                "input": "prompt",
+                "input[0].content[0].text": "prompt",
+                "max_output_tokens": "max_tokens",
+                "reasoning.effort": "reasoning_effort",
+            }
+        ),
+        CompletionAdapter(include_usage=bool(options and options.include_usage)),
+        check=partial(checked, limits=limits, strict=strict),
+        ignored=presentable(ignored),
+    )
+
+
+def _prompt(prompt: object) -> str:
+    """One text, alone or in an array."""
+    match prompt:
+        case str() if prompt:
+            return prompt
+        case str():
+            raise string_empty("prompt")
+        case []:
+            raise array_empty("prompt")
+        case [str(text)] if text:
+            return text
+        case [str(), *_]:
+            raise unsupported("prompt", "Send one text, and a request for each.")
+        case [int() | list(), *_]:
+            raise unsupported("prompt", "Send the text of the prompt, not its token ids.")
+        case _:
+            raise wrong_type("prompt", "one of a string or array with one string", prompt)
+
+
+def _check_served(request: CompletionRequest) -> None:
+    """Raises `InvalidRequest` for what a model of conversations cannot do."""
+    for name in ("n", "best_of"):
+        if (getattr(request, name) or 1) > 1:
+            raise unsupported(name, "Send the request as often as you want answers.")
+    if request.echo:
+        raise unsupported("echo", "Put the prompt before the answer yourself.")
+    if request.suffix:
+        raise unsupported("suffix", "Tell the model in the prompt what follows.")
+    if request.logprobs is not None:
+        raise unsupported("logprobs", "Send the prompt to /v1/chat/completions, which tells them.")
+    if request.logit_bias:
+        raise unsupported("logit_bias", "Tell the model in the prompt what to say and what not.")

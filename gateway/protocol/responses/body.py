@@ -7,23 +7,47 @@ which requires nearly every key, null where there is nothing to say.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
+from pydantic import TypeAdapter
 
 from gateway import ids
-from gateway.protocol.parameters import DEFAULT_EFFORT, AllowedTools, JsonSchemaFormat, ToolChoice
-from gateway.protocol.tools import HOSTED_TOOL_TYPES, FunctionTool, HostedTool, NamespaceTool
+from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.protocol.base import VeryMany
+from gateway.protocol.parameters import (
+    DEFAULT_EFFORT,
+    AllowedTools,
+    AnyFormat,
+    AnyToolChoice,
+    JsonSchemaFormat,
+    ToolChoice,
+)
+from gateway.protocol.tools import (
+    HOSTED_TOOL_TYPES,
+    NO_ARGUMENTS,
+    PARAMETERS,
+    AnyTool,
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    HostedTool,
+    NamespaceTool,
+    allowed_names,
+    named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
+    from gateway.constraints.rules import CallMode, Summary
     from gateway.generation import TokenUsage
     from gateway.protocol.parameters import Effort, ReasoningOptions, TextOptions
     from gateway.protocol.responses.create import CreateResponse
-    from gateway.protocol.tools import Tool
+    from gateway.protocol.tools import NamedTool, Tool
     from gateway.sealing import Binding
 
 ServiceTier = Literal["default", "flex", "priority"]
@@ -46,7 +70,7 @@ def echo(
 
     `model` is the model that answers, where the request named an alias, `service_tier` the tier
     that it gets. Without `summaries` there are none, whatever the request asks for.
-    `protocol.rules.rules_of` reads it back, so it holds every demand on the output.
+    `rules_of` reads it back, so it holds every demand on the output.
     """
     choice = request.tool_choice
     return {
@@ -335,3 +359,92 @@ def compacted_response(
         "output": list(output),
         "usage": usage_body(usage),
     }
+
+
+_TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(VeryMany[AnyTool])
+_CHOICE: Final[TypeAdapter[AnyToolChoice]] = TypeAdapter(AnyToolChoice)
+_FORMAT: Final[TypeAdapter[AnyFormat]] = TypeAdapter(AnyFormat)
+
+_SUMMARIES: Final[dict[str | None, Summary]] = {
+    None: "off",
+    "concise": "concise",
+    "auto": "detailed",
+    "detailed": "detailed",
+}
+
+
+def rules_of(echo: Mapping[str, Any]) -> OutputRules:
+    """The rules of a response that repeats `echo` of its request (`responses.body.echo`)."""
+    choice = echo["tool_choice"]
+    is_plain = isinstance(choice, str) and not echo["tools"] and "stop" not in echo
+    if is_plain and echo["text"]["format"]["type"] == "text":
+        return _plain_rules(choice, not echo["parallel_tool_calls"], echo["reasoning"]["summary"])
+    if not isinstance(choice, str):
+        choice = _CHOICE.validate_python(choice)
+    calls = _calls(choice)
+    offered = [] if calls == "none" else echo["tools"]
+    tools = tuple(named(_TOOLS.validate_python(offered))) if offered else ()
+    answer = _answer(echo["text"]["format"])
+    return OutputRules(
+        tools={tool.name: _tool_rule(tool) for tool in tools},
+        allowed=allowed_names(choice, tools),
+        calls=calls,
+        open_calls=choice == "auto" and (bool(tools) or answer is None),
+        one_call=not echo["parallel_tool_calls"],
+        answer=answer,
+        stop=tuple(echo.get("stop", ())),
+        summary=_SUMMARIES[echo["reasoning"]["summary"]],
+    )
+
+
+@cache
+def _plain_rules(calls: CallMode, one_call: bool, summary: str | None) -> OutputRules:  # noqa: FBT001 - as `cache` wants it
+    """Those of a request that demands next to nothing: the same for all of them."""
+    return OutputRules(
+        tools={},
+        allowed=frozenset(),
+        calls=calls,
+        open_calls=calls == "auto",
+        one_call=one_call,
+        summary=_SUMMARIES[summary],
+    )
+
+
+def _calls(choice: AnyToolChoice) -> CallMode:
+    match choice:
+        case AllowedTools():
+            return choice.mode
+        case ToolChoice():
+            return "required"
+        case mode:
+            return mode
+
+
+def _tool_rule(tool: NamedTool) -> ToolRule:
+    schema, grammar = PARAMETERS.get(type(tool.tool)), None
+    match tool.tool:
+        case FunctionTool(strict=True, parameters=parameters):
+            schema = NO_ARGUMENTS if parameters is None else parameters
+        case CustomTool(format=GrammarFormat() as asked):
+            grammar = TextGrammar(asked.syntax, asked.definition)
+        case _:
+            pass
+    return ToolRule(
+        tool.name, tool.kind, tool.shown_name, tool.namespace, schema=schema, grammar=grammar
+    )
+
+
+def _answer(asked: Mapping[str, Any]) -> AnswerFormat | None:
+    if asked["type"] == "text":
+        return None
+    match _FORMAT.validate_python(asked):
+        case JsonSchemaFormat() as bound:
+            return AnswerFormat(
+                "json_schema",
+                bound.schema_,
+                name=bound.name,
+                description=bound.description or "",
+                strict=bound.strict,
+            )
+        case _:
+            return AnswerFormat("json_object", {"type": "object"})

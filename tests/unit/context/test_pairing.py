@@ -19,7 +19,7 @@ from gateway.protocol.items import CustomToolCallOutput, FunctionCallOutput
 from tests.fakes.contexts import answer, call, context_item, output, thought, uncalled, user
 
 if TYPE_CHECKING:
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
 
 SUMMARY = compaction_item("cmp_1", "seal", "it went well")
 
