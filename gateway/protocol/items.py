@@ -345,7 +345,7 @@ class FunctionCallOutput(NullableModel):
     """What the function returned.
 
     Without a `call_id` it is that of the call that the names tell, or of none: Codex says of itself
-    what the user's goal is by an output that nobody asked for (`context.pairing`).
+    what the user's goal is by an output that nobody asked for (`context.assembly`).
     """
 
     type: Literal["function_call_output"] = "function_call_output"

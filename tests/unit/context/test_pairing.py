@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.context.assembly import assemble
+from gateway.context.assembly import assemble, told_apart, without_orphans
 from gateway.context.compaction import compaction_item
-from gateway.context.pairing import told_apart, without_orphans
 from gateway.errors import InvalidRequest
 from gateway.ids import new_uuid
 from gateway.protocol.items import CustomToolCallOutput, FunctionCallOutput
