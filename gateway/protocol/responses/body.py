@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from gateway.constraints.rules import CallMode, Summary
     from gateway.generation import TokenUsage
-    from gateway.protocol.parameters import Effort, ReasoningOptions, TextOptions
+    from gateway.protocol.parameters import Effort, TextOptions
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.tools import NamedTool, Tool
     from gateway.sealing import Binding
@@ -72,8 +72,20 @@ def echo(
     that it gets. Without `summaries` there are none, whatever the request asks for.
     `rules_of` reads it back, so it holds every demand on the output.
     """
-    choice = request.tool_choice
-    return {
+    choice, asked = request.tool_choice, request.reasoning
+    summary = (asked.summary or asked.generate_summary) if summaries else None
+    reasoning: dict[str, Any] = {
+        "effort": asked.effective_effort(default_effort),
+        "summary": summary,
+    }
+    # Of these there is one value that is served. They are shown to those who asked for one.
+    if asked.context:
+        reasoning["context"] = REASONING_CONTEXT
+    if asked.mode:
+        reasoning["mode"] = REASONING_MODE
+    if asked.max_tokens:
+        reasoning["max_tokens"] = asked.max_tokens
+    echoed: dict[str, Any] = {
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
@@ -84,7 +96,7 @@ def echo(
         "frequency_penalty": request.frequency_penalty,
         "previous_response_id": request.previous_response_id,
         "prompt_cache_key": request.prompt_cache_key,
-        "reasoning": _reasoning(request.reasoning, default_effort, summaries=summaries),
+        "reasoning": reasoning,
         "safety_identifier": request.safety_identifier,
         "service_tier": service_tier,
         "store": request.store,
@@ -97,36 +109,16 @@ def echo(
         "top_p": request.top_p,
         "truncation": request.truncation,
         "user": request.user,
-        **_used(request),
     }
-
-
-def _used(request: CreateResponse) -> dict[str, Any]:
-    """What is shown to those alone who used it: the conversation, as OpenAI does, and parameters
-    that OpenAI has not.
-    """
-    used: dict[str, Any] = {}
+    # The conversation, as OpenAI does it, and what OpenAI has not: shown to those who used it.
     if request.conversation:
-        used["conversation"] = {"id": request.conversation.id}
+        echoed["conversation"] = {"id": request.conversation.id}
     for name in ("seed", "top_k", "min_p"):
         if (value := getattr(request, name)) is not None:
-            used[name] = value
+            echoed[name] = value
     if request.stop:
-        used["stop"] = list(request.stop)
-    return used
-
-
-def _reasoning(
-    asked: ReasoningOptions, default_effort: Effort, *, summaries: bool
-) -> dict[str, Any]:
-    """`context` and `mode` only for those who asked for one, with the one value that is served."""
-    return {
-        "effort": asked.effective_effort(default_effort),
-        "summary": (asked.summary or asked.generate_summary) if summaries else None,
-        **({"context": REASONING_CONTEXT} if asked.context else {}),
-        **({"mode": REASONING_MODE} if asked.mode else {}),
-        **({"max_tokens": asked.max_tokens} if asked.max_tokens else {}),
-    }
+        echoed["stop"] = list(request.stop)
+    return echoed
 
 
 def _text(asked: TextOptions) -> dict[str, Any]:
