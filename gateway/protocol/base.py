@@ -25,12 +25,6 @@ class WireModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
 
-def type_of(value: object) -> str | None:
-    """The tag of a union's member, raw or typed; None when it has none that could be looked up."""
-    tag = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return tag if isinstance(tag, str) else None
-
-
 def without_nulls(mapping: dict[str, Any]) -> dict[str, Any]:
     """The same without keys whose value is None; itself, where there are none."""
     if None not in mapping.values():

@@ -237,16 +237,6 @@ class ReasoningText(NullableModel):
     text: str
 
 
-def _item_type_of(value: object) -> str | None:
-    """The tag of an item, which messages and references may leave out (responses-api §3.1)."""
-    tag = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    if tag is None and isinstance(value, dict):
-        if "role" in value:
-            return "message"
-        return "item_reference" if "id" in value else None
-    return tag if isinstance(tag, str) else None
-
-
 def _readable(part: object) -> object:
     """A raw part without nulls; a video as the file that it is."""
     if not isinstance(part, dict):
@@ -543,36 +533,35 @@ Item = PlainItem | Compaction
 """What a context is made of."""
 InputItem = Item | ItemReference | CompactionTrigger
 """What a request may hold."""
+
+
+def _typed(value: object) -> object:
+    """A raw item with its type, which messages and references may leave out (API §3.1)."""
+    if not isinstance(value, dict) or value.get("type") is not None:
+        return value
+    if "role" in value:
+        return {**value, "type": "message"}
+    return {**value, "type": "item_reference"} if "id" in value else value
+
+
 AnyInputItem = Annotated[
-    Annotated[Message, Tag("message")]
-    | Annotated[Reasoning, Tag("reasoning")]
-    | Annotated[FunctionCall, Tag("function_call")]
-    | Annotated[FunctionCallOutput, Tag("function_call_output")]
-    | Annotated[CustomToolCall, Tag("custom_tool_call")]
-    | Annotated[CustomToolCallOutput, Tag("custom_tool_call_output")]
-    | Annotated[LocalShellCall, Tag("local_shell_call")]
-    | Annotated[LocalShellCallOutput, Tag("local_shell_call_output")]
-    | Annotated[ShellCall, Tag("shell_call")]
-    | Annotated[ShellCallOutput, Tag("shell_call_output")]
-    | Annotated[ApplyPatchCall, Tag("apply_patch_call")]
-    | Annotated[ApplyPatchCallOutput, Tag("apply_patch_call_output")]
-    | Annotated[WebSearchCall, Tag("web_search_call")]
-    | Annotated[FileSearchCall, Tag("file_search_call")]
-    | Annotated[CodeInterpreterCall, Tag("code_interpreter_call")]
-    | Annotated[ImageGenerationCall, Tag("image_generation_call")]
-    | Annotated[ComputerCall, Tag("computer_call")]
-    | Annotated[ComputerCallOutput, Tag("computer_call_output")]
-    | Annotated[McpListTools, Tag("mcp_list_tools")]
-    | Annotated[McpApprovalRequest, Tag("mcp_approval_request")]
-    | Annotated[McpApprovalResponse, Tag("mcp_approval_response")]
-    | Annotated[McpCall, Tag("mcp_call")]
-    | Annotated[ToolSearchCall, Tag("tool_search_call")]
-    | Annotated[ToolSearchOutput, Tag("tool_search_output")]
-    | Annotated[Program, Tag("program")]
-    | Annotated[ProgramOutput, Tag("program_output")]
-    | Annotated[Compaction, Tag("compaction")]
-    | Annotated[CompactionTrigger, Tag("compaction_trigger")]
-    | Annotated[ItemReference, Tag("item_reference")],
-    Discriminator(_item_type_of),
+    Message
+    | Reasoning
+    | FunctionCall
+    | FunctionCallOutput
+    | CustomToolCall
+    | CustomToolCallOutput
+    | LocalShellCall
+    | LocalShellCallOutput
+    | ShellCall
+    | ShellCallOutput
+    | ApplyPatchCall
+    | ApplyPatchCallOutput
+    | AnyHostedItem
+    | Compaction
+    | CompactionTrigger
+    | ItemReference,
+    Discriminator("type"),
+    BeforeValidator(_typed),
 ]
-"""`InputItem`, told apart by `type`."""
+"""`InputItem`, told apart by `type`, in the order in which a refusal lists the types."""

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gateway.protocol import documented
-from gateway.protocol.base import Integer, Many, NullableModel, type_of
+from gateway.protocol.base import Integer, Many, NullableModel
 from gateway.protocol.documented import EFFORTS, TOOL_CHOICE_TYPES, TOOL_TYPES
 
 FORMAT_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]+$"
@@ -53,12 +53,7 @@ class JsonSchemaFormat(NullableModel):
     strict: bool = False
 
 
-AnyFormat = Annotated[
-    Annotated[TextFormat, Tag("text")]
-    | Annotated[JsonSchemaFormat, Tag("json_schema")]
-    | Annotated[JsonObjectFormat, Tag("json_object")],
-    Discriminator(type_of),
-]
+AnyFormat = Annotated[TextFormat | JsonSchemaFormat | JsonObjectFormat, Discriminator("type")]
 
 
 Effort = Literal["low", "medium", "high"]

@@ -346,9 +346,9 @@ def _mismatch(path: str, details: ErrorDetails) -> InvalidRequest:
 def _unknown_tag(path: str, details: ErrorDetails) -> InvalidRequest:
     context = _context(details)
     tag = context["tag"]
+    if not isinstance(details["input"]["type"], str):
+        return _no_tag(path, details)
     if not _is_item(details):
-        if not isinstance(details["input"]["type"], str):
-            return wrong_type(f"{path}.type", "a string", details["input"]["type"])
         return wrong_value(f"{path}.type", tag, _QUOTED.findall(context["expected_tags"]))
     if tag in ITEM_TYPES:
         remedy = _REMEDIES.get(tag, "Leave such items out of the input.")
@@ -395,7 +395,7 @@ _TRANSLATIONS: Final[dict[str, Translation]] = {
     "bool_type": _expecting("a boolean"),
     "dict_type": _object,
     "model_type": _object,
-    "model_attributes_type": _object,
+    "model_attributes_type": _no_tag,
     "tuple_type": _array,
     "literal_error": _literal,
     "greater_than_equal": _too_small,
