@@ -15,8 +15,7 @@ import orjson
 from gateway.api import sse
 from gateway.api.create import CreateEndpoint
 from gateway.protocol.chat.adapters import failure_of
-from gateway.protocol.chat.completions import parse_completion
-from gateway.protocol.chat.to_responses import parse_chat
+from gateway.protocol.chat.to_responses import parse_chat, parse_completion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.protocol.chat.adapters import Chunks
     from gateway.protocol.chat.to_responses import Converted
     from gateway.protocol.events import Event
-    from gateway.protocol.responses.requests import CreateResponse
+    from gateway.protocol.responses.create import CreateResponse
     from gateway.services.creation import Creation
 
 HIDDEN_EVENTS_MAX: Final = 64

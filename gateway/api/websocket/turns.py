@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gateway.api.websocket.lanes import LaneLimits
     from gateway.protocol.events import Event
-    from gateway.protocol.limits import InputLimits
+    from gateway.protocol.json_body import InputLimits
     from gateway.protocol.responses.websocket import ClientFrame, Turn
     from gateway.services.creation import Creation
     from gateway.services.executor import ThreadExecutor
