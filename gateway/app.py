@@ -25,7 +25,7 @@ from gateway.api.urls import WebSocketElsewhere
 from gateway.api.websocket.endpoint import WebSocketEndpoint
 from gateway.api.websocket.lanes import LaneLimits
 from gateway.api.websocket.turns import ConnectionLimits, Dependencies
-from gateway.protocol.limits import InputLimits
+from gateway.protocol.json_body import InputLimits
 from gateway.protocol.traces import TraceLimits
 from gateway.wiring.process import Process
 

@@ -15,8 +15,7 @@ from typing_extensions import override
 from gateway.api import sse
 from gateway.api.create import CreateRequest
 from gateway.protocol.chat.adapters import failure_of
-from gateway.protocol.chat.completions import parse_completion
-from gateway.protocol.chat.to_responses import parse_chat
+from gateway.protocol.chat.to_responses import parse_chat, parse_completion
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.protocol.chat.adapters import Adapter, Chunks
     from gateway.protocol.chat.to_responses import Converted
     from gateway.protocol.events import Deltas, Event
-    from gateway.protocol.limits import InputLimits
+    from gateway.protocol.json_body import InputLimits
     from gateway.services.generation import Generation
 
 HIDDEN_EVENTS_MAX: Final = 64

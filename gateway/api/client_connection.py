@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope
 
-    from gateway.protocol.limits import InputLimits
+    from gateway.protocol.json_body import InputLimits
     from gateway.services.executor import ThreadExecutor
 
 T = TypeVar("T")

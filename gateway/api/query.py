@@ -9,7 +9,7 @@ import orjson
 
 from gateway.errors import InvalidRequest
 from gateway.protocol.documented import INCLUDE_VALUES
-from gateway.protocol.refusals import wrong_value
+from gateway.protocol.request_errors import wrong_value
 from gateway.protocol.responses.create import TOKEN_ID_VALUES
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from gateway.api.client_connection import BodyReader
     from gateway.api.streaming import StreamLimits
-    from gateway.protocol.responses.requests import CreateResponse, Parameters
+    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.requests import Parameters
     from gateway.services.compaction import Compaction
     from gateway.services.retrieval import Retrieval
     from gateway.services.run_builder import RunBuilder

@@ -17,7 +17,7 @@ from gateway.cli.provision import connected, provisioned
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
 from gateway.models.registry import Formats
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.settings import load_settings
 from gateway.store.migration.verification import missing, told

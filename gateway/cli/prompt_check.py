@@ -23,7 +23,7 @@ from gateway.constraints.rules import AnswerFormat
 from gateway.errors import StartupError
 from gateway.models.format import RenderOptions
 from gateway.models.harmony.reference import prompt_messages
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.protocol.tools import FunctionTool
 

@@ -1,6 +1,6 @@
 """What a request demands of the output: the values that everything which binds or checks it reads.
 
-They are made of a request by `protocol.rules.rules_of`.
+They are made of a request by `protocol.responses.body.rules_of`.
 """
 
 from __future__ import annotations

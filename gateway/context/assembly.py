@@ -4,38 +4,32 @@ Rules (responses-api §1.2): context = previous input + previous output + new in
 only items are inherited; a tool output must have its call, one of its own kind, and a call must
 have its output, unless the call was cut off: such a call is kept for the record and shown to nobody
 else, until an output answers it.
+
+A context that is continued always has whole pairs, but for the calls at its end that wait for their
+outputs. Items of a conversation can be added and deleted by hand, though: without an answer to what
+is left of a pair the conversation would be refused for ever. So it is left out of the prompt.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from gateway import ids
 from gateway.context.compaction import compaction_item
-from gateway.context.pairing import (
-    fits,
-    is_cut_call,
-    told_apart,
-    without_cut_calls,
-    without_orphans,
-)
 from gateway.errors import InvalidRequest, ResourceNotFound
 from gateway.protocol.calls import author_of, call_of
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import CALL_KINDS, OUTPUT_KINDS, ContextItem
 from gateway.protocol.items import (
-    ApplyPatchCallOutput,
-    CallItem,
-    Compaction,
-    CompactionTrigger,
     HostedItem,
     InputText,
     ItemReference,
     Message,
-    OutputItem,
     Reasoning,
     ReasoningText,
 )
@@ -44,7 +38,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from gateway.protocol.items import InputItem, Item, PlainItem
+    from typing_extensions import TypeIs
+
+    from gateway.protocol.items import (
+        AnyHostedItem,
+        CallItem,
+        Compaction,
+        InputItem,
+        Item,
+        OutputItem,
+        PlainItem,
+    )
     from gateway.sealing import Unsealed
 
 _ID_PREFIXES: Final = {
@@ -175,17 +179,19 @@ class _Intake:
 
     def take(self, ordinal: int, item: InputItem) -> ContextItem | None:
         """The item at `ordinal`; None for one that adds nothing."""
-        taken: ContextItem | None = None
-        if isinstance(item, Message):
-            taken = self._message(ordinal, item)
-        elif isinstance(item, ItemReference):
-            taken = self._look_up(ordinal, item)
-        elif isinstance(item, Compaction):
-            taken = self._summary(ordinal, item)
-        elif isinstance(item, Reasoning):
-            taken = self._thought(ordinal, item)
-        elif not isinstance(item, CompactionTrigger):
-            taken = self._as_context(ordinal, item)
+        match item.type:
+            case "message":
+                taken: ContextItem | None = _message_item(item, self._item_id(ordinal, item))
+            case "item_reference":
+                taken = self._look_up(ordinal, item)
+            case "compaction":
+                taken = self._summary(ordinal, item)
+            case "reasoning":
+                taken = self._thought(ordinal, item)
+            case "compaction_trigger":
+                return None
+            case _:
+                taken = self._tool_item(ordinal, item)
         if taken is not None:
             self._taken.add(taken.item_id)
         return taken
@@ -195,7 +201,7 @@ class _Intake:
         if item.id is None or item.id in self._taken:
             return None
         found = self._stored.get(item.id)
-        if found is not None and is_cut_call(found):
+        if found is not None and _is_cut_call(found):
             return replace(found, complete=True) if ordinal in self._answered else None
         if found is not None:
             return found
@@ -210,10 +216,10 @@ class _Intake:
             return self._look_up(ordinal, item)
         sealed = self._unsealed.get(ordinal)
         if sealed is None:
-            return self._as_context(ordinal, item)
+            return self._context_item(ordinal, item)
         if item.id in self._taken:
             return None
-        context = self._as_context(ordinal, item)
+        context = self._context_item(ordinal, item)
         if sealed.ids is not None:
             return context.with_ids(array("I", sealed.ids))
         said = (ReasoningText(text=sealed.text),)
@@ -230,35 +236,48 @@ class _Intake:
             return item.id
         return ids.input_item_id(_ID_PREFIXES[item.type], self._response, ordinal)
 
-    def _message(self, ordinal: int, item: Message) -> ContextItem:
-        """As `_as_context` has it; most items are one."""
-        return _message_item(item, self._item_id(ordinal, item))
+    def _tool_item(self, ordinal: int, item: CallItem | OutputItem | AnyHostedItem) -> ContextItem:
+        """A call, or what it returned."""
+        if _is_call(item):
+            # One that its provider marked as cut off, and that nobody answers, stays so.
+            complete = item.status != "incomplete" or ordinal in self._answered
+            name = call_of(item).name
+            return self._context_item(ordinal, item, item.call_id, name, complete=complete)
+        if _is_output(item):
+            return self._context_item(ordinal, item, item.call_id, author_of(item))
+        return self._context_item(ordinal, item)
 
-    def _as_context(self, ordinal: int, item: PlainItem) -> ContextItem:
+    def _context_item(
+        self,
+        ordinal: int,
+        item: PlainItem,
+        call_id: str | None = None,
+        name: str | None = None,
+        *,
+        complete: bool = True,
+    ) -> ContextItem:
         """An item as the request brought it, with an id and a status for the listing."""
         item_id = self._item_id(ordinal, item)
-        # A call that its provider marked as cut off, and that nobody answers, stays so.
-        is_cut = isinstance(item, CallItem) and item.status == "incomplete"
-        complete = not is_cut or ordinal in self._answered
         status = "completed" if complete else "incomplete"
-        if isinstance(item, ApplyPatchCallOutput):
+        if item.type == "apply_patch_call_output":
             status = item.status
         return ContextItem(
             kind=item.type,
             item_id=item_id,
             json=_body(item, item_id, status),
-            call_id=item.call_id if isinstance(item, CallItem | OutputItem) else None,
-            name=_function_of(item),
+            call_id=call_id,
+            name=name,
             complete=complete,
             parsed=item,
         )
 
 
-def _function_of(item: PlainItem) -> str | None:
-    """The function that a call calls, or that an output says it is of."""
-    if isinstance(item, CallItem):
-        return call_of(item).name
-    return author_of(item) if isinstance(item, OutputItem) else None
+def _is_call(item: InputItem) -> TypeIs[CallItem]:
+    return item.type in CALL_KINDS
+
+
+def _is_output(item: InputItem) -> TypeIs[OutputItem]:
+    return item.type in OUTPUT_KINDS
 
 
 def _message_item(message: Message, item_id: str) -> ContextItem:
@@ -298,15 +317,13 @@ def _answered_calls(items: Iterable[InputItem], stored: Mapping[str, ContextItem
     waiting: dict[str, int] = {}
     answered: set[int] = set()
     for index, item in enumerate(items):
-        if isinstance(item, Message):
-            continue
-        if isinstance(item, CallItem):
+        if _is_call(item):
             waiting[item.call_id] = index
-        elif isinstance(item, ItemReference):
+        elif item.type == "item_reference":
             found = stored.get(item.id)
             if found is not None and found.is_call and found.call_id:
                 waiting[found.call_id] = index
-        elif isinstance(item, OutputItem) and item.call_id in waiting:
+        elif _is_output(item) and item.call_id in waiting:
             answered.add(waiting.pop(item.call_id))
     return answered
 
@@ -320,7 +337,7 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
     waiting: dict[str | None, str] = {}
     for item in items:
         call_id = item.call_id
-        if item.kind == "message" or is_cut_call(item):
+        if item.kind == "message" or _is_cut_call(item):
             continue
         if item.kind == "compaction":
             # What it hides is over: an output behind it could not be shown with its call.
@@ -330,7 +347,7 @@ def _check_pairs(items: Sequence[ContextItem]) -> None:
                 raise _unanswered(waiting[call_id], call_id)
             waiting[call_id] = item.kind
         elif item.is_output and not (
-            item.stands_alone or fits(item.kind, waiting.pop(call_id, None))
+            item.stands_alone or _fits(item.kind, waiting.pop(call_id, None))
         ):
             raise _uncalled(item.kind, call_id)
     _check_answered(waiting)
@@ -359,3 +376,157 @@ def _unanswered(kind: str, call_id: str | None) -> InvalidRequest:
 def _words(kind: str) -> str:
     """`shell_call_output` → `shell call output`, as OpenAI's messages have it."""
     return kind.replace("_", " ")
+
+
+_OUTPUT_SUFFIX: Final = "_output"
+"""The kind of an output is that of its call, and this."""
+_ANY_OUTPUT: Final = "function_call_output"
+"""Answers every call: in Open Responses all are calls of functions, and Codex answers its local
+shell as one (`LocalShellCall` in its source)."""
+
+
+def _fits(output: str, call: str | None) -> bool:
+    """Whether an output of one kind may answer a call of another; None: there is no call."""
+    fitting = output == _ANY_OUTPUT or call == output.removesuffix(_OUTPUT_SUFFIX)
+    return call is not None and fitting
+
+
+def told_apart(
+    history: Sequence[ContextItem], added: Sequence[ContextItem]
+) -> tuple[Sequence[ContextItem], Sequence[ContextItem]]:
+    """The same items, where outputs without a `call_id` have that of the call that they answer.
+
+    That is the last call of the name they tell before them that nothing else answers; where they
+    tell none, the last of any name. An output whose name no such call has stands alone: it is shown
+    as what that tool said, without having been asked.
+    """
+    if not any(map(_names_no_call, chain(history, added))):
+        return history, added
+    items = [*history, *added]
+    unanswered = _OpenCalls(_answered(items))
+    for index, item in enumerate(items):
+        if item.kind == "compaction":
+            unanswered.forget()  # what it hides is over
+        elif item.is_call and item.complete:
+            unanswered.add(index, item.name)
+        elif _names_no_call(item) and (call := unanswered.take(item.name)) is not None:
+            items[index] = _answering(item, items[call].call_id)
+    return items[: len(history)], items[len(history) :]
+
+
+def _names_no_call(item: ContextItem) -> bool:
+    return item.is_output and item.call_id is None
+
+
+class _OpenCalls:
+    """Calls, by their index, that nothing answers which names its call."""
+
+    def __init__(self, answered: Collection[int]) -> None:
+        self._answered = set(answered)
+        self.forget()
+
+    def forget(self) -> None:
+        """None of them can be answered any more."""
+        self._all: list[int] = []
+        self._by_name: defaultdict[str | None, list[int]] = defaultdict(list)
+
+    def add(self, call: int, name: str | None) -> None:
+        self._all.append(call)
+        self._by_name[name].append(call)
+
+    def take(self, name: str | None) -> int | None:
+        """The last one of this name, or of any; it is answered now."""
+        calls = self._all if name is None else self._by_name[name]
+        while calls:
+            call = calls.pop()
+            if call not in self._answered:
+                self._answered.add(call)
+                return call
+        return None
+
+
+def _answering(output: ContextItem, call_id: str | None) -> ContextItem:
+    """The output with the `call_id` of its call, also where it is listed."""
+    body = {**orjson.loads(output.json), "call_id": call_id} if output.json else None
+    return replace(
+        output,
+        json=orjson.dumps(body) if body else b"",
+        call_id=call_id,
+        parsed=output.parsed and output.parsed.model_copy(update={"call_id": call_id}),
+    )
+
+
+def without_cut_calls(
+    history: Sequence[ContextItem], added: Sequence[ContextItem]
+) -> list[ContextItem]:
+    """The history without calls that were cut off. One that has an output, in the history or among
+    the items `added` to it, is a call like any other: its client made something of it.
+    """
+    if not any(_is_cut_call(item) for item in history):
+        return list(history)
+    answered = _answered((*history, *added))
+    return [
+        replace(item, complete=True) if index in answered else item
+        for index, item in enumerate(history)
+        if index in answered or not _is_cut_call(item)
+    ]
+
+
+def _is_cut_call(item: ContextItem) -> bool:
+    """Whether it is a call that was not written to its end."""
+    return item.is_call and not item.complete
+
+
+def _answered(items: Iterable[ContextItem]) -> set[int]:
+    """Indexes of the calls that have an output behind them: of several with one `call_id` that
+    wait, a whole one, or else the last.
+    """
+    waiting: dict[str | None, tuple[int, ContextItem]] = {}
+    answered: set[int] = set()
+    for index, item in enumerate(items):
+        before = waiting.get(item.call_id)
+        if item.is_call and not (_is_cut_call(item) and before and before[1].complete):
+            waiting[item.call_id] = index, item
+        elif item.is_output and before and _fits(item.kind, before[1].kind):
+            answered.add(before[0])
+            del waiting[item.call_id]
+    return answered
+
+
+def without_orphans(
+    history: Sequence[ContextItem], added: Sequence[ContextItem]
+) -> list[ContextItem]:
+    """The history without outputs that have no call, and without calls that nobody will answer.
+
+    Those are the ones that `added` does not answer although the history goes on behind them: with
+    a message that is not the assistant's, or with another call of the same `call_id`. What a
+    compaction hides cannot be answered at all.
+    """
+    if not any(item.is_call or item.is_output for item in history):
+        return list(history)  # nothing in it belongs to anything
+    waiting: dict[str | None, int] = {}
+    orphans: set[int] = set()
+    gone_on_at = -1
+    for index, item in enumerate(history):
+        if item.is_call:
+            if item.call_id in waiting:
+                orphans.add(waiting[item.call_id])
+            waiting[item.call_id] = index
+        elif item.is_output and not item.stands_alone:
+            call = waiting.get(item.call_id)
+            if call is None or not _fits(item.kind, history[call].kind):
+                orphans.add(index)
+            else:
+                del waiting[item.call_id]
+        elif item.kind == "compaction":
+            orphans.update(waiting.values())
+            waiting.clear()
+        elif item.kind == "message" and item.role != "assistant":
+            gone_on_at = index
+    answered = {item.call_id for item in added if item.is_output}
+    orphans |= {
+        index
+        for call_id, index in waiting.items()
+        if index < gone_on_at and call_id not in answered
+    }
+    return [item for index, item in enumerate(history) if index not in orphans]

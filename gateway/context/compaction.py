@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.protocol.responses.body import compaction_body
 

@@ -15,7 +15,7 @@ from gateway.errors import ContextLengthExceeded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
 
 
 def drop_oldest_turns(

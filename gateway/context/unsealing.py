@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from uuid import UUID
 
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputItem
     from gateway.sealing import Sealer
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
     from gateway.models.format import FormatOf
-    from gateway.protocol.context import StoredItem
+    from gateway.protocol.context_item import StoredItem
     from gateway.store.endings import FinishedResponse
     from gateway.store.events import LogRow
     from gateway.store.idempotency import IdempotencyKey

@@ -13,7 +13,7 @@ from gateway.engine.run_state import compacted_of, head_of, inputs_of, plan_of, 
 from gateway.entries import FOLD_VERSION, Queued, pack, packed_entry
 from gateway.eventlog.fold_slices import check_complete, fold_rows
 from gateway.protocol.calls import call_of
-from gateway.protocol.context import ContextItem, Kind, StoredItem
+from gateway.protocol.context_item import ContextItem, Kind, StoredItem
 from gateway.protocol.responses.body import Outcome, response_body
 from gateway.store.endings import FinishedResponse
 from gateway.store.events import LogRow

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.constraints.validation import Checker
     from gateway.entries import Compacted
     from gateway.generation import Sampling
-    from gateway.protocol.context import ContextItem, ConversationPlace
+    from gateway.protocol.context_item import ContextItem, ConversationPlace
     from gateway.protocol.responses.body import ResponseHead
     from gateway.tenancy import Principal
 

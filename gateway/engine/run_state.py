@@ -20,8 +20,7 @@ from gateway.engine.run_spec import RunSpec
 from gateway.entries import Compacted, pack, unpack
 from gateway.generation import Sampling
 from gateway.protocol.calls import call_fields
-from gateway.protocol.responses.body import HarmonyMessages, ResponseHead
-from gateway.protocol.rules import rules_of
+from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, rules_of
 from gateway.sealing import Binding
 from gateway.tenancy import Principal
 

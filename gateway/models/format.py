@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         Prompt,
         TokenParser,
     )
-    from gateway.protocol.context import Columns, ContextItem
+    from gateway.protocol.context_item import Columns, ContextItem
     from gateway.protocol.tools import FunctionTool
 
 AFTER_ANSWER_RULE = "after_answer_dropped"

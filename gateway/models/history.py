@@ -13,7 +13,7 @@ from gateway.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from gateway.protocol.context import Columns, ContextItem, Label
+    from gateway.protocol.context_item import Columns, ContextItem, Label
     from gateway.protocol.items import Message
 
 INSTRUCTING_ROLES = frozenset({"system", "developer"})

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gateway.constraints.rules import ToolRule
-    from gateway.protocol.context import HostedKind
+    from gateway.protocol.context_item import HostedKind
     from gateway.protocol.items import AnyHostedItem, CallItem, InputFile, OutputItem
 
 _M = TypeVar("_M", bound=WireModel)

@@ -9,14 +9,12 @@ from pydantic import BeforeValidator, Field
 
 from gateway import ids
 from gateway.errors import ResourceNotFound, shown
-from gateway.protocol.base import WireModel, without_nulls
-from gateway.protocol.bounds import check_items, check_media, check_metadata
-from gateway.protocol.fields import Many
+from gateway.protocol.base import Many, WireModel, without_nulls
 from gateway.protocol.items import AnyInputItem, CompactionTrigger
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import Metadata
-from gateway.protocol.refusals import array_too_long, unknown, unsupported
-from gateway.protocol.validation import validated
+from gateway.protocol.request_errors import array_too_long, unknown, unsupported, validated
+from gateway.protocol.responses.requests import check_items, check_media, check_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.protocol.items import InputItem
-    from gateway.protocol.limits import InputLimits
+    from gateway.protocol.json_body import InputLimits
 
 ADDED_ITEMS_MAX: Final = 20
 """OpenAI's bound on the items of one request."""

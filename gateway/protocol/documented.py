@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.numbers import whole
+from gateway.protocol.base import whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,9 +25,17 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from gateway.protocol.base import NullableModel, WireModel, type_of
-from gateway.protocol.fields import AnyStatus, CallId, Count, ItemId, Many
-from gateway.protocol.numbers import Integer
+from gateway.protocol.base import (
+    AnyStatus,
+    CallId,
+    Count,
+    Integer,
+    ItemId,
+    Many,
+    NullableModel,
+    WireModel,
+    without_nulls,
+)
 
 Json = dict[str, Any]
 
@@ -173,14 +181,14 @@ Role = Literal["user", "assistant", "system", "developer"]
 Phase = Literal["commentary", "final_answer"]
 
 
-class InputText(NullableModel):
+class InputText(WireModel):
     """Text from a caller or from a tool."""
 
     type: Literal["input_text"] = "input_text"
     text: str
 
 
-class InputImage(NullableModel):
+class InputImage(WireModel):
     """An image; gpt-oss cannot see it (see `models.item_texts` for what the model is told)."""
 
     type: Literal["input_image"] = "input_image"
@@ -189,7 +197,7 @@ class InputImage(NullableModel):
     detail: Literal["low", "high", "auto", "original"] = "auto"
 
 
-class InputFile(NullableModel):
+class InputFile(WireModel):
     """A file, by id, URL or content."""
 
     type: Literal["input_file"] = "input_file"
@@ -200,7 +208,7 @@ class InputFile(NullableModel):
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class OutputText(NullableModel):
+class OutputText(WireModel):
     """Text of the assistant."""
 
     type: Literal["output_text"] = "output_text"
@@ -208,7 +216,7 @@ class OutputText(NullableModel):
     annotations: Many[dict[str, Any]] = ()
 
 
-class Refusal(NullableModel):
+class Refusal(WireModel):
     """What the assistant said instead of an answer."""
 
     type: Literal["refusal"] = "refusal"
@@ -229,23 +237,13 @@ class ReasoningText(NullableModel):
     text: str
 
 
-def _item_type_of(value: object) -> str | None:
-    """The tag of an item, which messages and references may leave out (responses-api §3.1)."""
-    tag = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    if tag is None and isinstance(value, dict):
-        if "role" in value:
-            return "message"
-        return "item_reference" if "id" in value else None
-    return tag if isinstance(tag, str) else None
-
-
 def _readable(part: object) -> object:
-    """A raw part; a video as the file that it is."""
-    match part:
-        case {"type": "input_video", "video_url": url}:
-            return {"type": "input_file", "file_url": url}
-        case _:
-            return part
+    """A raw part without nulls; a video as the file that it is."""
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "input_video" and "video_url" in part:
+        part = {"type": "input_file", "file_url": part["video_url"]}
+    return without_nulls(part)
 
 
 def _shape_of(value: object) -> str | None:
@@ -256,19 +254,10 @@ def _shape_of(value: object) -> str | None:
 
 
 ContentPart = Annotated[
-    Annotated[InputText, Tag("input_text")]
-    | Annotated[InputImage, Tag("input_image")]
-    | Annotated[InputFile, Tag("input_file")]
-    | Annotated[OutputText, Tag("output_text")]
-    | Annotated[Refusal, Tag("refusal")],
-    Discriminator(type_of),
+    InputText | InputImage | InputFile | OutputText | Refusal, Discriminator("type")
 ]
 ToolOutputPart = Annotated[
-    Annotated[InputText, Tag("input_text")]
-    | Annotated[InputImage, Tag("input_image")]
-    | Annotated[InputFile, Tag("input_file")],
-    Discriminator(type_of),
-    BeforeValidator(_readable),
+    InputText | InputImage | InputFile, Discriminator("type"), BeforeValidator(_readable)
 ]
 ToolOutput = Annotated[
     Annotated[str, Tag("text")] | Annotated[Many[ToolOutputPart], Tag("parts")],
@@ -280,20 +269,17 @@ def _part_of(role: object, part: object) -> object:
     """A raw part under the name that text of this role has: the assistant's is `output_text`."""
     if not isinstance(part, dict):
         return part
-    match role, part.get("type"):
-        case "assistant", "input_text":
-            return {**part, "type": "output_text"}
-        case "assistant", _:
-            return part
-        case _, "output_text":
-            return {**part, "type": "input_text"}
-        case _, "refusal" if isinstance(part.get("refusal"), str):
-            return {"type": "input_text", "text": part["refusal"]}
-        case _:
-            return _readable(part)
+    kind = part.get("type")
+    if role == "assistant":
+        return without_nulls({**part, "type": "output_text"} if kind == "input_text" else part)
+    if kind == "output_text":
+        return without_nulls({**part, "type": "input_text"})
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return {"type": "input_text", "text": part["refusal"]}
+    return _readable(part)
 
 
-class Message(NullableModel):
+class Message(WireModel):
     """A message of any role. Its parts are those of its role; only the assistant's has a phase."""
 
     type: Literal["message"] = "message"
@@ -306,14 +292,20 @@ class Message(NullableModel):
     @model_validator(mode="before")
     @classmethod
     def _normalise(cls, value: object) -> object:
+        """All at once, nulls of the message and of its parts included: most items are messages."""
         if not isinstance(value, dict):
             return value
         role, content = value.get("role"), value.get("content")
         if isinstance(content, str):
-            content = [{"type": "input_text", "text": content}]
-        if isinstance(content, list | tuple):
-            value = {**value, "content": [_part_of(role, part) for part in content]}
-        return value if role == "assistant" else {k: v for k, v in value.items() if k != "phase"}
+            content = [
+                {"type": "output_text" if role == "assistant" else "input_text", "text": content}
+            ]
+        elif isinstance(content, list | tuple):
+            content = [_part_of(role, part) for part in content]
+        message = without_nulls({**value, "content": content})
+        if role != "assistant" and "phase" in message:
+            del message["phase"]
+        return message
 
 
 class Reasoning(NullableModel):
@@ -343,7 +335,7 @@ class FunctionCallOutput(NullableModel):
     """What the function returned.
 
     Without a `call_id` it is that of the call that the names tell, or of none: Codex says of itself
-    what the user's goal is by an output that nobody asked for (`context.pairing`).
+    what the user's goal is by an output that nobody asked for (`context.assembly`).
     """
 
     type: Literal["function_call_output"] = "function_call_output"
@@ -541,36 +533,35 @@ Item = PlainItem | Compaction
 """What a context is made of."""
 InputItem = Item | ItemReference | CompactionTrigger
 """What a request may hold."""
+
+
+def _typed(value: object) -> object:
+    """A raw item with its type, which messages and references may leave out (API §3.1)."""
+    if not isinstance(value, dict) or value.get("type") is not None:
+        return value
+    if "role" in value:
+        return {**value, "type": "message"}
+    return {**value, "type": "item_reference"} if "id" in value else value
+
+
 AnyInputItem = Annotated[
-    Annotated[Message, Tag("message")]
-    | Annotated[Reasoning, Tag("reasoning")]
-    | Annotated[FunctionCall, Tag("function_call")]
-    | Annotated[FunctionCallOutput, Tag("function_call_output")]
-    | Annotated[CustomToolCall, Tag("custom_tool_call")]
-    | Annotated[CustomToolCallOutput, Tag("custom_tool_call_output")]
-    | Annotated[LocalShellCall, Tag("local_shell_call")]
-    | Annotated[LocalShellCallOutput, Tag("local_shell_call_output")]
-    | Annotated[ShellCall, Tag("shell_call")]
-    | Annotated[ShellCallOutput, Tag("shell_call_output")]
-    | Annotated[ApplyPatchCall, Tag("apply_patch_call")]
-    | Annotated[ApplyPatchCallOutput, Tag("apply_patch_call_output")]
-    | Annotated[WebSearchCall, Tag("web_search_call")]
-    | Annotated[FileSearchCall, Tag("file_search_call")]
-    | Annotated[CodeInterpreterCall, Tag("code_interpreter_call")]
-    | Annotated[ImageGenerationCall, Tag("image_generation_call")]
-    | Annotated[ComputerCall, Tag("computer_call")]
-    | Annotated[ComputerCallOutput, Tag("computer_call_output")]
-    | Annotated[McpListTools, Tag("mcp_list_tools")]
-    | Annotated[McpApprovalRequest, Tag("mcp_approval_request")]
-    | Annotated[McpApprovalResponse, Tag("mcp_approval_response")]
-    | Annotated[McpCall, Tag("mcp_call")]
-    | Annotated[ToolSearchCall, Tag("tool_search_call")]
-    | Annotated[ToolSearchOutput, Tag("tool_search_output")]
-    | Annotated[Program, Tag("program")]
-    | Annotated[ProgramOutput, Tag("program_output")]
-    | Annotated[Compaction, Tag("compaction")]
-    | Annotated[CompactionTrigger, Tag("compaction_trigger")]
-    | Annotated[ItemReference, Tag("item_reference")],
-    Discriminator(_item_type_of),
+    Message
+    | Reasoning
+    | FunctionCall
+    | FunctionCallOutput
+    | CustomToolCall
+    | CustomToolCallOutput
+    | LocalShellCall
+    | LocalShellCallOutput
+    | ShellCall
+    | ShellCallOutput
+    | ApplyPatchCall
+    | ApplyPatchCallOutput
+    | AnyHostedItem
+    | Compaction
+    | CompactionTrigger
+    | ItemReference,
+    Discriminator("type"),
+    BeforeValidator(_typed),
 ]
-"""`InputItem`, told apart by `type`."""
+"""`InputItem`, told apart by `type`, in the order in which a refusal lists the types."""

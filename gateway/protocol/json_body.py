@@ -6,6 +6,7 @@ NaN, text that is not UTF-8, more than 1024 nested containers. Of duplicate keys
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -15,14 +16,31 @@ from gateway.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.protocol.limits import InputLimits
-
-    Container = dict[str, Any] | list[Any]
-
 DEPTH_MAX: Final = 200
 """Whatever the settings say: what is read must be written again, and orjson writes 254 levels."""
 
 PIECE_BYTES: Final = 64 * 1024
+_CONTAINERS: Final = (dict, list)
+
+
+@dataclass(frozen=True, slots=True)
+class InputLimits:
+    """What one body may ask of the parser and of the stages after it.
+
+    `schema_depth_max` counts nested objects and arrays of a schema that binds the output. With
+    `rejects_media` new messages must not hold images or files.
+    """
+
+    json_depth_max: int
+    items_max: int
+    tools_max: int
+    schema_bytes_max: int
+    text_chars_max: int
+    json_containers_max: int
+    grammar_bytes_max: int = 65_536
+    pattern_chars_max: int = 1_024
+    schema_depth_max: int = 32
+    rejects_media: bool = False
 
 
 def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
@@ -41,10 +59,7 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
             "We could not parse the JSON body of your request. It is JSON, but it is not a JSON "
             'object: send one such as {"model": "...", "input": "..."}.'
         )
-    for value in document.values():
-        if isinstance(value, dict | list):
-            _check_depth(document, min(limits.json_depth_max, DEPTH_MAX))
-            break
+    _check_depth(document, min(limits.json_depth_max, DEPTH_MAX))
     return document
 
 
@@ -91,18 +106,16 @@ def _check_depth(document: dict[str, Any], depth_max: int) -> None:
 
     Level by level, so that nothing recurses and a hostile body costs one look at each value.
     """
-    level: list[Container] = [document]
-    depth = 0
-    while level:
-        depth += 1
-        if depth > depth_max:
-            raise InvalidRequest(
-                "The JSON body of your request is nested too deeply. Expected at most "
-                f"{depth_max} levels."
-            )
+    level: list[Any] = [document]
+    for _ in range(depth_max):
         level = [
             child
             for container in level
-            for child in (container.values() if isinstance(container, dict) else container)
-            if isinstance(child, dict | list)
+            for child in (container.values() if type(container) is dict else container)
+            if type(child) in _CONTAINERS
         ]
+        if not level:
+            return
+    raise InvalidRequest(
+        f"The JSON body of your request is nested too deeply. Expected at most {depth_max} levels."
+    )

@@ -19,10 +19,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gateway.protocol import documented
-from gateway.protocol.base import NullableModel, type_of
+from gateway.protocol.base import Integer, Many, NullableModel
 from gateway.protocol.documented import EFFORTS, TOOL_CHOICE_TYPES, TOOL_TYPES
-from gateway.protocol.fields import Many
-from gateway.protocol.numbers import Integer
 
 FORMAT_NAME_PATTERN: Final = "^[a-zA-Z0-9_-]+$"
 FORMAT_NAME_CHARS_MAX: Final = 64
@@ -55,12 +53,7 @@ class JsonSchemaFormat(NullableModel):
     strict: bool = False
 
 
-AnyFormat = Annotated[
-    Annotated[TextFormat, Tag("text")]
-    | Annotated[JsonSchemaFormat, Tag("json_schema")]
-    | Annotated[JsonObjectFormat, Tag("json_object")],
-    Discriminator(type_of),
-]
+AnyFormat = Annotated[TextFormat | JsonSchemaFormat | JsonObjectFormat, Discriminator("type")]
 
 
 Effort = Literal["low", "medium", "high"]

@@ -16,9 +16,8 @@ from pydantic import BeforeValidator, Discriminator, Tag
 from pydantic_core import PydanticCustomError
 
 from gateway.generation import SegmentKind
-from gateway.protocol.base import NullableModel, WireModel, type_of
+from gateway.protocol.base import Many, NullableModel, WireModel
 from gateway.protocol.documented import TOOL_TYPES
-from gateway.protocol.fields import Many
 from gateway.protocol.parameters import AllowedTools, ToolChoice
 
 if TYPE_CHECKING:
@@ -70,10 +69,7 @@ class GrammarFormat(NullableModel):
     definition: str
 
 
-CustomFormat = Annotated[
-    Annotated[PlainFormat, Tag("text")] | Annotated[GrammarFormat, Tag("grammar")],
-    Discriminator(type_of),
-]
+CustomFormat = Annotated[PlainFormat | GrammarFormat, Discriminator("type")]
 
 
 class CustomTool(NullableModel):
@@ -135,8 +131,8 @@ def _tag_of(value: object) -> str | None:
 
     The tags are no names of fields, so that a path can be told from them.
     """
-    kind = type_of(value)
-    if kind is None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    if not isinstance(kind, str):
         return None
     return "hosted_tool" if _is_hosted(kind, value) else f"{kind}_tool"
 

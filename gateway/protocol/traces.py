@@ -16,7 +16,7 @@ import orjson
 from gateway import ids
 from gateway.errors import InvalidRequest
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.refusals import (
+from gateway.protocol.request_errors import (
     array_too_long,
     missing,
     string_empty,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from gateway.protocol.limits import InputLimits
+    from gateway.protocol.json_body import InputLimits
 
 TraceKind = Literal["trace", "span"]
 

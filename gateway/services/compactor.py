@@ -19,7 +19,7 @@ from gateway.context.compaction import compaction_item, droppable, instruction
 from gateway.context.unsealing import COMPACTION
 from gateway.entries import Compacted
 from gateway.errors import ContextLengthExceeded, InvalidRequest
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.parameters import Effort, ReasoningOptions
 from gateway.protocol.responses.create import OUTPUT_TOKENS_MIN, CreateResponse

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.models.format import ModelFormat
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
     from gateway.protocol.conversations import NewConversation
     from gateway.protocol.items import InputItem
     from gateway.sealing import Sealer, Unsealed

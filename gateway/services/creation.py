@@ -21,7 +21,7 @@ from gateway.engine.runner import Run
 from gateway.errors import ConversationLocked, KeyTaken, StoreUnavailable
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
-from gateway.protocol.responses.idempotency import reused_key
+from gateway.protocol.responses.requests import reused_key
 from gateway.services.generation import (
     AcceptedGeneration,
     ForegroundGeneration,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
-    from gateway.protocol.context import ConversationPlace
+    from gateway.protocol.context_item import ConversationPlace
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.services.generation import Generation, Reading
     from gateway.services.run_builder import CreateCommand, RunBuilder

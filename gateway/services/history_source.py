@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from gateway.protocol.context import ContextItem, ConversationPlace
-    from gateway.protocol.responses.requests import CreateResponse
+    from gateway.protocol.context_item import ContextItem, ConversationPlace
+    from gateway.protocol.responses.create import CreateResponse
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 

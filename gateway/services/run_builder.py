@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from gateway.engine.run_spec import RunSpec
-    from gateway.protocol.context import ConversationPlace
-    from gateway.protocol.responses.idempotency import RequestKey
-    from gateway.protocol.responses.requests import CreateResponse
+    from gateway.protocol.context_item import ConversationPlace
+    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.requests import RequestKey
     from gateway.services.compactor import Compactor, Made
     from gateway.services.executor import ThreadExecutor
     from gateway.services.history_source import HistorySource

@@ -27,8 +27,13 @@ from gateway.models.format import RenderOptions, Repeated
 from gateway.models.history import is_answer, leading_instructions
 from gateway.protocol.calls import call_fields
 from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
-from gateway.protocol.responses.body import HarmonyMessages, ResponseHead, echo, spelled_echo
-from gateway.protocol.rules import rules_of
+from gateway.protocol.responses.body import (
+    HarmonyMessages,
+    ResponseHead,
+    echo,
+    rules_of,
+    spelled_echo,
+)
 from gateway.protocol.tools import declared, named
 from gateway.sealing import Binding
 from gateway.services import sampling_parameters
@@ -44,10 +49,10 @@ if TYPE_CHECKING:
     from gateway.entries import Compacted
     from gateway.generation import Prompt
     from gateway.models.format import FormatOf, ModelFormat
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import InputItem
     from gateway.protocol.parameters import Effort
-    from gateway.protocol.responses.requests import CreateResponse
+    from gateway.protocol.responses.create import CreateResponse
     from gateway.sealing import Sealer
     from gateway.services.history_source import History
     from gateway.services.models import Model

@@ -21,7 +21,7 @@ from gateway.services.history_source import History
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
     from gateway.telemetry import Metrics
 
 ITEM_BYTES: Final = 400

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from uuid import UUID
 
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
     from gateway.store.postgres.connection import Connection, Row
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId

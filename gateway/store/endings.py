@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.generation import TokenUsage
-    from gateway.protocol.context import StoredItem
+    from gateway.protocol.context_item import StoredItem
     from gateway.store.events import LogRow
     from gateway.store.postgres.connection import Connection
     from gateway.store.postgres.database import Database

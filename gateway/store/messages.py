@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
-from gateway.protocol.context import ContextItem, StoredItem
-from gateway.protocol.refusals import unknown_place
+from gateway.protocol.context_item import ContextItem, StoredItem
+from gateway.protocol.request_errors import unknown_place
 from gateway.store.encoding import pack_ids, pack_text, unpack_ids, unpack_text
 from gateway.store.packed import PACKED, PackedItems
 from gateway.store.postgres.batches import Rows

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from typing_extensions import override
 
-from gateway.protocol.context import Columns, ContextItem, Label
+from gateway.protocol.context_item import Columns, ContextItem, Label
 from gateway.store.encoding import unpack_ids, unpack_text
 
 if TYPE_CHECKING:

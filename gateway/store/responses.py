@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import date, datetime
     from uuid import UUID
 
-    from gateway.protocol.context import ConversationPlace, StoredItem
+    from gateway.protocol.context_item import ConversationPlace, StoredItem
     from gateway.store.idempotency import IdempotencyKey
     from gateway.store.postgres.connection import Connection
     from gateway.store.postgres.database import Database

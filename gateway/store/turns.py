@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway import ids
 from gateway.errors import ConversationLocked, InvalidRequest
-from gateway.protocol.context import ConversationPlace
+from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import unknown_conversation
 from gateway.store.messages import NEEDED_ITEM
 from gateway.store.packed import PACKED, PackedItems

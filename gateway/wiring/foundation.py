@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gateway import ids
 from gateway.eventlog.fold.fold import Fold
 from gateway.models.registry import Formats
-from gateway.protocol.rules import rules_of
+from gateway.protocol.responses.body import rules_of
 from gateway.replication.retention import Housekeeping
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.access import Access

@@ -22,8 +22,7 @@ from gateway.generation import Framing
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.vocabulary import END, RETURN
-from gateway.protocol.responses.body import ResponseHead
-from gateway.protocol.rules import rules_of
+from gateway.protocol.responses.body import ResponseHead, rules_of
 from tests.chaos.history import Anomaly, Record, Transcript, is_terminal
 from tests.chaos.oracle import Question, answer_to
 from tests.fakes.harmony_oracle import vocabulary

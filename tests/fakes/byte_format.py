@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gateway.constraints.rules import OutputRules
     from gateway.generation import Constraint, SegmentEvent, TokenParser
     from gateway.models.format import GrammarOptions, RenderOptions, Repeated, SchemaLimits, Turn
-    from gateway.protocol.context import Columns, ContextItem
+    from gateway.protocol.context_item import Columns, ContextItem
 
 USER, MODEL, THINK, END, STOP = range(256, 261)
 SIZE: Final = 261

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.chat.completions import parse_completion
-from gateway.protocol.chat.to_responses import parse_chat
+from gateway.protocol.chat.to_responses import parse_chat, parse_completion
 from tests.fakes.create_bodies import LIMITS
 
 if TYPE_CHECKING:

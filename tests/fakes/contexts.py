@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from gateway.models.format import RenderOptions
 from gateway.protocol.calls import author_of, call_of
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import (
     CallItem,
     FunctionCall,

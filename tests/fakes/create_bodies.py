@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.limits import InputLimits
+from gateway.protocol.json_body import InputLimits
 from gateway.protocol.responses.requests import parse_create
 
 if TYPE_CHECKING:
-    from gateway.protocol.responses.requests import CreateResponse
+    from gateway.protocol.responses.create import CreateResponse
 
 LIMITS = InputLimits(
     json_depth_max=128,

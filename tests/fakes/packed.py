@@ -11,7 +11,7 @@ from gateway.store.packed import PackedItems
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
 
 
 def packed(items: Sequence[ContextItem]) -> PackedItems:

@@ -22,7 +22,7 @@ from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_writer import LogWriter, WriterBounds
 from gateway.generation import FinishReason, TokenChunk
-from gateway.protocol.rules import rules_of
+from gateway.protocol.responses.body import rules_of
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
 from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.orphan_reaper import OrphanReaper

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gateway import ids
 from gateway.entries import Finished, Queued, pack
 from gateway.generation import TokenUsage
-from gateway.protocol.context import ContextItem, StoredItem
+from gateway.protocol.context_item import ContextItem, StoredItem
 from gateway.store import endings, responses
 from gateway.store.claims import ClaimTerms
 from gateway.store.endings import FinishedResponse

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from gateway.protocol.context import ConversationPlace
+    from gateway.protocol.context_item import ConversationPlace
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 

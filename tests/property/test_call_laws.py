@@ -29,8 +29,7 @@ from gateway.protocol.items import (
     ShellAction,
     ShellCall,
 )
-from gateway.protocol.responses.body import echo
-from gateway.protocol.rules import rules_of
+from gateway.protocol.responses.body import echo, rules_of
 from tests.fakes.create_bodies import NAMESPACE, TOOLS, parse
 
 if TYPE_CHECKING:

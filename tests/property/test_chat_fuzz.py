@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.chat.completions import COMPLETION_PARAMETERS, parse_completion
-from gateway.protocol.chat.to_responses import CHAT_PARAMETERS, parse_chat
+from gateway.protocol.chat.to_responses import (
+    CHAT_PARAMETERS,
+    COMPLETION_PARAMETERS,
+    parse_chat,
+    parse_completion,
+)
 from gateway.protocol.responses.body import echo
 from tests.fakes.chat_bodies import CALLING, CUSTOM, FUNCTION, GRAMMAR, HI, OUTPUT
 from tests.fakes.create_bodies import LIMITS

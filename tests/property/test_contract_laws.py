@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import ids
-from gateway.protocol.responses.body import echo, spelled_echo
+from gateway.protocol.responses.body import echo, rules_of, spelled_echo
 from gateway.protocol.responses.create import CreateResponse
-from gateway.protocol.rules import rules_of
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History
 from gateway.services.models import Model

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.protocol.items import ItemReference
-from gateway.protocol.limits import InputLimits
+from gateway.protocol.json_body import InputLimits
 from gateway.protocol.responses import open_responses
 from gateway.protocol.responses.body import Outcome, ResponseHead, echo, response_body
 from gateway.protocol.responses.requests import parse_create

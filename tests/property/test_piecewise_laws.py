@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol import fields
-from gateway.protocol.limits import InputLimits
-from gateway.protocol.responses.requests import CreateResponse, parse_create
+from gateway.protocol import base
+from gateway.protocol.json_body import InputLimits
+from gateway.protocol.responses.create import CreateResponse
+from gateway.protocol.responses.requests import parse_create
 
 LIMITS: Final = InputLimits(
     json_depth_max=128,
@@ -63,7 +64,7 @@ BODIES: Final = st.fixed_dictionaries(
 
 def read(body: bytes, *, at_once: int) -> CreateResponse | tuple[object, ...]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fields, "ITEMS_AT_ONCE", at_once)
+        patch.setattr(base, "ITEMS_AT_ONCE", at_once)
         try:
             return parse_create(body, limits=LIMITS)
         except InvalidRequest as error:

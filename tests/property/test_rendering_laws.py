@@ -39,7 +39,7 @@ from tests.fakes.harmony_oracle import library_declaration, library_prompt, voca
 if TYPE_CHECKING:
     from gateway.models.format import RenderOptions
     from gateway.models.harmony.typescript import Schema
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
 
 laws = settings(deadline=None, max_examples=40)
 

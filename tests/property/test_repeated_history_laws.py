@@ -22,7 +22,7 @@ from tests.fakes.harmony_script import harmony_of
 from tests.fakes.packed import packed
 
 if TYPE_CHECKING:
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
 
 SPECS = SpecBuilder(
     harmony_of,

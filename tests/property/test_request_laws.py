@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.limits import InputLimits
-from gateway.protocol.responses.requests import CreateResponse, parse_create
+from gateway.protocol.json_body import InputLimits
+from gateway.protocol.responses.create import CreateResponse
+from gateway.protocol.responses.requests import parse_create
 
 LIMITS = InputLimits(
     json_depth_max=20,

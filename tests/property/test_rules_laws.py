@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.responses.body import echo
-from gateway.protocol.rules import rules_of
+from gateway.protocol.responses.body import echo, rules_of
 from gateway.protocol.tools import declared
 from tests.fakes.create_bodies import SCHEMA, TOOLS, parse
 

@@ -38,7 +38,7 @@ from tests.fakes.response_heads import response_head
 
 if TYPE_CHECKING:
     from gateway.entries import Entry
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
 
 TENANT, MODEL = UUID(int=1), "gpt-oss-20b"
 SEALER = Sealer([SealingSecret("k", b"sixteen bytes or more")])

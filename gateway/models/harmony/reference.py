@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from gateway.models.format import RenderOptions
     from gateway.models.harmony.messages import HarmonyMessage
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
 
 
 def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> list[Message]:

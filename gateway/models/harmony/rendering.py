@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import Item
 
 SYSTEM_MESSAGES_MAX: Final = 64

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import orjson
 from typing_extensions import override
@@ -487,18 +487,6 @@ def _completed(text: Json) -> Json:
     return {**text_choice("", None), **text}
 
 
-class Adapter(Protocol):
-    """How one client is answered."""
-
-    def body(self, response: Json) -> Json:
-        """The body that says what a finished Response object says."""
-        ...
-
-    def chunks(self) -> Chunks:
-        """For a new stream, from its first event on."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ChatAdapter:
     """Of chat completions; `include_usage` is for streams."""
@@ -528,3 +516,8 @@ class CompletionAdapter:
     def chunks(self) -> Chunks:
         """Each is a `text_completion`, too."""
         return CompletionChunks(include_usage=self.include_usage)
+
+
+Adapter = ChatAdapter | CompletionAdapter
+"""How one client is answered: `body` says what a finished Response object says, and `chunks` are
+made for a new stream, from its first event on."""

@@ -15,9 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from gateway.protocol.base import NullableModel
-from gateway.protocol.fields import Many
-from gateway.protocol.numbers import Integer
+from gateway.protocol.base import Integer, Many, NullableModel
 
 ChatRole = Literal["developer", "system", "user", "assistant", "tool", "function"]
 

@@ -22,28 +22,35 @@ that there was one (`protocol.calls`), or the request is refused (settings, `inp
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
 from gateway.protocol.base import without_nulls
-from gateway.protocol.bounds import check_counts
-from gateway.protocol.chat.adapters import ChatAdapter, ChatForm
-from gateway.protocol.chat.models import ChatRequest, in_chat_words
-from gateway.protocol.documented import IN_CHATS, check_own
+from gateway.protocol.chat.adapters import ChatAdapter, ChatForm, CompletionAdapter
+from gateway.protocol.chat.models import ChatRequest, CompletionRequest, in_chat_words
+from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, check_own
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.refusals import missing, unknown, unsupported, wrong_type, wrong_value
+from gateway.protocol.request_errors import (
+    array_empty,
+    missing,
+    string_empty,
+    unknown,
+    unsupported,
+    validated,
+    wrong_type,
+    wrong_value,
+)
 from gateway.protocol.responses.create import LOGPROBS, OUTPUT_TOKENS_MIN
-from gateway.protocol.responses.requests import checked, presentable
-from gateway.protocol.validation import validated
+from gateway.protocol.responses.requests import check_counts, checked, presentable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gateway.protocol.chat.adapters import Adapter
     from gateway.protocol.chat.models import ChatCall, ChatMessage, ChatPart, ChatTool
-    from gateway.protocol.limits import InputLimits
+    from gateway.protocol.documented import Remedies
+    from gateway.protocol.json_body import InputLimits
     from gateway.protocol.responses.create import CreateResponse
 
     Json = dict[str, Any]
@@ -82,12 +89,7 @@ def parse_chat(body: bytes, *, limits: InputLimits, strict: bool = False) -> Con
 
     Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
     """
-    document = without_nulls(parse_object(body, limits))
-    if "model" not in document:
-        raise missing("model")
-    check_own(document, IN_CHATS)
-    if "messages" not in document:
-        raise missing("messages")
+    document = _document(body, limits, IN_CHATS, required="messages")
     ignored = tuple(name for name in document if name not in CHAT_PARAMETERS)
     if strict:
         _check_known(ignored)
@@ -98,22 +100,22 @@ def parse_chat(body: bytes, *, limits: InputLimits, strict: bool = False) -> Con
         raise places.restated(error) from None
     request = validated(ChatRequest, document)
     check_served(request)
-    asked = {**shared(document), **_converted_members(request, places)}
     adapter = ChatAdapter(
         ChatForm(logprobs=request.logprobs, is_deprecated=bool(request.functions)),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
     )
     names = ("messages.name",) if request.has_names else ()
-    return converted(
-        asked,
-        places,
-        adapter,
-        check=partial(checked, limits=limits, strict=strict),
+    return _converted(
+        _shared(document) | _members(request, places),
+        limits=limits,
+        strict=strict,
+        places=places,
+        adapter=adapter,
         ignored=presentable((*ignored, *names)),
     )
 
 
-def _converted_members(request: ChatRequest, places: Places) -> Json:
+def _members(request: ChatRequest, places: Places) -> Json:
     """What the Responses API has under other names, or in another shape."""
     options = request.stream_options
     text = {"format": format_of(request.response_format, places), "verbosity": request.verbosity}
@@ -524,30 +526,41 @@ class Converted:
     adapter: Adapter
 
 
-def shared(document: Json) -> Json:
+def _document(body: bytes, limits: InputLimits, remedies: Remedies, *, required: str) -> Json:
+    """The parameters that a body has, among them the model and the one that is `required`."""
+    document = without_nulls(parse_object(body, limits))
+    if "model" not in document:
+        raise missing("model")
+    check_own(document, remedies)
+    if required not in document:
+        raise missing(required)
+    return document
+
+
+def _shared(document: Json) -> Json:
     """What is passed on as it came. These APIs keep nothing unless they are asked to."""
     return {"store": False} | {name: document[name] for name in SHARED & document.keys()}
 
 
-def converted(
-    document: Json,
+def _converted(
+    asked: Json,
+    *,
+    limits: InputLimits,
+    strict: bool,
     places: Places,
     adapter: Adapter,
-    *,
-    check: Callable[[Json], CreateResponse],
     ignored: tuple[str, ...],
 ) -> Converted:
-    """The request of a document in the words of the Responses API, as `check` (see
-    `requests.checked`) reads it.
+    """The request of a document in the words of the Responses API.
 
     These APIs know no least number of output tokens, so theirs is checked as if it were enough.
     Raises `InvalidRequest` in the words of the client.
     """
-    bound = document.get("max_output_tokens")
+    bound = asked.get("max_output_tokens")
     if bound is not None:
-        document = {**document, "max_output_tokens": max(bound, OUTPUT_TOKENS_MIN)}
+        asked = {**asked, "max_output_tokens": max(bound, OUTPUT_TOKENS_MIN)}
     try:
-        request = check(document)
+        request = checked(asked, limits=limits, strict=strict)
     except InvalidRequest as error:
         raise places.restated(error) from None
     request = request.model_copy(update={"ignored": ignored, "max_output_tokens": bound})
@@ -585,3 +598,77 @@ class Places:
         param = self.original(error.param)
         message = error.message.replace(f"'{error.param}'", f"'{param}'")
         return InvalidRequest(in_chat_words(message), code=error.code, param=param)
+
+
+COMPLETION_PARAMETERS: Final = frozenset(CompletionRequest.model_fields) | SHARED
+
+
+def parse_completion(body: bytes, *, limits: InputLimits, strict: bool = False) -> Converted:
+    """The request that `body` spells, as one of the Responses API.
+
+    Raises `InvalidRequest` with OpenAI's message, code and param, and nothing else for any bytes.
+    """
+    document = _document(body, limits, IN_COMPLETIONS, required="prompt")
+    ignored = tuple(name for name in document if name not in COMPLETION_PARAMETERS)
+    if strict and ignored:
+        raise unknown(ignored[0])
+    request = validated(CompletionRequest, document)
+    _check_served(request)
+    text = _prompt(request.prompt)
+    options = request.stream_options
+    asked = {
+        "input": [{"type": "message", "role": "user", "content": text}],
+        "max_output_tokens": request.max_tokens,
+        "reasoning": request.reasoning_effort and {"effort": request.reasoning_effort},
+        "stream_options": options and {"include_obfuscation": options.include_obfuscation},
+    }
+    places = Places(
+        {
+            "input": "prompt",
+            "input[0].content[0].text": "prompt",
+            "max_output_tokens": "max_tokens",
+            "reasoning.effort": "reasoning_effort",
+        }
+    )
+    return _converted(
+        _shared(document) | without_nulls(asked),
+        limits=limits,
+        strict=strict,
+        places=places,
+        adapter=CompletionAdapter(include_usage=bool(options and options.include_usage)),
+        ignored=presentable(ignored),
+    )
+
+
+def _prompt(prompt: object) -> str:
+    """One text, alone or in an array."""
+    match prompt:
+        case str() if prompt:
+            return prompt
+        case str():
+            raise string_empty("prompt")
+        case []:
+            raise array_empty("prompt")
+        case [str(text)] if text:
+            return text
+        case [str(), *_]:
+            raise unsupported("prompt", "Send one text, and a request for each.")
+        case [int() | list(), *_]:
+            raise unsupported("prompt", "Send the text of the prompt, not its token ids.")
+        case _:
+            raise wrong_type("prompt", "one of a string or array with one string", prompt)
+
+
+def _check_served(request: CompletionRequest) -> None:
+    """Raises `InvalidRequest` for what a model of conversations cannot do."""
+    for name in ("n", "best_of"):
+        if (getattr(request, name) or 1) > 1:
+            raise unsupported(name, "Send the request as often as you want answers.")
+    if request.echo:
+        raise unsupported("echo", "Put the prompt before the answer yourself.")
+    if request.suffix:
+        raise unsupported("suffix", "Tell the model in the prompt what follows.")
+    if request.logprobs is not None:
+        raise unsupported("logprobs", "Send the prompt to /v1/chat/completions, which tells them.")
+    if request.logit_bias:
+        raise unsupported("logit_bias", "Tell the model in the prompt what to say and what not.")

@@ -7,23 +7,47 @@ which requires nearly every key, null where there is nothing to say.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
+from pydantic import TypeAdapter
 
 from gateway import ids
-from gateway.protocol.parameters import DEFAULT_EFFORT, AllowedTools, JsonSchemaFormat, ToolChoice
-from gateway.protocol.tools import HOSTED_TOOL_TYPES, FunctionTool, HostedTool, NamespaceTool
+from gateway.constraints.rules import AnswerFormat, OutputRules, TextGrammar, ToolRule
+from gateway.protocol.base import VeryMany
+from gateway.protocol.parameters import (
+    DEFAULT_EFFORT,
+    AllowedTools,
+    AnyFormat,
+    AnyToolChoice,
+    JsonSchemaFormat,
+    ToolChoice,
+)
+from gateway.protocol.tools import (
+    HOSTED_TOOL_TYPES,
+    NO_ARGUMENTS,
+    PARAMETERS,
+    AnyTool,
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    HostedTool,
+    NamespaceTool,
+    allowed_names,
+    named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
+    from gateway.constraints.rules import CallMode, Summary
     from gateway.generation import TokenUsage
-    from gateway.protocol.parameters import Effort, ReasoningOptions, TextOptions
+    from gateway.protocol.parameters import Effort, TextOptions
     from gateway.protocol.responses.create import CreateResponse
-    from gateway.protocol.tools import Tool
+    from gateway.protocol.tools import NamedTool, Tool
     from gateway.sealing import Binding
 
 ServiceTier = Literal["default", "flex", "priority"]
@@ -46,10 +70,22 @@ def echo(
 
     `model` is the model that answers, where the request named an alias, `service_tier` the tier
     that it gets. Without `summaries` there are none, whatever the request asks for.
-    `protocol.rules.rules_of` reads it back, so it holds every demand on the output.
+    `rules_of` reads it back, so it holds every demand on the output.
     """
-    choice = request.tool_choice
-    return {
+    choice, asked = request.tool_choice, request.reasoning
+    summary = (asked.summary or asked.generate_summary) if summaries else None
+    reasoning: dict[str, Any] = {
+        "effort": asked.effective_effort(default_effort),
+        "summary": summary,
+    }
+    # Of these there is one value that is served. They are shown to those who asked for one.
+    if asked.context:
+        reasoning["context"] = REASONING_CONTEXT
+    if asked.mode:
+        reasoning["mode"] = REASONING_MODE
+    if asked.max_tokens:
+        reasoning["max_tokens"] = asked.max_tokens
+    echoed: dict[str, Any] = {
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
@@ -60,7 +96,7 @@ def echo(
         "frequency_penalty": request.frequency_penalty,
         "previous_response_id": request.previous_response_id,
         "prompt_cache_key": request.prompt_cache_key,
-        "reasoning": _reasoning(request.reasoning, default_effort, summaries=summaries),
+        "reasoning": reasoning,
         "safety_identifier": request.safety_identifier,
         "service_tier": service_tier,
         "store": request.store,
@@ -73,36 +109,16 @@ def echo(
         "top_p": request.top_p,
         "truncation": request.truncation,
         "user": request.user,
-        **_used(request),
     }
-
-
-def _used(request: CreateResponse) -> dict[str, Any]:
-    """What is shown to those alone who used it: the conversation, as OpenAI does, and parameters
-    that OpenAI has not.
-    """
-    used: dict[str, Any] = {}
+    # The conversation, as OpenAI does it, and what OpenAI has not: shown to those who used it.
     if request.conversation:
-        used["conversation"] = {"id": request.conversation.id}
+        echoed["conversation"] = {"id": request.conversation.id}
     for name in ("seed", "top_k", "min_p"):
         if (value := getattr(request, name)) is not None:
-            used[name] = value
+            echoed[name] = value
     if request.stop:
-        used["stop"] = list(request.stop)
-    return used
-
-
-def _reasoning(
-    asked: ReasoningOptions, default_effort: Effort, *, summaries: bool
-) -> dict[str, Any]:
-    """`context` and `mode` only for those who asked for one, with the one value that is served."""
-    return {
-        "effort": asked.effective_effort(default_effort),
-        "summary": (asked.summary or asked.generate_summary) if summaries else None,
-        **({"context": REASONING_CONTEXT} if asked.context else {}),
-        **({"mode": REASONING_MODE} if asked.mode else {}),
-        **({"max_tokens": asked.max_tokens} if asked.max_tokens else {}),
-    }
+        echoed["stop"] = list(request.stop)
+    return echoed
 
 
 def _text(asked: TextOptions) -> dict[str, Any]:
@@ -335,3 +351,92 @@ def compacted_response(
         "output": list(output),
         "usage": usage_body(usage),
     }
+
+
+_TOOLS: Final[TypeAdapter[tuple[Tool, ...]]] = TypeAdapter(VeryMany[AnyTool])
+_CHOICE: Final[TypeAdapter[AnyToolChoice]] = TypeAdapter(AnyToolChoice)
+_FORMAT: Final[TypeAdapter[AnyFormat]] = TypeAdapter(AnyFormat)
+
+_SUMMARIES: Final[dict[str | None, Summary]] = {
+    None: "off",
+    "concise": "concise",
+    "auto": "detailed",
+    "detailed": "detailed",
+}
+
+
+def rules_of(echo: Mapping[str, Any]) -> OutputRules:
+    """The rules of a response that repeats `echo` of its request (`responses.body.echo`)."""
+    choice = echo["tool_choice"]
+    is_plain = isinstance(choice, str) and not echo["tools"] and "stop" not in echo
+    if is_plain and echo["text"]["format"]["type"] == "text":
+        return _plain_rules(choice, not echo["parallel_tool_calls"], echo["reasoning"]["summary"])
+    if not isinstance(choice, str):
+        choice = _CHOICE.validate_python(choice)
+    calls = _calls(choice)
+    offered = [] if calls == "none" else echo["tools"]
+    tools = tuple(named(_TOOLS.validate_python(offered))) if offered else ()
+    answer = _answer(echo["text"]["format"])
+    return OutputRules(
+        tools={tool.name: _tool_rule(tool) for tool in tools},
+        allowed=allowed_names(choice, tools),
+        calls=calls,
+        open_calls=choice == "auto" and (bool(tools) or answer is None),
+        one_call=not echo["parallel_tool_calls"],
+        answer=answer,
+        stop=tuple(echo.get("stop", ())),
+        summary=_SUMMARIES[echo["reasoning"]["summary"]],
+    )
+
+
+@cache
+def _plain_rules(calls: CallMode, one_call: bool, summary: str | None) -> OutputRules:  # noqa: FBT001 - as `cache` wants it
+    """Those of a request that demands next to nothing: the same for all of them."""
+    return OutputRules(
+        tools={},
+        allowed=frozenset(),
+        calls=calls,
+        open_calls=calls == "auto",
+        one_call=one_call,
+        summary=_SUMMARIES[summary],
+    )
+
+
+def _calls(choice: AnyToolChoice) -> CallMode:
+    match choice:
+        case AllowedTools():
+            return choice.mode
+        case ToolChoice():
+            return "required"
+        case mode:
+            return mode
+
+
+def _tool_rule(tool: NamedTool) -> ToolRule:
+    schema, grammar = PARAMETERS.get(type(tool.tool)), None
+    match tool.tool:
+        case FunctionTool(strict=True, parameters=parameters):
+            schema = NO_ARGUMENTS if parameters is None else parameters
+        case CustomTool(format=GrammarFormat() as asked):
+            grammar = TextGrammar(asked.syntax, asked.definition)
+        case _:
+            pass
+    return ToolRule(
+        tool.name, tool.kind, tool.shown_name, tool.namespace, schema=schema, grammar=grammar
+    )
+
+
+def _answer(asked: Mapping[str, Any]) -> AnswerFormat | None:
+    if asked["type"] == "text":
+        return None
+    match _FORMAT.validate_python(asked):
+        case JsonSchemaFormat() as bound:
+            return AnswerFormat(
+                "json_schema",
+                bound.schema_,
+                name=bound.name,
+                description=bound.description or "",
+                strict=bound.strict,
+            )
+        case _:
+            return AnswerFormat("json_object", {"type": "object"})

@@ -11,11 +11,9 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from gateway.protocol.base import WireModel
+from gateway.protocol.base import Integer, Many, VeryMany, WireModel, whole
 from gateway.protocol.documented import Includable, ServiceTier, literal_values
-from gateway.protocol.fields import Many, VeryMany
-from gateway.protocol.items import AnyInputItem, InputText, Message
-from gateway.protocol.numbers import Integer, whole
+from gateway.protocol.items import AnyInputItem
 from gateway.protocol.parameters import (
     AnyConversation,
     AnyToolChoice,
@@ -57,8 +55,7 @@ def _input_items(value: object) -> object:
         case "":
             return ()
         case str():
-            said = (InputText.model_construct(text=value),)
-            return (Message.model_construct(role="user", content=said),)
+            return ({"role": "user", "content": value},)
         case list() | tuple():
             return value
         case _:

@@ -1,4 +1,4 @@
-"""`POST /v1/responses`, and requests with some of its parameters: how they are read.
+"""`POST /v1/responses`, and requests with some of its parameters: how they are read and checked.
 
 One mistake is reported at a time, in the order measured on OpenAI's validator: a missing model,
 another missing parameter, unknown names, then types, bounds and values field by field, and last
@@ -6,25 +6,22 @@ what OpenAI documents and this release refuses, and combinations that make no se
 another API are told at once: whoever sends `messages` misses no `input`.
 
 Nothing that is accepted is silently left undone: it is honoured, or `CreateResponse` says that it
-has no effect, or it is refused here with what to do instead.
+has no effect, or it is refused here with what to do instead. Every check raises `InvalidRequest`
+for the first thing that is wrong.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.constraints.schema_forms import form_fault
+from gateway.constraints.schemas import root_fault, shape_fault, size_fault
 from gateway.errors import InvalidRequest
 from gateway.protocol.base import without_nulls
-from gateway.protocol.bounds import (
-    check_counts,
-    check_format,
-    check_items,
-    check_media,
-    check_text,
-    check_tools,
-)
+from gateway.protocol.calls import author_of, call_of, hosted_text, output_text
 from gateway.protocol.documented import (
     COMPACT_PARAMETERS,
     COUNT_PARAMETERS,
@@ -32,35 +29,68 @@ from gateway.protocol.documented import (
     IN_RESPONSES,
     check_own,
 )
-from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.parameters import AllowedTools, JsonObjectFormat, JsonSchemaFormat, ToolChoice
-from gateway.protocol.refusals import (
+from gateway.protocol.parameters import (
+    METADATA_PAIRS_MAX,
+    AllowedTools,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    ToolChoice,
+)
+from gateway.protocol.request_errors import (
+    array_too_long,
     dropped_tools,
+    duplicate_name,
+    grammars_too_long,
     missing,
+    pattern_mismatch,
+    string_too_long,
+    too_many_properties,
     tool_not_found,
     unknown,
     unsupported,
     unsupported_value,
+    validated,
     wrong_value,
 )
 from gateway.protocol.responses.create import PARAMETERS, CreateResponse
-from gateway.protocol.tools import HostedTool, allowed_names, means, named
-from gateway.protocol.validation import validated
+from gateway.protocol.tools import (
+    FUNCTION_NAME,
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    HostedTool,
+    NamespaceTool,
+    ShellTool,
+    allowed_names,
+    flat_name,
+    means,
+    named,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.protocol.limits import InputLimits
-    from gateway.protocol.tools import NamedTool
-
-__all__ = ["CreateResponse", "create_of", "parse_create"]
+    from gateway.protocol.items import AnyHostedItem, CallItem, InputItem, OutputItem
+    from gateway.protocol.json_body import InputLimits
+    from gateway.protocol.tools import ClientTool, NamedTool, Tool
 
 IGNORED_NAMES_MAX: Final = 32
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+IDEMPOTENCY_KEY_CHARS_MAX: Final = 255
 
-_CONTEXTS: Final = frozenset({"input", "previous_response_id", "conversation", "prompt"})
+_CONTEXTS: Final = ("input", "previous_response_id", "conversation", "prompt")
 """A request has at least one of them."""
 _HEADER_SAFE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_KEY: Final = re.compile(rb"[!-~]{1,%d}" % IDEMPOTENCY_KEY_CHARS_MAX)
+_PART_TEXTS: Final = {
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "summary_text": "text",
+    "reasoning_text": "text",
+}
+"""The field with the text of a part. Images and files have none: their models bound them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +152,7 @@ def create_of(
     if not document.keys().isdisjoint(IN_RESPONSES):
         check_own(document, IN_RESPONSES)
     served = parameters.served
-    if not _CONTEXTS & served & document.keys():
+    if not any(name in document and name in served for name in _CONTEXTS):
         raise missing("input")
     if document.keys() <= served:
         return checked(document, limits=limits, strict=strict)
@@ -141,11 +171,14 @@ def checked(document: dict[str, Any], *, limits: InputLimits, strict: bool) -> C
     request = validated(CreateResponse, document)
     check_items(request.input, limits)
     if request.tools:
-        check_tools(request.tools, limits)
-    if request.text.format:
-        check_format(request.text.format, limits)
-    check_text("instructions", request.instructions, limits)
-    check_support(request, strict=strict)
+        _check_tools(request.tools, limits)
+    if isinstance(request.text.format, JsonSchemaFormat):
+        _check_format(request.text.format, limits)
+    if request.instructions:
+        _check_text("instructions", request.instructions, limits)
+    _check_support(request)
+    if strict and request.tools:
+        _check_hosted(request)
     check_media(request.input, strict=strict or limits.rejects_media)
     return request
 
@@ -155,11 +188,193 @@ def presentable(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if _HEADER_SAFE.fullmatch(name))[:IGNORED_NAMES_MAX]
 
 
-def check_support(request: CreateResponse, *, strict: bool = False) -> None:
-    """Raises `InvalidRequest` for the first refusal. The request's shape is valid already.
+def check_counts(document: dict[str, Any], limits: InputLimits) -> None:
+    """How many, before anything looks at each of them. Wrong types are left to the models."""
+    said = document.get("input")
+    if isinstance(said, str):
+        if len(said) > limits.text_chars_max:
+            raise string_too_long("input", len(said), limits.text_chars_max)
+    elif isinstance(said, list) and len(said) > limits.items_max:
+        raise array_too_long("input", len(said), limits.items_max)
+    tools = document.get("tools")
+    if isinstance(tools, list) and len(tools) > limits.tools_max:
+        raise array_too_long("tools", len(tools), limits.tools_max)
+    if "metadata" in document:
+        check_metadata(document)
 
-    With `strict`, tools that are not served here are refused, which are dropped otherwise.
+
+def check_metadata(document: dict[str, Any]) -> None:
+    """How many pairs of metadata there are."""
+    metadata = document.get("metadata")
+    if isinstance(metadata, dict) and len(metadata) > METADATA_PAIRS_MAX:
+        raise too_many_properties("metadata", len(metadata), METADATA_PAIRS_MAX)
+
+
+def _check_text(path: str, text: str | None, limits: InputLimits) -> None:
+    """How long the text is that stands at `path`; None where there is none."""
+    if text is not None and len(text) > limits.text_chars_max:
+        raise string_too_long(path, len(text), limits.text_chars_max)
+
+
+def _check_name(path: str, name: str) -> None:
+    """A name that the model is told must not be able to end the place where it stands."""
+    if not FUNCTION_NAME.fullmatch(name):
+        raise pattern_mismatch(path, f"^{FUNCTION_NAME.pattern}$")
+
+
+def check_items(items: Sequence[InputItem], limits: InputLimits, *, param: str = "input") -> None:
+    """Texts and names of items, which stand at `param`; a command or a patch counts as one text."""
+    for index, item in enumerate(items):
+        path = f"{param}[{index}]"
+        match item.type:
+            case "message":
+                _check_parts(f"{path}.content", item.content, limits)
+            case "reasoning":
+                _check_parts(f"{path}.summary", item.summary, limits)
+                _check_parts(f"{path}.content", item.content or (), limits)
+            case "item_reference" | "compaction" | "compaction_trigger":
+                pass
+            case _:
+                _check_tool_item(path, item, limits)
+
+
+def _check_tool_item(
+    path: str, item: CallItem | OutputItem | AnyHostedItem, limits: InputLimits
+) -> None:
+    """A call, or what it returned."""
+    match item.type:
+        case "function_call":
+            _check_text(f"{path}.arguments", item.arguments, limits)
+            _check_name(f"{path}.name", flat_name(item.namespace, item.name))
+        case "custom_tool_call":
+            _check_text(f"{path}.input", item.input, limits)
+            _check_name(f"{path}.name", flat_name(item.namespace, item.name))
+        case "local_shell_call" | "shell_call":
+            _check_text(f"{path}.action", call_of(item).arguments, limits)
+        case "apply_patch_call":
+            _check_text(f"{path}.operation", call_of(item).arguments, limits)
+        case "function_call_output" | "custom_tool_call_output" if not isinstance(item.output, str):
+            _check_parts(f"{path}.output", item.output, limits)
+        case (
+            "function_call_output"
+            | "custom_tool_call_output"
+            | "local_shell_call_output"
+            | "shell_call_output"
+            | "apply_patch_call_output"
+        ):
+            _check_text(f"{path}.output", output_text(item), limits)
+        case _:
+            _check_text(path, hosted_text(item), limits)
+    if item.type == "function_call_output" and (name := author_of(item)):
+        _check_name(f"{path}.name", name)
+
+
+def _check_parts(path: str, parts: Sequence[Any], limits: InputLimits) -> None:
+    """The texts among the parts of a message, of reasoning or of an output."""
+    for index, part in enumerate(parts):
+        field = _PART_TEXTS.get(part.type)
+        if field is not None:
+            _check_text(f"{path}[{index}].{field}", getattr(part, field), limits)
+
+
+def check_media(items: Sequence[InputItem], *, strict: bool, param: str = "input") -> None:
+    """Images and files: the assistant has none, and with `strict` nobody brings new ones.
+
+    What the model has answered already is not new: clients that keep the history themselves could
+    never go on with a conversation that has an image in it. Those in outputs of tools are not
+    looked at: a tool that returns one must not end a session. `param` names the items.
     """
+    is_new = strict
+    refused: InvalidRequest | None = None
+    for i in reversed(range(len(items))):
+        item = items[i]
+        if item.type != "message":
+            is_new = is_new and item.type == "compaction_trigger"
+            continue
+        is_new = is_new and item.role != "assistant"
+        for j in reversed(range(len(item.content))):
+            part = item.content[j]
+            if part.type in {"input_image", "input_file"}:
+                path = f"{param}[{i}].content[{j}].type"
+                if item.role == "assistant":
+                    refused = wrong_value(path, part.type, ("output_text", "refusal"))
+                elif is_new:
+                    refused = unsupported(path, "This model reads text only.", value=part.type)
+    if refused is not None:
+        raise refused  # the first of them
+
+
+def _check_tools(tools: Sequence[Tool], limits: InputLimits) -> None:
+    """Tools that cannot be told to the model."""
+    for index, tool in enumerate(tools):
+        if isinstance(tool, NamespaceTool):
+            _check_name(f"tools[{index}].name", tool.name)
+            _check_text(f"tools[{index}].description", tool.description, limits)
+    callables = tuple(named(tools))
+    if len(callables) > limits.tools_max:
+        raise array_too_long("tools", len(callables), limits.tools_max)
+    taken: set[str] = set()
+    grammars_bytes = 0
+    for each in callables:
+        path = f"tools{each.path}"
+        _check_name(f"{path}.name", each.name)
+        if each.name in taken:
+            raise duplicate_name(f"{path}.name", each.name)
+        taken.add(each.name)
+        _check_tool(path, each.tool, limits)
+        if isinstance(each.tool, CustomTool) and isinstance(each.tool.format, GrammarFormat):
+            grammars_bytes += len(each.tool.format.definition.encode())
+        if grammars_bytes > limits.grammar_bytes_max:
+            where = f"{path}.format.definition"
+            raise grammars_too_long(where, grammars_bytes, limits.grammar_bytes_max)
+
+
+def _check_tool(path: str, tool: ClientTool, limits: InputLimits) -> None:
+    """Its texts, and the schema of its arguments.
+
+    The schema of a function that is not strict is only shown: whatever can be read of it is. Tools
+    come from servers whose schemas nobody who sends the request can mend (`required: true`,
+    `type: any`, `properties: []`), and the engines' own endpoints take them.
+    """
+    if isinstance(tool, ShellTool):
+        for index, skill in enumerate(tool.skills):
+            place = f"{path}.environment.skills[{index}].description"
+            _check_text(place, skill.description, limits)
+    if not isinstance(tool, FunctionTool | CustomTool):
+        return
+    _check_text(f"{path}.description", tool.description, limits)
+    if isinstance(tool, FunctionTool) and tool.parameters is not None:
+        fault = (_schema_fault if tool.strict else size_fault)(tool.parameters, limits)
+        if fault is not None:
+            raise InvalidRequest(
+                f"Invalid schema for function '{tool.name}': {fault}",
+                code="invalid_function_parameters",
+                param=f"{path}.parameters",
+            )
+
+
+def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
+    """A schema that an answer cannot be held to."""
+    _check_text("text.format.description", asked.description, limits)
+    fault = _schema_fault(asked.schema_, limits, of_objects=asked.strict)
+    if fault is not None:
+        raise InvalidRequest(
+            f"Invalid schema for response_format '{asked.name}': {fault}",
+            code="invalid_json_schema",
+            param="text.format.schema",
+        )
+
+
+def _schema_fault(
+    schema: dict[str, Any], limits: InputLimits, *, of_objects: bool = True
+) -> str | None:
+    """Why output cannot be held to the schema, None if it can."""
+    fault = size_fault(schema, limits) or shape_fault(schema, limits) or form_fault(schema)
+    return root_fault(schema) if fault is None and of_objects else fault
+
+
+def _check_support(request: CreateResponse) -> None:
+    """What OpenAI documents and is not served, and combinations that make no sense."""
     if request.conversation and request.previous_response_id is not None:
         raise InvalidRequest(
             "Mutually exclusive parameters: 'previous_response_id' and 'conversation'. Ensure you "
@@ -191,8 +406,27 @@ def check_support(request: CreateResponse, *, strict: bool = False) -> None:
     _check_model_options(request)
     if request.moderation:
         raise unsupported("moderation", "Moderate the text with a service of your own.")
-    if strict and request.tools:
-        _check_hosted(request)
+
+
+def _check_model_options(request: CreateResponse) -> None:
+    """Reasoning, stop, compaction."""
+    if request.reasoning.context == "all_turns":
+        raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
+    asked = request.text.format
+    if request.stop and isinstance(asked, JsonObjectFormat | JsonSchemaFormat):
+        # A stop could end the answer in the middle of its JSON.
+        remedy = f"Leave 'stop' out, or 'text.format' of type '{asked.type}'."
+        raise unsupported("stop", f"An answer in a format ends where its JSON does. {remedy}")
+    for index, entry in enumerate(request.context_management or ()):
+        if entry.type != "compaction":
+            raise wrong_value(f"context_management[{index}].type", entry.type, ("compaction",))
+    for index, item in enumerate(request.input[:-1]):
+        if item.type == "compaction_trigger":
+            raise InvalidRequest(
+                f"Invalid 'input[{index}]': a compaction_trigger must be the last input item.",
+                code="invalid_value",
+                param=f"input[{index}]",
+            )
 
 
 def _check_hosted(request: CreateResponse) -> None:
@@ -246,21 +480,46 @@ def _check_allowed(
         raise dropped_tools([wanted.type for wanted in allowed.tools])
 
 
-def _check_model_options(request: CreateResponse) -> None:
-    """Reasoning, stop, compaction. A stop could end the answer in the middle of its JSON."""
-    if request.reasoning.context == "all_turns":
-        raise unsupported_value("reasoning.context", "all_turns", ("auto", "current_turn"))
-    asked = request.text.format
-    if request.stop and isinstance(asked, JsonObjectFormat | JsonSchemaFormat):
-        remedy = f"Leave 'stop' out, or 'text.format' of type '{asked.type}'."
-        raise unsupported("stop", f"An answer in a format ends where its JSON does. {remedy}")
-    for index, entry in enumerate(request.context_management or ()):
-        if entry.type != "compaction":
-            raise wrong_value(f"context_management[{index}].type", entry.type, ("compaction",))
-    for index, item in enumerate(request.input[:-1]):
-        if isinstance(item, CompactionTrigger):
-            raise InvalidRequest(
-                f"Invalid 'input[{index}]': a compaction_trigger must be the last input item.",
-                code="invalid_value",
-                param=f"input[{index}]",
-            )
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """SHA-256 of the key, and of the body it came with."""
+
+    key_hash: bytes
+    fingerprint: bytes
+
+
+def request_key(values: Sequence[bytes], body: bytes, *, store: bool) -> RequestKey | None:
+    """The key among a request's headers (`values` are those of `Idempotency-Key`), if it has one.
+
+    OpenAI promises none for these routes. What holds here: the same key with the same body stands
+    for the same response, as long as the operator says (`retention.idempotency_key_s`).
+    `store`: whether the response is kept. Raises `InvalidRequest` for a key that is none, for more
+    than one, and for a response that could not be returned again because it is not kept.
+    """
+    if not values:
+        return None
+    if len(values) > 1 or not _KEY.fullmatch(values[0]):
+        raise InvalidRequest(
+            f"Invalid '{IDEMPOTENCY_KEY}': expected one header of 1 to "
+            f"{IDEMPOTENCY_KEY_CHARS_MAX} visible ASCII characters, such as a UUID.",
+            code="invalid_value",
+            param=IDEMPOTENCY_KEY,
+        )
+    if not store:
+        raise InvalidRequest(
+            f"'{IDEMPOTENCY_KEY}' cannot be used when 'store' is false, because the response is "
+            "not kept and cannot be returned again. Set 'store' to true, or leave the header out.",
+            code="unsupported_parameter",
+            param=IDEMPOTENCY_KEY,
+        )
+    return RequestKey(sha256(values[0]).digest(), sha256(body).digest())
+
+
+def reused_key() -> InvalidRequest:
+    """The key stands for a request with another body."""
+    return InvalidRequest(
+        f"This '{IDEMPOTENCY_KEY}' was used with another request body. Use a new key for a new "
+        "request.",
+        code="idempotency_key_reused",
+        param=IDEMPOTENCY_KEY,
+    )

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from gateway.errors import InvalidRequest
 from gateway.protocol.items import CompactionTrigger
 from gateway.protocol.json_body import parse_object
-from gateway.protocol.refusals import missing, wrong_type, wrong_value
+from gateway.protocol.request_errors import missing, wrong_type, wrong_value
 from gateway.protocol.responses.requests import create_of
 
 if TYPE_CHECKING:
-    from gateway.protocol.limits import InputLimits
+    from gateway.protocol.json_body import InputLimits
     from gateway.protocol.responses.create import CreateResponse
 
 FrameType = Literal["response.create", "response.steer"]

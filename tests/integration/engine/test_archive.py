@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gateway.engine.row_mapping import NewFoldFor
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Entry
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
     from gateway.protocol.events import Event
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.claims import Claim

@@ -16,7 +16,7 @@ from gateway.generation import FinishReason, TokenChunk
 from gateway.models.harmony.framing import ASSISTANT, answer_header
 from gateway.models.harmony.vocabulary import MESSAGE
 from gateway.protocol.calls import call_fields
-from gateway.protocol.rules import rules_of
+from gateway.protocol.responses.body import rules_of
 from gateway.store import events, responses
 from gateway.store.claims import Claim
 from gateway.store.events import LogBatch

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from gateway.engine.run_spec import RunSpec
-    from gateway.protocol.context import ConversationPlace
+    from gateway.protocol.context_item import ConversationPlace
     from gateway.services.run_builder import BuiltRun, Check
     from gateway.store.postgres.database import Database
 

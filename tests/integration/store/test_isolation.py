@@ -8,7 +8,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import ClaimLost, ResourceNotFound, StoreError
-from gateway.protocol.context import ConversationPlace
+from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import Conversation
 from gateway.store import (
     claims,

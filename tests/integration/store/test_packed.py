@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import ids
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.store import messages, responses
 from tests.fakes.stored import new_response, stored_items
 

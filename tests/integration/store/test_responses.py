@@ -9,7 +9,7 @@ import pytest
 from gateway import ids
 from gateway.entries import Queued, unpack
 from gateway.errors import RateLimited, StoreConflict
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.store import claims, endings, events, messages, responses, usage
 from tests.fakes.rows import add_rows, count
 from tests.fakes.stored import (

@@ -16,7 +16,7 @@ from gateway.errors import (
     PreviousResponseNotFound,
     ResourceNotFound,
 )
-from gateway.protocol.context import ConversationPlace
+from gateway.protocol.context_item import ConversationPlace
 from gateway.store import claims, conversations, endings, idempotency, messages, responses, turns
 from gateway.store.idempotency import IdempotencyKey
 from gateway.store.postgres.connection import Connection, Result

@@ -19,8 +19,7 @@ from gateway.models.harmony.schema import SchemaNormaliser
 from gateway.models.harmony.typescript import function_text
 from gateway.protocol.calls import call_fields
 from gateway.protocol.chat.to_responses import parse_chat
-from gateway.protocol.responses.body import echo
-from gateway.protocol.rules import rules_of
+from gateway.protocol.responses.body import echo, rules_of
 from gateway.protocol.tools import FunctionTool, named
 from tests.fakes.any_schemas import SCHEMAS
 from tests.fakes.create_bodies import LIMITS, parse, refusal

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gateway.context.assembly import Context, assemble, opening, referenced_ids
 from gateway.errors import InvalidRequest, ResourceNotFound
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import (
     ApplyPatchCall,
     ApplyPatchCallOutput,

@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.context.assembly import assemble
+from gateway.context.assembly import assemble, told_apart, without_orphans
 from gateway.context.compaction import compaction_item
-from gateway.context.pairing import told_apart, without_orphans
 from gateway.errors import InvalidRequest
 from gateway.ids import new_uuid
 from gateway.protocol.items import CustomToolCallOutput, FunctionCallOutput
 from tests.fakes.contexts import answer, call, context_item, output, thought, uncalled, user
 
 if TYPE_CHECKING:
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
 
 SUMMARY = compaction_item("cmp_1", "seal", "it went well")
 

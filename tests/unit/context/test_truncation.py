@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.context.truncation import drop_oldest_turns
 from gateway.errors import ContextLengthExceeded
-from gateway.protocol.context import CallKind, ContextItem, OutputKind
+from gateway.protocol.context_item import CallKind, ContextItem, OutputKind
 
 DEVELOPER = ContextItem("message", "d", b"", role="developer")
 USER = ContextItem("message", "u", b"", role="user")

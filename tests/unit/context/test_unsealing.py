@@ -18,7 +18,7 @@ from gateway.context.unsealing import (
     with_last_opened,
 )
 from gateway.errors import InvalidRequest
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from tests.fakes.create_bodies import parse

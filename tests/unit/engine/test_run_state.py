@@ -20,9 +20,8 @@ from gateway.engine.run_state import EXTENDED_VERSION, compacted_of, inputs_of, 
 from gateway.entries import Alive, Compacted, pack
 from gateway.generation import Sampling
 from gateway.protocol.calls import call_fields
-from gateway.protocol.context import ConversationPlace
-from gateway.protocol.responses.body import HarmonyMessages
-from gateway.protocol.rules import rules_of
+from gateway.protocol.context_item import ConversationPlace
+from gateway.protocol.responses.body import HarmonyMessages, rules_of
 from gateway.sealing import Binding
 from gateway.store.claims import Claim, ClaimedRun
 from gateway.tenancy import Principal, TenantId

@@ -16,7 +16,7 @@ from gateway.protocol.calls import (
     hosted_text,
     output_text,
 )
-from gateway.protocol.context import HostedKind
+from gateway.protocol.context_item import HostedKind
 from gateway.protocol.documented import literal_values
 from gateway.protocol.items import CallItem, HostedItem, OutputItem
 from tests.fakes.call_items import CALLS, OUTPUTS

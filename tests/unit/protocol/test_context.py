@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from gateway.protocol.context import CallKind, ContextItem, Kind, OutputKind
+from gateway.protocol.context_item import CallKind, ContextItem, Kind, OutputKind
 from gateway.protocol.documented import literal_values
 from gateway.protocol.items import Item
 from tests.fakes.call_items import CALLS, OUTPUTS

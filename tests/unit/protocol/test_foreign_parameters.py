@@ -9,8 +9,12 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.protocol import documented
-from gateway.protocol.chat.completions import COMPLETION_PARAMETERS, parse_completion
-from gateway.protocol.chat.to_responses import CHAT_PARAMETERS, parse_chat
+from gateway.protocol.chat.to_responses import (
+    CHAT_PARAMETERS,
+    COMPLETION_PARAMETERS,
+    parse_chat,
+    parse_completion,
+)
 from gateway.protocol.documented import IN_CHATS, IN_COMPLETIONS, IN_RESPONSES, is_harmless
 from gateway.protocol.responses.create import PARAMETERS
 from gateway.protocol.responses.requests import COMPACTION, COUNTING, parse_create, parse_subset

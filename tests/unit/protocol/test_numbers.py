@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
-from gateway.protocol.chat.completions import parse_completion
-from gateway.protocol.chat.to_responses import parse_chat
-from gateway.protocol.numbers import whole
+from gateway.protocol.base import whole
+from gateway.protocol.chat.to_responses import parse_chat, parse_completion
 from gateway.protocol.responses.requests import parse_create
 from tests.fakes.create_bodies import LIMITS
 

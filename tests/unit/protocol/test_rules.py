@@ -8,8 +8,7 @@ import pytest
 
 from gateway.constraints.rules import AnswerFormat, CallMode, OutputRules, TextGrammar, ToolRule
 from gateway.generation import SegmentKind
-from gateway.protocol.responses.body import echo
-from gateway.protocol.rules import rules_of
+from gateway.protocol.responses.body import echo, rules_of
 from gateway.protocol.tools import NO_ARGUMENTS, SHELL_PARAMETERS
 from tests.fakes.create_bodies import GRAMMAR, NAMESPACE, SCHEMA, STRICT, TOOLS, parse
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from gateway.protocol.refusals import listed
-from gateway.protocol.validation import param_path, refusal_of
+from gateway.protocol.request_errors import listed, param_path, refusal_of
 
 
 @pytest.mark.parametrize(

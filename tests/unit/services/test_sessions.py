@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Leaving, RateLimited
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.services.history_source import History
 from gateway.services.sessions import ITEM_BYTES, Memory, Sessions
 from gateway.telemetry import Metrics

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.models.harmony.messages import harmony_message
 from gateway.models.history import Placed, since_compaction
-from gateway.protocol.context import ContextItem
+from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import Compaction
 
 ITEMS = {

@@ -14,7 +14,7 @@ from gateway.models.history import (
 from tests.fakes.contexts import answer, call, output, said, thought, uncalled, user
 
 if TYPE_CHECKING:
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context_item import ContextItem
 
 
 def place(items: list[ContextItem]) -> list[Placed]:

@@ -44,13 +44,14 @@ HostedKind = Literal[
 """Of tools that OpenAI runs: they are over, and nobody answers them."""
 Kind = Literal["message", "reasoning", "compaction"] | CallKind | OutputKind | HostedKind
 
-_CALLS: Final = frozenset(get_args(CallKind))
-_OUTPUTS: Final = frozenset(get_args(OutputKind))
+CALL_KINDS: Final = frozenset(get_args(CallKind))
+OUTPUT_KINDS: Final = frozenset(get_args(OutputKind))
 _OUTLIVING: Final = frozenset({"user", "system", "developer"})
 _ITEM: Final[TypeAdapter[Item]] = TypeAdapter(Annotated[Item, Field(discriminator="type")])
 
 
-@dataclass(frozen=True, slots=True)
+# One is made for each item of a request: the guard of a frozen one would take most of that time.
+@dataclass(slots=True)
 class ContextItem:
     """An item with what the stages need to know of it without parsing it.
 
@@ -76,12 +77,12 @@ class ContextItem:
     @property
     def is_call(self) -> bool:
         """Whether a client is to execute it, and to answer."""
-        return self.kind in _CALLS
+        return self.kind in CALL_KINDS
 
     @property
     def is_output(self) -> bool:
         """Whether it answers a call."""
-        return self.kind in _OUTPUTS
+        return self.kind in OUTPUT_KINDS
 
     @property
     def stands_alone(self) -> bool:
