@@ -11,9 +11,9 @@ import typer
 
 from gateway import ids
 from gateway.cli import terminal
-from gateway.cli.failures import FAILED, remedy_for
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
+from gateway.cli.terminal import FAILED, remedy_for
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
 from gateway.models.registry import Formats
@@ -110,8 +110,6 @@ async def examine(config: Path | None) -> list[Finding]:
 
 def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
     """How models are spoken to; None when this installation cannot make their prompts."""
-    from gateway.cli.prompt_check import check_prompt
-
     named = {model.id: model.format for model in settings.models}
     try:
         formats = Formats.load(named, bounds.schema_limits(settings))
@@ -120,7 +118,7 @@ def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
         findings.append(_failed("vocabulary", error))
         return None
     try:
-        check_prompt(formats.default)
+        formats.default.check()
     except StartupError as error:
         findings.append(_failed("prompts", error))
         return None

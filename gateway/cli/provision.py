@@ -1,26 +1,29 @@
-"""What a command needs before it can work: a database that is up to date, and the pepper."""
+"""What a command needs before it can work: an up-to-date database, the pepper, the demo's key."""
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StartupError
 from gateway.store.migration.verification import missing, told
 from gateway.store.schema import OLDER_REVISIONS, REVISION
-from gateway.wiring.foundation import access, connect
+from gateway.wiring.foundation import connect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from gateway.services.access import Access
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
 
 PEPPER_BYTES = 32
+BASE_URL: Final = "OPENAI_BASE_URL"
+API_KEY: Final = "OPENAI_API_KEY"
+_EXPORT: Final = re.compile(r"^export (\w+)=(\S+)$", re.MULTILINE)
 
 
 @asynccontextmanager
@@ -93,13 +96,6 @@ async def connected(settings: Settings) -> AsyncIterator[Database]:
         await database.close()
 
 
-@asynccontextmanager
-async def tenants_and_keys(settings: Settings) -> AsyncIterator[Access]:
-    """Tenants and keys in the database of `settings`, which is provisioned for it."""
-    async with provisioned(settings) as complete, connected(complete) as database:
-        yield access(complete, database)
-
-
 def load_pepper(data_dir: Path) -> str:
     """The embedded database's pepper, made on first use; readable by this user only."""
     path = data_dir / "pepper"
@@ -130,3 +126,27 @@ def write_private(path: Path, text: str, *, exclusive: bool = False) -> None:
 
     with open(path, "x" if exclusive else "w", encoding="utf-8", opener=opener) as file:
         file.write(text)
+
+
+def demo_file(data_dir: Path) -> Path:
+    """The demo's base URL and key, for OpenAI's clients and for `launch`.
+
+    Who holds the folder's database writes it, and it stays: the next demo finds its key.
+    """
+    return data_dir / "demo.env"
+
+
+def write_demo(data_dir: Path, base_url: str, key: str) -> Path:
+    """Write `demo_file`, for this user only; its path."""
+    path = demo_file(data_dir)
+    write_private(path, f"export {BASE_URL}={base_url}\nexport {API_KEY}={key}\n")
+    return path
+
+
+def saved_demo(data_dir: Path) -> dict[str, str]:
+    """The variables of `demo_file`; none where this user has no demo, or may not read it."""
+    try:
+        text = demo_file(data_dir).read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    return dict(_EXPORT.findall(text))
