@@ -16,7 +16,6 @@ from gateway.cli.provision import connected, provisioned
 from gateway.cli.terminal import FAILED, remedy_for
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
-from gateway.models.registry import Formats
 from gateway.protocol.context import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.settings import load_settings
@@ -32,7 +31,7 @@ from gateway.upstreams.naming import offers
 from gateway.upstreams.probe import describe
 from gateway.upstreams.server import InferenceServer
 from gateway.upstreams.unserved import REMEDY, overlooked, unserved
-from gateway.wiring import bounds
+from gateway.wiring import foundation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenChunk
     from gateway.models.format import ModelFormat
+    from gateway.models.registry import Formats
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.upstreams.backend import Backend
@@ -110,9 +110,8 @@ async def examine(config: Path | None) -> list[Finding]:
 
 def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
     """How models are spoken to; None when this installation cannot make their prompts."""
-    named = {model.id: model.format for model in settings.models}
     try:
-        formats = Formats.load(named, bounds.schema_limits(settings))
+        formats = foundation.formats(settings)
         findings.append(Finding("vocabulary", ok=True, detail="o200k_harmony, checksum verified"))
     except StartupError as error:
         findings.append(_failed("vocabulary", error))
@@ -176,7 +175,7 @@ class _Look:
 async def _backends(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
     """What is there, what it serves, and whether one token of each model comes back as an id."""
     looks: dict[str, _Look | UpstreamError] = {}
-    for backend in bounds.backends(settings):
+    for backend in foundation.backends(settings):
         try:
             looks[backend.name] = await _look(settings, backend, client)
         except UpstreamError as error:

@@ -6,7 +6,8 @@ gateway.example.yaml are made from them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -22,7 +23,10 @@ from pydantic import (
 from gateway.tenancy import POLICY_VALUES, OnDisconnect, ReasoningSummary, ResponseMessages
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from pydantic import ValidationInfo
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 MIB = 1024 * 1024
@@ -112,6 +116,14 @@ class Section(BaseModel):
     """Frozen; a key that does not exist is a mistake; no value is repeated in an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    def fill(self, kind: type[T], **given: Any) -> T:
+        """A dataclass whose fields are settings of the same names, but for those that are `given`.
+        What is neither keeps its own default.
+        """
+        same = (one.name for one in fields(kind) if one.name in type(self).model_fields)
+        made: T = kind(**{**{name: getattr(self, name) for name in same}, **given})
+        return made
 
 
 class Server(Section):

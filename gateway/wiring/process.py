@@ -8,13 +8,14 @@ import gc
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway import sealing
 from gateway.constraints import validation
 from gateway.engine.summarizer import Summarizer
 from gateway.services.compaction import Compaction
-from gateway.services.compactor import Compactor
+from gateway.services.compactor import CompactionLimits, Compactor
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
 from gateway.services.generation import Reading
@@ -23,19 +24,20 @@ from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
 from gateway.services.retrieval import Retrieval
 from gateway.services.run_builder import RunBuilder
-from gateway.services.run_spec import Secrets, SpecBuilder
+from gateway.services.run_spec import Secrets, SpecBuilder, SystemMessage
 from gateway.services.sessions import Sessions
 from gateway.services.storage import Storage
-from gateway.services.traces import Traces
-from gateway.wiring import bounds
+from gateway.store import traces
 from gateway.wiring.foundation import Foundation, access
 from gateway.wiring.replica import Replica
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from gateway.protocol.traces import TraceRecord
     from gateway.services.access import Access
     from gateway.settings import Settings
+    from gateway.tenancy import TenantId
 
 CLAIMS_WAIT_S = 3.0
 """How long a process that drains waits for the answer to its last look for work."""
@@ -64,7 +66,7 @@ class Process:
     run_builder: RunBuilder
     compaction: Compaction
     sessions: Sessions
-    traces: Traces
+    keep_traces: Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
     conversations: Conversations
 
     @classmethod
@@ -103,13 +105,13 @@ class Process:
             ),
             run_builder=run_builder,
             compaction=Compaction(replica.dependencies.supervisor, run_builder, compactor),
-            traces=Traces(base.database),
+            keep_traces=partial(traces.put, base.database),
             conversations=Conversations(
                 base.database,
                 models=models,
                 sealer=base.sealer,
                 format_=base.formats.default,
-                threads=base.threads,
+                executor=base.executor,
                 items_max=settings.limits.history_items_max,
             ),
             sessions=Sessions(
@@ -164,11 +166,12 @@ class Process:
 
 
 def _compactor(base: Foundation, replica: Replica) -> Compactor:
+    compaction = base.settings.compaction
     return Compactor(
         Summarizer(replica.dependencies.engine, base.new_fold_for),
         base.formats.of,
         base.sealer,
-        limits=bounds.compaction_limits(base.settings),
+        limits=compaction.fill(CompactionLimits, effort=compaction.reasoning_effort),
     )
 
 
@@ -184,12 +187,14 @@ def _run_builder(base: Foundation, models: Models, compactor: Compactor) -> RunB
         models=models,
         specs=SpecBuilder(
             base.formats.of,
-            system_message=bounds.system_message(settings),
+            system_message=settings.harmony.fill(
+                SystemMessage, with_date=settings.harmony.date == "utc"
+            ),
             secrets=Secrets(settings.cache_salt_key, base.sealer),
             answer_share=settings.generation.answer_share,
         ),
         compactor=compactor,
-        executor=base.threads,
+        executor=base.executor,
     )
 
 
