@@ -106,7 +106,7 @@ def _endpoints(process: Process, settings: Settings) -> Endpoints:
     return Endpoints(
         create=create_endpoint(creation, bodies, stream_limits=streams),
         count=counting_endpoint(process.run_builder, bodies),
-        compact=compaction_endpoint(process.compaction, bodies),
+        compact=compaction_endpoint(creation, bodies),
         responses=ResponseEndpoints(process.retrieval, streams),
         conversations=ConversationEndpoints(process.conversations, bodies),
         chat=chat_endpoint(creation, bodies, stream_limits=streams),

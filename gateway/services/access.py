@@ -89,32 +89,6 @@ class _Question:
     failure: Exception | None = None
 
 
-class _Decisions:
-    """The latest decisions by mark; the least recently used one goes first."""
-
-    def __init__(self, keys_max: int) -> None:
-        self._keys_max = keys_max
-        self._by_mark: OrderedDict[bytes, _Decision] = OrderedDict()
-
-    def get(self, mark: bytes) -> _Decision | None:
-        decision = self._by_mark.get(mark)
-        if decision is not None:
-            self._by_mark.move_to_end(mark)
-        return decision
-
-    def put(self, mark: bytes, decision: _Decision) -> None:
-        self._by_mark[mark] = decision
-        self._by_mark.move_to_end(mark)
-        if len(self._by_mark) > self._keys_max:
-            self._by_mark.popitem(last=False)
-
-    def discard(self, mark: bytes) -> None:
-        self._by_mark.pop(mark, None)
-
-    def clear(self) -> None:
-        self._by_mark.clear()
-
-
 class Access:
     """Tenants, keys, and the answer to "who is calling?"."""
 
@@ -144,8 +118,10 @@ class Access:
         self._cache_stale_s = cache_stale_s
         self._defaults = defaults
         self._clock = clock
-        self._known = _Decisions(cache_keys_max)
-        self._unknown = _Decisions(cache_keys_max)
+        # By mark, the least recently used first.
+        self._known: OrderedDict[bytes, _Decision] = OrderedDict()
+        self._unknown: OrderedDict[bytes, _Decision] = OrderedDict()
+        self._cache_keys_max = cache_keys_max
         self._questions: dict[bytes, _Question] = {}
         self._aging: deque[str] = deque()
         self._has_aged = asyncio.Event()
@@ -240,9 +216,11 @@ class Access:
 
     def known(self, secret: str) -> Principal | None:
         """Whose key this is; None where `authenticate` has to be asked."""
-        decision = self._known.get(self._mark(secret))
+        mark = self._mark(secret)
+        decision = self._known.get(mark)
         if decision is None:
             return None
+        self._known.move_to_end(mark)
         age_s = self._clock() - decision.at
         if age_s > self._cache_ttl_s:
             return None
@@ -279,6 +257,8 @@ class Access:
         now = self._clock()
         known = self._known.get(mark)
         decision = known or self._unknown.get(mark)
+        if known is not None:
+            self._known.move_to_end(mark)
         if decision is None or now - decision.at > self._cache_ttl_s:
             decision = await self._decided(secret, mark, now, known)
         if decision.principal is None:
@@ -331,8 +311,11 @@ class Access:
         cache, other = self._known, self._unknown
         if principal is None:
             cache, other = other, cache
-        cache.put(mark, decision)
-        other.discard(mark)
+        other.pop(mark, None)
+        cache[mark] = decision
+        cache.move_to_end(mark)
+        if len(cache) > self._cache_keys_max:
+            cache.popitem(last=False)
         return decision
 
     async def _tenant(self, name: str) -> Tenant:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
@@ -10,25 +10,19 @@ import orjson
 from gateway import ids
 from gateway.engine.row_mapping import output_context
 from gateway.engine.run_state import head_of
-from gateway.errors import Draining
 from gateway.protocol.responses.body import Outcome, response_body
 from gateway.services.history_source import History
-from gateway.services.retrieval import not_found
-from gateway.store import responses as rows
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable
 
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.runner import Run
-    from gateway.eventlog.feed import Feed
     from gateway.eventlog.live_log import LiveLog
-    from gateway.protocol.events import Event, EventSink, EventSource
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.events import EventSink, EventSource
     from gateway.services.retrieval import Retrieval
-    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
-    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy import Principal
 
 
 class Generation(Protocol):
@@ -108,29 +102,6 @@ class Started(NamedTuple):
             raise self.failure
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Where durable responses are read from, wherever they are generated."""
-
-    database: Database
-    feed: Feed
-    retrieval: Retrieval
-
-    async def finished(self, tenant_id: TenantId, head: ResponseHead) -> bytes:
-        """The Response object once it is over.
-
-        Raises `Draining` when this process is told to end before, `ResourceNotFound` when it is
-        deleted before, `StoreUnavailable`.
-        """
-        await self.feed.stream(tenant_id, head, _send_nobody)
-        stored = await rows.load(self.database, tenant_id, head.uuid)
-        if stored is None:
-            raise not_found(ids.response_id(head.uuid))
-        if stored.body is None:
-            raise Draining
-        return stored.body
-
-
 class ForegroundGeneration:
     """Generated here, in memory, for this client alone: it leaves, and that was it."""
 
@@ -203,10 +174,10 @@ class AcceptedGeneration:
     is_durable = True
     is_repeat = False
 
-    def __init__(self, spec: RunSpec, reading: Reading, started: Started | None) -> None:
+    def __init__(self, spec: RunSpec, retrieval: Retrieval, started: Started | None) -> None:
         self._head = spec.head
         self._tenant_id = spec.principal.tenant_id
-        self._reading = reading
+        self._retrieval = retrieval
         self._started = started
         self.response_id = ids.response_id(self._head.uuid)
         self.model = spec.model
@@ -228,11 +199,11 @@ class AcceptedGeneration:
         """Send all events as soon as they are committed, wherever they are generated."""
         if grace_s:
             return self._stream_produced(sink, grace_s)
-        return self._reading.feed.stream(self._tenant_id, self._head, sink)
+        return self._retrieval.follow(self._tenant_id, self._head, sink)
 
     async def _stream_produced(self, sink: EventSink, grace_s: float) -> None:
         await self.produced(grace_s)
-        await self._reading.feed.stream(self._tenant_id, self._head, sink)
+        await self._retrieval.follow(self._tenant_id, self._head, sink)
 
     def continued(self) -> None:
         """It is stored."""
@@ -241,7 +212,7 @@ class AcceptedGeneration:
         """A background response: that it is queued. Otherwise the finished Response object."""
         if self._started is None:
             return orjson.dumps(response_body(self._head, Outcome("queued"), []))
-        finished = await self._reading.finished(self._tenant_id, self._head)
+        finished = await self._retrieval.finished(self._tenant_id, self._head)
         if self._started.failure is not None:
             raise self._started.failure
         return finished
@@ -258,13 +229,13 @@ class RepeatedGeneration:
         self,
         principal: Principal,
         stored: StoredResponse,
-        reading: Reading,
+        retrieval: Retrieval,
         events: EventSource | None,
     ) -> None:
         """`events` are its own, if the request was for a stream."""
         self._principal = principal
         self._stored = stored
-        self._reading = reading
+        self._retrieval = retrieval
         self._events = events
         self.response_id = ids.response_id(stored.uuid)
         self.model = stored.model
@@ -287,9 +258,5 @@ class RepeatedGeneration:
     async def response(self) -> bytes:
         """A background response as it is, any other once it is over, also if it failed."""
         if self._stored.background or self._stored.is_terminal:
-            return await self._reading.retrieval.get(self._principal, self.response_id)
-        return await self._reading.finished(self._principal.tenant_id, head_of(self._stored))
-
-
-def _send_nobody(_events: Sequence[Event]) -> None:
-    pass
+            return await self._retrieval.get(self._principal, self.response_id)
+        return await self._retrieval.finished(self._principal.tenant_id, head_of(self._stored))

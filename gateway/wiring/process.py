@@ -14,19 +14,15 @@ from typing import TYPE_CHECKING
 from gateway import sealing
 from gateway.constraints import validation
 from gateway.engine.summarizer import Summarizer
-from gateway.services.compaction import Compaction
-from gateway.services.compactor import CompactionLimits, Compactor
+from gateway.services.compaction import CompactionLimits, Compactor
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
-from gateway.services.generation import Reading
-from gateway.services.health import Health
+from gateway.services.health import DatabaseCheck, Health
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
 from gateway.services.retrieval import Retrieval
-from gateway.services.run_builder import RunBuilder
-from gateway.services.run_spec import Secrets, SpecBuilder, SystemMessage
+from gateway.services.run_builder import RunBuilder, Secrets, SpecBuilder, SystemMessage
 from gateway.services.sessions import Sessions
-from gateway.services.storage import Storage
 from gateway.store import traces
 from gateway.wiring.foundation import Foundation, access
 from gateway.wiring.replica import Replica
@@ -64,7 +60,6 @@ class Process:
     retrieval: Retrieval
     creation: Creation
     run_builder: RunBuilder
-    compaction: Compaction
     sessions: Sessions
     keep_traces: Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
     conversations: Conversations
@@ -84,27 +79,26 @@ class Process:
             feed=replica.feed,
             archive=replica.dependencies.archive,
         )
-        compactor = _compactor(base, replica)
-        run_builder = _run_builder(base, models, compactor)
+        run_builder = _run_builder(base, models, _compactor(base, replica))
         return cls(
             foundation=base,
             replica=replica,
             access=access(settings, base.database),
             models=models,
             health=Health(
-                Storage(base.database, base.lifeline, base.journal), base.pool, base.metrics
+                DatabaseCheck(base.database, base.lifeline, base.journal), base.pool, base.metrics
             ),
             retrieval=retrieval,
             creation=Creation(
                 replica.dependencies,
                 replica.runs,
                 builder=run_builder,
-                reading=Reading(base.database, replica.feed, retrieval),
+                database=base.database,
+                retrieval=retrieval,
+                keeper=replica.keeper,
                 key_ttl_s=settings.retention.idempotency_key_s,
-                is_cut_off=lambda: replica.keeper.is_cut_off,
             ),
             run_builder=run_builder,
-            compaction=Compaction(replica.dependencies.supervisor, run_builder, compactor),
             keep_traces=partial(traces.put, base.database),
             conversations=Conversations(
                 base.database,

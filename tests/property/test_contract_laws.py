@@ -14,8 +14,7 @@ from gateway.protocol.rules import rules_of
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_builder import opens
-from gateway.services.run_spec import RunInput, Secrets, SpecBuilder, SystemMessage
+from gateway.services.run_builder import RunInput, Secrets, SpecBuilder, SystemMessage, opens
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.harmony_script import harmony_of
 

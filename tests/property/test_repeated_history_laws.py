@@ -14,7 +14,7 @@ from gateway.errors import GatewayError
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_spec import RunInput, Secrets, SpecBuilder, SystemMessage, Written
+from gateway.services.run_builder import RunInput, Secrets, SpecBuilder, SystemMessage, Written
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.contexts import answer, call, output, said, thought, user
 from tests.fakes.create_bodies import parse

@@ -16,8 +16,13 @@ from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.executor import ThreadExecutor
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
-from gateway.services.run_builder import CreateCommand, RunBuilder
-from gateway.services.run_spec import Secrets, SpecBuilder, SystemMessage
+from gateway.services.run_builder import (
+    CreateCommand,
+    RunBuilder,
+    Secrets,
+    SpecBuilder,
+    SystemMessage,
+)
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantPolicy
 from gateway.upstreams.backend import Backend

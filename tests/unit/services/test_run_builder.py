@@ -11,13 +11,13 @@ from gateway import ids
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_builder import opens
-from gateway.services.run_spec import (
+from gateway.services.run_builder import (
     COMPILED_BYTES,
     RunInput,
     Secrets,
     SpecBuilder,
     SystemMessage,
+    opens,
 )
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.create_bodies import CUSTOM, GRAMMAR, STRICT, parse
