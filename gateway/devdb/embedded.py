@@ -10,6 +10,7 @@ is used, because as root that adds a user, opens parent folders and trusts every
   (`harmony-gateway keys ...` beside a running gateway) uses the server while the first one lives.
   One that is to last must own it, or it would lose its database at the end of the first: it waits
   for a command to end, and is refused while another one that lasts is there, whose id the lock has.
+  Once an owner stops its server, the lock says so: whoever comes now waits until that has ended.
 
     data_dir/lock, password, server.log, server.log.1, cluster/
 """
@@ -34,6 +35,7 @@ from urllib.parse import quote
 
 from gateway.devdb.postmaster import Postmaster, adopt_pid_file
 from gateway.errors import DatabaseInUse, StartupError
+from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +46,8 @@ _PORT: Final = 5432  # names the socket's file; no port is opened
 _SOCKET_PREFIX: Final = "harmony-gateway-"
 _POLL_INTERVAL_S: Final = 0.02
 _SURVIVORS: Final = "is still in use"
+_STOPPING: Final = b"stopping"
+"""What the lock says instead of a process id while its owner stops the server."""
 _QUIET: Final = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -53,6 +57,8 @@ _QUIET: Final = {
     "timezone": "UTC",
 }
 _MOVE: Final = "Set GATEWAY_DATA_DIR to a folder that {user} can reach, as in /var/lib/harmony."
+
+_log = EventLog("gateway.devdb")
 
 
 class EmbeddedPostgres:
@@ -135,6 +141,7 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """Shut the server down if it is ours and reap it. Safe to call twice."""
         if self._process is not None:
+            self._write_lock(_STOPPING)
             _end(self._process, self._stop_timeout_s)
             self._process = None
             _remove_socket_folder(self._socket_folder)
@@ -161,10 +168,17 @@ class EmbeddedPostgres:
         """True: this object owns the server. False: it found one that another process owns."""
         path = self._data_dir / "lock"
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        is_told = False
         while not _try_lock(self._lock):
+            holder = os.pread(self._lock, 20, 0)
             other = Postmaster.read(self._cluster)
-            if self._is_lasting:
-                _refuse_second(self._lock, self._data_dir)
+            if holder == _STOPPING:
+                if not is_told:
+                    _log.info("waiting for another process to stop its embedded database")
+                is_told = True
+            elif self._is_lasting:
+                if holder:
+                    raise _in_use(self._data_dir, holder)
             elif other is not None and other.is_ready and other.is_running():
                 os.close(self._lock)
                 self._lock = None
@@ -177,16 +191,22 @@ class EmbeddedPostgres:
                 )
             time.sleep(_POLL_INTERVAL_S)
         self._is_locked = True
-        os.ftruncate(self._lock, 0)
-        if self._is_lasting:
-            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        self._write_lock(str(os.getpid()).encode() if self._is_lasting else b"")
         return True
+
+    def _write_lock(self, holder: bytes) -> None:
+        """Say in the lock, which must be ours, who holds it: empty for a command, which is waited
+        for.
+        """
+        assert self._lock is not None, "it was opened"
+        os.pwrite(self._lock, holder, 0)
+        os.ftruncate(self._lock, len(holder))
 
     def _release(self) -> None:
         """Let go of the lock, which names nobody while nobody has it."""
         assert self._lock is not None, "it was opened"
         if self._is_locked:
-            os.ftruncate(self._lock, 0)
+            self._write_lock(b"")
         os.close(self._lock)
         self._lock, self._is_locked = None, False
 
@@ -279,16 +299,13 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _refuse_second(lock: int, data_dir: Path) -> None:
-    """Raises `DatabaseInUse` while one that lasts holds the lock."""
-    holder = os.pread(lock, 20, 0).decode("ascii", "replace")
-    if holder:
-        raise DatabaseInUse(
-            f"a gateway already runs on {data_dir} (process {holder}), and its database ends with "
-            "it",
-            remedy="Use that one, end it, or give this one a folder of its own, with "
-            "GATEWAY_DATA_DIR=/another/folder.",
-        )
+def _in_use(data_dir: Path, holder: bytes) -> DatabaseInUse:
+    return DatabaseInUse(
+        f"a gateway already runs on {data_dir} (process {holder.decode('ascii', 'replace')}), and "
+        "its database ends with it",
+        remedy="Use that one, end it, or give this one a folder of its own, with "
+        "GATEWAY_DATA_DIR=/another/folder.",
+    )
 
 
 def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
