@@ -102,7 +102,6 @@ class Models:
         self._aliases = aliases
         self._efforts = efforts
         self._created_at = int(time.time())
-        self._made: dict[tuple[str, int], Model] = {}
         self._served: tuple[ModelInfo, ...] = ()
         self._found: dict[str, Model] = {}
 
@@ -153,14 +152,6 @@ class Models:
             yield self._aliases.get(spelling, spelling)
 
     def _model(self, model_id: str, context_length: int) -> Model:
-        """Made once: there are as many as backends serve."""
-        made = self._made.get((model_id, context_length))
-        if made is None:
-            made = self._new_model(model_id, context_length)
-            self._made[model_id, context_length] = made
-        return made
-
-    def _new_model(self, model_id: str, context_length: int) -> Model:
         aliases = tuple(alias for alias, target in self._aliases.items() if target == model_id)
         effort = self._efforts.get(model_id, DEFAULT_EFFORT)
         return Model(model_id, self._created_at, context_length, aliases, effort)

@@ -134,14 +134,6 @@ class SystemMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Secrets:
-    """`cache_salt` keeps tenants' cached prefixes apart, `sealer` opens their reasoning."""
-
-    cache_salt: bytes
-    sealer: Sealer
-
-
-@dataclass(frozen=True, slots=True)
 class RunInput:
     """All that a specification is made from, read and looked up.
 
@@ -166,24 +158,19 @@ class RunInput:
     is_opening: bool = False
 
 
-class Contract(NamedTuple):
-    """What the output is held to, and what knows whether it is kept."""
-
-    rules: OutputRules
-    checker: Checker
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """An input, assembled and rendered: the `prompt` of `items` has nothing left out.
 
-    `echo` is what its response repeats of the request. `items` are those of the context and, behind
+    `echo` is what its response repeats of the request. `rules` are what the output is held to, and
+    `checker` knows whether it keeps them. `items` are those of the context and, behind
     them, the summary that it ends with. `is_repeated`: of the history, which was repeated as it is,
     there are none.
     """
 
     echo: Echo
-    contract: Contract
+    rules: OutputRules
+    checker: Checker
     context: Context
     items: tuple[ContextItem, ...]
     options: RenderOptions
@@ -348,13 +335,18 @@ class SpecBuilder:
         format_of: FormatOf,
         *,
         system_message: SystemMessage,
-        secrets: Secrets,
+        cache_salt_key: bytes,
+        sealer: Sealer,
         answer_share: float,
     ) -> None:
-        """`answer_share` is the part of the output that a reasoning budget leaves to the answer."""
+        """`answer_share` is the part of the output that a reasoning budget leaves to the answer.
+
+        `cache_salt_key` keeps tenants' cached prefixes apart, `sealer` opens their reasoning.
+        """
         self._format_of = format_of
         self._system_message = system_message
-        self._secrets = secrets
+        self._cache_salt_key = cache_salt_key
+        self._sealer = sealer
         self._answer_share = answer_share
         self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
         self._documents = SchemaCache()
@@ -381,14 +373,16 @@ class SpecBuilder:
         format_ = self._format_of(given.model.id)
         repeated = None if item_by_item or given.is_opening else _repeated(given, format_)
         echoed = _echo(given)
-        contract = self._contract(given, echoed)
+        rules, checker = self._contract(given, echoed)
         context = self._assembled(given, with_history=repeated is None)
         items = context.items
         if given.compacted is not None:
             items = (*items, summary_in(given.compacted))
-        options = self._options(given, contract.rules, echoed["reasoning"]["effort"])
+        options = self._options(given, rules, echoed["reasoning"]["effort"])
         prompt = format_.render(items, options, repeated)
-        return Written(echoed, contract, context, items, options, prompt, repeated is not None)
+        return Written(
+            echoed, rules, checker, context, items, options, prompt, repeated is not None
+        )
 
     def knows_stored_ids(self, model: Model) -> bool:
         """Whether the ids of stored items are those of this model's format: others take the JSON of
@@ -433,8 +427,8 @@ class SpecBuilder:
             parent=history.parent,
             conversation=history.conversation,
             root_created_at=history.root_created_at,
-            rules=written.contract.rules,
-            checker=written.contract.checker,
+            rules=written.rules,
+            checker=written.checker,
             reasoning_budget=sampling_parameters.reasoning_budget(
                 request,
                 given.principal.policy,
@@ -455,7 +449,7 @@ class SpecBuilder:
     ) -> ResponseHead:
         request, binding, messages = given.request, None, None
         if request.wants_encrypted_reasoning:
-            tenant, key = given.principal.tenant_id, self._secrets.sealer.key_id
+            tenant, key = given.principal.tenant_id, self._sealer.key_id
             binding = Binding(tenant, given.model.id, key)
         if request.wants_messages:
             shown = format_.messages(prompt, with_ids=request.wants_input_ids)
@@ -470,7 +464,7 @@ class SpecBuilder:
             messages=messages,
         )
 
-    def _contract(self, given: RunInput, echoed: Echo) -> Contract:
+    def _contract(self, given: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
         """Where output has to be checked against something, that is compiled for it; what comes
         again and again is kept. What a request costs must not depend on what another tenant sent
         before, so what a user wrote is kept for its tenant.
@@ -479,7 +473,7 @@ class SpecBuilder:
         key, size = _contract_key(echoed, tenant)
         kept = self._contracts.get(key)
         if kept is not None and kept[1] is not None:
-            return Contract(kept[0], kept[1])
+            return kept[0], kept[1]
         rules = rules_of(echoed) if kept is None else kept[0]
         checker = Checker(
             rules,
@@ -493,7 +487,7 @@ class SpecBuilder:
             # What patterns take of memory, compiled, cannot be told from their length.
             shared = None if checker.has_patterns else checker
             self._contracts.put(key, (rules, shared), size=size + _grammar_bytes(rules))
-        return Contract(rules, checker)
+        return rules, checker
 
     def _assembled(self, given: RunInput, *, with_history: bool) -> Context:
         new, history, stored = given.request.input, given.history.items, given.stored
@@ -502,7 +496,7 @@ class SpecBuilder:
         if not self.knows_stored_ids(given.model):
             history = tuple(map(_without_ids, history))
             stored = {name: _without_ids(item) for name, item in stored.items()}
-        sealer, tenant = self._secrets.sealer, given.principal.tenant_id
+        sealer, tenant = self._sealer, given.principal.tenant_id
         return assemble(
             with_last_opened(tuple(history), sealer, tenant=tenant) if with_history else (),
             new,
@@ -548,7 +542,7 @@ class SpecBuilder:
 
     def _new_cache_salt(self, tenant_id: TenantId) -> str:
         """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
-        digest = hmac.digest(self._secrets.cache_salt, tenant_id.bytes, hashlib.sha256)
+        digest = hmac.digest(self._cache_salt_key, tenant_id.bytes, hashlib.sha256)
         return digest.hex()
 
 

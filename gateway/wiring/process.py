@@ -21,7 +21,7 @@ from gateway.services.health import DatabaseCheck, Health
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
 from gateway.services.retrieval import Retrieval
-from gateway.services.run_builder import RunBuilder, Secrets, SpecBuilder, SystemMessage
+from gateway.services.run_builder import RunBuilder, SpecBuilder, SystemMessage
 from gateway.services.sessions import Sessions
 from gateway.store import traces
 from gateway.wiring.foundation import Foundation, access
@@ -184,7 +184,8 @@ def _run_builder(base: Foundation, models: Models, compactor: Compactor) -> RunB
             system_message=settings.harmony.fill(
                 SystemMessage, with_date=settings.harmony.date == "utc"
             ),
-            secrets=Secrets(settings.cache_salt_key, base.sealer),
+            cache_salt_key=settings.cache_salt_key,
+            sealer=base.sealer,
             answer_share=settings.generation.answer_share,
         ),
         compactor=compactor,

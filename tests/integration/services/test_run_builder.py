@@ -19,7 +19,6 @@ from gateway.services.models import Models
 from gateway.services.run_builder import (
     CreateCommand,
     RunBuilder,
-    Secrets,
     SpecBuilder,
     SystemMessage,
 )
@@ -101,7 +100,8 @@ async def desk(
                 system_message=SystemMessage(
                     "You.", "2024-06", with_date=False, commentary_without_tools=False
                 ),
-                secrets=Secrets(b"salt", SEALER),
+                cache_salt_key=b"salt",
+                sealer=SEALER,
                 answer_share=0.25,
             ),
             compactor=(summaries or SummaryDesk()).compactor(SEALER),

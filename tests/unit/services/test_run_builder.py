@@ -14,7 +14,6 @@ from gateway.services.models import Model
 from gateway.services.run_builder import (
     COMPILED_BYTES,
     RunInput,
-    Secrets,
     SpecBuilder,
     SystemMessage,
     opens,
@@ -49,7 +48,8 @@ def new_specs() -> SpecBuilder:
         system_message=SystemMessage(
             "You.", "2024-06", with_date=False, commentary_without_tools=False
         ),
-        secrets=Secrets(b"salt", Sealer([SealingSecret("k", b"sixteen bytes or more")])),
+        cache_salt_key=b"salt",
+        sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
         answer_share=0.25,
     )
 
