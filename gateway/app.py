@@ -38,7 +38,7 @@ COMMENT_INTERVAL_S = 15.0
 
 
 class Gateway(Starlette):
-    """The ASGI application of a process."""
+    """The ASGI application of a process: its routes behind request context, dialects and keys."""
 
     def __init__(self, process: Process, endpoints: Endpoints) -> None:
         """`state.process` is what it serves."""

@@ -145,7 +145,7 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
 
 
 async def _shortcomings(database: Database, findings: list[Finding]) -> None:
-    """What it lacks that no request needs."""
+    """Add a finding for each thing that the database lacks although no request needs it."""
     lacking = [fact for fact in await missing(database) if not fact.stops]
     for cost in dict.fromkeys(fact.cost for fact in lacking):
         facts = [fact for fact in lacking if fact.cost == cost]
@@ -157,7 +157,7 @@ async def _shortcomings(database: Database, findings: list[Finding]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one backend says of itself."""
+    """A backend, what it says of itself, and what it can be asked for."""
 
     backend: Backend
     engine: InferenceEngine
@@ -257,7 +257,7 @@ class _Count:
 
 
 async def _one_token(look: _Look, model: str, client: Client, format_: ModelFormat) -> None:
-    """Raises `UpstreamError` when no id comes back."""
+    """Generate one token. Raises `UpstreamError` when no id comes back."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(
         look.backend,

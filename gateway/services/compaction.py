@@ -57,8 +57,8 @@ class CompactionLimits:
     window_share: float
 
 
-class Made(NamedTuple):
-    """A summary, and the log entry that it becomes."""
+class MadeSummary(NamedTuple):
+    """A summary by the model, and the log entry that it becomes."""
 
     summary: Summary
     compacted: Compacted
@@ -72,10 +72,10 @@ class SummaryPlan(NamedTuple):
 
 
 class CompactedContext(NamedTuple):
-    """What came of a compaction for its own sake."""
+    """The answer to `POST /v1/responses/compact`: the plan of the summary and what came of it."""
 
     plan: SummaryPlan
-    made: Made
+    made: MadeSummary
 
     @property
     def model(self) -> str:
@@ -163,7 +163,7 @@ class Compactor:
                 "model. Compact it earlier, leave old items out, or set 'truncation' to 'auto'."
             )
 
-    async def make(self, spec: RunSpec) -> Made:
+    async def make(self, spec: RunSpec) -> MadeSummary:
         """A summary. What it took is to be counted with a response, or booked.
 
         Raises `UpstreamError`, `SummaryFailed`.
@@ -184,9 +184,9 @@ class Compactor:
             output_tokens=usage.output_tokens,
             reasoning_tokens=usage.reasoning_tokens,
         )
-        return Made(summary, compacted)
+        return MadeSummary(summary, compacted)
 
-    async def book(self, made: Made) -> None:
+    async def book(self, made: MadeSummary) -> None:
         """Book what a summary took that is part of no response."""
         await self._summarizer.book(made.summary)
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class Generation:
-    """What every kind of them offers to the edge."""
+    """A response as its client sees it: followed, waited for, left.
+
+    The defaults are those of a response that does not end with its client.
+    """
 
     is_durable = True
     """It does not end with its client: a stream that was cut off can be resumed."""
@@ -80,7 +83,7 @@ class Generation:
 
 
 class Started(NamedTuple):
-    """A run of this process, and what it says."""
+    """A run of this process, and the log that it writes."""
 
     run: Run
     live: LiveLog

@@ -74,7 +74,7 @@ class DatabaseCheck:
         self._schema_due = self._clock() + (MENDING_INTERVAL_S if lacking else SCHEMA_INTERVAL_S)
 
     async def _look_at_writes(self) -> None:
-        """Once, and again whenever writes have failed."""
+        """Try a write once, and again whenever writes of requests have failed."""
         is_first = self._write_at == float("-inf")
         is_due = self._clock() - self._write_at >= MENDING_INTERVAL_S
         if not is_first and not (is_due and self._cannot_write()):
@@ -105,7 +105,7 @@ class Report:
 
     @property
     def is_ready(self) -> bool:
-        """A load balancer may send requests here."""
+        """Whether a load balancer may send requests here."""
         return not self.reasons
 
     def body(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Report:
 
 
 class Health:
-    """Readiness and metrics of one process."""
+    """Tells load balancers whether to send requests to this process, and operators its metrics."""
 
     def __init__(self, database: DatabaseCheck, pool: Pool, metrics: Metrics) -> None:
         self._database = database

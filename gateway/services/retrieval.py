@@ -85,7 +85,7 @@ class Retrieval:
     async def _streamed(
         self, principal: Principal, response_id: str
     ) -> tuple[StoredResponse, Sequence[LogRow]]:
-        """The row, and the first ones of its log."""
+        """The row of the response, and the first rows of its log."""
         stored = await self._find(principal, response_id)
         if not stored.durable:
             raise _not_streamed(response_id, "it was not created with background=true")

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gateway.protocol.context import ConversationPlace
     from gateway.protocol.responses.idempotency import RequestKey
     from gateway.protocol.responses.requests import CreateResponse
-    from gateway.services.compaction import Compactor, Made
+    from gateway.services.compaction import Compactor, MadeSummary
     from gateway.services.executor import ThreadExecutor
     from gateway.services.history_source import HistorySource
     from gateway.services.models import Models
@@ -179,14 +179,18 @@ class Written:
 
 
 class BuiltRun(NamedTuple):
-    """`summary` was made for it: to be booked if nothing comes of it (`RunBuilder.booking`)."""
+    """A run that may start. The `summary`, if one was made for it, is to be booked where nothing
+    comes of the run (`RunBuilder.booking`).
+    """
 
     spec: RunSpec
-    summary: Made | None = None
+    summary: MadeSummary | None = None
 
 
 class RunBuilder:
-    """Turns create commands into run specifications."""
+    """Turns create commands into run specifications: looks up what they continue, and
+    has the rest done in a thread where it is long.
+    """
 
     def __init__(
         self,
@@ -227,7 +231,7 @@ class RunBuilder:
             return BuiltRun(await self._run(self._specs.spec, compacted), made)
 
     @asynccontextmanager
-    async def booking(self, summary: Made) -> AsyncIterator[None]:
+    async def booking(self, summary: MadeSummary) -> AsyncIterator[None]:
         """Books the summary when the block is left by an exception: then nothing comes of it."""
         try:
             yield
@@ -569,7 +573,7 @@ def _require_messages(principal: Principal) -> None:
 
 
 def _echo(given: RunInput) -> Echo:
-    """What the response repeats of its request."""
+    """What the response repeats of its request, defaults filled in."""
     policy = given.principal.policy
     return echo(
         given.request,

@@ -63,7 +63,7 @@ class NotificationRouter:
         """What looks for work: the scheduler's, which is built from what announces."""
 
     def announce(self, notice: Notice) -> None:
-        """Tell all of what happened here."""
+        """Pass on what happened here, to this process and to other replicas."""
         self._pass_on(notice)
         if self._notifier is not None:
             self._notifier.announce(notice)
@@ -104,7 +104,7 @@ class Replica:
 
     @classmethod
     def of(cls, base: Foundation) -> Replica:
-        """Connects to nothing."""
+        """Builds all of it, in the order of who needs whom; connects to nothing."""
         settings, database, metrics = base.settings, base.database, base.metrics
         keeper = LeaseKeeper(
             partial(
@@ -170,7 +170,7 @@ def _claim_limits(settings: Settings) -> ClaimLimits:
 
 
 def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
-    """`notifier` None: nobody is told of anything."""
+    """What follows the logs of other replicas; with a `notifier` it tells them which."""
 
     def follow(responses: Collection[UUID]) -> None:
         if notifier is not None:
