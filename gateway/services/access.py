@@ -242,14 +242,12 @@ class Access:
             await self._has_aged.wait()
             self._has_aged.clear()
             while self._aging:
-                await self._renew(self._aging.popleft())
-
-    async def _renew(self, secret: str) -> None:
-        mark = self._mark(secret)
-        try:
-            await self._decided(secret, mark, self._clock(), self._known.get(mark))
-        except StoreError as error:
-            _log.warning("a key was not looked up again, its next request is", error=error)
+                secret = self._aging.popleft()
+                mark = self._mark(secret)
+                try:
+                    await self._decided(secret, mark, self._clock(), self._known.get(mark))
+                except StoreError as error:
+                    _log.warning("a key was not looked up again, its next request is", error=error)
 
     async def authenticate(self, secret: str) -> Principal:
         """Whose key this is.

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gateway.log import Finished
     from gateway.output.fold import Fold
     from gateway.protocol.context import ConversationPlace
+    from gateway.protocol.responses.idempotency import RequestKey
     from gateway.protocol.responses.requests import CreateResponse
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
     from gateway.replication.lease_keeper import LeaseKeeper
@@ -80,26 +81,27 @@ class Creation:
     async def create(self, command: CreateCommand) -> Generation:
         """Start to generate a response, or find the one that was started for the same request.
 
-        Raises `RequestError`, `StoreUnavailable`, and `KeyTaken` when others use the key again and
-        again. From here on the generation has an end, whether or not anybody follows it. That what
-        is stored could not be recorded comes out of the generation, before a token is spent.
+        From here on the generation has an end, whether or not anybody follows it. Raises
+        `RequestError`, `StoreUnavailable`, and `KeyTaken` when others use the key again and again.
+        Where a response that is stored only in the end cannot be recorded, the generation raises
+        that, before a token is spent.
         """
         if command.request.store and self._keeper.is_cut_off:
             raise StoreUnavailable("the last heartbeat did not reach the database")
         if command.key is None:
             return await self._started(command)
         for _ in range(KEY_TRIES_MAX):
-            repeated = await self._repeated(command)
+            repeated = await self._repeated(command, command.key)
             if repeated is not None:
                 return repeated
             try:
                 return await self._started(command)
             except KeyTaken:
-                # Another request with it was accepted meanwhile: that one's response is ours.
+                # Another request with the key was accepted meanwhile: its response is ours, too.
                 continue
             except ConversationLocked:
-                # So it may be here: then it is that response that holds the conversation.
-                if (repeated := await self._repeated(command)) is None:
+                # It may be that request's response that holds the conversation.
+                if (repeated := await self._repeated(command, command.key)) is None:
                     raise
                 return repeated
         raise KeyTaken
@@ -114,11 +116,12 @@ class Creation:
         with self._at.supervisor.admitted():
             return await self._builder.compact(principal, request, body_bytes=body_bytes)
 
-    async def _repeated(self, command: CreateCommand) -> Generation | None:
-        """The response that the command's key stands for; None where it is free, or not there."""
-        key, principal = command.key, command.principal
-        if key is None:
-            return None
+    async def _repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
+        """The response that the key stands for; None where the key is free, or its response gone.
+
+        Raises `InvalidRequest` where it stands for the response to another request.
+        """
+        principal = command.principal
         use = await find_key(
             self._database, principal.tenant_id, key.key_hash, ttl_s=self._key_ttl_s
         )

@@ -187,6 +187,7 @@ def _dependencies(
     base: Foundation, keeper: LeaseKeeper, router: NotificationRouter, notifier: Notifier
 ) -> RunDependencies:
     settings, database = base.settings, base.database
+    flusher = Flusher(base.journal, base.owner)
     archive = Archive(
         database,
         base.formats.of,
@@ -221,28 +222,18 @@ def _dependencies(
             release=partial(claims.release, database),
             announce=router.announce,
         ),
-        writer=_writer(base, notifier),
+        writer=LogWriter(
+            flusher.append,
+            flusher.heads,
+            settings.journal.fill(WriterBounds, retry_pause_s=RETRY_PAUSE_S),
+            metrics=base.metrics,
+            # While nobody listens, nobody is known to follow a log, and nothing is told.
+            committed=notifier.committed,
+            ends=flusher,
+        ),
         live_logs=LiveLogRegistry(),
         new_fold_for=base.new_fold_for,
         reader_events_max=settings.stream.reader_events_max,
-    )
-
-
-def _writer(base: Foundation, notifier: Notifier) -> LogWriter:
-    settings = base.settings
-
-    def committed(responses: Collection[UUID]) -> None:
-        if settings.database.listen:
-            notifier.committed(responses)
-
-    flusher = Flusher(base.journal, base.owner)
-    return LogWriter(
-        flusher.append,
-        flusher.heads,
-        settings.journal.fill(WriterBounds, retry_pause_s=RETRY_PAUSE_S),
-        metrics=base.metrics,
-        committed=committed,
-        ends=flusher,
     )
 
 
