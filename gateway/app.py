@@ -38,7 +38,7 @@ COMMENT_INTERVAL_S = 15.0
 
 
 class Gateway(Starlette):
-    """The ASGI application of a process."""
+    """The ASGI application of a process: its routes behind request context, dialects and keys."""
 
     def __init__(self, process: Process, endpoints: Endpoints) -> None:
         """`state.process` is what it serves."""
@@ -76,85 +76,43 @@ def create_app(settings: Settings) -> Gateway:
 
 
 def _endpoints(process: Process, settings: Settings) -> Endpoints:
-    creation, bodies = process.creation, _body_reader(process, settings)
-    streams = _stream_limits(settings)
+    creation, foundation, limits = process.creation, process.foundation, settings.limits
+    input_limits = limits.fill(InputLimits, rejects_media=settings.input.media == "reject")
+    bodies = BodyReader(
+        foundation.executor,
+        limits.body_bytes_max,
+        limits.body_timeout_s,
+        input_limits,
+        strict=settings.input.strict,
+    )
+    streams = settings.stream.fill(StreamLimits, comment_interval_s=COMMENT_INTERVAL_S)
+    traces = TraceLimits(
+        records_max=limits.trace_records_max, record_bytes_max=limits.trace_record_bytes_max
+    )
+    websockets = Dependencies(
+        creation=creation,
+        threads=foundation.executor,
+        metrics=foundation.metrics,
+        limits=settings.websockets.fill(
+            ConnectionLimits,
+            frame_bytes_max=limits.body_bytes_max,
+            write_timeout_s=settings.stream.write_timeout_s,
+            start_grace_s=settings.stream.start_grace_s,
+            lanes=settings.websockets.fill(LaneLimits, waiting_bytes_max=limits.body_bytes_max),
+        ),
+        input_limits=input_limits,
+        strict=settings.input.strict,
+    )
     return Endpoints(
         create=create_endpoint(creation, bodies, stream_limits=streams),
         count=counting_endpoint(process.run_builder, bodies),
-        compact=compaction_endpoint(process.compaction, bodies),
+        compact=compaction_endpoint(creation, bodies),
         responses=ResponseEndpoints(process.retrieval, streams),
         conversations=ConversationEndpoints(process.conversations, bodies),
         chat=chat_endpoint(creation, bodies, stream_limits=streams),
         completions=completion_endpoint(creation, bodies, stream_limits=streams),
-        traces=TracesEndpoint(process.traces, bodies, _trace_limits(settings)),
-        websocket=WebSocketEndpoint(_websocket_dependencies(process, settings), process.sessions),
+        traces=TracesEndpoint(process.keep_traces, bodies, traces),
+        websocket=WebSocketEndpoint(websockets, process.sessions),
         system=SystemEndpoints(process.models, process.health),
         openapi=OpenApiEndpoints(),
-    )
-
-
-def _body_reader(process: Process, settings: Settings) -> BodyReader:
-    return BodyReader(
-        process.foundation.threads,
-        settings.limits.body_bytes_max,
-        settings.limits.body_timeout_s,
-        _input_limits(settings),
-        strict=settings.input.strict,
-    )
-
-
-def _websocket_dependencies(process: Process, settings: Settings) -> Dependencies:
-    limits = settings.websockets
-    return Dependencies(
-        creation=process.creation,
-        threads=process.foundation.threads,
-        metrics=process.foundation.metrics,
-        limits=ConnectionLimits(
-            frame_bytes_max=settings.limits.body_bytes_max,
-            write_timeout_s=settings.stream.write_timeout_s,
-            start_grace_s=settings.stream.start_grace_s,
-            lifetime_s=limits.lifetime_s,
-            idle_timeout_s=limits.idle_timeout_s,
-            remembered_bytes_max=limits.remembered_bytes_max,
-            lanes=LaneLimits(
-                lanes_max=limits.lanes_max,
-                in_flight_max=limits.in_flight_max,
-                waiting_max=limits.waiting_max,
-                waiting_bytes_max=settings.limits.body_bytes_max,
-            ),
-        ),
-        input_limits=_input_limits(settings),
-        strict=settings.input.strict,
-    )
-
-
-def _stream_limits(settings: Settings) -> StreamLimits:
-    return StreamLimits(
-        write_timeout_s=settings.stream.write_timeout_s,
-        write_bytes_max=settings.stream.write_bytes_max,
-        comment_interval_s=COMMENT_INTERVAL_S,
-        start_grace_s=settings.stream.start_grace_s,
-    )
-
-
-def _trace_limits(settings: Settings) -> TraceLimits:
-    return TraceLimits(
-        records_max=settings.limits.trace_records_max,
-        record_bytes_max=settings.limits.trace_record_bytes_max,
-    )
-
-
-def _input_limits(settings: Settings) -> InputLimits:
-    limits = settings.limits
-    return InputLimits(
-        json_depth_max=limits.json_depth_max,
-        items_max=limits.items_max,
-        tools_max=limits.tools_max,
-        schema_bytes_max=limits.schema_bytes_max,
-        text_chars_max=limits.text_chars_max,
-        json_containers_max=limits.json_containers_max,
-        grammar_bytes_max=limits.grammar_bytes_max,
-        pattern_chars_max=limits.pattern_chars_max,
-        schema_depth_max=limits.schema_depth_max,
-        rejects_media=settings.input.media == "reject",
     )

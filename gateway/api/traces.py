@@ -10,23 +10,30 @@ from starlette.responses import Response
 from gateway.protocol.traces import parse_traces
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from starlette.types import Receive, Scope, Send
 
     from gateway.api.body import BodyReader
-    from gateway.protocol.traces import TraceLimits
-    from gateway.services.traces import Traces
+    from gateway.protocol.traces import TraceLimits, TraceRecord
+    from gateway.tenancy import TenantId
+
+    Keep = Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
+    """Keeps all of these, or none: then raises `StoreUnavailable`. The same again changes nothing
+    but the time that they are kept from: exporters repeat what they do not know to have arrived."""
 
 
 class TracesEndpoint:
     """Answers 204 once everything in the body is kept; exporters look at nothing else."""
 
-    def __init__(self, traces: Traces, bodies: BodyReader, trace_limits: TraceLimits) -> None:
-        self._traces = traces
+    def __init__(self, keep: Keep, bodies: BodyReader, trace_limits: TraceLimits) -> None:
+        self._keep = keep
         self._bodies = bodies
         self._parse = partial(parse_traces, input_limits=bodies.input_limits, limits=trace_limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._bodies.read(scope, receive)
         records = await self._bodies.parse(body, self._parse)
-        await self._traces.keep(scope["principal"], records)
+        if records:
+            await self._keep(scope["principal"].tenant_id, records)
         await Response(status_code=204)(scope, receive, send)
