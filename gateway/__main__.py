@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.cli.commands import commands
-from gateway.cli.failures import told_plainly
+from gateway.cli.terminal import told_plainly
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ COMMENT_INTERVAL_S = 15.0
 
 
 class Gateway(Starlette):
-    """The ASGI application of a process."""
+    """The ASGI application of a process: its routes behind request context, dialects and keys."""
 
     def __init__(self, process: Process, served: Sequence[BaseRoute]) -> None:
         """`state.process` is what it serves."""
@@ -79,7 +79,8 @@ def create_app(settings: Settings) -> Gateway:
 
 def routes(process: Process, settings: Settings) -> list[BaseRoute]:
     """Every route; all but the last seven need an API key (`api.auth`)."""
-    creation, bodies, streams = process.creation, _bodies(process, settings), _streams(settings)
+    creation, bodies = process.creation, _bodies(process, settings)
+    streams = settings.stream.fill(StreamLimits, comment_interval_s=COMMENT_INTERVAL_S)
     metrics, connection_limits = process.foundation.metrics, _connection_limits(settings)
     trace_limits = TraceLimits(
         records_max=settings.limits.trace_records_max,
@@ -91,12 +92,12 @@ def routes(process: Process, settings: Settings) -> list[BaseRoute]:
         Dependencies(creation, bodies, metrics, connection_limits), process.sessions
     )
     count = counting_endpoint(process.run_builder, bodies)
-    compact = compaction_endpoint(process.compaction, bodies)
+    compact = compaction_endpoint(creation, bodies)
     conversation = "/v1/conversations/{conversation_id}"
     conversations = ConversationEndpoints(process.conversations, bodies)
     chat = CreateEndpoint(creation, bodies, ChatRequest.parse, streams)
     completions = CreateEndpoint(creation, bodies, ChatRequest.parse_completion, streams)
-    traces = TracesEndpoint(process.traces, bodies, trace_limits)
+    traces = TracesEndpoint(process.keep_traces, bodies, trace_limits)
     system = SystemEndpoints(process.models, process.health)
     openapi = OpenApiEndpoints()
     return [
@@ -129,52 +130,21 @@ def routes(process: Process, settings: Settings) -> list[BaseRoute]:
 
 
 def _bodies(process: Process, settings: Settings) -> BodyReader:
+    limits = settings.limits
     return BodyReader(
-        process.foundation.threads,
-        settings.limits.body_bytes_max,
-        settings.limits.body_timeout_s,
-        _input_limits(settings),
+        process.foundation.executor,
+        limits.body_bytes_max,
+        limits.body_timeout_s,
+        limits.fill(InputLimits, rejects_media=settings.input.media == "reject"),
         strict=settings.input.strict,
     )
 
 
-def _streams(settings: Settings) -> StreamLimits:
-    return StreamLimits(
-        write_timeout_s=settings.stream.write_timeout_s,
-        write_bytes_max=settings.stream.write_bytes_max,
-        comment_interval_s=COMMENT_INTERVAL_S,
-        start_grace_s=settings.stream.start_grace_s,
-    )
-
-
 def _connection_limits(settings: Settings) -> ConnectionLimits:
-    limits = settings.websockets
-    return ConnectionLimits(
+    waiting_bytes_max = settings.limits.body_bytes_max
+    return settings.websockets.fill(
+        ConnectionLimits,
         write_timeout_s=settings.stream.write_timeout_s,
         start_grace_s=settings.stream.start_grace_s,
-        lifetime_s=limits.lifetime_s,
-        idle_timeout_s=limits.idle_timeout_s,
-        remembered_bytes_max=limits.remembered_bytes_max,
-        lanes=LaneLimits(
-            lanes_max=limits.lanes_max,
-            in_flight_max=limits.in_flight_max,
-            waiting_max=limits.waiting_max,
-            waiting_bytes_max=settings.limits.body_bytes_max,
-        ),
-    )
-
-
-def _input_limits(settings: Settings) -> InputLimits:
-    limits = settings.limits
-    return InputLimits(
-        json_depth_max=limits.json_depth_max,
-        items_max=limits.items_max,
-        tools_max=limits.tools_max,
-        schema_bytes_max=limits.schema_bytes_max,
-        text_chars_max=limits.text_chars_max,
-        json_containers_max=limits.json_containers_max,
-        grammar_bytes_max=limits.grammar_bytes_max,
-        pattern_chars_max=limits.pattern_chars_max,
-        schema_depth_max=limits.schema_depth_max,
-        rejects_media=settings.input.media == "reject",
+        lanes=settings.websockets.fill(LaneLimits, waiting_bytes_max=waiting_bytes_max),
     )

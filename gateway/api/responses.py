@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.api.streaming import StreamLimits
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.responses.requests import Parameters
-    from gateway.services.compaction import Compaction
+    from gateway.services.creation import Creation
     from gateway.services.retrieval import Retrieval
     from gateway.services.run_builder import RunBuilder
 
@@ -133,11 +133,11 @@ def counting_endpoint(builder: RunBuilder, bodies: BodyReader) -> SubsetEndpoint
     return SubsetEndpoint(bodies, COUNTING, answer)
 
 
-def compaction_endpoint(compaction: Compaction, bodies: BodyReader) -> SubsetEndpoint:
+def compaction_endpoint(creation: Creation, bodies: BodyReader) -> SubsetEndpoint:
     """`POST /v1/responses/compact`: a conversation made short, to be sent as input from then on."""
 
     async def answer(scope: Scope, request: CreateResponse, body_bytes: int) -> bytes:
-        compacted = await compaction.compact(scope["principal"], request, body_bytes=body_bytes)
+        compacted = await creation.compact(scope["principal"], request, body_bytes=body_bytes)
         scope["record"].facts["model"] = compacted.model
         return dialects.body(scope, compacted.body)
 

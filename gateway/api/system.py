@@ -9,7 +9,7 @@ import orjson
 from starlette.responses import HTMLResponse, Response
 
 from gateway import __version__
-from gateway.services.codex import CodexCatalog
+from gateway.services.models import codex_catalog
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -39,7 +39,6 @@ class SystemEndpoints:
 
     def __init__(self, models: Models, health: Health) -> None:
         self._models = models
-        self._codex = CodexCatalog(models)
         self._health = health
 
     async def list_models(self, _: Request) -> Response:
@@ -53,7 +52,7 @@ class SystemEndpoints:
 
     async def codex_models(self, _: Request) -> Response:
         """`GET /v1/codex/models`; the `client_version` in the query makes no difference."""
-        return _json(self._codex.body())
+        return _json(codex_catalog(self._models))
 
     async def healthz(self, _: Request) -> Response:
         """`GET /healthz`: the process answers."""

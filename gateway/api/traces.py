@@ -10,18 +10,24 @@ from starlette.responses import Response
 from gateway.protocol.traces import parse_traces
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from starlette.types import Receive, Scope, Send
 
     from gateway.api.client_connection import BodyReader
-    from gateway.protocol.traces import TraceLimits
-    from gateway.services.traces import Traces
+    from gateway.protocol.traces import TraceLimits, TraceRecord
+    from gateway.tenancy import TenantId
+
+    Keep = Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
+    """Keeps all of these, or none: then raises `StoreUnavailable`. The same again changes nothing
+    but the time that they are kept from: exporters repeat what they do not know to have arrived."""
 
 
 class TracesEndpoint:
     """Answers 204 once everything in the body is kept; exporters look at nothing else."""
 
-    def __init__(self, traces: Traces, bodies: BodyReader, trace_limits: TraceLimits) -> None:
-        self._traces = traces
+    def __init__(self, keep: Keep, bodies: BodyReader, trace_limits: TraceLimits) -> None:
+        self._keep = keep
         self._bodies = bodies
         self._limits = trace_limits
 
@@ -30,5 +36,6 @@ class TracesEndpoint:
         input_limits = self._bodies.input_limits
         parse = partial(parse_traces, body, input_limits=input_limits, limits=self._limits)
         records = await self._bodies.threads.run(parse, size_bytes=len(body))
-        await self._traces.keep(scope["principal"], records)
+        if records:
+            await self._keep(scope["principal"].tenant_id, records)
         await Response(status_code=204)(scope, receive, send)

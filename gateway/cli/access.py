@@ -1,53 +1,74 @@
-"""`tenants` and `keys`: who may call."""
+"""`tenants` and `keys`: who may call, and what an operator decides for one tenant."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+import re
+from dataclasses import asdict
+from functools import partial
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
-from gateway.cli import policy, terminal
+from gateway.cli import terminal
 from gateway.cli.options import Config, Json, run
-from gateway.cli.provision import tenants_and_keys
+from gateway.cli.provision import connected, provisioned
 from gateway.settings import load_settings
-from gateway.tenancy import Dialect  # noqa: TC001 - typer reads the annotation
+from gateway.tenancy import (
+    DAY_S,
+    HOUR_S,
+    POLICY_VALUES,
+    Dialect,
+)
+from gateway.wiring.foundation import access
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from datetime import datetime
+    from pathlib import Path
 
-    from gateway.settings import Settings
-    from gateway.tenancy import ApiKey, Tenant
+    from gateway.services.access import Access, TenantDetail
+    from gateway.tenancy import ApiKey, PolicyValue, Tenant
 
 tenants = typer.Typer(help="Create, list, set up and disable tenants.", no_args_is_help=True)
-tenants.command("show")(policy.show)
-tenants.command("set")(policy.change)
 keys = typer.Typer(help="Create, list and disable API keys.", no_args_is_help=True)
 
-TenantName = Annotated[str, typer.Argument(help="Letters, digits, '.', '_' and '-'.")]
+DEFAULT: Final = "default"
+_NUMBER: Final = re.compile(r"[0-9]{1,9}\Z")
+
+NewName = Annotated[str, typer.Argument(help="Letters, digits, '.', '_' and '-'.")]
+TenantName = Annotated[str, typer.Argument(help="Which tenant.")]
+
+T = TypeVar("T")
+
+
+def _ask(config: Path | None, question: Callable[[Access], Awaitable[T]]) -> T:
+    """What tenants and keys answer, in the database of the configuration, which is made ready."""
+
+    async def answer() -> T:
+        async with (
+            provisioned(load_settings(config)) as settings,
+            connected(settings) as database,
+        ):
+            return await question(access(settings, database))
+
+    return run(answer())
 
 
 @tenants.command("create")
-def create_tenant(name: TenantName, config: Config = None) -> None:
+def create_tenant(name: NewName, config: Config = None) -> None:
     """Create a tenant. Nothing of one tenant is ever visible to another."""
-    run(_create_tenant(load_settings(config), name))
+    _ask(config, lambda access: access.create_tenant(name))
     terminal.show(f"tenant {name} created; next: harmony-gateway keys create {name}")
-
-
-async def _create_tenant(settings: Settings, name: str) -> None:
-    async with tenants_and_keys(settings) as access:
-        await access.create_tenant(name)
 
 
 @tenants.command("list")
 def list_tenants(config: Config = None, json_: Json = False) -> None:
     """List all tenants."""
-    found, _ = run(_list(load_settings(config)))
+    found = _ask(config, lambda access: access.list_tenants())
     if json_:
-        rows = [
-            {"name": one.name, "id": str(one.id), **_times(one.created_at, one.disabled_at)}
-            for one in found
-        ]
+        rows = [{"name": one.name, "id": str(one.id), **_times(one)} for one in found]
         terminal.show(json.dumps(rows))
         return
     terminal.table(
@@ -57,15 +78,10 @@ def list_tenants(config: Config = None, json_: Json = False) -> None:
 
 
 @tenants.command("disable")
-def disable_tenant(name: TenantName, config: Config = None) -> None:
+def disable_tenant(name: NewName, config: Config = None) -> None:
     """Disable a tenant: its keys stop working within auth.key_cache_ttl_s."""
-    run(_disable_tenant(load_settings(config), name))
+    _ask(config, lambda access: access.disable_tenant(name))
     terminal.show(f"tenant {name} disabled")
-
-
-async def _disable_tenant(settings: Settings, name: str) -> None:
-    async with tenants_and_keys(settings) as access:
-        await access.disable_tenant(name)
 
 
 @keys.command("create")
@@ -80,20 +96,13 @@ def create_key(
     json_: Json = False,
 ) -> None:
     """Create an API key and print it: only its hash is stored, it cannot be shown again."""
-    key, secret = run(_create_key(load_settings(config), tenant, name, dialect))
+    key, secret = _ask(config, lambda access: access.create_key(tenant, name, dialect=dialect))
     if json_:
         made = {"id": str(key.id), "name": key.name, "dialect": key.dialect, "key": secret}
         terminal.show(json.dumps(made))
         return
     terminal.show(secret)
     terminal.note(f"key {name} of tenant {tenant}; it will not be shown again")
-
-
-async def _create_key(
-    settings: Settings, tenant: str, name: str, dialect: Dialect
-) -> tuple[ApiKey, str]:
-    async with tenants_and_keys(settings) as access:
-        return await access.create_key(tenant, name, dialect=dialect)
 
 
 @keys.command("list")
@@ -103,7 +112,7 @@ def list_keys(
     json_: Json = False,
 ) -> None:
     """List API keys by their last characters; the keys themselves are not stored."""
-    known, found = run(_list(load_settings(config), tenant))
+    known, found = _ask(config, partial(_keys_and_tenants, tenant))
     names = {one.id: one.name for one in known}
     if json_:
         rows = [
@@ -113,7 +122,7 @@ def list_keys(
                 "name": one.name,
                 "hint": one.hint,
                 "dialect": one.dialect,
-                **_times(one.created_at, one.disabled_at),
+                **_times(one),
             }
             for one in found
         ]
@@ -136,9 +145,10 @@ def list_keys(
     )
 
 
-async def _list(settings: Settings, tenant: str | None = None) -> tuple[list[Tenant], list[ApiKey]]:
-    async with tenants_and_keys(settings) as access:
-        return await access.list_tenants(), await access.list_keys(tenant)
+async def _keys_and_tenants(
+    tenant: str | None, access: Access
+) -> tuple[list[Tenant], list[ApiKey]]:
+    return await access.list_tenants(), await access.list_keys(tenant)
 
 
 @keys.command("disable")
@@ -149,18 +159,13 @@ def disable_key(
     config: Config = None,
 ) -> None:
     """Disable an API key: it stops working within auth.key_cache_ttl_s."""
-    disabled = run(_disable_key(load_settings(config), key))
+    disabled = _ask(config, lambda access: access.disable_key(key))
     terminal.show(f"key {disabled.name} (…{disabled.hint}) disabled")
 
 
-async def _disable_key(settings: Settings, key: str) -> ApiKey:
-    async with tenants_and_keys(settings) as access:
-        return await access.disable_key(key)
-
-
-def _times(created_at: datetime, disabled_at: datetime | None) -> dict[str, Any]:
-    disabled = disabled_at.isoformat() if disabled_at else None
-    return {"created_at": created_at.isoformat(), "disabled_at": disabled}
+def _times(one: Tenant | ApiKey) -> dict[str, Any]:
+    disabled_at = one.disabled_at.isoformat() if one.disabled_at else None
+    return {"created_at": one.created_at.isoformat(), "disabled_at": disabled_at}
 
 
 def _day(moment: datetime) -> str:
@@ -169,3 +174,99 @@ def _day(moment: datetime) -> str:
 
 def _state(disabled_at: datetime | None) -> str:
     return f"disabled {_day(disabled_at)}" if disabled_at else "active"
+
+
+@tenants.command("show")
+def show_tenant(name: TenantName, config: Config = None, json_: Json = False) -> None:
+    """Show what counts for a tenant, and whether that is its own or the configuration's."""
+    _print(_ask(config, lambda access: access.show_tenant(name)), as_json=json_)
+
+
+def _option(value: PolicyValue) -> Parameter:
+    """The option of a policy value, as typer reads it from a signature."""
+    words = tuple(dict.fromkeys((*value.words, DEFAULT)))
+    kind: Any = Literal[words] if value.words else str
+    metavar = None if value.words else f"N|{DEFAULT}"
+    option = typer.Option(
+        value.option_name, help=value.option_help, metavar=metavar, show_default=False
+    )
+    annotation = Annotated[kind | None, option]
+    return Parameter(value.name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def set_policy(name: str, config: Path | None, *, json_: bool, **given: str | None) -> None:
+    """Change what counts for a tenant; `default` goes back to the configuration.
+
+    What is not named stays. Every replica follows within auth.key_cache_ttl_s.
+    """
+    changes = {
+        field: _value(POLICY_VALUES[field], text)
+        for field, text in given.items()
+        if text is not None
+    }
+    _print(_ask(config, lambda access: access.set_policy(name, changes)), as_json=json_)
+
+
+# typer makes a command's options from its signature: here from the list of policy values.
+set_policy.__signature__ = Signature(  # type: ignore[attr-defined]
+    [
+        Parameter("name", Parameter.KEYWORD_ONLY, annotation=TenantName),
+        *map(_option, POLICY_VALUES.values()),
+        Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=Config),
+        Parameter("json_", Parameter.KEYWORD_ONLY, default=False, annotation=Json),
+    ]
+)
+set_policy.__annotations__ = {
+    one.name: one.annotation for one in signature(set_policy).parameters.values()
+}
+tenants.command("set")(set_policy)
+
+
+def _value(value: PolicyValue, text: str) -> str | int | None:
+    """What an option says, in the policy's unit; None for `default`.
+
+    Raises `typer.BadParameter`, which ends the command with code 2.
+    """
+    if text == DEFAULT:
+        return None
+    if value.words:
+        return text
+    if not _NUMBER.match(text):
+        raise typer.BadParameter(
+            f"{text!r} is neither a whole number nor {DEFAULT!r}.",
+            param_hint=value.option_name,
+        )
+    return int(text) * value.option_unit
+
+
+def _print(detail: TenantDetail, *, as_json: bool) -> None:
+    own = {value: detail.own.get(value) for value in POLICY_VALUES}
+    policy = asdict(detail.policy)
+    tenant = detail.tenant
+    if as_json:
+        shown = {
+            "name": tenant.name,
+            "id": str(tenant.id),
+            **_times(tenant),
+            "policy": policy,
+            "own": own,
+        }
+        terminal.show(json.dumps(shown))
+        return
+    terminal.table(
+        ("POLICY", "VALUE", "FROM"),
+        [
+            (name, _spelled(name, value), DEFAULT if own[name] is None else f"tenant {tenant.name}")
+            for name, value in policy.items()
+        ],
+    )
+
+
+def _spelled(name: str, value: str | int) -> str:
+    """Seconds as the hours and days that the options take, where they come out even."""
+    if isinstance(value, str) or not name.endswith("_s"):
+        return str(value)
+    for unit_s, unit in ((DAY_S, "d"), (HOUR_S, "h")):
+        if value % unit_s == 0:
+            return f"{value} ({value // unit_s} {unit})"
+    return str(value)

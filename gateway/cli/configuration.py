@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import typer
 
 from gateway.cli import options, terminal
-from gateway.cli.requirements import require_complete
+from gateway.errors import ConfigError, StartupError
 from gateway.settings import load_settings
 from gateway.settings.reference import example, rows
+from gateway.store.postgres.dsn import driver_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gateway.settings import Settings
 
 commands = typer.Typer(help="Check the configuration, list every setting.", no_args_is_help=True)
 
@@ -52,3 +59,38 @@ def env(json_: options.Json = False) -> None:
 def print_example() -> None:
     """Print an annotated configuration file: `harmony-gateway config example > gateway.yaml`."""
     terminal.show(example(), end="")
+
+
+def require_complete(settings: Settings) -> None:
+    """Raise one `ConfigError` that lists all of it, each with what to do."""
+    found = list(_gaps(settings))
+    if not found:
+        return
+    first, *others = found
+    raise ConfigError(
+        "\n".join([str(first).removeprefix(f"{first.where}: "), *map(str, others)]),
+        where=first.where,
+        remedy="\n  ".join(one.remedy for one in found),
+    )
+
+
+def _gaps(settings: Settings) -> Iterator[ConfigError]:
+    if not settings.backends:
+        yield ConfigError(
+            "no backend is configured",
+            where="backends",
+            remedy="Name one in gateway.yaml (see gateway.example.yaml), or run: "
+            "harmony-gateway demo",
+        )
+    database = settings.database
+    if database.url is not None:
+        try:
+            _ = settings.pepper
+        except ConfigError as error:
+            yield error
+    for name, url in (("url", database.url), ("listen_url", database.listen_url)):
+        try:
+            if url is not None:
+                driver_url(url.get_secret_value())
+        except StartupError as error:
+            yield ConfigError(str(error), where=f"database.{name}", remedy=error.remedy)

@@ -18,9 +18,17 @@ import typer
 
 from gateway import __version__
 from gateway.app import create_app
-from gateway.cli import demo_environment, terminal
+from gateway.cli import terminal
 from gateway.cli.options import PORT_MAX, run
-from gateway.cli.provision import connected, embedded_database, load_pepper
+from gateway.cli.provision import (
+    API_KEY,
+    connected,
+    demo_file,
+    embedded_database,
+    load_pepper,
+    saved_demo,
+    write_demo,
+)
 from gateway.errors import AuthenticationError, DatabaseInUse, StartupError
 from gateway.server.access_log import AccessLog
 from gateway.server.server import PortTaken, Server, listen, stopped_by_signals, until_stopped
@@ -71,7 +79,6 @@ def demo(
 
 
 async def _demo(port: int | None, *, once: bool) -> None:
-    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.app import create_simulator
     from gateway.simulator.constrained import matcher
     from gateway.simulator.options import SimulatorOptions
@@ -88,7 +95,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
         async with AsyncExitStack() as stack:
             with ThreadPoolExecutor(max_workers=1) as beside:
                 # Its first grammar would hold up the gateway, which is in the same process.
-                loading = beside.submit(matcher.load, Vocabulary.load())
+                loading = beside.submit(matcher.load)
                 settings = await _database(stack, settings)
             loading.result()
             key = await _key(settings)
@@ -103,7 +110,7 @@ async def _demo(port: int | None, *, once: bool) -> None:
             await stack.enter_async_context(gateway)
             terminal.step(terminal.OK, "gateway", gateway.url, time.perf_counter() - started)
             base_url = f"{gateway.url}/v1"
-            environment = demo_environment.write(settings.data_dir, base_url, key)
+            environment = write_demo(settings.data_dir, base_url, key)
             await _answer(base_url, key, options.models[0])
             _invite(environment, options.models[0])
             if not once:
@@ -147,9 +154,9 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> Settings:
 
     started = time.perf_counter()
     try:
-        url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True))
+        url = stack.enter_context(embedded_database(settings.data_dir, is_lasting=True)).url
     except DatabaseInUse as error:
-        environment = shlex.quote(str(demo_environment.environment_file(settings.data_dir)))
+        environment = shlex.quote(str(demo_file(settings.data_dir)))
         raise DatabaseInUse(
             str(error),
             remedy=f"Use that one (`. {environment}` sets its address and key), end it, or start "
@@ -169,7 +176,7 @@ async def _key(settings: Settings) -> str:
         accounts = access(settings, database)
         if TENANT not in {tenant.name for tenant in await accounts.list_tenants()}:
             await accounts.create_tenant(TENANT)
-        key = demo_environment.saved(settings.data_dir).get(demo_environment.API_KEY)
+        key = saved_demo(settings.data_dir).get(API_KEY)
         if key is None or not await _works(accounts, key):
             _, key = await accounts.create_key(TENANT, "demo")
     terminal.step(terminal.OK, "tenant", f"{TENANT}   key …{key[-4:]}")

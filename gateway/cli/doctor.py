@@ -11,12 +11,11 @@ import typer
 
 from gateway import ids
 from gateway.cli import terminal
-from gateway.cli.failures import FAILED, remedy_for
 from gateway.cli.options import Config, Json, run
 from gateway.cli.provision import connected, provisioned
+from gateway.cli.terminal import FAILED, remedy_for
 from gateway.errors import GatewayError, StartupError, StoreError, UpstreamError
 from gateway.generation import Sampling, TokenRequest
-from gateway.models.registry import Formats
 from gateway.protocol.context_item import ContextItem
 from gateway.protocol.items import InputText, Message
 from gateway.settings import load_settings
@@ -31,7 +30,7 @@ from gateway.upstreams.http.transport import KeepAlive
 from gateway.upstreams.probe import describe
 from gateway.upstreams.served_models import REMEDY, offers, overlooked, unserved
 from gateway.upstreams.server import InferenceServer
-from gateway.wiring import bounds
+from gateway.wiring import foundation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from gateway.generation import TokenChunk
     from gateway.models.format import ModelFormat
+    from gateway.models.registry import Formats
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
     from gateway.upstreams.backend import Backend, Listed, Served
@@ -108,17 +108,14 @@ async def examine(config: Path | None) -> list[Finding]:
 
 def _formats(settings: Settings, findings: list[Finding]) -> Formats | None:
     """How models are spoken to; None when this installation cannot make their prompts."""
-    from gateway.cli.prompt_check import check_prompt
-
-    named = {model.id: model.format for model in settings.models}
     try:
-        formats = Formats.load(named, bounds.schema_limits(settings))
+        formats = foundation.formats(settings)
         findings.append(Finding("vocabulary", ok=True, detail="o200k_harmony, checksum verified"))
     except StartupError as error:
         findings.append(_failed("vocabulary", error))
         return None
     try:
-        check_prompt(formats.default)
+        formats.default.check()
     except StartupError as error:
         findings.append(_failed("prompts", error))
         return None
@@ -146,7 +143,7 @@ async def _database(settings: Settings, findings: list[Finding]) -> None:
 
 
 async def _shortcomings(database: Database, findings: list[Finding]) -> None:
-    """What it lacks that no request needs."""
+    """Add a finding for each thing that the database lacks although no request needs it."""
     lacking = [fact for fact in await missing(database) if not fact.stops]
     for cost in dict.fromkeys(fact.cost for fact in lacking):
         facts = [fact for fact in lacking if fact.cost == cost]
@@ -158,7 +155,7 @@ async def _shortcomings(database: Database, findings: list[Finding]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one backend says of itself."""
+    """A backend, what it says of itself, and what it can be asked for."""
 
     backend: Backend
     engine: InferenceEngine
@@ -176,7 +173,7 @@ class _Look:
 async def _backends(settings: Settings, client: Client, formats: Formats) -> list[Finding]:
     """What is there, what it serves, and whether one token of each model comes back as an id."""
     looks: dict[str, _Look | UpstreamError] = {}
-    for backend in bounds.backends(settings):
+    for backend in foundation.backends(settings):
         try:
             looks[backend.name] = await _look(settings, backend, client)
         except UpstreamError as error:
@@ -258,7 +255,7 @@ class _Count:
 
 
 async def _one_token(look: _Look, model: str, client: Client, format_: ModelFormat) -> None:
-    """Raises `UpstreamError` when no id comes back."""
+    """Generate one token. Raises `UpstreamError` when no id comes back."""
     timeouts = Timeouts(first_token_s=PROBE_TIMEOUT_S, stall_s=PROBE_TIMEOUT_S)
     upstream = InferenceServer(
         look.backend,

@@ -1,28 +1,93 @@
-"""`launch`: a coding agent on this gateway, ready to work."""
+"""`launch`: a coding agent on this gateway, ready to work.
+
+The gateway is asked before the client is started: a clear error beats six retries on somebody
+else's screen. What clients read to find it are files of our own, never those that the user keeps,
+and the key is in none of them: they name the environment variable that it is in.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import shutil
 import signal
-from typing import TYPE_CHECKING, Annotated, Final, Never
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Never
+from urllib.parse import urlsplit
 
 import typer
 
 from gateway.cli import terminal
-from gateway.cli.launch_profiles import KEY_VARIABLE, codex_profile, opencode_profile
-from gateway.cli.launch_target import find_target
+from gateway.cli.provision import API_KEY, BASE_URL, make_folder, saved_demo, write_private
 from gateway.errors import StartupError
 from gateway.settings import inherited, load_settings
 
 if TYPE_CHECKING:
-    from gateway.cli.launch_profiles import Profile
-    from gateway.cli.launch_target import Target
+    from collections.abc import Sequence
+    from pathlib import Path
 
 IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 """Whoever it becomes would go on ignoring them, and so would all that is started there."""
 PACKAGES: Final = {"codex": "@openai/codex", "opencode": "opencode-ai"}
+DEFAULT_BASE_URL: Final = "http://127.0.0.1:8000/v1"
+_VENDOR_PREFIX: Final = "openai/"
+ASKING_TIMEOUT_S: Final = 10.0
+_URL: Final = re.compile(
+    r"https?://(\[[0-9a-f:.]+\]|[\w.-]+)(:\d{1,5})?(?P<path>(/[^?#\s]*)?)", re.IGNORECASE
+)
+_KEY: Final = re.compile(r"[!-~]+")
+_MAKE_KEY: Final = "An operator makes one with: harmony-gateway keys create"
+_START_ONE: Final = "Start one with: harmony-gateway demo. Or name yours with --url."
+KEY_VARIABLE: Final = "HARMONY_GATEWAY_API_KEY"
+PROVIDER: Final = "harmony-gateway"
+CODEX_PROFILE: Final = "gateway"
+OUTPUT_TOKENS_MAX: Final = 32_000
+"""What opencode keeps free for an answer, unless the window is small."""
+OUTPUT_SHARE: Final = 4
+
+_CODEX = """\
+# Written anew by each `harmony-gateway launch codex`. It goes over the config.toml beside it, which
+# is for settings of your own.
+model = {model}
+model_provider = "{provider}"
+# gpt-oss cannot search the web here.
+web_search = "disabled"
+check_for_update_on_startup = false
+
+[model_providers.{provider}]
+name = "Harmony Gateway"
+base_url = {base_url}
+env_key = "{key_variable}"
+env_key_instructions = "Start Codex with: harmony-gateway launch codex"
+wire_api = "responses"
+model_catalog_url = {catalog_url}
+supports_websockets = {websockets}
+
+# Every tool that is offered stands in every prompt. These are two thirds of it, and only larger
+# models use them well.
+[agents]
+enabled = false
+
+[features]
+view_image = false
+apps = false
+plugins = false
+
+[skills.bundled]
+enabled = false
+
+# Commands of the model need no key.
+[shell_environment_policy]
+exclude = ["{key_variable}", "OPENAI_API_KEY"]
+
+[analytics]
+enabled = false
+
+[feedback]
+enabled = false
+"""
 
 commands = typer.Typer(
     help="Run a coding agent on a gateway; it is set up in a file of its own.",
@@ -128,3 +193,210 @@ def _show(profile: Profile) -> None:
     for name, value in variables.items():
         terminal.show(f"  export {name}={shlex.quote(value)}")
     terminal.show(f"  {shlex.join(profile.command)}")
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedModel:
+    """A model of the gateway, with its further names. `context_length` is in tokens."""
+
+    id: str
+    context_length: int
+    aliases: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them, its own first."""
+        return (self.id, *self.aliases)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A gateway that answered: a key that it takes, and the model to begin with."""
+
+    base_url: str
+    api_key: str
+    model: str
+    offered: tuple[OfferedModel, ...]
+
+
+def find_target(data_dir: Path, *, url: str | None, key: str | None, model: str | None) -> Target:
+    """What is not given is the demo's, if this user has one; the model is the first.
+
+    The demo's key is for the demo: nobody else is sent it. Raises `StartupError` where no gateway
+    answers, or does not take the key, or lacks the model.
+    """
+    demo = saved_demo(data_dir)
+    demo_url = demo.get(BASE_URL) or DEFAULT_BASE_URL
+    base_url = _base_url(url or demo_url)
+    if not key and urlsplit(base_url).netloc == urlsplit(demo_url).netloc:
+        key = demo.get(API_KEY)
+    if not key:
+        raise StartupError(
+            "no API key is given, and there is no demo to take one from",
+            remedy=f"Give one with --key or OPENAI_API_KEY. {_MAKE_KEY}",
+        )
+    if not _KEY.fullmatch(key):
+        raise StartupError(
+            "the API key has characters that no key has", remedy="Was it copied as a whole?"
+        )
+    offered = _ask(base_url, key)
+    return Target(base_url, key, _chosen(offered, model), offered)
+
+
+def _base_url(url: str) -> str:
+    """With the path that clients add theirs to, which may be left out."""
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise StartupError(
+            f"{url} is no address of a gateway", remedy="Give one such as http://127.0.0.1:8000."
+        )
+    return url.rstrip("/") if match["path"].strip("/") else f"{url.rstrip('/')}/v1"
+
+
+def _ask(base_url: str, api_key: str) -> tuple[OfferedModel, ...]:
+    from openai import (
+        APIConnectionError,
+        APIStatusError,
+        AuthenticationError,
+        OpenAI,
+        OpenAIError,
+        PermissionDeniedError,
+    )
+
+    try:
+        with OpenAI(
+            base_url=base_url, api_key=api_key, max_retries=0, timeout=ASKING_TIMEOUT_S
+        ) as client:
+            said = client.get("/models", cast_to=object)
+    except (AuthenticationError, PermissionDeniedError) as error:
+        raise StartupError(
+            f"the gateway at {base_url} does not take the API key",
+            remedy=f"Give another with --key or OPENAI_API_KEY. {_MAKE_KEY}",
+        ) from error
+    except APIConnectionError as error:
+        raise StartupError(f"no gateway answers at {base_url}", remedy=_START_ONE) from error
+    except APIStatusError as error:
+        raise StartupError(
+            f"{base_url}/models answered HTTP {error.status_code}",
+            remedy=f"Is that a Harmony Gateway? {_START_ONE}",
+        ) from error
+    except (OpenAIError, ValueError) as error:
+        raise _no_gateway(base_url) from error
+    return _read(base_url, said)
+
+
+def _read(base_url: str, said: object) -> tuple[OfferedModel, ...]:
+    match said:
+        case {"data": []}:
+            raise StartupError(
+                f"the gateway at {base_url} has no model yet",
+                remedy="Are its backends running? GET /readyz says what it waits for.",
+            )
+        case {"data": list(listed)}:
+            return tuple(_offered(base_url, model) for model in listed)
+        case _:
+            raise _no_gateway(base_url)
+
+
+def _offered(base_url: str, model: object) -> OfferedModel:
+    """Other servers list models, too, but not what we tell of ours."""
+    match model:
+        case {"id": str(name), "context_length": int(length), "aliases": list(aliases)}:
+            return OfferedModel(name, length, tuple(map(str, aliases)))
+        case _:
+            raise _no_gateway(base_url)
+
+
+def _no_gateway(base_url: str) -> StartupError:
+    return StartupError(f"what answers at {base_url} is no Harmony Gateway", remedy=_START_ONE)
+
+
+def _chosen(offered: Sequence[OfferedModel], model: str | None) -> str:
+    if model is None:
+        return offered[0].id
+    names = [name for one in offered for name in one.names]
+    bare = model.removeprefix(_VENDOR_PREFIX)
+    for name in names:
+        if name.removeprefix(_VENDOR_PREFIX) == bare:
+            return name
+    raise StartupError(
+        f"the gateway has no model {model}", remedy=f"Choose with --model: {', '.join(names)}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A client's command line, its further environment, and the file that these lead it to."""
+
+    path: Path
+    text: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+
+    def write(self) -> None:
+        """Raises `StartupError` where that cannot be done."""
+        make_folder(self.path.parents[1])
+        try:
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_private(self.path, self.text)
+        except OSError as error:
+            raise StartupError(
+                f"cannot write {self.path}: {error.strerror}",
+                remedy="Name another folder with GATEWAY_DATA_DIR.",
+            ) from error
+
+
+def codex_profile(target: Target, data_dir: Path, *, websockets: bool) -> Profile:
+    """A home of its own for Codex, in which it also keeps its sessions."""
+    home = data_dir / "codex"
+    text = _CODEX.format(
+        model=json.dumps(target.model),
+        provider=PROVIDER,
+        base_url=json.dumps(target.base_url),
+        catalog_url=json.dumps(f"{target.base_url}/codex/models"),
+        key_variable=KEY_VARIABLE,
+        websockets=json.dumps(websockets),
+    )
+    return Profile(
+        path=home / f"{CODEX_PROFILE}.config.toml",
+        text=text,
+        command=("codex", "--profile", CODEX_PROFILE),
+        environment={"CODEX_HOME": str(home)},
+    )
+
+
+def opencode_profile(target: Target, data_dir: Path) -> Profile:
+    """A configuration that opencode reads beside the user's, and that wins over it."""
+    model = f"{PROVIDER}/{target.model}"
+    provider = {
+        "npm": "@ai-sdk/openai",
+        "name": "Harmony Gateway",
+        "options": {"baseURL": target.base_url, "apiKey": f"{{env:{KEY_VARIABLE}}}"},
+        "models": {name: _opencode_model(one) for one in target.offered for name in one.names},
+    }
+    configuration = {
+        "model": model,
+        "small_model": model,
+        "share": "disabled",
+        "autoupdate": False,
+        "provider": {PROVIDER: provider},
+    }
+    path = data_dir / "opencode" / "opencode.json"
+    return Profile(
+        path=path,
+        text=json.dumps(configuration, indent=2) + "\n",
+        command=("opencode",),
+        environment={"OPENCODE_CONFIG": str(path)},
+    )
+
+
+def _opencode_model(model: OfferedModel) -> dict[str, Any]:
+    """Without `forceReasoning` nothing is said of reasoning for a model whose name is unknown."""
+    output = min(OUTPUT_TOKENS_MAX, model.context_length // OUTPUT_SHARE)
+    return {
+        "reasoning": True,
+        "tool_call": True,
+        "attachment": False,
+        "limit": {"context": model.context_length, "output": output},
+        "options": {"reasoningSummary": "auto", "forceReasoning": True},
+    }

@@ -1,26 +1,30 @@
-"""What a command needs before it can work: a database that is up to date, and the pepper."""
+"""What a command needs before it can work: an up-to-date database, the pepper, the demo's key."""
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING, Final
 
-from gateway.errors import StartupError
+from gateway.errors import StartupError, StoreUnavailable
 from gateway.store.migration.verification import missing, told
 from gateway.store.schema import OLDER_REVISIONS, REVISION
-from gateway.wiring.foundation import access, connect
+from gateway.wiring.foundation import connect
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from gateway.services.access import Access
+    from gateway.devdb.embedded import EmbeddedPostgres
     from gateway.settings import Settings
     from gateway.store.postgres.database import Database
 
 PEPPER_BYTES = 32
+BASE_URL: Final = "OPENAI_BASE_URL"
+API_KEY: Final = "OPENAI_API_KEY"
+_EXPORT: Final = re.compile(r"^export (\w+)=(\S+)$", re.MULTILINE)
 
 
 @asynccontextmanager
@@ -32,10 +36,8 @@ async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncI
     and `StoreUnavailable`.
     """
     if settings.database.url is None:
-        from gateway.store.migration.migrate import upgrade
-
-        with embedded_database(settings.data_dir, is_lasting=is_lasting) as url:
-            await upgrade(url)
+        with ExitStack() as stack:
+            url = await _embedded_and_migrated(stack, settings.data_dir, is_lasting=is_lasting)
             pepper = load_pepper(settings.data_dir)
             yield settings.with_database_url(url).with_pepper(pepper)
         return
@@ -43,6 +45,25 @@ async def provisioned(settings: Settings, *, is_lasting: bool = False) -> AsyncI
     async with connected(settings) as database:
         await require_schema(database)
     yield settings
+
+
+async def _embedded_and_migrated(stack: ExitStack, data_dir: Path, *, is_lasting: bool) -> str:
+    """The URL of the embedded PostgreSQL, migrated.
+
+    Where it was another process's, which stopped it just now, it is one of our own.
+    """
+    from gateway.store.migration.migrate import upgrade
+
+    server = stack.enter_context(embedded_database(data_dir, is_lasting=is_lasting))
+    try:
+        await upgrade(server.url)
+    except StoreUnavailable:
+        if server.is_owner:
+            raise
+        stack.close()
+        server = stack.enter_context(embedded_database(data_dir, is_lasting=is_lasting))
+        await upgrade(server.url)
+    return server.url
 
 
 async def require_schema(database: Database) -> None:
@@ -72,15 +93,15 @@ async def require_schema(database: Database) -> None:
 
 
 @contextmanager
-def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[str]:
-    """The URL of the embedded PostgreSQL, which is stopped at the end if this started it. Raises
+def embedded_database(data_dir: Path, *, is_lasting: bool = False) -> Iterator[EmbeddedPostgres]:
+    """The embedded PostgreSQL, which is stopped at the end if this started it. Raises
     `StartupError`: `DatabaseInUse` where this `is_lasting` and another one is there.
     """
     from gateway.devdb.embedded import EmbeddedPostgres
 
     make_folder(data_dir)
     with EmbeddedPostgres(data_dir / "postgres", is_lasting=is_lasting) as server:
-        yield server.url
+        yield server
 
 
 @asynccontextmanager
@@ -91,13 +112,6 @@ async def connected(settings: Settings) -> AsyncIterator[Database]:
         yield database
     finally:
         await database.close()
-
-
-@asynccontextmanager
-async def tenants_and_keys(settings: Settings) -> AsyncIterator[Access]:
-    """Tenants and keys in the database of `settings`, which is provisioned for it."""
-    async with provisioned(settings) as complete, connected(complete) as database:
-        yield access(complete, database)
 
 
 def load_pepper(data_dir: Path) -> str:
@@ -130,3 +144,27 @@ def write_private(path: Path, text: str, *, exclusive: bool = False) -> None:
 
     with open(path, "x" if exclusive else "w", encoding="utf-8", opener=opener) as file:
         file.write(text)
+
+
+def demo_file(data_dir: Path) -> Path:
+    """The demo's base URL and key, for OpenAI's clients and for `launch`.
+
+    Who holds the folder's database writes it, and it stays: the next demo finds its key.
+    """
+    return data_dir / "demo.env"
+
+
+def write_demo(data_dir: Path, base_url: str, key: str) -> Path:
+    """Write `demo_file`, for this user only; its path."""
+    path = demo_file(data_dir)
+    write_private(path, f"export {BASE_URL}={base_url}\nexport {API_KEY}={key}\n")
+    return path
+
+
+def saved_demo(data_dir: Path) -> dict[str, str]:
+    """The variables of `demo_file`; none where this user has no demo, or may not read it."""
+    try:
+        text = demo_file(data_dir).read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    return dict(_EXPORT.findall(text))

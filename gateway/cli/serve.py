@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from gateway.app import create_app
+from gateway.cli.configuration import require_complete
 from gateway.cli.options import PORT_MAX, Config, run
 from gateway.cli.provision import provisioned
-from gateway.cli.requirements import require_complete
 from gateway.server.server import Server, listen, stopped_by_signals, until_stopped
 from gateway.server.websocket_protocol import FrameBounds
 from gateway.settings import Server as ServerSettings
@@ -83,7 +83,6 @@ def simulate(  # noqa: PLR0913 - each is an option
     There is no model in it: what it answers is written in a script. It is for trying the gateway,
     for tests and for load.
     """
-    from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.app import create_simulator
     from gateway.simulator.constrained import matcher as guidance
     from gateway.simulator.options import SimulatorOptions
@@ -102,7 +101,7 @@ def simulate(  # noqa: PLR0913 - each is an option
     )
     simulator = create_simulator(options)
     # The first grammar would hold up every stream beside it.
-    guidance.load(Vocabulary.load())
+    guidance.load()
     run(_simulate(simulator, host, port))
 
 

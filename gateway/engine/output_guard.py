@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gateway.constraints.rules import OutputRules
-    from gateway.eventlog.fold.fold import Astray, Body, Fold
+    from gateway.eventlog.fold.fold import Body, Fold
+    from gateway.eventlog.fold.screen import Astray
     from gateway.generation import BrokenCall, Place
     from gateway.models.format import ModelFormat
 

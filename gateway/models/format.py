@@ -100,6 +100,11 @@ class ModelFormat(Protocol):
     def name(self) -> str:
         """As settings name it (`models[].format`)."""
 
+    def check(self) -> None:
+        """Raises `StartupError` where this installation makes other prompts than the reference of
+        the family does. May take seconds: for operators who ask, not for who serves.
+        """
+
     # Ids.
 
     @property

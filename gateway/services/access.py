@@ -70,7 +70,10 @@ class TenantDetail:
 
 @dataclass(slots=True)
 class _Decision:
-    """`is_renewed`: somebody looks already for one that takes its place."""
+    """Whose key it is (None: nobody's), as the database said `at` (seconds of the clock).
+
+    `is_renewed`: a newer one is being looked up already.
+    """
 
     principal: Principal | None
     at: float
@@ -78,10 +81,11 @@ class _Decision:
 
 
 @dataclass(slots=True)
-class _Question:
-    """One that is put to the database, for all who would ask the same meanwhile.
+class _Lookup:
+    """A look into the database, shared by all requests that would do the same meanwhile.
 
-    Once it is `over` there is a `decision` or a `failure`, or whoever asked was cancelled.
+    Once it is `over` there is a `decision` or a `failure`, or the request that did it was
+    cancelled.
     """
 
     over: asyncio.Event = field(default_factory=asyncio.Event)
@@ -89,34 +93,8 @@ class _Question:
     failure: Exception | None = None
 
 
-class _Decisions:
-    """The latest decisions by mark; the least recently used one goes first."""
-
-    def __init__(self, keys_max: int) -> None:
-        self._keys_max = keys_max
-        self._by_mark: OrderedDict[bytes, _Decision] = OrderedDict()
-
-    def get(self, mark: bytes) -> _Decision | None:
-        decision = self._by_mark.get(mark)
-        if decision is not None:
-            self._by_mark.move_to_end(mark)
-        return decision
-
-    def put(self, mark: bytes, decision: _Decision) -> None:
-        self._by_mark[mark] = decision
-        self._by_mark.move_to_end(mark)
-        if len(self._by_mark) > self._keys_max:
-            self._by_mark.popitem(last=False)
-
-    def discard(self, mark: bytes) -> None:
-        self._by_mark.pop(mark, None)
-
-    def clear(self) -> None:
-        self._by_mark.clear()
-
-
 class Access:
-    """Tenants, keys, and the answer to "who is calling?"."""
+    """Tenants and keys for operators; for requests, whose key they bring."""
 
     def __init__(  # noqa: PLR0913 - what it knows, three bounds of its cache, a clock
         self,
@@ -144,9 +122,11 @@ class Access:
         self._cache_stale_s = cache_stale_s
         self._defaults = defaults
         self._clock = clock
-        self._known = _Decisions(cache_keys_max)
-        self._unknown = _Decisions(cache_keys_max)
-        self._questions: dict[bytes, _Question] = {}
+        # By mark, the least recently used first.
+        self._known: OrderedDict[bytes, _Decision] = OrderedDict()
+        self._unknown: OrderedDict[bytes, _Decision] = OrderedDict()
+        self._cache_keys_max = cache_keys_max
+        self._lookups: dict[bytes, _Lookup] = {}
         self._aging: deque[str] = deque()
         self._has_aged = asyncio.Event()
 
@@ -159,11 +139,11 @@ class Access:
             raise InvalidRequest(f"There is a tenant {name!r} already.", param="name") from conflict
 
     async def list_tenants(self) -> list[Tenant]:
-        """All of them by name, disabled ones included."""
+        """All tenants in the order of their names, disabled ones included."""
         return await tenants.all_tenants(self._database)
 
     async def disable_tenant(self, name: str) -> Tenant:
-        """None of its keys works any more. Raises `ResourceNotFound`."""
+        """Disable a tenant: none of its keys works any more. Raises `ResourceNotFound`."""
         tenant = await tenants.disable_tenant(self._database, name)
         self._forget()
         if tenant is None:
@@ -240,9 +220,11 @@ class Access:
 
     def known(self, secret: str) -> Principal | None:
         """Whose key this is; None where `authenticate` has to be asked."""
-        decision = self._known.get(self._mark(secret))
+        mark = self._mark(secret)
+        decision = self._known.get(mark)
         if decision is None:
             return None
+        self._known.move_to_end(mark)
         age_s = self._clock() - decision.at
         if age_s > self._cache_ttl_s:
             return None
@@ -260,14 +242,12 @@ class Access:
             await self._has_aged.wait()
             self._has_aged.clear()
             while self._aging:
-                await self._renew(self._aging.popleft())
-
-    async def _renew(self, secret: str) -> None:
-        mark = self._mark(secret)
-        try:
-            await self._decided(secret, mark, self._clock(), self._known.get(mark))
-        except StoreError as error:
-            _log.warning("a key was not looked up again, its next request is", error=error)
+                secret = self._aging.popleft()
+                mark = self._mark(secret)
+                try:
+                    await self._decided(secret, mark, self._clock(), self._known.get(mark))
+                except StoreError as error:
+                    _log.warning("a key was not looked up again, its next request is", error=error)
 
     async def authenticate(self, secret: str) -> Principal:
         """Whose key this is.
@@ -279,6 +259,8 @@ class Access:
         now = self._clock()
         known = self._known.get(mark)
         decision = known or self._unknown.get(mark)
+        if known is not None:
+            self._known.move_to_end(mark)
         if decision is None or now - decision.at > self._cache_ttl_s:
             decision = await self._decided(secret, mark, now, known)
         if decision.principal is None:
@@ -288,33 +270,33 @@ class Access:
     async def _decided(
         self, secret: str, mark: bytes, now: float, known: _Decision | None
     ) -> _Decision:
-        """What `_decide` returns or raises; it is done once for all who wait for it together.
+        """What `_decide` returns or raises, done once for all requests that wait for it together.
 
-        A decision that has grown old is missed by every request of its key at once, and the slower
-        the database, the more there are.
+        When a decision is too old, all requests of its key miss it at once, and the slower the
+        database, the more there are.
         """
-        while (question := self._questions.get(mark)) is not None:
-            await question.over.wait()
-            if question.failure is not None:
-                raise question.failure
-            if question.decision is not None:
-                return question.decision
-        question = self._questions[mark] = _Question()
+        while (lookup := self._lookups.get(mark)) is not None:
+            await lookup.over.wait()
+            if lookup.failure is not None:
+                raise lookup.failure
+            if lookup.decision is not None:
+                return lookup.decision
+        lookup = self._lookups[mark] = _Lookup()
         try:
-            question.decision = await self._decide(secret, mark, now, known)
+            lookup.decision = await self._decide(secret, mark, now, known)
         except Exception as error:
-            question.failure = error
+            lookup.failure = error
             raise
         finally:
-            if self._questions.get(mark) is question:
-                del self._questions[mark]
-            question.over.set()
-        return question.decision
+            if self._lookups.get(mark) is lookup:
+                del self._lookups[mark]
+            lookup.over.set()
+        return lookup.decision
 
     def _forget(self) -> None:
-        """Something was changed: who asks from now on must not hear of before."""
+        """A tenant or a key was changed: requests from now on must not see earlier decisions."""
         self._known.clear()
-        self._questions.clear()
+        self._lookups.clear()
 
     async def _decide(
         self, secret: str, mark: bytes, now: float, known: _Decision | None
@@ -331,8 +313,11 @@ class Access:
         cache, other = self._known, self._unknown
         if principal is None:
             cache, other = other, cache
-        cache.put(mark, decision)
-        other.discard(mark)
+        other.pop(mark, None)
+        cache[mark] = decision
+        cache.move_to_end(mark)
+        if len(cache) > self._cache_keys_max:
+            cache.popitem(last=False)
         return decision
 
     async def _tenant(self, name: str) -> Tenant:
@@ -342,19 +327,19 @@ class Access:
         return tenant
 
     async def _no_tenant(self, name: str) -> ResourceNotFound:
-        """With the names that may have been meant."""
+        """The error for an unknown tenant, with the names that may have been meant."""
         known = [tenant.name for tenant in await tenants.all_tenants(self._database)]
         close = " or ".join(map(repr, get_close_matches(name, known)))
         hint = f" Did you mean {close}?" if close else ""
         return ResourceNotFound(f"There is no tenant {name!r}.{hint}", param="tenant")
 
     def _hash(self, secret: str) -> bytes:
-        """What the database knows a key by."""
+        """The keyed hash that the database knows a key by."""
         return hmac.digest(self._pepper, secret.encode("utf-8", "surrogatepass"), sha256)
 
     def _mark(self, secret: str) -> bytes:
-        """What this process knows it by: no key is kept as it is, and this costs every request a
-        quarter of `_hash`.
+        """The digest that this process knows a key by: no key is kept as it is, and this costs
+        every request a quarter of `_hash`.
         """
         marking = self._marking.copy()
         marking.update(secret.encode("utf-8", "surrogatepass"))
@@ -380,7 +365,7 @@ def _is_meant(key: str, candidate: ApiKey) -> bool:
 
 
 def _incorrect(secret: str) -> AuthenticationError:
-    """Says nothing but what the caller sent, and of that no more than helps to recognise it."""
+    """The error for a wrong key: of what the caller sent, no more than helps to recognise it."""
     shown = f"{secret[:5]}***{secret[-_HINT_LENGTH:]}" if _SHOWABLE.match(secret) else "***"
     return AuthenticationError(
         f"Incorrect API key provided: {shown}. Check it, or ask the operator of this server for a "

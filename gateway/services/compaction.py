@@ -1,49 +1,81 @@
-"""Compact a conversation for its own sake: its client goes on with what it is given."""
+"""When a conversation is made short, and how.
+
+| asked for by | when | what becomes of it |
+|---|---|---|
+| `context_management` | the prompt is longer than the threshold | the first item of the response |
+| a `compaction_trigger` | always | the only item of the response |
+| `POST /v1/responses/compact` | always | an answer of its own, which is not stored |
+
+The summary is made before the response is accepted; until then its client is told nothing.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
 from gateway import ids
+from gateway.context.compaction import compaction_item, droppable, instruction
+from gateway.context.unsealing import COMPACTION
+from gateway.entries import Compacted
+from gateway.errors import ContextLengthExceeded, InvalidRequest
+from gateway.protocol.context_item import ContextItem
+from gateway.protocol.items import CompactionTrigger
+from gateway.protocol.parameters import Effort, ReasoningOptions
 from gateway.protocol.responses.body import compacted_response, compaction_body
+from gateway.protocol.responses.create import OUTPUT_TOKENS_MIN, CreateResponse
+from gateway.sealing import Binding, Unsealed
 
 if TYPE_CHECKING:
-    from gateway.engine.supervisor import Supervisor
-    from gateway.protocol.responses.create import CreateResponse
-    from gateway.services.compactor import Compactor, Made, SummaryPlan
-    from gateway.services.run_builder import RunBuilder
-    from gateway.tenancy import Principal
+    from collections.abc import Sequence
+
+    from gateway.engine.run_spec import RunSpec
+    from gateway.engine.summarizer import Summarizer, Summary
+    from gateway.generation import Prompt
+    from gateway.models.format import FormatOf
+    from gateway.protocol.items import InputItem
+    from gateway.sealing import Sealer
+
+REPEATED_SHARE: Final = 4
+"""Once compacted, a context is compacted again when that makes it shorter by at least the threshold
+divided by this: messages of users stay, and could keep it above the threshold for good."""
+ROOM_SHARE: Final = 4
+"""A summary gets at least its longest length divided by this, or is not begun."""
 
 
-class Compaction:
-    """The use case of `POST /v1/responses/compact`."""
+@dataclass(frozen=True, slots=True)
+class CompactionLimits:
+    """A summary has at most `summary_tokens_max` tokens, the thoughts about it included, of which
+    there are at most half. A request that names no threshold gets `window_share` of the window.
+    """
 
-    def __init__(self, supervisor: Supervisor, builder: RunBuilder, compactor: Compactor) -> None:
-        self._supervisor = supervisor
-        self._builder = builder
-        self._compactor = compactor
+    summary_tokens_max: int
+    effort: Effort
+    window_share: float
 
-    async def compact(
-        self, principal: Principal, request: CreateResponse, *, body_bytes: int
-    ) -> CompactedContext:
-        """All messages of the user, and a compaction item that stands for everything else.
 
-        Raises what `RunBuilder.build` does, `RateLimited`, `UpstreamError`, `SummaryFailed`.
-        """
-        with self._supervisor.admitted():
-            plan = await self._builder.summary(principal, request, body_bytes=body_bytes)
-            made = await self._compactor.make(plan.spec)
-        await self._compactor.book(made)
-        return CompactedContext(plan, made)
+class MadeSummary(NamedTuple):
+    """A summary by the model, and the log entry that it becomes."""
+
+    summary: Summary
+    compacted: Compacted
+
+
+class SummaryPlan(NamedTuple):
+    """The generation of a summary, and the items that are summarised."""
+
+    spec: RunSpec
+    items: Sequence[ContextItem]
 
 
 class CompactedContext(NamedTuple):
-    """What came of a compaction for its own sake."""
+    """The answer to `POST /v1/responses/compact`: the plan of the summary and what came of it."""
 
     plan: SummaryPlan
-    made: Made
+    made: MadeSummary
 
     @property
     def model(self) -> str:
@@ -61,3 +93,114 @@ class CompactedContext(NamedTuple):
         output = [*users, compaction_body(item_id, self.made.compacted.seal)]
         usage = self.made.summary.usage
         return orjson.dumps(compacted_response(head.uuid, head.created_at, output, usage))
+
+
+class Compactor:
+    """Decides when a context is made short, and has it done."""
+
+    def __init__(
+        self,
+        summarizer: Summarizer,
+        format_of: FormatOf,
+        sealer: Sealer,
+        *,
+        limits: CompactionLimits,
+    ) -> None:
+        self._summarizer = summarizer
+        self._format_of = format_of
+        self._sealer = sealer
+        self._limits = limits
+
+    def is_due(
+        self,
+        request: CreateResponse,
+        items: Sequence[ContextItem],
+        prompt: Prompt,
+        *,
+        context_length: int,
+    ) -> bool:
+        """Whether the prompt of these items is to be made short, and can be: a summary is of no use
+        where what stays is too long all the same.
+        """
+        if not request.context_management:
+            return False
+        share = int(self._limits.window_share * context_length)
+        asked = [entry.compact_threshold or share for entry in request.context_management]
+        if len(prompt.ids) <= min(asked):
+            return False
+        hidden = set(droppable(items))
+        saved = sum(span.end - span.start for span in prompt.spans if span.source in hidden)
+        if len(prompt.ids) - saved >= context_length and request.truncation != "auto":
+            return False
+        is_repeated = any(item.kind == "compaction" for item in items)
+        return saved > (min(asked) // REPEATED_SHARE if is_repeated else 0)
+
+    def request_for(self, request: CreateResponse) -> CreateResponse:
+        """What the model is asked instead: a summary of all that the request is about."""
+        tokens_max = max(self._limits.summary_tokens_max, OUTPUT_TOKENS_MIN)
+        asked = {
+            "input": (*without_trigger(request), instruction()),
+            "instructions": request.instructions,
+            "truncation": request.truncation,
+            "service_tier": request.service_tier,
+            "max_output_tokens": tokens_max,
+            "reasoning": ReasoningOptions(effort=self._limits.effort, max_tokens=tokens_max // 2),
+            "tool_choice": "none",
+            "store": False,
+        }
+        return CreateResponse(model=request.model).model_copy(update=asked)
+
+    def check(self, plan: SummaryPlan, *, context_length: int) -> None:
+        """Raise `InvalidRequest` where there is nothing to summarise, or no room for a summary."""
+        if not plan.items:
+            raise InvalidRequest(
+                "There is nothing to compact: the conversation has no items yet.", param="input"
+            )
+        wanted = min(self._limits.summary_tokens_max, context_length // 2)
+        if plan.spec.sampling.max_tokens < wanted // ROOM_SHARE:
+            raise ContextLengthExceeded(
+                "The conversation leaves no room for its summary in the context window of this "
+                "model. Compact it earlier, leave old items out, or set 'truncation' to 'auto'."
+            )
+
+    async def make(self, spec: RunSpec) -> MadeSummary:
+        """A summary. What it took is to be counted with a response, or booked.
+
+        Raises `UpstreamError`, `SummaryFailed`.
+        """
+        summary = await self._summarizer.summarize(spec)
+        tenant = spec.principal.tenant_id
+        binding = Binding(tenant, COMPACTION, self._sealer.key_id)
+        seal = self._sealer.seal(binding, Unsealed(text=summary.text).content)
+        assert seal is not None, "the sealer has the key that it names"
+        format_ = self._format_of(spec.model)
+        rendered = format_.render_item(compaction_item("", seal, summary.text))
+        usage = summary.usage
+        compacted = Compacted(
+            ids=tuple(rendered),
+            seal=seal,
+            input_tokens=usage.input_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.output_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+        )
+        return MadeSummary(summary, compacted)
+
+    async def book(self, made: MadeSummary) -> None:
+        """Book what a summary took that is part of no response."""
+        await self._summarizer.book(made.summary)
+
+
+def is_triggered(request: CreateResponse) -> bool:
+    """The request asks for a compaction, and for nothing else."""
+    return bool(request.input) and isinstance(request.input[-1], CompactionTrigger)
+
+
+def without_trigger(request: CreateResponse) -> tuple[InputItem, ...]:
+    """What it asks to be compacted, beside what it continues."""
+    return tuple(item for item in request.input if not isinstance(item, CompactionTrigger))
+
+
+def summary_in(compacted: Compacted) -> ContextItem:
+    """The compaction at the end of a context, as the prompt has it."""
+    return ContextItem("compaction", "", b"", ids=array("I", compacted.ids))

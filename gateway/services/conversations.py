@@ -46,7 +46,7 @@ class Conversations:
         models: Models,
         sealer: Sealer,
         format_: ModelFormat,
-        threads: ThreadExecutor,
+        executor: ThreadExecutor,
         items_max: int,
     ) -> None:
         """A conversation may have `items_max` items. They are kept with their ids in `format_`."""
@@ -54,7 +54,7 @@ class Conversations:
         self._models = models
         self._sealer = sealer
         self._format = format_
-        self._threads = threads
+        self._executor = executor
         self._items_max = items_max
 
     async def create(
@@ -180,7 +180,7 @@ class Conversations:
             )
             return list(self._rendered(items))
 
-        return await self._threads.run(kept, size_bytes=body_bytes)
+        return await self._executor.run(kept, size_bytes=body_bytes)
 
     def _unsealed(self, tenant_id: TenantId, new: Sequence[InputItem]) -> dict[int, Unsealed]:
         models = [model.id for model in self._models.list()]

@@ -32,90 +32,111 @@ from gateway.store import responses as rows
 from gateway.store.idempotency import IdempotencyKey, find_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
     from gateway.protocol.context_item import ConversationPlace
+    from gateway.protocol.responses.create import CreateResponse
+    from gateway.protocol.responses.requests import RequestKey
     from gateway.replication.durable_runs import DurableRuns, RunDependencies
-    from gateway.services.generation import Generation, Reading
+    from gateway.replication.lease_keeper import LeaseKeeper
+    from gateway.services.compaction import CompactedContext
+    from gateway.services.generation import Generation
+    from gateway.services.retrieval import Retrieval
     from gateway.services.run_builder import CreateCommand, RunBuilder
+    from gateway.store.postgres.database import Database
+    from gateway.tenancy import Principal
 
 KEY_TRIES_MAX: Final = 3
 """Times a key may be taken, and be free again, while one request tries to use it."""
 
 
 class Creation:
-    """The use case of `POST /v1/responses`."""
+    """The use cases of `POST /v1/responses` and `POST /v1/responses/compact`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its dependencies
         self,
         dependencies: RunDependencies,
         runs: DurableRuns,
         *,
         builder: RunBuilder,
-        reading: Reading,
+        database: Database,
+        retrieval: Retrieval,
+        keeper: LeaseKeeper,
         key_ttl_s: float,
-        is_cut_off: Callable[[], bool],
     ) -> None:
         """`key_ttl_s` is how long an idempotency key stands for the same response.
 
-        `is_cut_off` tells that the database is known to be away: then nobody who wants something
+        Where the heartbeat of `keeper` says that the database is away, nobody who wants something
         stored has to wait until that is found out again.
         """
         self._at = dependencies
         self._runs = runs
         self._builder = builder
-        self._reading = reading
+        self._database = database
+        self._retrieval = retrieval
+        self._keeper = keeper
         self._key_ttl_s = key_ttl_s
-        self._is_cut_off = is_cut_off
 
     async def create(self, command: CreateCommand) -> Generation:
         """Start to generate a response, or find the one that was started for the same request.
 
-        Raises `RequestError`, `StoreUnavailable`, and `KeyTaken` when others use the key again and
-        again. From here on the generation has an end, whether or not anybody follows it. That what
-        is stored could not be recorded comes out of the generation, before a token is spent.
+        From here on the generation has an end, whether or not anybody follows it. Raises
+        `RequestError`, `StoreUnavailable`, and `KeyTaken` when others use the key again and again.
+        Where a response that is stored only in the end cannot be recorded, the generation raises
+        that, before a token is spent.
         """
-        if command.request.store and self._is_cut_off():
+        if command.request.store and self._keeper.is_cut_off:
             raise StoreUnavailable("the last heartbeat did not reach the database")
         if command.key is None:
             return await self._started(command)
         for _ in range(KEY_TRIES_MAX):
-            repeated = await self._repeated(command)
+            repeated = await self._repeated(command, command.key)
             if repeated is not None:
                 return repeated
             try:
                 return await self._started(command)
             except KeyTaken:
-                # Another request with it was accepted meanwhile: that one's response is ours.
+                # Another request with the key was accepted meanwhile: its response is ours, too.
                 continue
             except ConversationLocked:
-                # So it may be here: then it is that response that holds the conversation.
-                if (repeated := await self._repeated(command)) is None:
+                # It may be that request's response that holds the conversation.
+                if (repeated := await self._repeated(command, command.key)) is None:
                     raise
                 return repeated
         raise KeyTaken
 
-    async def _repeated(self, command: CreateCommand) -> Generation | None:
-        """The response that the command's key stands for; None where it is free, or not there."""
-        key, principal, database = command.key, command.principal, self._reading.database
-        if key is None:
-            return None
-        use = await find_key(database, principal.tenant_id, key.key_hash, ttl_s=self._key_ttl_s)
+    async def compact(
+        self, principal: Principal, request: CreateResponse, *, body_bytes: int
+    ) -> CompactedContext:
+        """All messages of the user, and a compaction item that stands for everything else.
+
+        Raises what `RunBuilder.compact` does, and `RateLimited`.
+        """
+        with self._at.supervisor.admitted():
+            return await self._builder.compact(principal, request, body_bytes=body_bytes)
+
+    async def _repeated(self, command: CreateCommand, key: RequestKey) -> Generation | None:
+        """The response that the key stands for; None where the key is free, or its response gone.
+
+        Raises `InvalidRequest` where it stands for the response to another request.
+        """
+        principal = command.principal
+        use = await find_key(
+            self._database, principal.tenant_id, key.key_hash, ttl_s=self._key_ttl_s
+        )
         if use is None:
             return None
         if use.fingerprint != key.fingerprint:
             raise reused_key()
-        stored = await rows.load(database, principal.tenant_id, use.uuid)
+        stored = await rows.load(self._database, principal.tenant_id, use.uuid)
         if stored is None:
             return None
         events = None
         if command.request.stream:
             response_id = ids.response_id(use.uuid)
-            events = await self._reading.retrieval.stream(principal, response_id)
-        return RepeatedGeneration(principal, stored, self._reading, events)
+            events = await self._retrieval.stream(principal, response_id)
+        return RepeatedGeneration(principal, stored, self._retrieval, events)
 
     async def _started(self, command: CreateCommand) -> Generation:
         with self._at.supervisor.admitted():
@@ -134,7 +155,7 @@ class Creation:
         principal = command.principal
         queued_max = principal.policy.background_queued_max
         await rows.check(
-            self._reading.database,
+            self._database,
             principal.tenant_id,
             conversation=conversation,
             idempotency=self._kept_key(command),
@@ -151,13 +172,13 @@ class Creation:
         key = self._kept_key(command)
         if not is_ours and key is None and spec.conversation is None:
             await self._runs.queue(spec)
-            return AcceptedGeneration(spec, self._reading, None)
+            return AcceptedGeneration(spec, self._retrieval, None)
         claim = await self._at.archive.accept(spec, key, owned=is_ours)
         started = None
         if claim is not None:
             run, live = self._runs.begin(spec, claim, requested_at=command.requested_at)
             started = Started(run, live)
-        return AcceptedGeneration(spec, self._reading, started)
+        return AcceptedGeneration(spec, self._retrieval, started)
 
     def _in_memory(self, command: CreateCommand, spec: RunSpec) -> ForegroundGeneration:
         at = self._at

@@ -15,19 +15,22 @@ T = TypeVar("T")
 
 
 class ThreadExecutor:
-    """Where large requests are parsed, assembled and rendered.
+    """Runs what would hold up the event loop: large requests are parsed, assembled and rendered in
+    threads.
 
-    Tokenising frees the GIL; the rest competes with the loop for it. So there are few of them, and
-    more work than that waits.
+    Tokenising frees the GIL; the rest competes with the loop for it. So there are few threads, and
+    work that finds none free waits.
     """
 
     def __init__(
         self, *, threads_max: int, inline_bytes_max: int, waiting_bytes_max: int = 256 << 20
     ) -> None:
-        """Work on up to `inline_bytes_max` bytes is done at once: a thread would cost more.
+        """Work on up to `inline_bytes_max` bytes is done at once, on the event loop: a thread would
+        cost more.
 
-        Work in threads and before them is on `waiting_bytes_max` bytes at most. There are as many
-        threads for runs as for requests, which must not keep what was accepted from its end.
+        Work in threads and waiting for them is on `waiting_bytes_max` bytes together at most. There
+        are `threads_max` threads for requests and as many for runs: requests must not keep an
+        accepted response from its end.
         """
         self.inline_bytes_max = inline_bytes_max
         self._waiting_bytes_max = waiting_bytes_max
@@ -36,10 +39,11 @@ class ThreadExecutor:
         self._for_runs = ThreadPoolExecutor(threads_max, thread_name_prefix="runs")
 
     async def run(self, work: Callable[[], T], *, size_bytes: int) -> T:
-        """What `work` returns; raises what it raises, and `RateLimited` where too much waits.
+        """Do `work` on a request of `size_bytes`, and return what it returns.
 
-        One work alone may be of any size. When the caller is cancelled, work that has begun goes on
-        in its thread to its end.
+        Raises what it raises, and `RateLimited` where too much waits; a single request may be of
+        any size. When the caller is cancelled, work that has begun goes on in its thread to its
+        end.
         """
         if size_bytes <= self.inline_bytes_max:
             return work()
@@ -56,11 +60,13 @@ class ThreadExecutor:
             self._waiting_bytes -= size_bytes
 
     async def run_accepted(self, work: Callable[[], T]) -> T:
-        """The same for a response that is generated already: never at once, and never refused."""
+        """Do `work` of a run, always in a thread, and return what it returns: it is never refused,
+        since its response is being generated.
+        """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._for_runs, work)
 
     def close(self) -> None:
-        """End the threads; waits for what they are at, drops what waits."""
+        """End the threads: wait for the work that they are doing, drop the work that waits."""
         self._executor.shutdown(cancel_futures=True)
         self._for_runs.shutdown(cancel_futures=True)

@@ -2,67 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
+from typing_extensions import override
 
 from gateway import ids
 from gateway.engine.row_mapping import output_context
 from gateway.engine.run_state import head_of
-from gateway.errors import Draining
 from gateway.protocol.responses.body import Outcome, response_body
 from gateway.services.history_source import History
-from gateway.services.retrieval import not_found
-from gateway.store import responses as rows
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable
 
     from gateway.engine.run_spec import RunSpec
     from gateway.engine.runner import Run
-    from gateway.eventlog.feed import Feed
     from gateway.eventlog.live_log import LiveLog
-    from gateway.protocol.events import Event, EventSink, EventSource
-    from gateway.protocol.responses.body import ResponseHead
+    from gateway.protocol.events import EventSink, EventSource
     from gateway.services.retrieval import Retrieval
-    from gateway.store.postgres.database import Database
     from gateway.store.responses import StoredResponse
-    from gateway.tenancy import Principal, TenantId
+    from gateway.tenancy import Principal
 
 
-class Generation(Protocol):
-    """What every kind of them offers to the edge."""
+class Generation:
+    """A response as its client sees it: followed, waited for, left.
 
-    is_durable: bool
+    The defaults are those of a response that does not end with its client.
+    """
+
+    is_durable = True
     """It does not end with its client: a stream that was cut off can be resumed."""
-    is_repeat: bool
+    is_repeat = False
     """The same request was sent before, and this is its response."""
 
-    @property
-    def response_id(self) -> str: ...
-
-    @property
-    def model(self) -> str: ...
+    def __init__(self, response_id: str, model: str) -> None:
+        self.response_id = response_id
+        self.model = model
 
     @property
     def first_token_s(self) -> float | None:
         """Seconds from the request to the first token, if it was generated here for this request;
         None while there is none.
         """
-        ...
+        return None
 
     def cancel(self) -> None:
         """The client is gone. Does nothing to a response that is durable, or over."""
-        ...
 
-    def produced(self, within_s: float) -> Awaitable[None]:
+    async def produced(self, within_s: float) -> None:
         """Wait until the status of a stream is known: for the first output, or the end, but for
         `within_s` seconds at most.
 
         Raises what made it fail before any output. Does not wait for what others generate.
         """
-        ...
 
     def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
         """Send a sink all events as they come. Call it once. Returns after the terminal one, or
@@ -71,25 +65,25 @@ class Generation(Protocol):
         With a `grace_s` it begins where `produced` would return, in the same call that brought the
         first output; raises what that does.
         """
-        ...
+        raise NotImplementedError
 
     def continued(self) -> History | None:
         """Once it is over: what a response begins with that continues it.
 
         None if that is not known here, because it is stored or nobody wanted it remembered.
         """
-        ...
+        return None
 
     async def response(self) -> bytes:
         """The Response object as JSON: of a background response as it is, otherwise finished.
 
         Raises what made it fail, and `Draining`.
         """
-        ...
+        raise NotImplementedError
 
 
 class Started(NamedTuple):
-    """A run of this process, and what it says."""
+    """A run of this process, and the log that it writes."""
 
     run: Run
     live: LiveLog
@@ -108,62 +102,36 @@ class Started(NamedTuple):
             raise self.failure
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Where durable responses are read from, wherever they are generated."""
-
-    database: Database
-    feed: Feed
-    retrieval: Retrieval
-
-    async def finished(self, tenant_id: TenantId, head: ResponseHead) -> bytes:
-        """The Response object once it is over.
-
-        Raises `Draining` when this process is told to end before, `ResourceNotFound` when it is
-        deleted before, `StoreUnavailable`.
-        """
-        await self.feed.stream(tenant_id, head, _send_nobody)
-        stored = await rows.load(self.database, tenant_id, head.uuid)
-        if stored is None:
-            raise not_found(ids.response_id(head.uuid))
-        if stored.body is None:
-            raise Draining
-        return stored.body
-
-
-class ForegroundGeneration:
+class ForegroundGeneration(Generation):
     """Generated here, in memory, for this client alone: it leaves, and that was it."""
 
     is_durable = False
-    is_repeat = False
 
     def __init__(self, spec: RunSpec, started: Started) -> None:
+        super().__init__(ids.response_id(spec.head.uuid), spec.model)
         self._run, self._live = started
         self._started = started
-        self._specification = spec
-        self.response_id = ids.response_id(spec.head.uuid)
-        self.model = spec.model
+        self._spec = spec
 
     @property
+    @override
     def first_token_s(self) -> float | None:
-        """Seconds from the request to the first token; None while there is none."""
         return self._run.first_token_s
 
+    @override
     def cancel(self) -> None:
-        """The client is gone: stop."""
         self._run.cancel()
 
+    @override
     async def produced(self, within_s: float) -> None:
-        """Wait until what `store: true` promises is in the database, and then for the first output,
-        or the end. Raises what made it fail before any output.
-        """
+        """Waits first until what `store: true` promises is in the database."""
         await self._run.begun.wait()
         await self._started.produced(within_s)
 
+    @override
     def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Send all events where they are made; the last one is terminal.
-
-        Raises why what `store: true` promises is not in the database, with a `grace_s` or without.
+        """Raises why what `store: true` promises is not in the database, with a `grace_s` or
+        without.
         """
         if grace_s:
             return self._live.stream(sink, grace_s=grace_s)
@@ -173,9 +141,10 @@ class ForegroundGeneration:
         await self.produced(0.0)
         await self._live.stream(sink)
 
+    @override
     def continued(self) -> History | None:
         """Its context and what it said, as they would come back from the database."""
-        spec = self._specification
+        spec = self._spec
         if spec.inherited is None:
             return None
         said = (output_context(item) for item in self._live.fold.items())
@@ -185,111 +154,85 @@ class ForegroundGeneration:
         unstored = own if spec.parent is not None else items
         return History(spec.parent, items, spec.root_created_at, unstored=unstored)
 
+    @override
     async def response(self) -> bytes:
-        """The finished Response object. Raises what made it fail."""
         await self._live.closed.wait()
         if self._live.failure is not None:
             raise self._live.failure
         return self._live.fold.encoded_response()
 
 
-class AcceptedGeneration:
+class AcceptedGeneration(Generation):
     """Durable, and accepted a moment ago.
 
     A background response (`started` is None) is left to whichever process has a place for it; any
     other is generated here, unless another process has to go on with it.
     """
 
-    is_durable = True
-    is_repeat = False
-
-    def __init__(self, spec: RunSpec, reading: Reading, started: Started | None) -> None:
+    def __init__(self, spec: RunSpec, retrieval: Retrieval, started: Started | None) -> None:
+        super().__init__(ids.response_id(spec.head.uuid), spec.model)
         self._head = spec.head
         self._tenant_id = spec.principal.tenant_id
-        self._reading = reading
+        self._retrieval = retrieval
         self._started = started
-        self.response_id = ids.response_id(self._head.uuid)
-        self.model = spec.model
 
     @property
+    @override
     def first_token_s(self) -> float | None:
-        """Seconds from the request to the first token, if this process heard it."""
         return self._started.run.first_token_s if self._started else None
 
-    def cancel(self) -> None:
-        """The client is gone, and the response goes on."""
-
+    @override
     async def produced(self, within_s: float) -> None:
-        """Return at once for a background response; otherwise as any foreground one."""
+        """Returns at once for a background response."""
         if self._started is not None:
             await self._started.produced(within_s)
 
-    def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> Awaitable[None]:
-        """Send all events as soon as they are committed, wherever they are generated."""
+    @override
+    async def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> None:
+        """Sends events as soon as they are committed, wherever they are generated."""
         if grace_s:
-            return self._stream_produced(sink, grace_s)
-        return self._reading.feed.stream(self._tenant_id, self._head, sink)
+            await self.produced(grace_s)
+        await self._retrieval.follow(self._tenant_id, self._head, sink)
 
-    async def _stream_produced(self, sink: EventSink, grace_s: float) -> None:
-        await self.produced(grace_s)
-        await self._reading.feed.stream(self._tenant_id, self._head, sink)
-
-    def continued(self) -> None:
-        """It is stored."""
-
+    @override
     async def response(self) -> bytes:
         """A background response: that it is queued. Otherwise the finished Response object."""
         if self._started is None:
             return orjson.dumps(response_body(self._head, Outcome("queued"), []))
-        finished = await self._reading.finished(self._tenant_id, self._head)
+        finished = await self._retrieval.finished(self._tenant_id, self._head)
         if self._started.failure is not None:
             raise self._started.failure
         return finished
 
 
-class RepeatedGeneration:
+class RepeatedGeneration(Generation):
     """The response that this request was answered with when it was sent before."""
 
-    is_durable = True
     is_repeat = True
-    first_token_s = None
 
     def __init__(
         self,
         principal: Principal,
         stored: StoredResponse,
-        reading: Reading,
+        retrieval: Retrieval,
         events: EventSource | None,
     ) -> None:
         """`events` are its own, if the request was for a stream."""
+        super().__init__(ids.response_id(stored.uuid), stored.model)
         self._principal = principal
         self._stored = stored
-        self._reading = reading
+        self._retrieval = retrieval
         self._events = events
-        self.response_id = ids.response_id(stored.uuid)
-        self.model = stored.model
 
-    def cancel(self) -> None:
-        """Whoever asks a second time owns nothing of the response."""
-
-    async def produced(self, within_s: float) -> None:
-        """Return: the response is there, and says itself what became of it."""
-
+    @override
     async def stream(self, sink: EventSink, *, grace_s: float = 0.0) -> None:
-        """Send all events from the first on, then those to come."""
+        """Sends all events from the first on, then those to come."""
         assert self._events is not None, "the request was not for a stream"
-        await self.produced(grace_s)
         await self._events(sink)
 
-    def continued(self) -> None:
-        """It is stored."""
-
+    @override
     async def response(self) -> bytes:
         """A background response as it is, any other once it is over, also if it failed."""
         if self._stored.background or self._stored.is_terminal:
-            return await self._reading.retrieval.get(self._principal, self.response_id)
-        return await self._reading.finished(self._principal.tenant_id, head_of(self._stored))
-
-
-def _send_nobody(_events: Sequence[Event]) -> None:
-    pass
+            return await self._retrieval.get(self._principal, self.response_id)
+        return await self._retrieval.finished(self._principal.tenant_id, head_of(self._stored))

@@ -1,20 +1,97 @@
-"""Can this process serve requests, and if not, why not?"""
+"""Can this process serve requests, and if not, why not: the database, the backends, a drain."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from gateway.errors import StoreError, StoreUnavailable
+from gateway.store.migration.verification import missing, told
 from gateway.telemetry import EXPOSITION_TYPE
 from gateway.upstreams.pool import SILENT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from gateway.services.storage import Storage
+    from gateway.store.postgres.database import Database
     from gateway.telemetry import Metrics
     from gateway.upstreams.member import BackendState
     from gateway.upstreams.pool import Pool
+
+
+SCHEMA_INTERVAL_S: Final = 60.0
+"""Between two looks at a schema that was complete: it takes the server some milliseconds."""
+MENDING_INTERVAL_S: Final = 5.0
+"""Between two looks at what was wrong."""
+
+
+class DatabaseCheck:
+    """Does the database do what requests need of it: answer, have its schema, take writes?
+
+    Ask as often as you like: the schema is looked at once a minute, writes once and after a fault.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *others: Database,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`others` write to the same database; `clock` counts seconds."""
+        self._database = database
+        self._writers = (database, *others)
+        self._clock = clock
+        self._lacks = ""
+        self._schema_due = self._write_at = float("-inf")
+
+    async def reasons(self) -> list[str]:
+        """Why requests cannot be served; empty when they can."""
+        try:
+            await self._database.ping()
+            await self._look_at_schema()
+        except StoreError as error:
+            return [f"the database does not answer ({error.state})".removesuffix(" ()")]
+        await self._look_at_writes()
+        return [reason for reason in (self._lacks, self._cannot_write()) if reason]
+
+    async def _look_at_schema(self) -> None:
+        if self._clock() < self._schema_due:
+            return
+        try:
+            found = await missing(self._database, is_patient=False)
+        except StoreError:
+            # It answers, and something keeps it from telling, such as a table that is being
+            # altered: all replicas would be taken away at once for what few requests need.
+            self._schema_due = self._clock() + MENDING_INTERVAL_S
+            return
+        lacking = [fact for fact in found if fact.stops]
+        self._lacks = (
+            f"the database lacks what `harmony-gateway db upgrade` sees to: {told(lacking)}"
+            if lacking
+            else ""
+        )
+        self._schema_due = self._clock() + (MENDING_INTERVAL_S if lacking else SCHEMA_INTERVAL_S)
+
+    async def _look_at_writes(self) -> None:
+        """Try a write once, and again whenever writes of requests have failed."""
+        is_first = self._write_at == float("-inf")
+        is_due = self._clock() - self._write_at >= MENDING_INTERVAL_S
+        if not is_first and not (is_due and self._cannot_write()):
+            return
+        self._write_at = self._clock()
+        try:
+            await self._database.try_write()
+        except StoreUnavailable:
+            return
+        except StoreError:
+            # Its owner may not make such a table: the next write that fails will tell.
+            pass
+        for one in self._writers:
+            one.write_fault = ""
+
+    def _cannot_write(self) -> str:
+        return next((one.write_fault for one in self._writers if one.write_fault), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +105,7 @@ class Report:
 
     @property
     def is_ready(self) -> bool:
-        """A load balancer may send requests here."""
+        """Whether a load balancer may send requests here."""
         return not self.reasons
 
     def body(self) -> dict[str, Any]:
@@ -43,10 +120,10 @@ class Report:
 
 
 class Health:
-    """Readiness and metrics of one process."""
+    """Tells load balancers whether to send requests to this process, and operators its metrics."""
 
-    def __init__(self, storage: Storage, pool: Pool, metrics: Metrics) -> None:
-        self._storage = storage
+    def __init__(self, database: DatabaseCheck, pool: Pool, metrics: Metrics) -> None:
+        self._database = database
         self._pool = pool
         self._metrics = metrics
         self._is_draining = False
@@ -59,7 +136,7 @@ class Health:
         """Ask the database, look at the backends; when the process is about to end, say only so."""
         if self._is_draining:
             return Report(["this process is about to end"], is_draining=True)
-        reasons = await self._storage.reasons()
+        reasons = await self._database.reasons()
         states = self._pool.snapshot()
         reasons += self._backends_missing(states)
         backends = [

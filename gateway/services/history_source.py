@@ -46,7 +46,7 @@ class History:
 
     @property
     def stored(self) -> tuple[ContextItem, ...]:
-        """The items before those."""
+        """The items before the `unstored` ones."""
         return tuple(self.items[: len(self.items) - len(self.unstored)])
 
 

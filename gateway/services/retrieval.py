@@ -15,7 +15,7 @@ import orjson
 from gateway import ids
 from gateway.engine.run_state import head_of
 from gateway.entries import FOLD_VERSION
-from gateway.errors import InvalidRequest, ResourceNotFound, shown
+from gateway.errors import Draining, InvalidRequest, ResourceNotFound, shown
 from gateway.protocol.responses.body import Outcome, ResponseStatus, response_body
 from gateway.store import messages
 from gateway.store import responses as rows
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.eventlog.feed import Feed
-    from gateway.protocol.events import EventSource
+    from gateway.protocol.events import Event, EventSource
+    from gateway.protocol.responses.body import ResponseHead
     from gateway.store.events import LogRow
     from gateway.store.messages import ItemPage
     from gateway.store.postgres.database import Database
@@ -55,6 +56,8 @@ class Retrieval:
         self._database = database
         self._feed = feed
         self._archive = archive
+        self.follow = feed.stream
+        """Sends the events of a response whose head is known (`Feed.stream`)."""
 
     async def get(self, principal: Principal, response_id: str) -> bytes:
         """The Response object: as it was sent, or as far as it has come."""
@@ -82,7 +85,7 @@ class Retrieval:
     async def _streamed(
         self, principal: Principal, response_id: str
     ) -> tuple[StoredResponse, Sequence[LogRow]]:
-        """The row, and the first ones of its log."""
+        """The row of the response, and the first rows of its log."""
         stored = await self._find(principal, response_id)
         if not stored.durable:
             raise _not_streamed(response_id, "it was not created with background=true")
@@ -162,6 +165,20 @@ class Retrieval:
             raise not_found(response_id)
         return page
 
+    async def finished(self, tenant_id: TenantId, head: ResponseHead) -> bytes:
+        """The Response object once it is over, wherever it is generated.
+
+        Raises `Draining` when this process is told to end before, `ResourceNotFound` when it is
+        deleted before, `StoreUnavailable`.
+        """
+        await self._feed.stream(tenant_id, head, _send_nobody)
+        stored = await rows.load(self._database, tenant_id, head.uuid)
+        if stored is None:
+            raise not_found(ids.response_id(head.uuid))
+        if stored.body is None:
+            raise Draining
+        return stored.body
+
     async def _find(self, principal: Principal, response_id: str) -> StoredResponse:
         """The row, if it may be seen: a response without a durable log only once it is over."""
         uuid = ids.parse_response_id(response_id)
@@ -205,7 +222,12 @@ def _span(seconds: int) -> str:
     return f"{count} {unit}{'s' if count != 1 else ''}"
 
 
+def _send_nobody(_events: Sequence[Event]) -> None:
+    pass
+
+
 def not_found(response_id: str) -> ResourceNotFound:
+    """An unknown response, a deleted one, another tenant's and one not stored look the same."""
     return ResourceNotFound(
         f"Response with id '{shown(response_id)}' not found. Responses are kept only when `store` "
         "is true, until they are deleted or expire."

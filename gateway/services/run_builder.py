@@ -1,41 +1,103 @@
 """From a create command to the specification of its run, with a summary where one is due.
 
-Looks up what the request continues, and decides in which thread the work of `services.run_spec` is
-done.
+`RunBuilder` looks up what the request continues, and decides in which thread the rest is done.
+`SpecBuilder` does that, without I/O: it renders the prompt, derives the rules for the output, and
+compiles what the output is checked by.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+
+import orjson
 
 from gateway import ids
-from gateway.errors import PermissionDenied
-from gateway.protocol.items import Message
-from gateway.services.compactor import SummaryPlan, is_triggered
+from gateway.cache import LruCache
+from gateway.constraints.schema_cache import SchemaCache
+from gateway.constraints.validation import Checker
+from gateway.context.assembly import assemble, opening
+from gateway.context.truncation import drop_oldest_turns
+from gateway.context.unsealing import opened, unseal, with_last_opened
+from gateway.engine.run_spec import RunSpec
+from gateway.errors import ContextLengthExceeded, InvalidRequest, PermissionDenied
+from gateway.generation import PREAMBLE
+from gateway.models.format import RenderOptions, Repeated
+from gateway.models.history import is_answer, leading_instructions
+from gateway.protocol.calls import call_fields
+from gateway.protocol.items import Compaction, CompactionTrigger, ItemReference, Message
+from gateway.protocol.responses.body import (
+    HarmonyMessages,
+    ResponseHead,
+    echo,
+    rules_of,
+    spelled_echo,
+)
+from gateway.protocol.tools import declared, named
+from gateway.sealing import Binding
+from gateway.services import sampling_parameters
+from gateway.services.compaction import CompactedContext, SummaryPlan, is_triggered, summary_in
 from gateway.services.history_source import History
-from gateway.services.run_spec import RunInput
+from gateway.store.packed import PackedItems
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from gateway.engine.run_spec import RunSpec
     from gateway.protocol.context_item import ConversationPlace
     from gateway.protocol.responses.create import CreateResponse
     from gateway.protocol.responses.requests import RequestKey
-    from gateway.services.compactor import Compactor, Made
+    from gateway.services.compaction import Compactor, MadeSummary
     from gateway.services.executor import ThreadExecutor
     from gateway.services.history_source import HistorySource
     from gateway.services.models import Models
-    from gateway.services.run_spec import SpecBuilder
     from gateway.tenancy import Principal
 
     Check = Callable[[ConversationPlace | None], Awaitable[None]]
     """Raises what would be raised when a response is accepted that continues the conversation."""
+    from collections.abc import Collection, Sequence
+    from uuid import UUID
+
+    from gateway.constraints.rules import OutputRules
+    from gateway.context.assembly import Context
+    from gateway.entries import Compacted
+    from gateway.generation import Prompt
+    from gateway.models.format import FormatOf, ModelFormat
+    from gateway.protocol.context_item import ContextItem
+    from gateway.protocol.items import InputItem
+    from gateway.protocol.parameters import Effort
+    from gateway.sealing import Sealer
+    from gateway.services.models import Model
+    from gateway.tenancy import TenantId
+
+    Echo = dict[str, Any]
+
+
+T = TypeVar("T")
+
+REPEATED_ITEM_BYTES: Final = 30
+"""An item that has ids costs about as much as so many bytes that have to be tokenised."""
+ANSWER_SHARE: Final = 16
+"""Where a request does not say how long its answer may be, old turns make room for the window's
+length divided by this."""
+SALTS_MAX: Final = 4_096
+"""Tenants whose salt is kept; that of another is computed anew."""
+DAY_S: Final = 86_400
+DATES_MAX: Final = 64
+COMPILED_BYTES: Final = 1 << 20
+"""A schema or a grammar, however small, may take as long to compile as so many bytes."""
+CONTRACTS_BYTES_MAX: Final = 2 << 20
+"""All contracts that are kept, each with its weight; they take up to ten times as much memory."""
+CONTRACT_BYTES_MIN: Final = 2 << 10
+GRAMMAR_WEIGHT: Final = 50
+"""A grammar, compiled, takes so many times as much memory as all else that is as long."""
+GRAMMAR_BYTES_MIN: Final = 80 << 10
+"""What it weighs however short it is: a class of Unicode's letters takes most of a MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +127,75 @@ class CreateCommand:
         is_kept = self.key is not None or policy.on_disconnect == "continue"
         return self.generate and (request.background or (request.store and is_kept))
 
-    @property
-    def is_remembered(self) -> bool:
-        """What it inherits is to be known afterwards."""
-        return self.remembered and not self.request.store
+
+@dataclass(frozen=True, slots=True)
+class SystemMessage:
+    """What the operator decides of every prompt's system message."""
+
+    identity: str
+    knowledge_cutoff: str
+    with_date: bool
+    commentary_without_tools: bool
 
 
-T = TypeVar("T")
+@dataclass(frozen=True, slots=True)
+class RunInput:
+    """All that a specification is made from, read and looked up.
 
-NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+    `body_bytes` is how long the request was as JSON, `created_at` is in unix seconds. `durable`:
+    its log is to be kept in the database. `remembered`: what it inherits is to be known afterwards.
+    `silent`: the model is not asked. `compacted` is the summary that its context ends with.
+    `is_opening`: it continues nothing, and all that it brings are messages without ids.
+    """
+
+    principal: Principal
+    request: CreateResponse
+    body_bytes: int
+    model: Model
+    history: History
+    stored: Mapping[str, ContextItem]
+    uuid: UUID
+    created_at: int
+    durable: bool = False
+    remembered: bool = False
+    silent: bool = False
+    compacted: Compacted | None = None
+    is_opening: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An input, assembled and rendered: the `prompt` of `items` has nothing left out.
+
+    `echo` is what its response repeats of the request. `rules` are what the output is held to, and
+    `checker` knows whether it keeps them. `items` are those of the context and, behind
+    them, the summary that it ends with. `is_repeated`: of the history, which was repeated as it is,
+    there are none.
+    """
+
+    echo: Echo
+    rules: OutputRules
+    checker: Checker
+    context: Context
+    items: tuple[ContextItem, ...]
+    options: RenderOptions
+    prompt: Prompt
+    is_repeated: bool
 
 
 class BuiltRun(NamedTuple):
-    """`summary` was made for it: to be booked if nothing comes of it (`RunBuilder.booking`)."""
+    """A run that may start. The `summary`, if one was made for it, is to be booked where nothing
+    comes of the run (`RunBuilder.booking`).
+    """
 
     spec: RunSpec
-    summary: Made | None = None
+    summary: MadeSummary | None = None
 
 
 class RunBuilder:
-    """Turns create commands into run specifications."""
+    """Turns create commands into run specifications: looks up what they continue, and
+    has the rest done in a thread where it is long.
+    """
 
     def __init__(
         self,
@@ -109,20 +220,12 @@ class RunBuilder:
         that was sealed elsewhere, a prompt that is too long), `StoreUnavailable`, and where the
         context is to be compacted `UpstreamError`, `SummaryFailed` and what `check` raises.
         """
+        given = await self._input(command)
         request = command.request
-        given = await self._input(
-            command.principal, request, command.body_bytes, local=command.local
-        )
-        given = replace(
-            given,
-            durable=command.is_durable,
-            remembered=command.is_remembered,
-            silent=not command.generate,
-        )
         is_compacted = request.context_management or (
             not given.is_opening and is_triggered(request)
         )
-        work = self._planned if is_compacted and not given.silent else self._specs.spec
+        work = self._planned if is_compacted and command.generate else self._specs.spec
         planned: RunSpec | SummaryPlan = await self._run(work, given)
         if not isinstance(planned, SummaryPlan):
             return BuiltRun(planned)
@@ -133,7 +236,7 @@ class RunBuilder:
             return BuiltRun(await self._run(self._specs.spec, compacted), made)
 
     @asynccontextmanager
-    async def booking(self, summary: Made) -> AsyncIterator[None]:
+    async def booking(self, summary: MadeSummary) -> AsyncIterator[None]:
         """Books the summary when the block is left by an exception: then nothing comes of it."""
         try:
             yield
@@ -141,37 +244,39 @@ class RunBuilder:
             await self._compactor.book(summary)
             raise
 
-    async def summary(
+    async def compact(
         self, principal: Principal, request: CreateResponse, *, body_bytes: int
-    ) -> SummaryPlan:
-        """How to summarise what the request continues and brings; raises what `build` does."""
-        given = await self._input(principal, request, body_bytes, with_json=True)
-        return await self._run(self._summary, given)
+    ) -> CompactedContext:
+        """A summary of what the request continues and brings, for its own sake.
+
+        Raises what `build` does where it makes a summary.
+        """
+        command = CreateCommand(principal, request, None, body_bytes, 0.0)
+        plan = await self._run(self._summary, await self._input(command, with_json=True))
+        made = await self._compactor.make(plan.spec)
+        await self._compactor.book(made)
+        return CompactedContext(plan, made)
 
     async def count(self, principal: Principal, request: CreateResponse, *, body_bytes: int) -> int:
         """How many tokens the prompt of the request has, also of one that is too long to be run.
 
         Raises `RequestError` and `StoreUnavailable` as `build` does.
         """
-        given = await self._input(principal, request, body_bytes)
-        return await self._run(self._specs.count, given)
+        command = CreateCommand(principal, request, None, body_bytes, 0.0)
+        return await self._run(self._specs.count, await self._input(command))
 
-    async def _input(
-        self,
-        principal: Principal,
-        request: CreateResponse,
-        body_bytes: int,
-        *,
-        local: Mapping[str, History] = NOTHING,
-        with_json: bool = False,
-    ) -> RunInput:
+    async def _input(self, command: CreateCommand, *, with_json: bool = False) -> RunInput:
+        """What the command names, looked up. `with_json`: the items of its history are to be shown,
+        not only to be continued.
+        """
+        principal, request = command.principal, command.request
         model = self._models.get(request.model)
         if request.wants_logprobs:
             self._models.require_logprobs(model)
         if request.wants_messages:
             _require_messages(principal)
-        created_at, stored = int(time.time()), NOTHING
-        is_opening = opens(request)
+        created_at, is_opening = int(time.time()), opens(request)
+        stored: Mapping[str, ContextItem] = {}
         if is_opening:
             history = History(None, (), created_at)
         else:
@@ -180,19 +285,22 @@ class RunBuilder:
                 tenant_id,
                 request,
                 created_at=created_at,
-                local=local,
+                local=command.local,
                 with_json=with_json or not self._specs.knows_stored_ids(model),
             )
             stored = await self._history_source.named_items(tenant_id, request)
         return RunInput(
             principal=principal,
             request=request,
-            body_bytes=body_bytes,
+            body_bytes=command.body_bytes,
             model=model,
             history=history,
             stored=stored,
             uuid=ids.new_uuid(),
             created_at=created_at,
+            durable=command.is_durable,
+            remembered=command.remembered and not request.store,
+            silent=not command.generate,
             is_opening=is_opening,
         )
 
@@ -228,6 +336,225 @@ class RunBuilder:
         return plan
 
 
+class SpecBuilder:
+    """Makes specifications. Its methods raise `RequestError` for what the caller has to mend."""
+
+    def __init__(
+        self,
+        format_of: FormatOf,
+        *,
+        system_message: SystemMessage,
+        cache_salt_key: bytes,
+        sealer: Sealer,
+        answer_share: float,
+    ) -> None:
+        """`answer_share` is the part of the output that a reasoning budget leaves to the answer.
+
+        `cache_salt_key` keeps tenants' cached prefixes apart, `sealer` opens their reasoning.
+        """
+        self._format_of = format_of
+        self._system_message = system_message
+        self._cache_salt_key = cache_salt_key
+        self._sealer = sealer
+        self._answer_share = answer_share
+        self._cache_salt = lru_cache(SALTS_MAX)(self._new_cache_salt)
+        self._documents = SchemaCache()
+        self._contracts: LruCache[bytes, tuple[OutputRules, Checker | None]] = LruCache(
+            size_max=CONTRACTS_BYTES_MAX
+        )
+
+    def work_bytes(self, given: RunInput) -> int:
+        """How much work `spec` is, in bytes of text that would have to be tokenised."""
+        size_bytes, request = given.body_bytes, given.request
+        if not given.is_opening:
+            size_bytes += _size_bytes(given.history.items) + _size_bytes((*given.stored.values(),))
+        if (request.tools or request.text.format) and sampling_parameters.is_compiled(request):
+            kept = self._contracts.get(_contract_key(_echo(given), given.principal.tenant_id)[0])
+            if kept is None or kept[1] is None:
+                size_bytes += COMPILED_BYTES
+        return size_bytes
+
+    def write(self, given: RunInput, *, item_by_item: bool = False) -> Written:
+        """The whole prompt. A schema or a grammar that cannot be checked is refused here, too.
+
+        `item_by_item`: its items are to be known.
+        """
+        format_ = self._format_of(given.model.id)
+        repeated = None if item_by_item or given.is_opening else _repeated(given, format_)
+        echoed = _echo(given)
+        rules, checker = self._contract(given, echoed)
+        context = self._assembled(given, with_history=repeated is None)
+        items = context.items
+        if given.compacted is not None:
+            items = (*items, summary_in(given.compacted))
+        options = self._options(given, rules, echoed["reasoning"]["effort"])
+        prompt = format_.render(items, options, repeated)
+        return Written(
+            echoed, rules, checker, context, items, options, prompt, repeated is not None
+        )
+
+    def knows_stored_ids(self, model: Model) -> bool:
+        """Whether the ids of stored items are those of this model's format: others take the JSON of
+        a history to continue it.
+        """
+        return self._format_of(model.id).framing.stores_ids
+
+    def count(self, given: RunInput) -> int:
+        """How many tokens the prompt has, also one that is too long to be run."""
+        written = self.write(given)
+        is_cut = given.request.truncation == "auto"
+        return len((self._fitting(given, written) if is_cut else written.prompt).ids)
+
+    def spec(self, given: RunInput, written: Written | None = None) -> RunSpec:
+        """The specification; `written` is what `write` made of the same input before."""
+        written = written or self.write(given)
+        request, model, history = given.request, given.model, given.history
+        format_, prompt = self._format_of(model.id), written.prompt
+        if request.truncation == "auto":
+            prompt = self._fitting(given, written)
+        room = model.context_length - len(prompt.ids)
+        sampling = sampling_parameters.sampling(request, room=room)
+        if given.silent or (not given.is_opening and is_triggered(request)):
+            sampling = replace(sampling, max_tokens=0)
+        elif room <= 0:
+            raise _no_room(len(prompt.ids), model)
+        added: tuple[ContextItem, ...] = ()
+        if request.store or given.durable or given.remembered:
+            # Nobody asks again for what is not kept, and a run may take minutes.
+            has_ids = format_.framing.stores_ids
+            new = _rendered(written.context, written.prompt if has_ids else None)
+            added = (*history.unstored, *new)
+        return RunSpec(
+            principal=given.principal,
+            head=self._head(given, written.echo, format_, prompt),
+            model=model.id,
+            prompt_ids=prompt.ids,
+            added=added,
+            sampling=sampling,
+            cache_salt=self._cache_salt(given.principal.tenant_id),
+            store=request.store,
+            parent=history.parent,
+            conversation=history.conversation,
+            root_created_at=history.root_created_at,
+            rules=written.rules,
+            checker=written.checker,
+            reasoning_budget=sampling_parameters.reasoning_budget(
+                request,
+                given.principal.policy,
+                max_tokens=sampling.max_tokens,
+                answer_share=self._answer_share,
+                framing_tokens=format_.framing_tokens,
+            ),
+            priority=sampling_parameters.PRIORITIES[written.echo["service_tier"]],
+            durable=given.durable,
+            streamed=request.stream,
+            inputs=len(added),
+            inherited=history.stored if given.remembered else None,
+            compacted=given.compacted,
+        )
+
+    def _head(
+        self, given: RunInput, echoed: Echo, format_: ModelFormat, prompt: Prompt
+    ) -> ResponseHead:
+        request, binding, messages = given.request, None, None
+        if request.wants_encrypted_reasoning:
+            tenant, key = given.principal.tenant_id, self._sealer.key_id
+            binding = Binding(tenant, given.model.id, key)
+        if request.wants_messages:
+            shown = format_.messages(prompt, with_ids=request.wants_input_ids)
+            messages = HarmonyMessages(shown, request.wants_output_ids)
+        return ResponseHead(
+            given.uuid,
+            given.created_at,
+            request.background,
+            echoed,
+            binding,
+            spelled=spelled_echo(echoed),
+            messages=messages,
+        )
+
+    def _contract(self, given: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
+        """Where output has to be checked against something, that is compiled for it; what comes
+        again and again is kept. What a request costs must not depend on what another tenant sent
+        before, so what a user wrote is kept for its tenant.
+        """
+        tenant = given.principal.tenant_id
+        key, size = _contract_key(echoed, tenant)
+        kept = self._contracts.get(key)
+        if kept is not None and kept[1] is not None:
+            return kept[0], kept[1]
+        rules = rules_of(echoed) if kept is None else kept[0]
+        checker = Checker(
+            rules,
+            call_fields,
+            kept=self._documents,
+            scope=tenant.bytes,
+            paths={tool.name: f"tools{tool.path}" for tool in named(given.request.offered_tools)},
+        )
+        checker.compile()
+        if kept is None:
+            # What patterns take of memory, compiled, cannot be told from their length.
+            shared = None if checker.has_patterns else checker
+            self._contracts.put(key, (rules, shared), size=size + _grammar_bytes(rules))
+        return rules, checker
+
+    def _assembled(self, given: RunInput, *, with_history: bool) -> Context:
+        new, history, stored = given.request.input, given.history.items, given.stored
+        if given.is_opening:
+            return opening(cast("tuple[Message, ...]", new), given.uuid)
+        if not self.knows_stored_ids(given.model):
+            history = tuple(map(_without_ids, history))
+            stored = {name: _without_ids(item) for name, item in stored.items()}
+        sealer, tenant = self._sealer, given.principal.tenant_id
+        return assemble(
+            with_last_opened(tuple(history), sealer, tenant=tenant) if with_history else (),
+            new,
+            stored={name: opened(item, sealer, tenant=tenant) for name, item in stored.items()},
+            unsealed=unseal(new, sealer, tenant=tenant, model=given.model.id),
+            response=given.uuid,
+            taken=() if with_history else _taken_ids(history, new),
+        )
+
+    def _options(self, given: RunInput, rules: OutputRules, effort: Effort) -> RenderOptions:
+        system, request = self._system_message, given.request
+        tools = request.offered_tools
+        return RenderOptions(
+            instructions=request.instructions,
+            tools=declared(tools) if tools else (),
+            tool_paths=tuple([f"tools{tool.path}" for tool in named(tools)]) if tools else (),
+            effort=effort,
+            current_date=_date(given.history.root_created_at // DAY_S)
+            if system.with_date
+            else None,
+            model_identity=system.identity,
+            knowledge_cutoff=system.knowledge_cutoff,
+            commentary_without_tools=system.commentary_without_tools,
+            answer=rules.answer,
+            scope=given.principal.tenant_id.bytes,
+        )
+
+    def _fitting(self, given: RunInput, written: Written) -> Prompt:
+        """The prompt without the oldest turns, which make room for it and for an answer."""
+        request, length, prompt = given.request, given.model.context_length, written.prompt
+        room = length - len(prompt.ids)
+        wanted = min(request.max_output_tokens or length // ANSWER_SHARE, length // 2)
+        if room >= wanted:
+            return prompt
+        if written.is_repeated:
+            written = self.write(given, item_by_item=True)
+        items, costs = written.items, [0] * len(written.items)
+        for span in written.prompt.spans:
+            if span.source != PREAMBLE:
+                costs[span.source] += span.end - span.start
+        kept = drop_oldest_turns(items, costs, 1 - room, wanted_tokens=wanted - room)
+        return self._format_of(given.model.id).render([items[i] for i in kept], written.options)
+
+    def _new_cache_salt(self, tenant_id: TenantId) -> str:
+        """Keeps one tenant's cached prefixes from another's timing (CVE-2025-46570)."""
+        digest = hmac.digest(self._cache_salt_key, tenant_id.bytes, hashlib.sha256)
+        return digest.hex()
+
+
 def opens(request: CreateResponse) -> bool:
     """Whether it continues nothing, and brings nothing but messages without ids."""
     if request.previous_response_id is not None or request.conversation is not None:
@@ -248,3 +575,107 @@ def _require_messages(principal: Principal) -> None:
             code="response_messages_not_allowed",
             param="enable_response_messages",
         )
+
+
+def _echo(given: RunInput) -> Echo:
+    """What the response repeats of its request, defaults filled in."""
+    policy = given.principal.policy
+    return echo(
+        given.request,
+        model=given.model.id,
+        default_effort=given.model.reasoning_effort,
+        service_tier=sampling_parameters.service_tier(given.request, policy),
+        summaries=policy.reasoning_summary != "off",
+    )
+
+
+def _contract_key(echoed: Echo, tenant: TenantId) -> tuple[bytes, int]:
+    """What a contract is kept under: a digest of all that `rules_of` reads; and what it weighs."""
+    tools, text, stop = echoed["tools"], echoed["text"]["format"], echoed.get("stop")
+    scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
+    choice, parallel = echoed["tool_choice"], echoed["parallel_tool_calls"]
+    spelled = orjson.dumps([tools, text, stop, choice, parallel, echoed["reasoning"]["summary"]])
+    return hashlib.sha256(scope + spelled).digest(), len(spelled) + CONTRACT_BYTES_MIN
+
+
+def _grammar_bytes(rules: OutputRules) -> int:
+    """What the grammars weigh. Each tool has its own compiled for itself."""
+    every = [len(tool.grammar.definition) for tool in rules.tools.values() if tool.grammar]
+    return GRAMMAR_BYTES_MIN * len(every) + GRAMMAR_WEIGHT * sum(every)
+
+
+@lru_cache(DATES_MAX)
+def _date(day: int) -> str:
+    """The date (UTC) of a day, which is the number of those since 1970."""
+    return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()
+
+
+def _repeated(given: RunInput, format_: ModelFormat) -> Repeated | None:
+    """What the prompt repeats of the history; None where it takes its items to make the prompt."""
+    if not format_.framing.stores_ids:
+        return None
+    new, history = given.request.input, given.history.items
+    if given.request.context_management or not isinstance(history, PackedItems):
+        return None
+    if any(isinstance(item, Compaction | CompactionTrigger | ItemReference) for item in new):
+        return None
+    columns = history.columns()
+    if columns is None:
+        return None
+    is_answered = any(isinstance(item, Message) and is_answer(item) for item in new)
+    ids = format_.repeated_ids(columns, is_answered=is_answered)
+    if not ids:
+        return None
+    leading = leading_instructions(columns.labels[name] for name in columns.names)
+    return Repeated(history.first(leading), ids)
+
+
+def _taken_ids(history: Sequence[ContextItem], new: Sequence[InputItem]) -> Collection[str]:
+    """The ids that items of the history have, where a new one might have the same."""
+    if isinstance(history, PackedItems) and any(item.id is not None for item in new):
+        return history.item_ids()
+    return ()
+
+
+def _size_bytes(items: Sequence[ContextItem]) -> int:
+    """Of items that are packed still no more is known than what they are together."""
+    if isinstance(items, PackedItems):
+        return len(items) * REPEATED_ITEM_BYTES + items.json_bytes
+    return sum(REPEATED_ITEM_BYTES if item.ids is not None else len(item.json) for item in items)
+
+
+def _no_room(tokens: int, model: Model) -> ContextLengthExceeded:
+    return ContextLengthExceeded(
+        f"Your input exceeds the context window of this model: it takes {tokens} of "
+        f"{model.context_length} tokens, and the output needs some, too. Please adjust your input "
+        "and try again."
+    )
+
+
+def _without_ids(item: ContextItem) -> ContextItem:
+    """A stored item for a model in whose format its ids mean something else.
+
+    Raises `InvalidRequest` where only its ids are known: a connection keeps no more of a history.
+    """
+    if not item.json and item.parsed is None:
+        raise InvalidRequest(
+            "This connection continued the response with a model of another kind. Open a new "
+            "connection to continue it with this one.",
+            code="invalid_value",
+            param="previous_response_id",
+        )
+    return replace(item, ids=None)
+
+
+def _rendered(context: Context, prompt: Prompt | None) -> tuple[ContextItem, ...]:
+    """The items that the request brought, with the ids that they have in the whole prompt; without
+    one, with none.
+    """
+    added = list(context.added)
+    if prompt is None:
+        return tuple(added)
+    for span in prompt.spans:
+        at = span.source - context.inherited
+        if 0 <= at < len(added):  # what is behind them is a summary
+            added[at] = added[at].with_ids(prompt.ids[span.start : span.end])
+    return tuple(added)

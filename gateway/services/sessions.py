@@ -68,11 +68,13 @@ class Memory(Mapping[str, History]):
 
     @property
     def size_bytes(self) -> int:
-        """At most so much memory is held."""
+        """An upper bound of the memory that the histories take."""
         return self._size_bytes
 
     def remember(self, lane: str | None, response_id: str, history: History) -> None:
-        """A response of this lane is over. One that is larger than all of this is not kept."""
+        """Keep the history of a response of this lane that is over, unless it alone is larger than
+        all that may be kept.
+        """
         entry = _Remembered(history, lane, sum(map(_size_bytes, history.items)))
         self._by_id[response_id] = entry
         self._latest[lane] = response_id
@@ -81,7 +83,7 @@ class Memory(Mapping[str, History]):
             self._drop(self._least_wanted())
 
     def forget(self, lane: str | None, response_id: str | None) -> None:
-        """To continue it on this lane failed. What is another lane's stays as it is."""
+        """Drop a response that this lane failed to continue. One of another lane stays."""
         entry = self._by_id.get(response_id) if response_id is not None else None
         if response_id is not None and entry is not None and entry.lane == lane:
             self._drop(response_id)
@@ -132,5 +134,5 @@ class Sessions:
             self._metrics.connection_closed()
 
     def close(self) -> None:
-        """Tell all of them. May be repeated."""
+        """Tell all connections to close once they are at rest. May be repeated."""
         self.leaving.set()

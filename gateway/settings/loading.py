@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from gateway.errors import ConfigError
-from gateway.settings.document import read_document
-from gateway.settings.environment import CONFIG_VARIABLE, PREFIX, read_environment
-from gateway.settings.layer import Layer, Mistake
 from gateway.settings.model import Settings
+from gateway.settings.sources import (
+    CONFIG_VARIABLE,
+    PREFIX,
+    Layer,
+    Mistake,
+    read_document,
+    read_environment,
+)
 from gateway.settings.wording import UNKNOWN, explanation, spelled, unknown, value_at
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from gateway.errors import ConfigError
-from gateway.settings.kinds import Secret
 from gateway.settings.sections import (
     Auth,
     Backend,
@@ -29,6 +28,7 @@ from gateway.settings.sections import (
     Model,
     Reasoning,
     Retention,
+    Secret,
     Server,
     Stream,
     Upstream,

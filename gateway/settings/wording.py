@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from pydantic import BaseModel
 
-from gateway.settings.kinds import PATTERNS
 from gateway.settings.model import Settings
+from gateway.settings.sections import PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

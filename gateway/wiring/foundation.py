@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gateway import ids
 from gateway.eventlog.fold.fold import Fold
+from gateway.models.format import SchemaLimits
 from gateway.models.registry import Formats
 from gateway.protocol.responses.body import rules_of
 from gateway.replication.retention import Housekeeping
@@ -15,12 +16,13 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.services.access import Access
 from gateway.services.executor import ThreadExecutor
 from gateway.store.postgres.database import Database
+from gateway.store.retention import Keep
 from gateway.telemetry import Metrics
+from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
 from gateway.upstreams.http.connection import ConnectionLimits
 from gateway.upstreams.http.transport import KeepAlive
-from gateway.upstreams.pool import Pool
-from gateway.wiring import bounds
+from gateway.upstreams.pool import Pool, PoolPolicy, ProbeSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +50,7 @@ class Foundation:
     notices: Database
     formats: Formats
     sealer: Sealer
-    threads: ThreadExecutor
+    executor: ThreadExecutor
     pool: Pool
     owner: str = field(default_factory=ids.new_replica_id)
 
@@ -67,12 +69,9 @@ class Foundation:
             ),
             journal=connect(settings, pool_size_max=1, for_runs=True),
             notices=connect(settings, pool_size_max=2, for_runs=True),
-            formats=Formats.load(
-                {model.id: model.format for model in settings.models},
-                bounds.schema_limits(settings),
-            ),
+            formats=formats(settings),
             sealer=Sealer([SealingSecret(*key) for key in settings.sealing_secrets]),
-            threads=ThreadExecutor(
+            executor=ThreadExecutor(
                 threads_max=settings.limits.tokenize_threads_max,
                 inline_bytes_max=settings.limits.inline_tokenize_chars_max,
                 waiting_bytes_max=settings.limits.tokenize_waiting_bytes_max,
@@ -93,11 +92,11 @@ class Foundation:
         transcribe = None
         if (asked := head.messages) is not None:
             transcribe = partial(model_format.messages_of_turn, with_ids=asked.with_output_ids)
-        return lambda: Fold(head, parser, model_format.framing, held, seal, transcribe)
+        return partial(Fold, head, parser, model_format.framing, held, seal, transcribe)
 
     async def close(self) -> None:
         """Close what is open; nothing of it may be in use any more."""
-        self.threads.close()
+        self.executor.close()
         await self.pool.close()
         for database in (self.database, self.lifeline, self.journal, self.notices):
             await database.close()
@@ -128,7 +127,7 @@ def connect(
 
 
 def access(settings: Settings, database: Database) -> Access:
-    """Tenants and keys."""
+    """Tenants and keys in the database; `settings` must have the pepper."""
     auth = settings.auth
     return Access(
         database,
@@ -145,9 +144,43 @@ def housekeeping(settings: Settings, database: Database) -> Housekeeping:
     retention = settings.retention
     return Housekeeping(
         database,
-        bounds.keep(settings),
+        retention.fill(Keep),
         interval_s=retention.interval_s,
         batch_rows_max=retention.batch_rows_max,
+    )
+
+
+def backends(settings: Settings) -> list[Backend]:
+    """The inference servers, each with the models that it is asked for."""
+    served = {model.id: model.served_as or model.id for model in settings.models}
+    lengths = {m.id: m.context_length for m in settings.models if m.context_length is not None}
+    return [
+        Backend(
+            name=backend.name,
+            base_url=backend.url,
+            models={
+                public: name
+                for public, name in served.items()
+                if not backend.models or name in backend.models
+            }
+            or {name: name for name in backend.models},
+            api_key=backend.api_key.get_secret_value() if backend.api_key else None,
+            context_lengths=lengths,
+            grammars=backend.grammars == "auto",
+            priorities=backend.priorities,
+        )
+        for backend in settings.backends
+    ]
+
+
+def formats(settings: Settings) -> Formats:
+    """The format of each model. Raises `StartupError` when a vocabulary is damaged, or a format
+    unknown.
+    """
+    limits = settings.limits
+    return Formats.load(
+        {model.id: model.format for model in settings.models},
+        SchemaLimits(depth_max=limits.schema_depth_max, nodes_max=limits.schema_nodes_max),
     )
 
 
@@ -159,9 +192,18 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
         ),
         limits=ConnectionLimits(),
     )
-    return Pool(
-        bounds.backends(settings),
-        client,
-        policy=bounds.pool_policy(settings),
-        metrics=metrics,
+    policy = upstream.fill(
+        PoolPolicy,
+        timeouts=Timeouts(
+            connect_s=upstream.connect_timeout_s,
+            first_token_s=upstream.first_token_timeout_s,
+            stall_s=upstream.stall_timeout_s,
+        ),
+        schedule=upstream.fill(
+            ProbeSchedule,
+            describe_interval_s=upstream.probe_interval_s,
+            describe_timeout_s=upstream.probe_timeout_s,
+        ),
+        limits=upstream.fill(StreamLimits),
     )
+    return Pool(backends(settings), client, policy=policy, metrics=metrics)

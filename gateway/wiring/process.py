@@ -8,34 +8,32 @@ import gc
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gateway import sealing
 from gateway.constraints import validation
 from gateway.engine.summarizer import Summarizer
-from gateway.services.compaction import Compaction
-from gateway.services.compactor import Compactor
+from gateway.services.compaction import CompactionLimits, Compactor
 from gateway.services.conversations import Conversations
 from gateway.services.creation import Creation
-from gateway.services.generation import Reading
-from gateway.services.health import Health
+from gateway.services.health import DatabaseCheck, Health
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
 from gateway.services.retrieval import Retrieval
-from gateway.services.run_builder import RunBuilder
-from gateway.services.run_spec import Secrets, SpecBuilder
+from gateway.services.run_builder import RunBuilder, SpecBuilder, SystemMessage
 from gateway.services.sessions import Sessions
-from gateway.services.storage import Storage
-from gateway.services.traces import Traces
-from gateway.wiring import bounds
+from gateway.store import traces
 from gateway.wiring.foundation import Foundation, access
 from gateway.wiring.replica import Replica
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from gateway.protocol.traces import TraceRecord
     from gateway.services.access import Access
     from gateway.settings import Settings
+    from gateway.tenancy import TenantId
 
 CLAIMS_WAIT_S = 3.0
 """How long a process that drains waits for the answer to its last look for work."""
@@ -62,9 +60,8 @@ class Process:
     retrieval: Retrieval
     creation: Creation
     run_builder: RunBuilder
-    compaction: Compaction
     sessions: Sessions
-    traces: Traces
+    keep_traces: Callable[[TenantId, Sequence[TraceRecord]], Awaitable[None]]
     conversations: Conversations
 
     @classmethod
@@ -82,34 +79,33 @@ class Process:
             feed=replica.feed,
             archive=replica.dependencies.archive,
         )
-        compactor = _compactor(base, replica)
-        run_builder = _run_builder(base, models, compactor)
+        run_builder = _run_builder(base, models, _compactor(base, replica))
         return cls(
             foundation=base,
             replica=replica,
             access=access(settings, base.database),
             models=models,
             health=Health(
-                Storage(base.database, base.lifeline, base.journal), base.pool, base.metrics
+                DatabaseCheck(base.database, base.lifeline, base.journal), base.pool, base.metrics
             ),
             retrieval=retrieval,
             creation=Creation(
                 replica.dependencies,
                 replica.runs,
                 builder=run_builder,
-                reading=Reading(base.database, replica.feed, retrieval),
+                database=base.database,
+                retrieval=retrieval,
+                keeper=replica.keeper,
                 key_ttl_s=settings.retention.idempotency_key_s,
-                is_cut_off=lambda: replica.keeper.is_cut_off,
             ),
             run_builder=run_builder,
-            compaction=Compaction(replica.dependencies.supervisor, run_builder, compactor),
-            traces=Traces(base.database),
+            keep_traces=partial(traces.put, base.database),
             conversations=Conversations(
                 base.database,
                 models=models,
                 sealer=base.sealer,
                 format_=base.formats.default,
-                threads=base.threads,
+                executor=base.executor,
                 items_max=settings.limits.history_items_max,
             ),
             sessions=Sessions(
@@ -164,11 +160,12 @@ class Process:
 
 
 def _compactor(base: Foundation, replica: Replica) -> Compactor:
+    compaction = base.settings.compaction
     return Compactor(
         Summarizer(replica.dependencies.engine, base.new_fold_for),
         base.formats.of,
         base.sealer,
-        limits=bounds.compaction_limits(base.settings),
+        limits=compaction.fill(CompactionLimits, effort=compaction.reasoning_effort),
     )
 
 
@@ -184,12 +181,15 @@ def _run_builder(base: Foundation, models: Models, compactor: Compactor) -> RunB
         models=models,
         specs=SpecBuilder(
             base.formats.of,
-            system_message=bounds.system_message(settings),
-            secrets=Secrets(settings.cache_salt_key, base.sealer),
+            system_message=settings.harmony.fill(
+                SystemMessage, with_date=settings.harmony.date == "utc"
+            ),
+            cache_salt_key=settings.cache_salt_key,
+            sealer=base.sealer,
             answer_share=settings.generation.answer_share,
         ),
         compactor=compactor,
-        executor=base.threads,
+        executor=base.executor,
     )
 
 

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.engine.archive import Archive, Ownership
+from gateway.engine.failover import HopPolicy
 from gateway.engine.observer import Observer
+from gateway.engine.output_guard import GuardLimits
 from gateway.engine.supervisor import Supervisor
 from gateway.engine.turn import Engine
-from gateway.eventlog.feed import Feed
+from gateway.eventlog.feed import Feed, FeedLimits
 from gateway.eventlog.live_log import LiveLogRegistry
 from gateway.eventlog.log_batches import Flusher
 from gateway.eventlog.log_watcher import LogWatcher
-from gateway.eventlog.log_writer import LogWriter
+from gateway.eventlog.log_writer import LogWriter, WriterBounds
 from gateway.eventlog.notifications import Notifier
 from gateway.replication.durable_runs import DurableRuns, RunDependencies
-from gateway.replication.lease_keeper import LeaseKeeper
+from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
 from gateway.replication.orphan_reaper import OrphanReaper
-from gateway.replication.scheduler import Scheduler
+from gateway.replication.scheduler import ClaimLimits, Scheduler
 from gateway.store import claims, flushes, notifications, remote_logs
+from gateway.store.claims import ClaimTerms
 from gateway.store.notifications import Listener, Notice
-from gateway.wiring import bounds
 from gateway.wiring.foundation import housekeeping
-from gateway.wiring.notices import Switchboard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -32,7 +33,61 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from gateway.settings import Settings
+    from gateway.telemetry import Metrics
     from gateway.wiring.foundation import Foundation
+
+
+RETRY_PAUSE_S: Final = 0.2
+"""Between two attempts to write to a database that is away."""
+LISTEN_PAUSE_S: Final = 1.0
+"""Between two attempts to listen to one."""
+QUIET_INTERVALS: Final = 5
+"""Where others tell of what there is to do, looking for it while there is nothing may be rarer."""
+
+
+class NotificationRouter:
+    """Who is told of what: notices from here to here, to other replicas, and from them.
+
+    It never waits, and is not needed: all that it tells is found by polling, too.
+    """
+
+    def __init__(
+        self, watcher: LogWatcher, keeper: LeaseKeeper, notifier: Notifier | None, metrics: Metrics
+    ) -> None:
+        """`notifier` None: other replicas are told nothing."""
+        self._watcher = watcher
+        self._keeper = keeper
+        self._notifier = notifier
+        self._metrics = metrics
+        self.wake: Callable[[], None] | None = None
+        """What looks for work: the scheduler's, which is built from what announces."""
+
+    def announce(self, notice: Notice) -> None:
+        """Pass on what happened here, to this process and to other replicas."""
+        self._pass_on(notice)
+        if self._notifier is not None:
+            self._notifier.announce(notice)
+
+    def on_notice(self, notice: Notice) -> None:
+        """Pass on what happened at a replica, which may be this one."""
+        self._metrics.notice_heard(notice.kind)
+        if notice.kind != "follow":
+            self._pass_on(notice)
+        elif self._notifier is not None:
+            self._notifier.followed(notice.responses)
+
+    def on_gap(self) -> None:
+        """Notices of others may have been lost: anything may have happened."""
+        self._watcher.missed()
+        if self.wake is not None:
+            self.wake()
+
+    def _pass_on(self, notice: Notice) -> None:
+        self._watcher.heard(notice.responses)
+        if notice.kind == "ended":
+            self._keeper.ended(notice.responses)
+        if notice.kind == "work" and self.wake is not None:
+            self.wake()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +104,26 @@ class Replica:
 
     @classmethod
     def of(cls, base: Foundation) -> Replica:
-        """Connects to nothing."""
+        """Builds all of it, in the order of who needs whom; connects to nothing."""
         settings, database, metrics = base.settings, base.database, base.metrics
         keeper = LeaseKeeper(
             partial(
                 claims.heartbeat, base.lifeline, base.owner, lease_s=settings.background.lease_s
             ),
             partial(claims.heads, base.lifeline),
-            bounds.timing(settings),
+            settings.background.fill(LeaseTiming),
             metrics,
         )
         notifier = Notifier(partial(notifications.notify, base.notices))
         told = notifier if settings.database.listen else None
-        watcher = _tails(base, told)
-        switchboard = Switchboard(watcher, keeper, told, metrics)
-        dependencies = _workplace(base, keeper, switchboard, notifier)
+        watcher = _watcher(base, told)
+        router = NotificationRouter(watcher, keeper, told, metrics)
+        dependencies = _dependencies(base, keeper, router, notifier)
         runs = DurableRuns(dependencies, claimed_max=settings.background.running_max)
         scheduler = Scheduler(
-            database, runs, keeper, bounds.appetite(settings), owner=base.owner, metrics=metrics
+            database, runs, keeper, _claim_limits(settings), owner=base.owner, metrics=metrics
         )
-        switchboard.when_there_is_work(scheduler.wake)
+        router.wake = scheduler.wake
         runs.when_one_ends(scheduler.one_ended)
         reaper = OrphanReaper(
             database,
@@ -85,7 +140,7 @@ class Replica:
                 watcher,
                 partial(flushes.read, database),
                 base.new_fold_for,
-                limits=bounds.feed_limits(settings),
+                limits=settings.journal.fill(FeedLimits),
                 followers=metrics.followers,
             ),
             scheduler=scheduler,
@@ -98,13 +153,24 @@ class Replica:
                 scheduler.run,
                 reaper.run,
                 housekeeping(settings, database).run,
-                *_telling(settings, notifier, switchboard),
+                *_listening(settings, notifier, router),
             ),
         )
 
 
-def _tails(base: Foundation, notifier: Notifier | None) -> LogWatcher:
-    """`notifier` None: nobody is told of anything."""
+def _claim_limits(settings: Settings) -> ClaimLimits:
+    background = settings.background
+    told = QUIET_INTERVALS if settings.database.listen else 1
+    return ClaimLimits(
+        background.fill(ClaimTerms),
+        interval_s=background.claim_interval_s,
+        quiet_s=told * background.claim_interval_s,
+        read_bytes_max=settings.journal.read_bytes_max,
+    )
+
+
+def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
+    """What follows the logs of other replicas; with a `notifier` it tells them which."""
 
     def follow(responses: Collection[UUID]) -> None:
         if notifier is not None:
@@ -117,10 +183,11 @@ def _tails(base: Foundation, notifier: Notifier | None) -> LogWatcher:
     )
 
 
-def _workplace(
-    base: Foundation, keeper: LeaseKeeper, switchboard: Switchboard, notifier: Notifier
+def _dependencies(
+    base: Foundation, keeper: LeaseKeeper, router: NotificationRouter, notifier: Notifier
 ) -> RunDependencies:
     settings, database = base.settings, base.database
+    flusher = Flusher(base.journal, base.owner)
     archive = Archive(
         database,
         base.formats.of,
@@ -131,7 +198,7 @@ def _workplace(
             commit_wait_s=settings.database.commit_wait_s,
             claim_wait_s=settings.limits.request_timeout_s,
         ),
-        announce=switchboard.announce,
+        announce=router.announce,
         metrics=base.metrics,
     )
     return RunDependencies(
@@ -141,45 +208,37 @@ def _workplace(
             keeper=keeper,
             observer=Observer(base.metrics),
             format_of=base.formats.of,
-            threads=base.threads,
+            threads=base.executor,
             alive_interval_s=settings.stream.keepalive_event_s,
             run_time_max_s=settings.limits.request_timeout_s,
-            hops=bounds.hop_policy(settings),
-            guard_limits=bounds.steering(settings),
+            hops=settings.upstream.fill(
+                HopPolicy, upstream_wait_s=settings.background.upstream_wait_s
+            ),
+            guard_limits=settings.generation.fill(GuardLimits),
         ),
         archive=archive,
         supervisor=Supervisor(
             in_flight_max=settings.limits.responses_in_flight_max,
             release=partial(claims.release, database),
-            announce=switchboard.announce,
+            announce=router.announce,
         ),
-        writer=_writer(base, notifier),
+        writer=LogWriter(
+            flusher.append,
+            flusher.heads,
+            settings.journal.fill(WriterBounds, retry_pause_s=RETRY_PAUSE_S),
+            metrics=base.metrics,
+            # While nobody listens, nobody is known to follow a log, and nothing is told.
+            committed=notifier.committed,
+            flusher=flusher,
+        ),
         live_logs=LiveLogRegistry(),
         new_fold_for=base.new_fold_for,
         reader_events_max=settings.stream.reader_events_max,
     )
 
 
-def _writer(base: Foundation, notifier: Notifier) -> LogWriter:
-    settings = base.settings
-
-    def committed(responses: Collection[UUID]) -> None:
-        if settings.database.listen:
-            notifier.committed(responses)
-
-    flusher = Flusher(base.journal, base.owner)
-    return LogWriter(
-        flusher.append,
-        flusher.heads,
-        bounds.writer_bounds(settings),
-        metrics=base.metrics,
-        committed=committed,
-        flusher=flusher,
-    )
-
-
-def _telling(
-    settings: Settings, notifier: Notifier, switchboard: Switchboard
+def _listening(
+    settings: Settings, notifier: Notifier, router: NotificationRouter
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """Replicas that do not listen do not speak either: they are configured alike."""
     if not settings.database.listen:
@@ -188,6 +247,6 @@ def _telling(
     listener = Listener(
         url.get_secret_value() if url is not None else settings.database_url,
         connect_timeout_s=settings.database.connect_timeout_s,
-        retry_pause_s=bounds.LISTEN_PAUSE_S,
+        retry_pause_s=LISTEN_PAUSE_S,
     )
-    return [notifier.run, partial(listener.run, switchboard.hear, switchboard.missed)]
+    return [notifier.run, partial(listener.run, router.on_notice, router.on_gap)]

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gateway.devdb.programs import bundled_programs
+from gateway.devdb.embedded import bundled_programs
 from tests.deploy.commands import CommandFailed, run
 
 if TYPE_CHECKING:

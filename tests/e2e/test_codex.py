@@ -12,8 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from gateway.cli.launch_profiles import KEY_VARIABLE, codex_profile
-from gateway.cli.launch_target import Target
+from gateway.cli.launch import KEY_VARIABLE, Target, codex_profile
 from tests.fakes.coding_agents import CodingAgent, program
 from tests.fakes.processes import gateway_process
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from gateway.cli.launch_profiles import KEY_VARIABLE, opencode_profile
-from gateway.cli.launch_target import OfferedModel, Target
+from gateway.cli.launch import KEY_VARIABLE, OfferedModel, Target, opencode_profile
 from tests.fakes.coding_agents import CodingAgent, program
 
 if TYPE_CHECKING:

@@ -129,6 +129,9 @@ class ByteFormat:
     def load(cls, limits: SchemaLimits) -> ByteFormat:
         return cls()
 
+    def check(self) -> None:
+        """Nothing else renders it."""
+
     def render(
         self,
         items: Sequence[ContextItem],

@@ -13,7 +13,7 @@ from alembic import command
 from sqlalchemy import create_engine
 
 from gateway import ids
-from gateway.devdb.programs import bundled_programs
+from gateway.devdb.embedded import bundled_programs
 from gateway.errors import StartupError
 from gateway.store import claims, responses
 from gateway.store.migration import blueprint

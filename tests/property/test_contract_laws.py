@@ -13,8 +13,7 @@ from gateway.protocol.responses.create import CreateResponse
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_builder import opens
-from gateway.services.run_spec import RunInput, Secrets, SpecBuilder, SystemMessage
+from gateway.services.run_builder import RunInput, SpecBuilder, SystemMessage, opens
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.harmony_script import harmony_of
 
@@ -83,7 +82,8 @@ def builder() -> SpecBuilder:
         system_message=SystemMessage(
             "You.", "2024-06", with_date=False, commentary_without_tools=False
         ),
-        secrets=Secrets(b"salt", Sealer([SealingSecret("k", b"sixteen bytes or more")])),
+        cache_salt_key=b"salt",
+        sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
         answer_share=0.25,
     )
 

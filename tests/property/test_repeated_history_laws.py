@@ -14,7 +14,7 @@ from gateway.errors import GatewayError
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_spec import RunInput, Secrets, SpecBuilder, SystemMessage, Written
+from gateway.services.run_builder import RunInput, SpecBuilder, SystemMessage, Written
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.contexts import answer, call, output, said, thought, user
 from tests.fakes.create_bodies import parse
@@ -29,7 +29,8 @@ SPECS = SpecBuilder(
     system_message=SystemMessage(
         "You.", "2024-06", with_date=False, commentary_without_tools=False
     ),
-    secrets=Secrets(b"salt", Sealer([SealingSecret("k", b"sixteen bytes or more")])),
+    cache_salt_key=b"salt",
+    sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
     answer_share=0.25,
 )
 PRINCIPAL = Principal(TenantId(ids.new_uuid()), "acme", ids.new_uuid(), TenantPolicy())

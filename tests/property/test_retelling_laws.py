@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gateway.engine.row_mapping import output_context
 from gateway.entries import Entry, Finished, Tokens, TurnEnded, TurnStarted
-from gateway.eventlog.fold.fold import Fold, Framing
-from gateway.generation import FinishReason
+from gateway.eventlog.fold.fold import Fold
+from gateway.generation import FinishReason, Framing
 from gateway.models.harmony.framing import FINAL_HEADER, OPENING, thread_ids
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from gateway.cli.launch_profiles import KEY_VARIABLE, codex_profile
-from gateway.cli.launch_target import Target
+from gateway.cli.launch import KEY_VARIABLE, Target, codex_profile
 from tests.fakes.coding_agents import CodingAgent, program
 
 if TYPE_CHECKING:

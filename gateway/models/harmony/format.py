@@ -53,6 +53,12 @@ class HarmonyFormat(Renderer):
         """Raises `StartupError` when the vocabulary is damaged."""
         return cls(Vocabulary.load(), limits)
 
+    def check(self) -> None:
+        """Render a prompt as openai-harmony does, whose 20 MiB nothing that serves has to load."""
+        from gateway.models.harmony.reference import check_prompt
+
+        check_prompt(self)
+
     def messages_of_turn(
         self,
         ids: Sequence[int],

@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.constraints.lark import INPUT_OBJECT, UntranslatableGrammar, input_of, languages_of
+from gateway.constraints.gbnf import UntranslatableGrammar
+from gateway.constraints.lark import INPUT_OBJECT, input_of, languages_of
 from gateway.constraints.remainder import Body, body_of, remainder_of
 from gateway.generation import (
     CALL_KINDS,

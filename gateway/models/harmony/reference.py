@@ -1,25 +1,35 @@
 """The messages of a prompt as openai-harmony has them, to be rendered by it: what ours is held to.
 
-It writes all by itself that it has a form for. Nothing that serves imports it.
+It writes all by itself that it has a form for. Nothing that serves imports it: only tests, and
+`doctor` by way of `HarmonyFormat.check`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from importlib.resources import as_file, files
+from typing import TYPE_CHECKING, Final
 
 from openai_harmony import (
     Author,
     ChannelConfig,
+    Conversation,
     DeveloperContent,
+    HarmonyEncodingName,
+    HarmonyError,
     Message,
     ReasoningEffort,
+    RenderConversationConfig,
     Role,
     SystemContent,
     TextContent,
     ToolDescription,
+    load_harmony_encoding,
 )
 
-from gateway.models.format import SchemaLimits
+from gateway.constraints.rules import AnswerFormat
+from gateway.errors import StartupError
+from gateway.models.format import RenderOptions, SchemaLimits
 from gateway.models.harmony.messages import INSTRUCTIONS, JSON_CONTENT, TOOL_PREFIX, harmony_message
 from gateway.models.harmony.preamble import (
     SystemFacts,
@@ -30,15 +40,38 @@ from gateway.models.harmony.preamble import (
 from gateway.models.harmony.rendering import instructions_of, shown
 from gateway.models.harmony.typescript import comment_lines
 from gateway.models.history import leading_instructions
+from gateway.protocol.context_item import ContextItem
+from gateway.protocol.items import InputText
+from gateway.protocol.items import Message as InputMessage
+from gateway.protocol.tools import FunctionTool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from openai_harmony import Content
 
-    from gateway.models.format import RenderOptions
+    from gateway.models.format import ModelFormat
     from gateway.models.harmony.messages import HarmonyMessage
-    from gateway.protocol.context_item import ContextItem
+
+_RANKS_FOLDER: Final = "TIKTOKEN_ENCODINGS_BASE"
+_REMEDY: Final = "Reinstall the package with the versions in its requirements.lock."
+_SAMPLE: Final = "Say hello in 日本語, naïvely 🙂."
+_TOOL: Final = FunctionTool(
+    name="get_weather",
+    description="Current weather.",
+    parameters={"type": "object", "properties": {"city": {"type": "string"}}},
+)
+_OPTIONS: Final = RenderOptions(
+    instructions="Be brief.",
+    tools=(_TOOL,),
+    effort="low",
+    current_date="2026-01-31",
+    model_identity="You are ChatGPT, a large language model trained by OpenAI.",
+    knowledge_cutoff="2024-06",
+    commentary_without_tools=False,
+    answer=AnswerFormat("json_schema", {"type": "object"}, name="greeting", description="One."),
+)
 
 
 def prompt_messages(items: Sequence[ContextItem], options: RenderOptions) -> list[Message]:
@@ -102,3 +135,33 @@ def _developer(options: RenderOptions, leading: Sequence[str]) -> list[Message]:
         formats = "\n\n".join(["", *format_sections(options.answer)])
         contents.append(TextContent(text=formats))
     return [Message.from_role_and_contents(Role.DEVELOPER, contents)]
+
+
+def check_prompt(format_: ModelFormat, ranks: Path | None = None) -> None:
+    """Render a small prompt here and by openai-harmony. Raises `StartupError` where the ids differ:
+    a wrong prompt does not fail, the model just gets worse.
+
+    `ranks` is the folder of the vocabulary for openai-harmony; None: the packaged one.
+    """
+    said = InputMessage(role="user", content=(InputText(text=_SAMPLE),))
+    json = said.model_dump_json().encode()
+    items = [ContextItem("message", "msg_1", json, role="user", parsed=said)]
+    ids = format_.render(items, _OPTIONS).ids.tolist()
+    if ids != _reference_ids(Conversation.from_messages(prompt_messages(items, _OPTIONS)), ranks):
+        raise StartupError("prompts differ from openai-harmony's", remedy=_REMEDY)
+
+
+def _reference_ids(conversation: Conversation, ranks: Path | None) -> list[int]:
+    """openai-harmony's ids, with the packaged ranks: it would download them otherwise."""
+    with as_file(files("gateway.models.harmony") / "data") as folder:
+        os.environ[_RANKS_FOLDER] = str(ranks or folder)  # noqa: TID251 - the only way to tell it
+        try:
+            encoding = load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+        except HarmonyError as error:
+            message = f"openai-harmony cannot load its vocabulary: {error}"
+            raise StartupError(message, remedy=_REMEDY) from error
+    config = RenderConversationConfig(auto_drop_analysis=False)
+    ids: list[int] = encoding.render_conversation_for_completion(
+        conversation, Role.ASSISTANT, config
+    )
+    return ids

@@ -14,13 +14,12 @@ from gateway.models.harmony.vocabulary import (
     PATTERN,
     STOP_IDS,
     VOCABULARY_SIZE,
+    Vocabulary,
 )
 from gateway.simulator.errors import bad_request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from gateway.models.harmony.vocabulary import Vocabulary
 
 _BUILDING: Final = Lock()
 _GRAMMARS_KEPT_MAX: Final = 128
@@ -80,11 +79,11 @@ def _compiled(grammar: str, vocabulary: Vocabulary) -> LLMatcher:
     return LLMatcher(_tokenizer(vocabulary), grammar, log_level=0)
 
 
-def load(vocabulary: Vocabulary) -> None:
+def load() -> None:
     """Do what the first grammar would have to wait for, and with it whatever the process does: it
     takes a second or two in which no other thread runs, and 170 MiB.
     """
-    _tokenizer(vocabulary)
+    _tokenizer(Vocabulary.load())
 
 
 def _tokenizer(vocabulary: Vocabulary) -> LLTokenizer:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
-from gateway.services.codex import COMPACTION_PERCENT, TOOL_OUTPUT_TOKENS_MAX
+from gateway.services.models import COMPACTION_PERCENT, TOOL_OUTPUT_TOKENS_MAX
 from tests.fakes.gateway import gateway_settings, running_gateway
 
 if TYPE_CHECKING:

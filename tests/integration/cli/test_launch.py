@@ -18,10 +18,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from typer.testing import CliRunner
 
-from gateway.cli import demo_environment, launch
+from gateway.cli import launch, provision
 from gateway.cli.commands import commands
-from gateway.cli.launch_profiles import KEY_VARIABLE, codex_profile, opencode_profile
-from gateway.cli.launch_target import OfferedModel, Target, find_target
+from gateway.cli.launch import (
+    KEY_VARIABLE,
+    OfferedModel,
+    Target,
+    codex_profile,
+    find_target,
+    opencode_profile,
+)
 from gateway.errors import StartupError
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
@@ -103,7 +109,7 @@ def written(path: Path) -> str:
 def remember(data_dir: Path, base_url: str, key: str) -> None:
     """As the demo does."""
     data_dir.mkdir()
-    demo_environment.write(data_dir, base_url, key)
+    provision.write_demo(data_dir, base_url, key)
 
 
 def install(folder: Path, name: str, seen: Path) -> Path:

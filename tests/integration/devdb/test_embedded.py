@@ -8,13 +8,14 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import asyncpg
 import psutil
 import pytest
 
+from gateway.devdb import embedded as embedded_module
 from gateway.devdb.embedded import EmbeddedPostgres
 from gateway.devdb.postmaster import PID_FILE, Postmaster, _looks_like_postgres
 from gateway.errors import DatabaseInUse, StartupError
@@ -226,6 +227,34 @@ def test_one_that_lasts_waits_for_a_command_and_is_refused_beside_its_like(data_
     with second:
         assert second.is_owner
     assert (data_dir / "lock").read_bytes() == b""
+
+
+def test_one_that_lasts_waits_for_its_like_to_stop(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end, is_over = embedded_module._end, threading.Event()
+    first, second = embedded(data_dir, is_lasting=True), embedded(data_dir, is_lasting=True)
+    first.start()
+
+    def start_second() -> None:
+        second.start()
+        is_over.set()
+
+    with ThreadPoolExecutor(1) as beside:
+
+        def end_late(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+            """Ends the server only once the second has found that it is being stopped."""
+            started = beside.submit(start_second)
+            with suppress(TimeoutError):
+                started.result(0.5)
+            end(process, timeout_s)
+
+        monkeypatch.setattr(embedded_module, "_end", end_late)
+        first.stop()
+        monkeypatch.setattr(embedded_module, "_end", end)
+        assert is_over.wait(60)
+    assert second.is_owner
+    second.stop()
 
 
 def start_holder(data_dir: Path) -> subprocess.Popen[bytes]:

@@ -230,7 +230,7 @@ async def test_a_key_in_use_is_looked_up_again_before_its_requests_have_to_wait(
 async def _looked_up(access: Access, secret: str) -> None:
     """Wait for the look that is about to begin."""
     await asyncio.sleep(0)
-    await access._questions[access._mark(secret)].over.wait()
+    await access._lookups[access._mark(secret)].over.wait()
 
 
 async def test_a_key_that_cannot_be_looked_up_again_is_asked_for_by_its_next_request(

@@ -81,7 +81,7 @@ async def desk(database: Database, *models: str) -> AsyncIterator[Desk]:
             models=Models(pool, aliases={}, efforts={}),
             sealer=SEALER,
             format_=harmony(),
-            threads=threads,
+            executor=threads,
             items_max=3,
         )
         yield Desk(database, conversations, await new_tenant(database))

@@ -16,8 +16,12 @@ from gateway.sealing import Binding, Sealer, SealingSecret, Unsealed
 from gateway.services.executor import ThreadExecutor
 from gateway.services.history_source import HistorySource
 from gateway.services.models import Models
-from gateway.services.run_builder import CreateCommand, RunBuilder
-from gateway.services.run_spec import Secrets, SpecBuilder, SystemMessage
+from gateway.services.run_builder import (
+    CreateCommand,
+    RunBuilder,
+    SpecBuilder,
+    SystemMessage,
+)
 from gateway.telemetry import Metrics
 from gateway.tenancy import Principal, TenantPolicy
 from gateway.upstreams.backend import Backend
@@ -96,7 +100,8 @@ async def desk(
                 system_message=SystemMessage(
                     "You.", "2024-06", with_date=False, commentary_without_tools=False
                 ),
-                secrets=Secrets(b"salt", SEALER),
+                cache_salt_key=b"salt",
+                sealer=SEALER,
                 answer_share=0.25,
             ),
             compactor=(summaries or SummaryDesk()).compactor(SEALER),

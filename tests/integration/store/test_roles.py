@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gateway import ids
-from gateway.devdb.programs import bundled_programs
+from gateway.devdb.embedded import bundled_programs
 from gateway.errors import StoreError
 from gateway.replication.retention import DAYS_AHEAD, Housekeeping
 from gateway.store import claims, partitions, responses, tenants

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gateway import __version__
 from gateway.__main__ import main
 from gateway.cli.commands import commands
-from gateway.cli.failures import told_plainly
+from gateway.cli.terminal import told_plainly
 from gateway.errors import (
     ConfigError,
     InvalidRequest,

@@ -10,13 +10,13 @@ import pytest
 
 from gateway.errors import ConfigError
 from gateway.settings import Settings, load_settings
-from gateway.settings.environment import variables
+from gateway.settings.sources import variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from gateway.settings.environment import Variable
+    from gateway.settings.sources import Variable
 
 
 SECRETS = ("a secret of 16 characters", "another one of 16")

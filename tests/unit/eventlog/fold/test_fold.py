@@ -23,7 +23,8 @@ from gateway.entries import (
     pack,
     unpack,
 )
-from gateway.eventlog.fold.fold import Astray, Body, Fold
+from gateway.eventlog.fold.fold import Body, Fold
+from gateway.eventlog.fold.screen import Astray
 from gateway.generation import FinishReason, Place, Where
 from gateway.protocol.responses.body import HarmonyMessages
 from gateway.sealing import Unsealed

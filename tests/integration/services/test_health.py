@@ -10,7 +10,7 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreUnavailable
-from gateway.services.storage import MENDING_INTERVAL_S, SCHEMA_INTERVAL_S, Storage
+from gateway.services.health import MENDING_INTERVAL_S, SCHEMA_INTERVAL_S, DatabaseCheck
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from gateway.store.schema import RUNS_ROLE
@@ -59,8 +59,8 @@ WAIT_S = 20.0
 
 
 @pytest.fixture
-def storage(database: Database, watch: Watch) -> Storage:
-    return Storage(database, clock=watch)
+def storage(database: Database, watch: Watch) -> DatabaseCheck:
+    return DatabaseCheck(database, clock=watch)
 
 
 async def execute(url: str, *statements: str) -> None:
@@ -70,12 +70,12 @@ async def execute(url: str, *statements: str) -> None:
     await connection.close()
 
 
-async def test_a_database_with_all_it_needs_gives_no_reason(storage: Storage) -> None:
+async def test_a_database_with_all_it_needs_gives_no_reason(storage: DatabaseCheck) -> None:
     assert await storage.reasons() == []
 
 
 async def test_what_roles_may_no_more_is_a_reason_until_an_upgrade_has_mended_it(
-    storage: Storage, watch: Watch, database_url: str
+    storage: DatabaseCheck, watch: Watch, database_url: str
 ) -> None:
     assert await storage.reasons() == []
     await execute(database_url, f"DROP OWNED BY {RUNS_ROLE}")
@@ -89,7 +89,7 @@ async def test_what_roles_may_no_more_is_a_reason_until_an_upgrade_has_mended_it
 
 
 async def test_a_table_that_somebody_alters_is_none(
-    storage: Storage, watch: Watch, database_url: str
+    storage: DatabaseCheck, watch: Watch, database_url: str
 ) -> None:
     connection = await asyncpg.connect(database_url)
     async with asyncio.timeout(WAIT_S), connection.transaction():
@@ -114,14 +114,14 @@ async def test_a_table_that_somebody_alters_is_none(
     ],
 )
 async def test_what_no_request_needs_is_none(
-    storage: Storage, database_url: str, damage: str
+    storage: DatabaseCheck, database_url: str, damage: str
 ) -> None:
     await execute(database_url, damage)
     assert await storage.reasons() == []
 
 
 async def test_a_full_disk_is_a_reason_from_the_write_that_failed_to_the_one_that_works(
-    storage: Storage, watch: Watch, database: Database, database_url: str, tenant: TenantId
+    storage: DatabaseCheck, watch: Watch, database: Database, database_url: str, tenant: TenantId
 ) -> None:
     await execute(database_url, NO_ROOM, NO_ROOM_FOR_RESPONSES, NO_ROOM_AT_ALL)
     assert await storage.reasons() == []
@@ -139,7 +139,7 @@ async def test_a_full_disk_is_a_reason_from_the_write_that_failed_to_the_one_tha
 
 
 async def test_a_process_that_starts_with_a_full_disk_finds_out_before_a_request_does(
-    storage: Storage, database_url: str
+    storage: DatabaseCheck, database_url: str
 ) -> None:
     await execute(database_url, NO_ROOM_AT_ALL, NO_NEW_TABLE)
     assert await storage.reasons() == [FULL]
@@ -149,7 +149,7 @@ async def test_what_the_other_pools_of_a_process_found_out_counts(
     database: Database, database_url: str, watch: Watch, tenant: TenantId
 ) -> None:
     async with opened(database_url) as journal:
-        storage = Storage(database, journal, clock=watch)
+        storage = DatabaseCheck(database, journal, clock=watch)
         assert await storage.reasons() == []
         await execute(database_url, NO_ROOM, NO_ROOM_FOR_RESPONSES)
         with pytest.raises(StoreUnavailable):
@@ -171,7 +171,7 @@ async def test_an_owner_who_may_make_no_temporary_table_is_believed(
     await postgres.execute(f"ALTER ROLE {owner} NOSUPERUSER")
     async with opened(url) as database:
         database.write_fault = "a write failed before"
-        reasons = await Storage(database).reasons()
+        reasons = await DatabaseCheck(database).reasons()
     assert not [reason for reason in reasons if "write" in reason]
     await postgres.drop(name)
     await postgres.execute(f"DROP ROLE {owner}")
@@ -179,12 +179,12 @@ async def test_an_owner_who_may_make_no_temporary_table_is_believed(
 
 async def test_a_standby_cannot_write(database_url: str) -> None:
     async with opened(f"{database_url}&default_transaction_read_only=on") as database:
-        reasons = await Storage(database).reasons()
+        reasons = await DatabaseCheck(database).reasons()
     assert reasons == ["the database cannot write: it is read-only, as a standby is (25006)"]
 
 
 async def test_a_server_that_is_away_does_not_answer() -> None:
     url = "postgresql://u:canary@127.0.0.1:9/d"
     database = Database(url, pool_size_max=1, command_timeout_s=9, connect_timeout_s=9)
-    assert await Storage(database).reasons() == ["the database does not answer"]
+    assert await DatabaseCheck(database).reasons() == ["the database does not answer"]
     await database.close()

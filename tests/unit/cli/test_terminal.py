@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from gateway.cli.failures import remedy_for, told_plainly
+from gateway.cli.terminal import remedy_for, told_plainly
 from gateway.store.postgres.translation import translate
 
 

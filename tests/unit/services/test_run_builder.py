@@ -11,13 +11,12 @@ from gateway import ids
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.history_source import History
 from gateway.services.models import Model
-from gateway.services.run_builder import opens
-from gateway.services.run_spec import (
+from gateway.services.run_builder import (
     COMPILED_BYTES,
     RunInput,
-    Secrets,
     SpecBuilder,
     SystemMessage,
+    opens,
 )
 from gateway.tenancy import Principal, TenantId
 from tests.fakes.create_bodies import CUSTOM, GRAMMAR, STRICT, parse
@@ -49,7 +48,8 @@ def new_specs() -> SpecBuilder:
         system_message=SystemMessage(
             "You.", "2024-06", with_date=False, commentary_without_tools=False
         ),
-        secrets=Secrets(b"salt", Sealer([SealingSecret("k", b"sixteen bytes or more")])),
+        cache_salt_key=b"salt",
+        sealer=Sealer([SealingSecret("k", b"sixteen bytes or more")]),
         answer_share=0.25,
     )
 

@@ -1,0 +1,73 @@
+"""How sections give the parts of a process their bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway.api.streaming import StreamLimits as ClientStreamLimits
+from gateway.api.websocket.lanes import LaneLimits
+from gateway.api.websocket.turns import ConnectionLimits
+from gateway.engine.failover import HopPolicy
+from gateway.engine.output_guard import GuardLimits
+from gateway.eventlog.feed import FeedLimits
+from gateway.eventlog.log_writer import WriterBounds
+from gateway.protocol.json_body import InputLimits
+from gateway.replication.lease_keeper import LeaseTiming
+from gateway.services.compaction import CompactionLimits
+from gateway.services.run_builder import SystemMessage
+from gateway.settings import sections
+from gateway.store.claims import ClaimTerms
+from gateway.store.retention import Keep
+from gateway.upstreams.backend import StreamLimits
+from gateway.upstreams.pool import PoolPolicy, ProbeSchedule
+
+if TYPE_CHECKING:
+    from gateway.settings.sections import Section
+
+
+@dataclass(frozen=True)
+class Bounds:
+    lease_s: float
+    heartbeat_s: float = 0.0
+    pause_s: float = 7.0
+
+
+def test_a_section_fills_the_fields_that_have_its_names() -> None:
+    background = sections.Background(lease_s=20.0, heartbeat_s=2.0)
+    assert background.fill(Bounds) == Bounds(20.0, 2.0, 7.0)
+    assert background.fill(Bounds, lease_s=1.0, pause_s=2.0) == Bounds(1.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("section", "bounds", "others"),
+    [
+        (sections.Background, ClaimTerms, {"fold_version"}),
+        (sections.Background, LeaseTiming, {"poll_s"}),
+        (sections.Compaction, CompactionLimits, {"effort"}),
+        (sections.Generation, GuardLimits, set()),
+        (sections.Harmony, SystemMessage, {"with_date"}),
+        (sections.Journal, FeedLimits, {"slice_s", "retry_pause_s"}),
+        (sections.Journal, WriterBounds, {"retry_pause_s"}),
+        (sections.Limits, InputLimits, {"rejects_media"}),
+        (sections.Retention, Keep, set()),
+        (sections.Stream, ClientStreamLimits, {"comment_interval_s"}),
+        (sections.Upstream, HopPolicy, {"upstream_wait_s", "pause_s", "pause_max_s"}),
+        (
+            sections.Upstream,
+            PoolPolicy,
+            {"timeouts", "limits", "ejection", "schedule", "silent_s"},
+        ),
+        (sections.Upstream, ProbeSchedule, {"describe_interval_s", "describe_timeout_s"}),
+        (sections.Upstream, StreamLimits, {"error_bytes_max"}),
+        (sections.WebSockets, LaneLimits, {"waiting_bytes_max"}),
+        (sections.WebSockets, ConnectionLimits, {"write_timeout_s", "start_grace_s", "lanes"}),
+    ],
+)
+def test_no_bound_loses_its_setting(section: type[Section], bounds: Any, others: set[str]) -> None:
+    """What a section does not fill is known here: a setting or a field that is given another name
+    would leave the bound at its own default.
+    """
+    assert {one.name for one in fields(bounds)} - set(section.model_fields) == others
