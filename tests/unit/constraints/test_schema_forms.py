@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.constraints.schema_forms import form_fault
+from gateway.constraints.schemas import form_fault
 from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
 from gateway.models.format import SchemaLimits
