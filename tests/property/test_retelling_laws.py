@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from gateway.engine.row_mapping import output_context
 from gateway.generation import FinishReason
 from gateway.log import Entry, Finished, Tokens, TurnEnded, TurnStarted
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING, thread_ids
+from gateway.models.harmony.framing import FINAL_HEADER, OPENING, Retelling, thread_ids
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.retelling import Retelling
 from gateway.models.harmony.vocabulary import CHANNEL, END, NAMED_SPECIALS, RETURN
 from gateway.output.fold import Fold, Framing
 from tests.fakes.harmony_oracle import well_formed

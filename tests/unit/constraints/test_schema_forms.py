@@ -14,8 +14,7 @@ from gateway.constraints.schemas import form_fault
 from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.schema import SchemaNormaliser
-from gateway.models.harmony.typescript import function_text
+from gateway.models.harmony.typescript import SchemaNormaliser, function_text
 from gateway.output.refusals import Beginning
 from gateway.protocol.calls import call_fields
 from gateway.protocol.chat.to_responses import parse_chat
