@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway.constraints.schema_forms import form_fault
-from gateway.constraints.schemas import root_fault, shape_fault, size_fault
+from gateway.constraints.schemas import schema_fault, size_fault
 from gateway.errors import InvalidRequest
 from gateway.protocol.calls import author_of, call_of, hosted_text, output_text
 from gateway.protocol.items import (
@@ -164,7 +163,7 @@ def check_format(asked: AnyFormat | None, limits: InputLimits) -> None:
     if not isinstance(asked, JsonSchemaFormat):
         return
     check_text("text.format.description", asked.description, limits)
-    fault = _schema_fault(asked.schema_, limits, of_objects=asked.strict)
+    fault = schema_fault(asked.schema_, limits, of_objects=asked.strict)
     if fault is not None:
         raise InvalidRequest(
             f"Invalid schema for response_format '{asked.name}': {fault}",
@@ -197,21 +196,16 @@ def _check_parameters(tool: FunctionTool, path: str, limits: InputLimits) -> Non
     schema = tool.parameters
     if schema is None:
         return
-    fault = (_schema_fault if tool.strict else size_fault)(schema, limits)
+    if tool.strict:
+        fault = schema_fault(schema, limits, of_objects=True)
+    else:
+        fault = size_fault(schema, limits)
     if fault is not None:
         raise InvalidRequest(
             f"Invalid schema for function '{tool.name}': {fault}",
             code="invalid_function_parameters",
             param=f"{path}.parameters",
         )
-
-
-def _schema_fault(
-    schema: dict[str, Any], limits: InputLimits, *, of_objects: bool = True
-) -> str | None:
-    """Why output cannot be held to the schema, None if it can."""
-    fault = size_fault(schema, limits) or shape_fault(schema, limits) or form_fault(schema)
-    return root_fault(schema) if fault is None and of_objects else fault
 
 
 def _texts(item: InputItem, path: str) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ DEPTH_MAX: Final = 200
 """Whatever the settings say: what is read must be written again, and orjson writes 254 levels."""
 
 PIECE_BYTES: Final = 64 * 1024
+_CONTAINERS: Final = (dict, list)  # a union would be made anew for each value
 
 
 def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def parse_object(body: bytes, limits: InputLimits) -> dict[str, Any]:
             'object: send one such as {"model": "...", "input": "..."}.'
         )
     for value in document.values():
-        if isinstance(value, dict | list):
+        if isinstance(value, _CONTAINERS):
             _check_depth(document, min(limits.json_depth_max, DEPTH_MAX))
             break
     return document
@@ -104,5 +105,5 @@ def _check_depth(document: dict[str, Any], depth_max: int) -> None:
             child
             for container in level
             for child in (container.values() if isinstance(container, dict) else container)
-            if isinstance(child, dict | list)
+            if isinstance(child, _CONTAINERS)
         ]

@@ -21,13 +21,14 @@ from openai_harmony import (
 
 from gateway.models.format import SchemaLimits
 from gateway.models.harmony.messages import INSTRUCTIONS, JSON_CONTENT, TOOL_PREFIX, harmony_message
-from gateway.models.harmony.preamble import (
+from gateway.models.harmony.rendering import (
     SystemFacts,
     developer_text,
     format_sections,
     instructions_before,
+    instructions_of,
+    shown,
 )
-from gateway.models.harmony.rendering import instructions_of, shown
 from gateway.models.harmony.typescript import comment_lines
 from gateway.models.history import leading_instructions
 

@@ -186,7 +186,7 @@ def check_support(request: CreateResponse, *, strict: bool = False) -> None:
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
         )
-    if request.tools or request.tool_choice != "auto":
+    if request.tool_choice != "auto":
         _check_tool_choice(request)
     _check_model_options(request)
     if request.moderation:
