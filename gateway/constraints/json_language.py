@@ -24,13 +24,13 @@ from gateway.constraints.gbnf import (
     UntranslatableGrammar,
     chain,
     either,
+    escapes,
     inverted,
     maybe,
     quoted,
     text,
 )
 from gateway.constraints.patterns import found_by, language_of
-from gateway.constraints.quotient import escapes
 from gateway.constraints.schemas import MISSING, at_pointer, types_of
 
 if TYPE_CHECKING:

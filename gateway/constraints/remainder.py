@@ -6,9 +6,8 @@ from codecs import getincrementaldecoder
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.constraints.gbnf import Chain, UntranslatableGrammar, grammar_of
+from gateway.constraints.gbnf import Chain, Quotient, UntranslatableGrammar, grammar_of
 from gateway.constraints.json_language import JsonLanguage
-from gateway.constraints.quotient import Quotient
 from gateway.generation import NOTHING, Ebnf, InOrder, OneOf, Token
 
 if TYPE_CHECKING:

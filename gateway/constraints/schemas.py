@@ -3,6 +3,12 @@
 A schema that binds the output is given to a validator and to the grammar compilers of backends.
 None of them may be made to fetch anything, to recurse without end, or to work for minutes.
 Faults are told as the part of a sentence that follows "Invalid schema for ...:".
+
+Every keyword must have the form that JSON Schema 2020-12 gives it, also in the schema of an answer
+that is not strict: what it says is read when the answer begins, and OpenAI refuses it as well. Of
+drafts 4 to 7 this admits what clients still send: a list of `items`, `additionalItems`,
+`dependencies`, and booleans for `exclusiveMinimum` and `exclusiveMaximum`. Keywords that nobody
+knows may hold anything.
 """
 
 from __future__ import annotations
@@ -15,9 +21,11 @@ import orjson
 from gateway.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     Schema = Mapping[str, Any]
+    Form = tuple[str, Callable[[Any], bool]]
+    Path = tuple[Any, ...]
 
 _MAPS: Final = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
@@ -40,7 +48,11 @@ _ONE: Final = frozenset(
 _CHOICES: Final = ("allOf", "anyOf", "oneOf")
 _LISTS: Final = frozenset({*_CHOICES, "prefixItems", "items"})
 _REFERENCES: Final = ("$ref", "$dynamicRef")
+_SHAPING: Final = (b'"pattern":', b'"patternProperties":', b'"$ref":', b'"$dynamicRef":')
+"""A schema whose JSON has none of these has no pattern and no reference."""
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
+_CONTAINERS: Final = (dict, list)
+_SCHEMA_TYPES: Final = (dict, bool)
 _INDEX_CHARS_MAX: Final = 9
 _NUMBER: Final = frozenset({"number"})
 _WHOLE_NUMBER: Final = frozenset({"number", "integer"})
@@ -51,6 +63,8 @@ _VALUE_TYPES: Final = (
     (list, frozenset({"array"})),
     (dict, frozenset({"object"})),
 )
+TYPE_NAMES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
+_PLACE_CHARS_MAX: Final = 128
 MISSING: Final = object()
 """Where a pointer leads to nothing; null is something."""
 
@@ -70,14 +84,40 @@ class SchemaBounds(Protocol):
 
 def size_fault(schema: Schema, limits: SchemaBounds) -> str | None:
     """Why it is too large, None if it is not."""
-    size = len(orjson.dumps(schema))
-    if size > limits.schema_bytes_max:
-        return f"it has {size} bytes. Expected at most {limits.schema_bytes_max} bytes."
+    return _length_fault(orjson.dumps(schema), limits)
+
+
+def schema_fault(schema: Schema, limits: SchemaBounds, *, of_objects: bool) -> str | None:
+    """Why output cannot be held to the schema, None if it can. `of_objects`: it must be one of
+    objects.
+    """
+    spelled = orjson.dumps(schema)
+    return (
+        _length_fault(spelled, limits)
+        or _depth_fault(schema, spelled, limits)
+        or _shape_fault(schema, spelled, limits)
+        or form_fault(schema)
+        or (_root_fault(schema) if of_objects else None)
+    )
+
+
+def _length_fault(spelled: bytes, limits: SchemaBounds) -> str | None:
+    if len(spelled) > limits.schema_bytes_max:
+        return f"it has {len(spelled)} bytes. Expected at most {limits.schema_bytes_max} bytes."
     return None
 
 
-def root_fault(schema: Schema) -> str | None:
-    """Why it is not a schema of objects, None if it is."""
+def _depth_fault(schema: Schema, spelled: bytes, limits: SchemaBounds) -> str | None:
+    depth_max = limits.schema_depth_max
+    # Most schemas have fewer brackets than may be open at once.
+    if spelled.count(b"{") + spelled.count(b"[") > depth_max and _depth(schema) > depth_max:
+        return (
+            f"it is nested too deeply. Expected at most {depth_max} levels of objects and arrays."
+        )
+    return None
+
+
+def _root_fault(schema: Schema) -> str | None:
     kind = schema.get("type")
     if kind == "object":
         return None
@@ -85,13 +125,10 @@ def root_fault(schema: Schema) -> str | None:
     return f"""schema must be a JSON Schema of 'type: "object"', got 'type: "{found}"'."""
 
 
-def shape_fault(schema: Schema, limits: SchemaBounds) -> str | None:
-    """Why it cannot be compiled within bounds, None if nothing speaks against it."""
-    if _depth(schema) > limits.schema_depth_max:
-        return (
-            f"it is nested too deeply. Expected at most {limits.schema_depth_max} levels of "
-            "objects and arrays."
-        )
+def _shape_fault(schema: Schema, spelled: bytes, limits: SchemaBounds) -> str | None:
+    """A pattern that is too long, or a reference that leads nowhere or in a circle."""
+    if not any(keyword in spelled for keyword in _SHAPING):
+        return None
     schemas = list(_schemas(schema))
     targets = {
         f"#{part[key]}": part
@@ -117,7 +154,7 @@ def _depth(schema: Schema) -> int:
             child
             for container in level
             for child in (container.values() if isinstance(container, dict) else container)
-            if isinstance(child, dict | list)
+            if isinstance(child, _CONTAINERS)
         ]
     return depth
 
@@ -194,7 +231,7 @@ def _pattern_fault(part: Schema, limits: SchemaBounds) -> str | None:
 
 def _reference_fault(root: Schema, part: Schema, targets: dict[str, Schema]) -> str | None:
     for reference in _references(part):
-        if not isinstance(_target(root, reference, targets), dict | bool):
+        if not _is_schema(_target(root, reference, targets)):
             return (
                 f"'{shown(reference)}' leads to no schema. Expected a reference into the schema "
                 "itself, such as '#/$defs/name'."
@@ -238,3 +275,120 @@ def _beside(root: Schema, part: Schema, targets: dict[str, Schema]) -> Iterator[
     for key in _CHOICES:
         others += inner if isinstance(inner := part.get(key), list) else []
     yield from (id(other) for other in others if isinstance(other, dict))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return is_whole and not isinstance(value, bool) and value >= 0
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, _SCHEMA_TYPES)
+
+
+def _is_schemas(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_schema, value))
+
+
+def _is_type(value: Any) -> bool:
+    if not isinstance(value, list):
+        return value in TYPE_NAMES  # a tuple: the value need not be hashable
+    return bool(value) and all(name in TYPE_NAMES for name in value)
+
+
+def _is_map_of(is_member: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(is_member, value.values()))
+
+
+_TEXT: Final[Form] = ("a string", lambda value: isinstance(value, str))
+_FLAG: Final[Form] = ("a boolean", lambda value: isinstance(value, bool))
+_COUNT: Final[Form] = ("an integer that is not negative", _is_count)
+_BOUND: Final[Form] = ("a number", _is_number)
+_LIMIT: Final[Form] = ("a number", lambda value: _is_number(value) or isinstance(value, bool))
+_SCHEMA: Final[Form] = ("a schema: an object or a boolean", _is_schema)
+_SCHEMAS: Final[Form] = ("an array of one or more schemas", _is_schemas)
+_MAP: Final[Form] = ("an object of schemas", _is_map_of(_is_schema))
+
+_FORMS: Final[Mapping[str, Form]] = {
+    "type": (f"one or several of {', '.join(TYPE_NAMES)}", _is_type),
+    "enum": (
+        "an array of one or more values",
+        lambda value: isinstance(value, list) and value != [],
+    ),
+    "examples": ("an array", lambda value: isinstance(value, list)),
+    "required": ("an array of strings", _is_texts),
+    "multipleOf": ("a number above 0", lambda value: _is_number(value) and value > 0),
+    "items": ("a schema", lambda value: _is_schema(value) or _is_schemas(value) or value == []),
+    "dependentRequired": ("an object of arrays of strings", _is_map_of(_is_texts)),
+    "dependencies": (
+        "an object of schemas or arrays of strings",
+        _is_map_of(lambda value: _is_schema(value) or _is_texts(value)),
+    ),
+    **dict.fromkeys(("minimum", "maximum"), _BOUND),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _LIMIT),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _COUNT),
+    **dict.fromkeys(("minProperties", "maxProperties", "minContains", "maxContains"), _COUNT),
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), _FLAG),
+    **dict.fromkeys(("title", "description", "pattern", "format", "$comment"), _TEXT),
+    **dict.fromkeys(("$id", "$schema", "$ref", "$dynamicRef", "$anchor", "$dynamicAnchor"), _TEXT),
+    **dict.fromkeys(("contentEncoding", "contentMediaType"), _TEXT),
+    **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _SCHEMAS),
+    **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions"), _MAP),
+    "dependentSchemas": _MAP,
+    **dict.fromkeys(("additionalItems", "additionalProperties", "contains", "not"), _SCHEMA),
+    **dict.fromkeys(("if", "then", "else", "propertyNames", "contentSchema"), _SCHEMA),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), _SCHEMA),
+}
+"""What a keyword holds, in words, and whether a value is that."""
+_OF_SCHEMAS: Final = frozenset(
+    keyword for keyword, form in _FORMS.items() if form in {_SCHEMA, _SCHEMAS, _MAP}
+) | {"items", "dependencies"}
+_FORM_MAPS: Final = frozenset(keyword for keyword, form in _FORMS.items() if form is _MAP) | {
+    "dependencies"
+}
+
+
+def form_fault(schema: Schema) -> str | None:
+    """The first keyword of another form, with its JSON pointer; None if there is none."""
+    waiting: list[tuple[Any, Path]] = [(schema, ())]
+    while waiting:
+        part, path = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        for keyword, value in part.items():
+            form = _FORMS.get(keyword)
+            if form is None:
+                continue
+            words, is_formed = form
+            if not is_formed(value):
+                return f"'{_pointer((path, keyword))}' is not {words}."
+            if keyword in _OF_SCHEMAS:
+                waiting += _members((path, keyword), keyword, value)
+    return None
+
+
+def _members(path: Path, keyword: str, value: Any) -> list[tuple[Any, Path]]:
+    """The schemas that a keyword holds, each with its path: the one around it, and a step."""
+    if isinstance(value, list):
+        return [(one, (path, index)) for index, one in enumerate(value)]
+    if keyword in _FORM_MAPS:
+        return [(one, (path, name)) for name, one in value.items()]
+    return [(value, path)]
+
+
+def _pointer(path: Path) -> str:
+    """The JSON pointer of a path; of a long one the end, which tells more than its beginning."""
+    steps: list[str] = []
+    while path:
+        path, step = path
+        steps.append(f"/{shown(str(step))}")
+    place = f"#{''.join(reversed(steps))}"
+    return place if len(place) <= _PLACE_CHARS_MAX else f"...{place[-_PLACE_CHARS_MAX:]}"

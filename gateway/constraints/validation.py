@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
+from gateway.cache import LruCache
 from gateway.constraints.rules import ToolRule, UnusableGrammar, UnusableSchema
 from gateway.constraints.schema_cost import patterns_in
 from gateway.errors import InvalidRequest
@@ -16,10 +20,9 @@ from gateway.generation import SegmentKind
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.constraints.grammar_validation import GrammarValidator
     from gateway.constraints.rules import OutputRules
-    from gateway.constraints.schema_cache import SchemaCache
-    from gateway.constraints.schema_validation import SchemaValidator
+    from gateway.constraints.validators import GrammarValidator, SchemaValidator
+
 
 CallFields = Callable[[ToolRule, str, str], dict[str, Any]]
 """Tool, name, arguments → the fields of a call item; raises `ValueError` for a wrong shape."""
@@ -37,6 +40,32 @@ class CheckLimits:
     work_max: int = 50_000
     grammar_seconds_max: float = 1.0
     patterns_max: int = 512
+
+
+class SchemaCache:
+    """Compiled schemas that the same clients send again and again. Shared by threads.
+
+    What a schema costs must not depend on what another tenant sent before: so each is kept for one
+    scope. One with patterns is not kept: they may take megabytes.
+    """
+
+    def __init__(self, *, json_bytes_max: int = 1 << 20) -> None:
+        """Compiled a schema takes about thirty times as much memory as it is long."""
+        self._by_digest: LruCache[bytes, SchemaValidator] = LruCache(size_max=json_bytes_max)
+
+    def get(self, scope: bytes, schema: dict[str, Any]) -> SchemaValidator | None:
+        """The schema, compiled; None where it has to be compiled anew."""
+        return self._by_digest.get(_digest(scope, orjson.dumps(schema)))
+
+    def put(self, scope: bytes, schema: dict[str, Any], document: SchemaValidator) -> None:
+        """Keep it, unless it is too long to be kept at all."""
+        if not document.has_patterns:
+            spelled = orjson.dumps(schema)
+            self._by_digest.put(_digest(scope, spelled), document, size=len(spelled))
+
+
+def _digest(scope: bytes, spelled: bytes) -> bytes:
+    return sha256(b"%d:%b%b" % (len(scope), scope, spelled)).digest()
 
 
 _DEFAULT_LIMITS: Final = CheckLimits()
@@ -182,13 +211,13 @@ class Checker:
 
     def _compiled(self, tool: ToolRule) -> SchemaValidator | GrammarValidator:
         if tool.grammar is not None:
-            from gateway.constraints.grammar_validation import GrammarValidator
+            from gateway.constraints.validators import GrammarValidator
 
             return GrammarValidator(tool.grammar, seconds_max=self._limits.grammar_seconds_max)
         return self._document(tool.schema or {})
 
     def _document(self, schema: dict[str, object]) -> SchemaValidator:
-        from gateway.constraints.schema_validation import SchemaValidator
+        from gateway.constraints.validators import SchemaValidator
 
         document = SchemaValidator(schema, work_max=self._limits.work_max)
         if self._kept is not None:
@@ -214,5 +243,4 @@ def load() -> None:
     """Import the libraries that check, which a request without checks does not need: call it before
     there are requests.
     """
-    for name in ("schema_validation", "grammar_validation"):
-        import_module(f"gateway.constraints.{name}")
+    import_module("gateway.constraints.validators")

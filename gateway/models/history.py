@@ -1,4 +1,6 @@
-"""Which items of a context the model is shown, and in which order. Pure functions of the items."""
+"""Which items of a context the model is shown, in which order, and as which text: pure functions of
+the items, for models that read nothing but text.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,15 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import InvalidRequest
+from gateway.protocol.calls import FILE_NOTE, IMAGE_NOTE
+from gateway.protocol.items import InputFile, InputImage, InputText, OutputText
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gateway.protocol.context_item import Columns, ContextItem, Label
-    from gateway.protocol.items import Message
+    from gateway.protocol.items import Message, Reasoning, Refusal
+
 
 INSTRUCTING_ROLES = frozenset({"system", "developer"})
 _IN_ANY_CONTEXT: Final = frozenset({"message", "reasoning"})
@@ -146,3 +151,35 @@ def in_call_order(items: Iterable[Placed]) -> Iterator[Placed]:
             raise InvalidRequest(
                 f"No tool call found for {kind} with call_id {call_id}.", param="input"
             )
+
+
+def message_text(message: Message) -> str:
+    """All text of a message; what the model cannot read is named in its place."""
+    if len(message.content) == 1:
+        return _part_text(message.content[0])
+    return _joined(message.content, "" if message.role == "assistant" else "\n")
+
+
+def reasoning_text(item: Reasoning) -> str:
+    """The chain of thought, or its summary where there is no more than that."""
+    return "".join(part.text for part in item.content or ()) or "\n".join(
+        part.text for part in item.summary
+    )
+
+
+def _joined(
+    parts: Iterable[InputText | InputImage | InputFile | OutputText | Refusal], separator: str
+) -> str:
+    return separator.join(map(_part_text, parts))
+
+
+def _part_text(part: InputText | InputImage | InputFile | OutputText | Refusal) -> str:
+    match part:
+        case InputText() | OutputText():
+            return part.text
+        case InputImage():
+            return IMAGE_NOTE
+        case InputFile():
+            return FILE_NOTE
+        case _:
+            return part.refusal

@@ -189,7 +189,7 @@ class InputText(WireModel):
 
 
 class InputImage(WireModel):
-    """An image; gpt-oss cannot see it (see `models.item_texts` for what the model is told)."""
+    """An image; gpt-oss cannot see it (see `models.history` for what the model is told)."""
 
     type: Literal["input_image"] = "input_image"
     image_url: Annotated[str, StringConstraints(max_length=IMAGE_URL_CHARS_MAX)] | None = None

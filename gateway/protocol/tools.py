@@ -9,8 +9,7 @@ and the response says which.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Discriminator, Tag
 from pydantic_core import PydanticCustomError
@@ -292,8 +291,7 @@ _APPLY_PATCH: Final = FunctionTool(
 _SYNTAXES: Final = {"lark": "this Lark grammar", "regex": "this regular expression"}
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTool:
+class NamedTool(NamedTuple):
     """A tool by the name that the model knows, which no other tool of its request has.
 
     `shown_name` and `namespace` are what the client called it, `path` is where in `tools`, as in

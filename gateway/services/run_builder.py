@@ -20,8 +20,7 @@ import orjson
 
 from gateway import ids
 from gateway.cache import LruCache
-from gateway.constraints.schema_cache import SchemaCache
-from gateway.constraints.validation import Checker
+from gateway.constraints.validation import Checker, SchemaCache
 from gateway.context.assembly import assemble, opening
 from gateway.context.truncation import drop_oldest_turns
 from gateway.context.unsealing import opened, unseal, with_last_opened

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from gateway.constraints.schema_forms import TYPE_NAMES
+from gateway.constraints.schemas import TYPE_NAMES
 
 KEYWORDS = (
     *("type", "enum", "examples", "required", "multipleOf", "items", "properties", "allOf"),

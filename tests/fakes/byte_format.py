@@ -28,8 +28,13 @@ from gateway.generation import (
     Span,
     Where,
 )
-from gateway.models.history import Placed, in_call_order, since_compaction, without_stale_reasoning
-from gateway.models.item_texts import message_text
+from gateway.models.history import (
+    Placed,
+    in_call_order,
+    message_text,
+    since_compaction,
+    without_stale_reasoning,
+)
 from gateway.protocol.items import Message
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import validator_for
 
-from gateway.constraints.gbnf import Chain, grammar_of
+from gateway.constraints.gbnf import Chain, Quotient, grammar_of
 from gateway.constraints.json_language import JsonLanguage, between
-from gateway.constraints.quotient import Quotient
 from tests.fakes.gbnf import Walker
 from tests.fakes.random_schemas import random_schema
 

@@ -19,8 +19,7 @@ from gateway.models.format import SchemaLimits
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.reference import prompt_messages
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.schema import SchemaNormaliser
-from gateway.models.harmony.typescript import function_text
+from gateway.models.harmony.typescript import SchemaNormaliser, function_text
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
 from gateway.protocol.tools import FunctionTool
 from tests.fakes.contexts import (

@@ -11,10 +11,9 @@ from gateway.engine.row_mapping import output_context
 from gateway.entries import Entry, Finished, Tokens, TurnEnded, TurnStarted
 from gateway.eventlog.fold.fold import Fold
 from gateway.generation import FinishReason, Framing
-from gateway.models.harmony.framing import FINAL_HEADER, OPENING, thread_ids
+from gateway.models.harmony.framing import FINAL_HEADER, OPENING, Retelling, thread_ids
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.retelling import Retelling
 from gateway.models.harmony.vocabulary import CHANNEL, END, NAMED_SPECIALS, RETURN
 from tests.fakes.harmony_oracle import well_formed
 from tests.fakes.harmony_script import TOOLS, Segment, collect, script_ids, vocabulary

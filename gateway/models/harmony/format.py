@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.generation import Framing
 from gateway.models.harmony import framing as frames
+from gateway.models.harmony.framing import Retelling
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.retelling import Retelling
 from gateway.models.harmony.transcript import messages_of_turn
 from gateway.models.harmony.vocabulary import (
     CHANNEL,
@@ -79,7 +79,7 @@ class HarmonyFormat(Renderer):
         return frames.thread_ids((), turns)
 
     def retold(self, turns: Iterable[Turn], new_parser: Callable[[], TokenParser]) -> list[int]:
-        """See `retelling`."""
+        """See `framing.Retelling`."""
         return Retelling(self.vocabulary, new_parser).ids(turns)
 
     def answer_opening(self, rules: OutputRules, *, attempt: int) -> tuple[int, ...]:

@@ -1,12 +1,41 @@
-"""Harmony output to segments, one turn at a time: the actions of the table in `transitions`."""
+"""Harmony output to segments, one turn at a time: states, classes of ids, and one table of steps.
+
+A turn is a sequence of messages. The prompt ends with `<|start|>assistant`, so the first id of the
+output is inside of a header. As trained, it goes on like this:
+
+    HEADER --<|message|>--> BODY --<|end|>, <|return|> or <|call|>--> BETWEEN --<|start|>--> HEADER
+
+The model leaves this path in a few per cent of its turns. It forgets `<|message|>`, so that the
+body lies trapped in the header; it begins a message inside of another, or without `<|start|>`; it
+speaks between messages, or for somebody else. Hence three laws, which the table (`Parser.STEPS`)
+makes easy to check, since it has an entry for every state and every class of id:
+
+1. It is total. No sequence of ids raises, and none leaves the parser in a state of which the next
+   id cannot be made sense.
+2. It never looks ahead. The events depend on the ids, not on how they were cut into calls: a run of
+   text is one step however long it is, and any cut of it leads to the same place.
+3. No id of 199998 or above ever becomes text. Such ids only choose the entry of the table.
+
+An entry is the action to take and the state that follows. An action may overrule the state in two
+cases only: the turn ends with a message that is not the assistant's (OVER), and a header of more
+ids than a header can have turns out to be a body (BODY).
+
+What may stream and what must wait: text of a body streams, if its header has a known channel or
+recipient. A trapped body waits for the end of its header, text between messages for the next
+special id, a body without a channel for the next message or the end, and the body of a message
+whose role is a tool's name for the `<|call|>` that makes it a call.
+
+The cost is constant for each id: a run of text in a body is one step and one join of bytes, a
+header is read once when it is complete, and it is complete after a bounded number of ids.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import IntEnum, auto
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from gateway.generation import FinishReason, Place, SegmentKind, Where
-from gateway.models.harmony.detokenizing import Detokenizer
 from gateway.models.harmony.headers import (
     ASSISTANT,
     CALL_CHANNEL,
@@ -24,8 +53,18 @@ from gateway.models.harmony.headers import (
 )
 from gateway.models.harmony.recovery import Rule, count, doubts
 from gateway.models.harmony.segments import Closing, Draft, SegmentWriter
-from gateway.models.harmony.transitions import CLASSES, TABLE, Action, State, Token
-from gateway.models.harmony.vocabulary import CALL, FIRST_SPECIAL, START
+from gateway.models.harmony.vocabulary import (
+    CALL,
+    CHANNEL,
+    CONSTRAIN,
+    END,
+    END_OF_TEXT,
+    FIRST_SPECIAL,
+    MESSAGE,
+    RETURN,
+    START,
+    Detokenizer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +73,42 @@ if TYPE_CHECKING:
     from gateway.models.harmony.headers import Header, Route
     from gateway.models.harmony.vocabulary import Vocabulary
 
-    _Act = Callable[["Parser", Sequence[int]], None]
-    _Steps = Sequence[Sequence[tuple[_Act, State]]]
+    _Step = tuple[Callable[["Parser", Sequence[int]], None], "State"]
+
+
+class State(IntEnum):
+    """Where in a turn the next id falls."""
+
+    HEADER = auto()  # a message began, its <|message|> has not been seen
+    BODY = auto()  # behind <|message|>
+    BETWEEN = auto()  # behind a stop id, before the next header
+    OVER = auto()  # the turn is finished; nothing counts any more
+
+
+class Token(IntEnum):
+    """What the table tells apart."""
+
+    TEXT = auto()  # a run of ordinary ids
+    START = auto()
+    CHANNEL = auto()
+    CONSTRAIN = auto()
+    MESSAGE = auto()
+    STOP = auto()  # <|end|>, <|return|>, <|call|>: ends a message
+    END_OF_TEXT = auto()  # ends a message and the turn
+    VOID = auto()  # reserved, or outside of the vocabulary
+
+
+CLASSES: Final = {
+    START: Token.START,
+    CHANNEL: Token.CHANNEL,
+    CONSTRAIN: Token.CONSTRAIN,
+    MESSAGE: Token.MESSAGE,
+    END: Token.STOP,
+    RETURN: Token.STOP,
+    CALL: Token.STOP,
+    END_OF_TEXT: Token.END_OF_TEXT,
+}
+
 
 HEADER_IDS_MAX: Final = 256
 """Room for a tool's name of 128 characters, a content type, and some stammering."""
@@ -70,15 +143,6 @@ class _Orphan:
     start: int
     after_call: bool
     ids: list[int] = field(default_factory=list)
-
-
-def _by_number(actions: Mapping[Action, _Act]) -> _Steps:
-    """The table with its actions, by the numbers of states and classes of ids, which begin with 1.
-
-    Members of an enumeration are slow keys: their hash is that of their name, made in Python.
-    """
-    rows = ([TABLE[state][token] for token in Token] for state in State)
-    return [[(actions[action], after) for action, after in row] for row in rows]
 
 
 class Parser:
@@ -463,26 +527,42 @@ class Parser:
     def _ignore(self, run: Sequence[int]) -> None:
         count(self.recoveries, (Rule.AFTER_TURN_END,), len(run))
 
-    _STEPS: ClassVar[_Steps] = _by_number(
-        {
-            Action.EXTEND_HEADER: _extend_header,
-            Action.MARK_HEADER: _mark_header,
-            Action.RESTART_HEADER: _restart_header,
-            Action.TRAP: _trap,
-            Action.BEGIN_BODY: _begin_body,
-            Action.WRITE: _write,
-            Action.DROP_MARKER: _drop_marker,
-            Action.CLOSE: _close,
-            Action.CLOSE_AND_OPEN: _close_and_open,
-            Action.HOLD: _hold,
-            Action.SETTLE: _settle,
-            Action.OPEN: _open,
-            Action.IMPLY_HEADER: _imply_header,
-            Action.IMPLY_BODY: _imply_body,
-            Action.DROP_VOID: _drop_void,
-            Action.IGNORE: _ignore,
-        }
-    )
+    STEPS: ClassVar[Mapping[State, Mapping[Token, _Step]]] = {
+        State.HEADER: {
+            Token.TEXT: (_extend_header, State.HEADER),
+            Token.START: (_restart_header, State.HEADER),
+            Token.CHANNEL: (_mark_header, State.HEADER),
+            Token.CONSTRAIN: (_mark_header, State.HEADER),
+            Token.MESSAGE: (_begin_body, State.BODY),
+            Token.STOP: (_trap, State.BETWEEN),
+            Token.END_OF_TEXT: (_trap, State.OVER),
+            Token.VOID: (_drop_void, State.HEADER),
+        },
+        State.BODY: {
+            Token.TEXT: (_write, State.BODY),
+            Token.START: (_close_and_open, State.HEADER),
+            Token.CHANNEL: (_close_and_open, State.HEADER),
+            Token.CONSTRAIN: (_drop_marker, State.BODY),
+            Token.MESSAGE: (_drop_marker, State.BODY),
+            Token.STOP: (_close, State.BETWEEN),
+            Token.END_OF_TEXT: (_close, State.OVER),
+            Token.VOID: (_drop_void, State.BODY),
+        },
+        State.BETWEEN: {
+            Token.TEXT: (_hold, State.BETWEEN),
+            Token.START: (_open, State.HEADER),
+            Token.CHANNEL: (_imply_header, State.HEADER),
+            Token.CONSTRAIN: (_imply_header, State.HEADER),
+            Token.MESSAGE: (_imply_body, State.BODY),
+            Token.STOP: (_settle, State.BETWEEN),
+            Token.END_OF_TEXT: (_settle, State.OVER),
+            Token.VOID: (_drop_void, State.BETWEEN),
+        },
+        State.OVER: dict.fromkeys(Token, (_ignore, State.OVER)),
+    }
+    """What each class of id does in each state, and the state that follows."""
+    # By number: members of an enumeration are slow keys, their hash is made of their name.
+    _STEPS: ClassVar[Sequence[Sequence[_Step]]] = [[*row.values()] for row in STEPS.values()]
 
 
 def _form(parts: Sequence[Part], header: Header, target: Route) -> int | None:

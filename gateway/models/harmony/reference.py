@@ -31,13 +31,14 @@ from gateway.constraints.rules import AnswerFormat
 from gateway.errors import StartupError
 from gateway.models.format import RenderOptions, SchemaLimits
 from gateway.models.harmony.messages import INSTRUCTIONS, JSON_CONTENT, TOOL_PREFIX, harmony_message
-from gateway.models.harmony.preamble import (
+from gateway.models.harmony.rendering import (
     SystemFacts,
     developer_text,
     format_sections,
     instructions_before,
+    instructions_of,
+    shown,
 )
-from gateway.models.harmony.rendering import instructions_of, shown
 from gateway.models.harmony.typescript import comment_lines
 from gateway.models.history import leading_instructions
 from gateway.protocol.context_item import ContextItem

@@ -1,18 +1,18 @@
-"""A context as the token ids of a prompt.
+"""A context as the token ids of a prompt: the system and developer messages, then its items.
 
 The messages are openai-harmony's; the ids are made here, piece by piece as openai-harmony 0.0.8
 does it (which decides where tokens end), with a tokeniser that is linear and frees the GIL. Text
 from outside only ever passes through `Vocabulary.encode`, so it cannot become a marker.
 
 Only the header of a call or an answer whose id says that the model wrote it in another form is
-repeated in that form (`forms`), so that the prompt is the one it went on from.
+repeated in that form (`headers`), so that the prompt is the one it went on from.
 """
 
 from __future__ import annotations
 
 from array import array
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -21,31 +21,131 @@ from gateway.generation import PREAMBLE, Prompt, Span
 from gateway.ids import call_form, message_form
 from gateway.models.format import RenderOptions, Repeated, SchemaLimits
 from gateway.models.harmony.framing import OPENING
-from gateway.models.harmony.messages import harmony_message
-from gateway.models.harmony.preamble import (
-    SystemFacts,
-    developer_text,
-    system_text,
-)
+from gateway.models.harmony.messages import MessageWriter, harmony_message, recipient
 from gateway.models.harmony.transcript import messages
+from gateway.models.harmony.typescript import (
+    SchemaNormaliser,
+    comment_lines,
+    function_text,
+    json_line,
+)
 from gateway.models.harmony.vocabulary import CHANNEL, MESSAGE, START
-from gateway.models.harmony.writing import MessageWriter
 from gateway.models.history import (
     Placed,
     in_call_order,
     leading_instructions,
+    message_text,
     since_compaction,
     without_stale_reasoning,
 )
-from gateway.models.item_texts import message_text
 from gateway.protocol.items import CallItem, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from gateway.constraints.rules import AnswerFormat
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.protocol.context_item import ContextItem
     from gateway.protocol.items import Item
+
+
+_ANY_OBJECT: Final = "The answer is exactly one JSON object, with nothing before or behind it."
+
+
+class SystemFacts(NamedTuple):
+    """All that the system message says: of what a request holds, no more than its effort."""
+
+    model_identity: str
+    effort: Literal["low", "medium", "high"]
+    current_date: str | None
+    knowledge_cutoff: str | None
+    has_functions: bool
+    has_commentary: bool
+
+    @classmethod
+    def of(cls, options: RenderOptions) -> SystemFacts:
+        """Those of one request."""
+        has_functions = bool(options.tools)
+        return cls(
+            options.model_identity,
+            options.effort,
+            options.current_date,
+            options.knowledge_cutoff,
+            has_functions,
+            has_functions or options.commentary_without_tools,
+        )
+
+
+def system_text(facts: SystemFacts) -> str:
+    """The body of the system message, as openai-harmony 0.0.8 writes it."""
+    about = [facts.model_identity]
+    if facts.knowledge_cutoff is not None:
+        about.append(f"Knowledge cutoff: {facts.knowledge_cutoff}")
+    if facts.current_date is not None:
+        about.append(f"Current date: {facts.current_date}")
+    commentary = ["commentary"] if facts.has_commentary else []
+    channels = (
+        f"# Valid channels: {', '.join(['analysis', *commentary, 'final'])}."
+        " Channel must be included for every message."
+    )
+    if facts.has_functions:
+        channels += "\nCalls to these tools must go to the commentary channel: 'functions'."
+    return "\n\n".join(["\n".join(about), f"Reasoning: {facts.effort}", channels])
+
+
+def instructions_before(options: RenderOptions, leading: Sequence[str]) -> str:
+    """The request's own, then those that its context begins with."""
+    return "\n\n".join(text for text in (options.instructions, *leading) if text)
+
+
+def developer_text(options: RenderOptions, leading: Sequence[str], limits: SchemaLimits) -> str:
+    """The body of the first developer message, as openai-harmony 0.0.8 writes it; empty for none.
+
+    The last section is in the form that OpenAI's guide to Harmony shows. Raises `InvalidRequest`
+    for a function's name or schema that cannot be written.
+    """
+    sections = []
+    if instructions := instructions_before(options, leading):
+        sections += ["# Instructions", instructions]
+    if options.tools:
+        sections += ["# Tools", "\n".join(_function_lines(options, limits))]
+    if options.answer is not None:
+        sections += format_sections(options.answer)
+    return "\n\n".join(sections)
+
+
+def _function_lines(options: RenderOptions, limits: SchemaLimits) -> Iterator[str]:
+    normaliser = SchemaNormaliser(limits)
+    paths = options.tool_paths or tuple(f"tools[{index}]" for index in range(len(options.tools)))
+    yield "## functions\n"
+    yield "namespace functions {\n"
+    for tool, path in zip(options.tools, paths, strict=True):
+        recipient(tool.name, param=f"{path}.name")
+        yield from _comment(tool.description or "")
+        schema = tool.parameters
+        if schema is not None:
+            schema = normaliser.normalise(schema, param=f"{path}.parameters")
+        yield function_text(tool.name, schema)
+    yield "} // namespace functions"
+
+
+def format_sections(answer: AnswerFormat) -> Iterator[str]:
+    """The paragraphs that show the format: its name, its description, its schema on one line.
+
+    The schema is written as the request gave it, not as TypeScript: it is for JSON.
+    """
+    name, description = answer.name, answer.description
+    if answer.kind == "json_object":
+        name, description = answer.kind, _ANY_OBJECT
+    yield "# Response Formats"
+    yield f"## {name}"
+    yield "\n".join([*_comment(description), json_line(answer.schema)])
+
+
+def _comment(text: str) -> list[str]:
+    """A comment of as many lines."""
+    return [f"// {line}" for line in comment_lines(text)]
+
 
 SYSTEM_MESSAGES_MAX: Final = 64
 """Whose ids are kept. There is one for each effort, date, and whether there are tools."""

@@ -1,4 +1,12 @@
-"""JSON Schema, normalised, as the TypeScript that gpt-oss was trained to read.
+"""JSON Schemas of tools as the TypeScript that gpt-oss was trained to read.
+
+openai-harmony 0.0.8 writes `any` for `anyOf`, `$ref`, `allOf`, `const` and untyped `enum`; every
+`Optional[...]` of pydantic is an `anyOf`. Here they are brought to few keywords first
+(`SchemaNormaliser`), so that no type is lost.
+
+A normalised schema holds: `title`, `description`, `default`, `examples`; then either `oneOf`, or
+`enum`, or `type` (a name, or a list of names) with `properties`, `required`,
+`additionalProperties` (a schema), `items`, `prefixItems`; and `nullable` (only ever True).
 
 Where openai-harmony 0.0.8 writes a schema correctly this module writes the same bytes, odd spacing
 included. It differs where the library's text is broken or loses a type: keys that are no
@@ -9,9 +17,290 @@ index signatures exist, an array of a union is bracketed, and nothing is put beh
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+
+from gateway.constraints.schemas import MISSING, at_pointer, types_of
+from gateway.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gateway.models.format import SchemaLimits
+
+
+Refs = frozenset[str]
+
+_NO_REFS: Final[Refs] = frozenset()
+
+_TYPES: Final = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
+_OBJECT_KEYS: Final = ("properties", "additionalProperties", "patternProperties")
+_ARRAY_KEYS: Final = ("items", "prefixItems")
+_SHAPE_KEYS: Final = frozenset(
+    {"type", "enum", "const", "anyOf", "oneOf", *_OBJECT_KEYS, *_ARRAY_KEYS}
+)
+_PUSHED_KEYS: Final = frozenset({*_SHAPE_KEYS, "required"} - {"anyOf", "oneOf"})
+_INLINED_REFS: Final = (8, 3, 1, 0)
+"""How many `$ref`s are followed inside of each other: the next when one exceeds the limits."""
+
+
+class SchemaNormaliser:
+    """Normalises the schemas of one request and spends one budget on them. Not thread-safe.
+
+    A recursive definition is written out once and is `any` inside of itself. Definitions that
+    refer to each other so much that writing them out exceeds the limits are followed less deep.
+    """
+
+    def __init__(self, limits: SchemaLimits) -> None:
+        self._limits = limits
+        self._inlined_refs = list(_INLINED_REFS)
+        self._nodes = 0
+        self._inlined_nodes = 0
+        self._characters = 0
+        self._root: Schema = {}
+        self._param = ""
+
+    def normalise(self, schema: Schema, *, param: str) -> Schema:
+        """The normalised schema; `param` names it in errors.
+
+        Raises `InvalidRequest` (`invalid_function_parameters`) when it exceeds the limits or holds
+        a value that JSON cannot express.
+        """
+        self._root, self._param = schema, param
+        spent = self._nodes, self._characters
+        while True:
+            self._inlined_nodes = 0
+            try:
+                return self._schema(schema, _NO_REFS, 0)
+            except InvalidRequest:
+                if len(self._inlined_refs) == 1:
+                    raise
+            self._inlined_refs.pop(0)
+            self._nodes, self._characters = spent
+
+    def _schema(self, schema: object, refs: Refs, depth: int) -> Schema:
+        flat, refs = self._flatten(schema, refs, depth)
+        return self._shape(flat, refs, depth)
+
+    # `$ref` and `allOf` -------------------------------------------------------------------------
+
+    def _flatten(self, schema: object, refs: Refs, depth: int) -> tuple[Schema, Refs]:
+        """The schema with `$ref`, `allOf` and `const` resolved into it, and the refs on the way."""
+        if depth > self._limits.depth_max:
+            raise self._error(f"it is nested more than {self._limits.depth_max} levels deep")
+        if not isinstance(schema, dict):
+            self._spend(1, refs)
+            return {}, refs
+        self._spend(1 + sum(len(v) for v in schema.values() if isinstance(v, dict | list)), refs)
+        flat = {key: value for key, value in schema.items() if key not in {"$ref", "allOf"}}
+        if "const" in flat:
+            flat["enum"] = [flat.pop("const")]
+        branches = _list(schema.get("allOf"))
+        ref = schema.get("$ref")
+        if isinstance(ref, str) and ref not in refs and len(refs) < self._inlined_refs[0]:
+            refs |= {ref}
+            branches = [self._resolve(ref), *branches]
+        for branch in branches:
+            inner, refs = self._flatten(branch, refs, depth + 1)
+            flat = self._merge(flat, inner)
+        return flat, refs
+
+    def _resolve(self, ref: str) -> object:
+        """What a JSON pointer into this schema points to (RFC 6901); None for any other address."""
+        if ref != "#" and not ref.startswith("#/"):
+            return None
+        found = at_pointer(self._root, ref)
+        return None if found is MISSING else found
+
+    def _merge(self, first: Schema, second: Schema) -> Schema:
+        """Both at once, as far as that can be written; where they differ the first one wins."""
+        self._spend(sum(len(_mapping(both.get("properties"))) for both in (first, second)))
+        merged = second | first
+        properties = dict(_mapping(first.get("properties")))
+        for key, value in _mapping(second.get("properties")).items():
+            known = properties.get(key, value)
+            properties[key] = value if known is value else {"allOf": [known, value]}
+        if properties:
+            merged["properties"] = properties
+        required = [*_list(first.get("required")), *_list(second.get("required"))]
+        if required:
+            self._spend(len(required))
+            merged["required"] = required
+        return merged
+
+    # One schema ---------------------------------------------------------------------------------
+
+    def _shape(self, flat: Schema, refs: Refs, depth: int) -> Schema:
+        variants = _list(flat.get("oneOf")) or _list(flat.get("anyOf"))
+        if variants:
+            return self._union(flat, variants, refs, depth)
+        return self._annotations(flat) | self._typed(flat, refs, depth)
+
+    def _annotations(self, flat: Schema) -> Schema:
+        kept: Schema = {}
+        for key in ("title", "description"):
+            if isinstance(flat.get(key), str):
+                kept[key] = self._text(single_line(flat[key]))
+        if "default" in flat:
+            kept["default"] = self._value(flat["default"])
+        examples = _list(flat.get("examples"))
+        if examples:
+            kept["examples"] = [self._value(example) for example in examples]
+        return kept
+
+    def _union(self, flat: Schema, variants: list[Any], refs: Refs, depth: int) -> Schema:
+        """`oneOf`, with the shape around it pushed into each variant.
+
+        Variants without a shape (as in `anyOf: [{required: [a]}, {required: [b]}]`) say nothing
+        that TypeScript could say: then the schema around them stands alone.
+        """
+        outer = {k: v for k, v in flat.items() if k not in {"oneOf", "anyOf"}}
+        pushed = {k: v for k, v in outer.items() if k in _PUSHED_KEYS}
+        flattened = [self._flatten(variant, refs, depth + 1) for variant in variants]
+        if _SHAPE_KEYS & pushed.keys() and not any(_SHAPE_KEYS & v.keys() for v, _ in flattened):
+            return self._shape(outer, refs, depth)
+        others = [(v, inner) for v, inner in flattened if not _is_null(v)]
+        if len(others) == 1 and len(others) < len(flattened):
+            only, inner = others[0]
+            return self._shape(self._merge(outer | {"nullable": True}, only), inner, depth + 1)
+        shapes = [
+            self._shape(v if _is_null(v) else self._merge(v, pushed), inner, depth + 1)
+            for v, inner in flattened
+        ]
+        if flat.get("nullable") is True and len(others) == len(flattened):
+            shapes.append({"type": "null"})
+        return self._annotations(flat) | {"oneOf": shapes}
+
+    def _typed(self, flat: Schema, refs: Refs, depth: int) -> Schema:
+        types = _types(flat)
+        nullable = {"nullable": True} if flat.get("nullable") is True else {}
+        values = [
+            v for v in _list(flat.get("enum")) if not types or not types_of(v).isdisjoint(types)
+        ]
+        if values:
+            return self._enumerated(values) | nullable
+        plain = [name for name in types if name != "null"]
+        if len(types) < 2 or not any(_is_structured(flat, name) for name in plain):
+            kind: object = types[0] if len(types) == 1 else types
+            named = {"type": kind} if types else {}
+            content = self._content(flat, types[0], refs, depth) if len(types) == 1 else {}
+            return named | content | ({} if "null" in types else nullable)
+        if len(plain) == 1:
+            content = self._content(flat, plain[0], refs, depth)
+            return {"type": plain[0], "nullable": True} | content
+        shapes = [{"type": name} | self._content(flat, name, refs, depth) for name in types]
+        return {"oneOf": shapes}
+
+    def _enumerated(self, values: list[Any]) -> Schema:
+        literals = [self._value(value) for value in values if value is not None]
+        if not literals:
+            return {"type": "null"}
+        nullable = {"nullable": True} if len(literals) < len(values) else {}
+        is_text = all(isinstance(value, str) for value in literals)
+        return ({"type": "string"} if is_text else {}) | {"enum": literals} | nullable
+
+    def _content(self, flat: Schema, kind: str, refs: Refs, depth: int) -> Schema:
+        if kind == "object":
+            return self._object(flat, refs, depth)
+        if kind == "array":
+            return self._array(flat, refs, depth)
+        return {}
+
+    def _object(self, flat: Schema, refs: Refs, depth: int) -> Schema:
+        properties = {
+            self._text(key): self._schema(value, refs, depth + 1)
+            for key, value in _mapping(flat.get("properties")).items()
+        }
+        required = {name for name in _list(flat.get("required")) if isinstance(name, str)}
+        content: Schema = {
+            "properties": properties,
+            "required": [key for key in properties if key in required],
+        }
+        rest = _rest(flat)
+        values = self._schema(rest, refs, depth + 1) if rest is not None else {}
+        return content | ({"additionalProperties": values} if values else {})
+
+    def _array(self, flat: Schema, refs: Refs, depth: int) -> Schema:
+        items = flat.get("items")
+        positions = _list(flat.get("prefixItems")) or _list(items)
+        if positions:
+            return {"prefixItems": [self._schema(item, refs, depth + 1) for item in positions]}
+        return {} if items is None else {"items": self._schema(items, refs, depth + 1)}
+
+    # The budget ---------------------------------------------------------------------------------
+
+    def _spend(self, nodes: int, refs: Refs = _NO_REFS) -> None:
+        self._nodes += nodes
+        if refs:
+            self._inlined_nodes += nodes
+        if self._nodes > self._limits.nodes_max:
+            raise self._error(f"the tools' schemas hold more than {self._limits.nodes_max} nodes")
+        if self._inlined_nodes > self._limits.inlined_nodes_max:
+            limit = self._limits.inlined_nodes_max
+            raise self._error(f"its references bring in more than {limit} nodes")
+
+    def _text(self, text: str) -> str:
+        self._characters += len(text)
+        if self._characters > self._limits.characters_max:
+            limit = self._limits.characters_max
+            raise self._error(f"the tools' schemas hold more than {limit} characters")
+        return text
+
+    def _value(self, value: object) -> object:
+        try:
+            self._text(orjson.dumps(value).decode())
+        except orjson.JSONEncodeError as error:
+            raise self._error(f"a value in it is not JSON ({error})") from error
+        return value
+
+    def _error(self, reason: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"Invalid schema in '{self._param}': {reason}.",
+            code="invalid_function_parameters",
+            param=self._param,
+        )
+
+
+def _types(flat: Schema) -> list[str]:
+    """The declared types that exist, or the one that the other keywords imply."""
+    declared = flat.get("type")
+    names: Iterable[object] = declared if isinstance(declared, list) else [declared]
+    known = [name for name in names if isinstance(name, str) and name in _TYPES]
+    if known or "enum" in flat or declared is not None:
+        return known
+    if any(isinstance(flat.get(key), dict) for key in _OBJECT_KEYS):
+        return ["object"]
+    return ["array"] if any(key in flat for key in _ARRAY_KEYS) else []
+
+
+def _is_structured(flat: Schema, kind: str) -> bool:
+    """Whether more than the type's name can be said of it."""
+    if kind == "object":
+        return bool(_mapping(flat.get("properties"))) or _rest(flat) is not None
+    return kind == "array"
+
+
+def _rest(flat: Schema) -> Schema | None:
+    """The schema of properties without a name of their own."""
+    candidates = [*_mapping(flat.get("patternProperties")).values()]
+    if flat.get("additionalProperties"):
+        candidates.append(flat["additionalProperties"])
+    schemas = [candidate for candidate in candidates if isinstance(candidate, dict)]
+    return {"oneOf": schemas} if len(schemas) > 1 else next(iter(schemas), None)
+
+
+def _is_null(flat: Schema) -> bool:
+    return flat.get("type") in ("null", ["null"]) or flat.get("enum") == [None]
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
 
 Schema = dict[str, Any]
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.constraints.schema_forms import form_fault
-from gateway.constraints.schemas import root_fault, shape_fault, size_fault
+from gateway.constraints.schemas import schema_fault, size_fault
 from gateway.errors import InvalidRequest
 from gateway.protocol.base import without_nulls
 from gateway.protocol.calls import author_of, call_of, hosted_text, output_text
@@ -344,7 +343,10 @@ def _check_tool(path: str, tool: ClientTool, limits: InputLimits) -> None:
         return
     _check_text(f"{path}.description", tool.description, limits)
     if isinstance(tool, FunctionTool) and tool.parameters is not None:
-        fault = (_schema_fault if tool.strict else size_fault)(tool.parameters, limits)
+        if tool.strict:
+            fault = schema_fault(tool.parameters, limits, of_objects=True)
+        else:
+            fault = size_fault(tool.parameters, limits)
         if fault is not None:
             raise InvalidRequest(
                 f"Invalid schema for function '{tool.name}': {fault}",
@@ -356,21 +358,13 @@ def _check_tool(path: str, tool: ClientTool, limits: InputLimits) -> None:
 def _check_format(asked: JsonSchemaFormat, limits: InputLimits) -> None:
     """A schema that an answer cannot be held to."""
     _check_text("text.format.description", asked.description, limits)
-    fault = _schema_fault(asked.schema_, limits, of_objects=asked.strict)
+    fault = schema_fault(asked.schema_, limits, of_objects=asked.strict)
     if fault is not None:
         raise InvalidRequest(
             f"Invalid schema for response_format '{asked.name}': {fault}",
             code="invalid_json_schema",
             param="text.format.schema",
         )
-
-
-def _schema_fault(
-    schema: dict[str, Any], limits: InputLimits, *, of_objects: bool = True
-) -> str | None:
-    """Why output cannot be held to the schema, None if it can."""
-    fault = size_fault(schema, limits) or shape_fault(schema, limits) or form_fault(schema)
-    return root_fault(schema) if fault is None and of_objects else fault
 
 
 def _check_support(request: CreateResponse) -> None:
@@ -401,7 +395,7 @@ def _check_support(request: CreateResponse) -> None:
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
         )
-    if request.tools or request.tool_choice != "auto":
+    if request.tool_choice != "auto":
         _check_tool_choice(request)
     _check_model_options(request)
     if request.moderation:

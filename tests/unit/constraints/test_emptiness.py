@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from gateway.constraints.emptiness import impossible
 from gateway.constraints.rules import UnusableSchema
-from gateway.constraints.schema_validation import SchemaValidator
+from gateway.constraints.validators import SchemaValidator, impossible
 
 Json = dict[str, Any]
 

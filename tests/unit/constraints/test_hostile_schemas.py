@@ -8,10 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.constraints.grammar_validation import GrammarValidator
 from gateway.constraints.rules import TextGrammar, UnusableSchema
 from gateway.constraints.schema_cost import Cost, TooMuchWork
-from gateway.constraints.schema_validation import PATTERNS_MAX, REFERENCES_MAX, SchemaValidator
+from gateway.constraints.validators import (
+    PATTERNS_MAX,
+    REFERENCES_MAX,
+    GrammarValidator,
+    SchemaValidator,
+)
 
 WORK_MAX = 100_000
 

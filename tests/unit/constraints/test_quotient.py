@@ -6,10 +6,17 @@ import json
 
 import pytest
 
-from gateway.constraints.gbnf import Chain, Named, Quoted, UntranslatableGrammar, grammar_of, text
+from gateway.constraints.gbnf import (
+    Chain,
+    Named,
+    Quoted,
+    Quotient,
+    UntranslatableGrammar,
+    grammar_of,
+    text,
+)
 from gateway.constraints.lark import input_of
 from gateway.constraints.patterns import language_of
-from gateway.constraints.quotient import Quotient
 from gateway.constraints.rules import TextGrammar
 from tests.fakes.gbnf import Walker, allows_text
 
@@ -49,7 +56,7 @@ def test_the_input_of_a_tool_may_be_cut_anywhere(whole: str) -> None:
 def test_a_text_that_takes_too_much_work_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = language_of("a{0,1000}")
     Quotient(counted, {}).behind("a" * 500)
-    monkeypatch.setattr("gateway.constraints.quotient.OPENED_IN_ALL_MAX", 500)
+    monkeypatch.setattr("gateway.constraints.gbnf.OPENED_IN_ALL_MAX", 500)
     with pytest.raises(UntranslatableGrammar):
         Quotient(counted, {}).behind("a" * 500)
 

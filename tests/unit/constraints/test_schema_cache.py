@@ -8,9 +8,8 @@ import orjson
 import pytest
 
 from gateway.constraints.rules import AnswerFormat, OutputRules, ToolRule
-from gateway.constraints.schema_cache import SchemaCache
-from gateway.constraints.schema_validation import SchemaValidator
-from gateway.constraints.validation import Checker, CheckLimits
+from gateway.constraints.validation import Checker, CheckLimits, SchemaCache
+from gateway.constraints.validators import SchemaValidator
 from gateway.errors import InvalidRequest
 from gateway.generation import SegmentKind
 from gateway.protocol.calls import call_fields

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.constraints.schema_forms import form_fault
+from gateway.constraints.schemas import form_fault
 from gateway.constraints.validation import Checker
 from gateway.errors import InvalidRequest
 from gateway.eventlog.fold.refusals import Beginning
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.schema import SchemaNormaliser
-from gateway.models.harmony.typescript import function_text
+from gateway.models.harmony.typescript import SchemaNormaliser, function_text
 from gateway.protocol.calls import call_fields
 from gateway.protocol.chat.to_responses import parse_chat
 from gateway.protocol.responses.body import echo, rules_of

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 
-from gateway.constraints import schema_validation
+from gateway.constraints import validators
 from gateway.constraints.rules import UnusableSchema
-from gateway.constraints.schema_validation import PART_BYTES, SchemaValidator, parts_of
+from gateway.constraints.validators import PART_BYTES, SchemaValidator, parts_of
 
 Schema = dict[str, Any]
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -52,7 +52,7 @@ SCHEMAS = st.recursive(LEAVES, lambda inner: objects(inner) | lists(inner), max_
 @given(SCHEMAS, VALUES, st.integers(2, 120))
 def test_all_parts_allow_what_the_whole_allows(schema: Schema, value: Any, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schema_validation, "PART_BYTES", size)
+        patch.setattr(validators, "PART_BYTES", size)
         pieces = list(parts_of(schema))
     allowed = all(Draft202012Validator(piece).is_valid(value) for piece in pieces)
     assert allowed == Draft202012Validator(schema).is_valid(value)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gateway.generation import FinishReason
+from gateway.models.harmony.framing import Retelling
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.rendering import Renderer
-from gateway.models.harmony.retelling import Retelling
 from gateway.protocol.items import Reasoning, ReasoningText
 from tests.fakes.contexts import context_item
 from tests.fakes.harmony_script import TOOLS, collect, script_ids, vocabulary

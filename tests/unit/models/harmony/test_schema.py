@@ -6,8 +6,7 @@ import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.schema import SchemaNormaliser
-from gateway.models.harmony.typescript import type_text
+from gateway.models.harmony.typescript import SchemaNormaliser, type_text
 
 if TYPE_CHECKING:
     from gateway.models.harmony.typescript import Schema

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from gateway.models.format import SchemaLimits
-from gateway.models.harmony.schema import SchemaNormaliser
-from gateway.models.harmony.typescript import function_text, single_line
+from gateway.models.harmony.typescript import SchemaNormaliser, function_text, single_line
 from tests.fakes.harmony_oracle import library_declaration
 
 if TYPE_CHECKING:

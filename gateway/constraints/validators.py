@@ -1,0 +1,381 @@
+"""What a text is held against: JSON against a schema, any text against a grammar.
+
+Imports libraries that a request without such checks does not need (`validation.load`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import jsonschema_rs
+import orjson
+from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from gateway.constraints.rules import UnusableGrammar, UnusableSchema
+from gateway.constraints.schema_cost import (
+    Cost,
+    ForeignReference,
+    TooMuchWork,
+    count_references,
+    patterns_in,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gateway.constraints.rules import TextGrammar
+
+    Schema = dict[str, Any]
+
+_NUMBERS: Final = {"number", "integer"}
+_BOUNDS: Final = (
+    ({"string"}, "minLength", "maxLength"),
+    ({"array"}, "minItems", "maxItems"),
+    ({"object"}, "minProperties", "maxProperties"),
+    (_NUMBERS, "minimum", "maximum"),
+)
+_OPEN_BOUNDS: Final = (
+    ("minimum", "exclusiveMaximum"),
+    ("exclusiveMinimum", "maximum"),
+    ("exclusiveMinimum", "exclusiveMaximum"),
+)
+_OF_TYPE: Final[dict[str, Callable[[object], bool]]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "integer": lambda value: (
+        isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+    ),
+}
+
+
+def impossible(schema: object, place: str = "") -> str | None:
+    """Where a valid schema cannot be satisfied, as a JSON pointer; None: nowhere that shows.
+
+    A model that is bound to such a schema can say nothing that is right, so it is a mistake of the
+    request. What is found is certain; `$ref` is not followed, and of what contradicts itself in
+    other ways (two patterns, for one) only a generation finds out.
+    """
+    if schema is False:
+        return place or "/"
+    if not isinstance(schema, dict):
+        return None
+    return next(_places(schema, place), None)
+
+
+def _places(schema: Schema, place: str) -> Iterator[str]:
+    types = _types(schema)
+    yield from (f"{place}/{name}" for name in _contradictions(schema, types))
+    yield from _combined(schema, place)
+    if types == {"object"}:
+        yield from _members(schema, place)
+    if types == {"array"}:
+        yield from _elements(schema, place)
+
+
+def _types(schema: Schema) -> set[str]:
+    """Those that it names; empty where any will do."""
+    declared = schema.get("type", [])
+    return {declared} if isinstance(declared, str) else set(declared)
+
+
+def _contradictions(schema: Schema, types: set[str]) -> Iterator[str]:
+    """The keywords of one schema that contradict another, or themselves."""
+    values = schema.get("enum")
+    if values is not None and not any(_is_of(value, types) for value in values):
+        yield "enum"
+    if "const" in schema and not _is_of(schema["const"], types):
+        yield "const"
+    if schema.get("not") in ({}, True):
+        yield "not"
+    for kinds, least, most in _BOUNDS:
+        is_bound = types and types <= kinds and least in schema and most in schema
+        if is_bound and schema[least] > schema[most]:
+            yield least
+    for least, most in _OPEN_BOUNDS if types and types <= _NUMBERS else ():
+        if least in schema and most in schema and schema[least] >= schema[most]:
+            yield least
+
+
+def _is_of(value: object, types: set[str]) -> bool:
+    return not types or any(_OF_TYPE[name](value) for name in types)
+
+
+def _combined(schema: Schema, place: str) -> Iterator[str]:
+    for number, part in enumerate(schema.get("allOf", ())):
+        if found := impossible(part, f"{place}/allOf/{number}"):
+            yield found
+    for name in ("anyOf", "oneOf"):
+        parts = schema.get(name, ())
+        if parts and all(impossible(part) for part in parts):
+            yield f"{place}/{name}"
+
+
+def _members(schema: Schema, place: str) -> Iterator[str]:
+    """Of an object: what it must have, and cannot."""
+    properties = schema.get("properties", {})
+    is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    for name in schema.get("required", ()):
+        if name not in properties:
+            if is_closed:
+                yield f"{place}/required"
+        elif found := impossible(properties[name], f"{place}/properties/{_step(name)}"):
+            yield found
+
+
+def _elements(schema: Schema, place: str) -> Iterator[str]:
+    """The same of an array."""
+    count = schema.get("minItems", 0)
+    first = schema.get("prefixItems", ())
+    for number, part in enumerate(first[: int(count)]):
+        if found := impossible(part, f"{place}/prefixItems/{number}"):
+            yield found
+    if count > len(first) and (found := impossible(schema.get("items"), f"{place}/items")):
+        yield found
+
+
+def _step(name: str) -> str:
+    """As a JSON pointer has it (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+PART_BYTES: Final = 16 * 1024
+"""Compiling so much takes about a millisecond."""
+PATTERN_BYTES: Final = 4 * 1024
+"""A regular expression takes as long as so many other bytes."""
+_DRAFT: Final = "$schema"
+PATTERNS_MAX: Final = 256
+"""In one schema. The library compiles them without letting other threads run."""
+REFERENCES_MAX: Final = 2_000
+"""The same of `$ref`."""
+_REGEX_BYTES: Final = range(16 * 1024, 4 * 1024 * 1024)
+"""What one pattern may take, compiled: the more there are, the less."""
+_ALL_REGEX_BYTES_MAX: Final = 8 * 1024 * 1024
+_BEYOND_LINEAR: Final = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]|\\k<")
+"""Looking around, and going back to what was found."""
+_EXPLAINED_MAX: Final = 1_000
+"""The library takes the square of the time for it to say what exactly is wrong."""
+_NO_REGEX: Final = 'is not a "regex"'
+_TOO_MUCH: Final = "it is too large to be checked against its schema"
+
+
+class SchemaValidator:
+    """What a JSON text has to be. Never asks anybody else for a part of the schema.
+
+    Raises `UnusableSchema`. A check costs `work_max` applications of a schema to a value at most.
+    """
+
+    def __init__(self, schema: dict[str, Any], *, work_max: int) -> None:
+        """`has_patterns`: what it takes of memory cannot be told from the length of the schema."""
+        try:
+            self._cost = Cost(schema, work_max)
+            patterns = len(patterns_in(schema))
+            self.has_patterns = patterns > 0
+            options = _regex_options(patterns)
+            self._validators = [_compiled(part, options) for part in parts_of(schema)]
+            self._cost.of(None)
+            if (place := impossible(schema)) is not None:
+                raise UnusableSchema(f"nothing can satisfy what it demands at {place}")
+            if count_references(schema) > REFERENCES_MAX:
+                raise UnusableSchema(f"it has more than {REFERENCES_MAX} references")
+        except TooMuchWork:
+            raise UnusableSchema("its references fork too often") from None
+        except ForeignReference as error:
+            raise UnusableSchema(str(error)) from None
+        except ValidationError as error:
+            raise UnusableSchema(f"{_place(error)}: {_meant(error)}") from None
+        except (jsonschema_rs.ReferencingError, ValueError) as error:
+            raise UnusableSchema(_line(str(error))) from None
+
+    def fault(self, text: str) -> str | None:
+        """What is wrong with it, as a short clause; None if nothing is."""
+        try:
+            value = orjson.loads(text)
+        except ValueError as error:  # also half of a surrogate pair
+            return f"it is not JSON ({_line(str(error))})"
+        try:
+            if _names_twice(text):
+                return "it gives a member of an object twice"
+            work = self._cost.of(value)
+            broken = (each for each in self._validators if not each.is_valid(value))
+            first = next(broken, None)
+        except (TooMuchWork, RecursionError, ValueError):
+            return _TOO_MUCH
+        if first is None:
+            return None
+        return (
+            _explained(first, value) if work <= _EXPLAINED_MAX else "it does not match its schema"
+        )
+
+
+def _compiled(part: dict[str, Any], options: RegexOptions) -> Draft202012Validator:
+    return Draft202012Validator(part, offline=True, mask="it", pattern_options=options)
+
+
+def _explained(validator: Draft202012Validator, value: object) -> str:
+    error = next(validator.iter_errors(value))
+    return f"{_place(error)}: {_line(error.message)}"
+
+
+def _meant(error: ValidationError) -> str:
+    if not error.message.endswith(_NO_REGEX):
+        return error.message
+    if _BEYOND_LINEAR.search(str(error.instance)):
+        return "look-around and back-references are not supported"
+    return "it is no regular expression, or one that repeats too much"
+
+
+def _regex_options(patterns: int) -> RegexOptions:
+    """Linear in time, and bounded. Raises `UnusableSchema` for too many patterns."""
+    if patterns > PATTERNS_MAX:
+        raise UnusableSchema(f"it has {patterns} patterns, and {PATTERNS_MAX} are the most")
+    share = _ALL_REGEX_BYTES_MAX // max(patterns, 1)
+    size = min(max(share, _REGEX_BYTES.start), _REGEX_BYTES.stop)
+    return RegexOptions(size, size)
+
+
+def _names_twice(text: str) -> bool:
+    """Readers differ in which of two equal names counts, so what was checked might not be read."""
+    is_twice = False
+
+    def note(members: list[tuple[str, object]]) -> None:
+        nonlocal is_twice
+        is_twice = is_twice or len({name for name, _ in members}) < len(members)
+
+    json.loads(text, object_pairs_hook=note)
+    return is_twice
+
+
+def _place(error: ValidationError) -> str:
+    """A JSON pointer, or words for the whole."""
+    return "".join(f"/{step}" for step in error.instance_path) or "as a whole"
+
+
+def _line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def parts_of(schema: Schema) -> Iterator[Schema]:
+    """Schemas that a value has to satisfy, all of them, to satisfy this one.
+
+    A schema that refers to parts of itself is one part, however large, and so is one that is nested
+    too deeply to be written as JSON.
+    """
+    try:
+        is_one = _weight(schema) <= PART_BYTES or count_references(schema) > 0
+    except orjson.JSONEncodeError:
+        is_one = True
+    if is_one:
+        yield schema
+        return
+    draft = {_DRAFT: schema[_DRAFT]} if _DRAFT in schema else {}
+    for part in _parts(schema):
+        yield draft | part
+
+
+def _parts(schema: Any) -> Iterator[Schema]:
+    """What stands around its large members, and these by groups."""
+    members = schema.get("properties") if isinstance(schema, dict) else None
+    items = schema.get("items") if isinstance(schema, dict) else None
+    if _weight(schema) <= PART_BYTES:
+        yield schema
+    elif isinstance(members, dict) and members:
+        yield schema | {"properties": dict.fromkeys(members, True)}
+        yield from _groups(members)
+    elif isinstance(items, dict) and "prefixItems" not in schema:
+        yield schema | {"items": True}
+        yield from ({"items": part} for part in _parts(items))
+    else:
+        yield schema
+
+
+def _groups(members: dict[str, Any]) -> Iterator[Schema]:
+    group: dict[str, Any] = {}
+    room = PART_BYTES
+    for name, member in members.items():
+        weight = _weight(member)
+        if weight > PART_BYTES:
+            yield from ({"properties": {name: part}} for part in _parts(member))
+            continue
+        if weight > room:
+            yield {"properties": group}
+            group, room = {}, PART_BYTES
+        group[name] = member
+        room -= weight
+    if group:
+        yield {"properties": group}
+
+
+def _weight(schema: Any) -> int:
+    return len(orjson.dumps(schema)) + PATTERN_BYTES * len(patterns_in(schema))
+
+
+_END: Final = 256
+_PIECE_BYTES: Final = 16
+"""Between two pieces other threads can run; a hostile grammar takes a millisecond for a byte."""
+_LIMITS: Final = LLParserLimits(
+    max_items_in_row=200,
+    initial_lexer_fuel=1_000_000,
+    max_lexer_states=10_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+
+
+class _Bytes:
+    """A vocabulary of all single bytes and an end."""
+
+    eos_token_id = _END
+    bos_token_id = None
+    tokens: Final = [*(bytes([byte]) for byte in range(256)), b"<end>"]
+    special_token_ids: Final = [_END]
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return list(text if isinstance(text, bytes) else text.encode())
+
+
+_TOKENIZER: Final = LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])
+
+
+class GrammarValidator:
+    """What a text has to be. Raises `UnusableGrammar`.
+
+    A check that takes longer than `seconds_max` is broken off, and the text counts as wrong.
+    """
+
+    def __init__(self, grammar: TextGrammar, *, seconds_max: float) -> None:
+        self._seconds_max = seconds_max
+        definition = (
+            LLMatcher.grammar_from_lark(grammar.definition)
+            if grammar.syntax == "lark"
+            else LLMatcher.grammar_from_regex(grammar.definition)
+        )
+        self._matcher = LLMatcher(_TOKENIZER, definition, log_level=0, limits=_LIMITS)
+        if self._matcher.is_error():
+            raise UnusableGrammar(self._matcher.get_error().partition("\n")[0])
+
+    def fault(self, text: str) -> str | None:
+        """What is wrong with it, as a short clause; None if nothing is."""
+        try:
+            content = text.encode()
+        except UnicodeEncodeError:
+            return "it is not valid Unicode"
+        matcher = self._matcher.deep_copy()
+        give_up = time.monotonic() + self._seconds_max
+        for start in range(0, len(content), _PIECE_BYTES):
+            if time.monotonic() > give_up:
+                return "it takes too long to be checked against its grammar"
+            piece = content[start : start + _PIECE_BYTES]
+            accepted = matcher.try_consume_tokens(list(piece))
+            if matcher.is_error():
+                return "it is too ambiguous to be checked against its grammar"
+            if accepted < len(piece):
+                return f"its grammar does not allow byte {start + accepted}"
+        return None if matcher.is_accepting() else "it ends too early for its grammar"
