@@ -84,7 +84,9 @@ def _streamed(
         for read in reads:
             chunk = reader.feed(read)
             assert chunk is not None
-            frames += [sse.frame(one, obfuscate=obfuscate) for one in fold.apply(Tokens(chunk.ids))]
+            frames += [
+                sse.frame(one, obfuscate=obfuscate) for one in fold.apply(Tokens(tuple(chunk.ids)))
+            ]
         return frames
 
     return work
