@@ -85,7 +85,7 @@ class PostgresServer:
             await connection.close()
 
     async def create(self, template: str = "template1", *, owner: str | None = None) -> str:
-        """The name of a new database. Copying files takes half as long as logging each block does."""
+        """The name of a new database. Copying files takes half as long as logging blocks."""
         name = f"test_{next(_counter)}"
         owned = f" OWNER {owner}" if owner else ""
         await self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY{owned}")
