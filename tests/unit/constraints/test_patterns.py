@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gateway.constraints.lark import UntranslatableGrammar, ebnf_of
 from gateway.constraints.patterns import unanchored
 from gateway.constraints.rules import TextGrammar
+from tests.fakes.examples import examples
 from tests.fakes.gbnf import allows_text
 
 TIMESTAMP = (
@@ -98,7 +99,7 @@ _PATTERNS = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(_PATTERNS, st.lists(st.text(alphabet='ab"\\\n1é', max_size=4), max_size=5))
 def test_a_translated_pattern_agrees_with_the_one_of_python(pattern: str, texts: list[str]) -> None:
     compiled = re.compile(pattern, re.ASCII)
