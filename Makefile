@@ -7,7 +7,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 RUNNABLE := .venv/.runnable
 READY := .venv/.ready
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-WORKERS ?= $(shell echo $$(( $(CORES) < 2 ? 2 : $(CORES) > 8 ? 8 : $(CORES) )))
+# One more than cores: a fifth of the time of a worker goes in waiting for processes and timers.
+WORKERS ?= $(shell echo $$(( $(CORES) > 7 ? 8 : $(CORES) + 1 )))
 PYTEST := $(BIN)/python -m pytest
 CORE := gateway/protocol/*,gateway/context/*,gateway/models/*,gateway/constraints/*,gateway/eventlog/fold/*,gateway/errors.py,gateway/entries.py
 DEPLOY := .make/deploy
@@ -20,6 +21,9 @@ E2E_READY := $(patsubst $(CLIENTS)/%/requirements.txt,$(E2E)/%/.python,$(wildcar
 	$(patsubst $(CLIENTS)/%/package-lock.json,$(E2E)/%/.npm,$(wildcard $(CLIENTS)/*/package-lock.json))
 NPM = PATH=$(CURDIR)/$(E2E)/node/bin:$$PATH node $(CURDIR)/$(E2E)/node/npm/bin/npm-cli.js --silent \
 	--omit-lockfile-registry-resolved --ignore-scripts --no-audit --no-fund --no-update-notifier
+
+# Tests start many processes: each would compile the package anew where the shell forbids to keep it.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-e2e check lint coverage core-coverage-report coverage-report bench bench-quick chaos fuzz openapi fmt test-vllm test-sglang test-deploy nightly lock clean

@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.vocabulary import CHANNEL, CONSTRAIN, END, FIRST_SPECIAL, MESSAGE
-from gateway.simulator.turn.script import ANALYSIS, COMMENTARY, FINAL
-from gateway.simulator.turn.transcript import kind_of, messages_of
+from gateway.simulator.turns import ANALYSIS, COMMENTARY, FINAL, kind_of, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.scripting.writer import ScriptWriter
-    from gateway.simulator.turn.script import Part, Script
-    from gateway.simulator.turn.transcript import Message
+    from gateway.simulator.turns import Message, Part, Script
 
 CLOSING_WORDS: Final = "\N{HORIZONTAL ELLIPSIS} and so on, as the script has it."
 """Ends a body that somebody else began. Its first id is rare, so that it is found again."""

@@ -4,30 +4,179 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from gateway.simulator.admission import QueueFull
+import orjson
+
+from gateway.errors import GatewayError
+from gateway.simulator.engine import QueueFull
 from gateway.simulator.errors import ENGINE_BUSY, ENGINE_DEAD, SimulatedError, injected
-from gateway.simulator.exchange import (
-    EVENT_STREAM,
-    ClientGone,
-    Outlet,
-    read_body,
-    while_connected,
-)
-from gateway.simulator.tempo import Tempo
-from gateway.simulator.wire.frames import DONE, Ending, event
-from gateway.simulator.wire.reply import reply_to
+from gateway.simulator.wire.frames import DONE, Ending, event, reply_to
 from gateway.simulator.wire.requests import read_request
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from starlette.types import Receive, Scope, Send
 
-    from gateway.simulator.directives import Faults
-    from gateway.simulator.engine import SimulatedEngine
-    from gateway.simulator.exchange import Line
-    from gateway.simulator.ledger import Observed
-    from gateway.simulator.wire.reply import Reply
+    from gateway.simulator.directives import Faults, Pace
+    from gateway.simulator.engine import Observed, SimulatedEngine
+    from gateway.simulator.options import SimulatorOptions
+    from gateway.simulator.wire.frames import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Tempo:
+    """The pace of one stream: the request's wish, else the instance's setting."""
+
+    tokens_per_s: float | None
+    ids_per_event: int
+    first_token_delay_s: float
+    write_ids_max: int
+
+    @classmethod
+    def of(cls, options: SimulatorOptions, wish: Pace) -> Tempo:
+        """What holds for one request."""
+        size = wish.ids_per_event or options.ids_per_event
+        delay = wish.first_token_delay_s
+        return cls(
+            tokens_per_s=wish.tokens_per_s or options.tokens_per_s,
+            ids_per_event=size,
+            first_token_delay_s=options.first_token_delay_s if delay is None else delay,
+            write_ids_max=options.write_events_max * size,
+        )
+
+    def duration_s(self, count: int) -> float:
+        """Seconds from the first id to the last of so many."""
+        return max(count - 1, 0) / self.tokens_per_s if self.tokens_per_s else 0.0
+
+    async def spans(self, count: int) -> AsyncIterator[tuple[int, int]]:
+        """Yield `(start, end)` of ids to write now, until `count` are written.
+
+        The first is due at once. One timer a stream; a stream that fell behind catches up with
+        many events in one write. Without a pace other streams get their turn after each write.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        start = 0
+        while start < count:
+            end = self._due(start, count, clock() - began)
+            if end == start:
+                next_end = min(start + self.ids_per_event, count)
+                await asyncio.sleep(began + self.duration_s(next_end) - clock())
+                end = next_end
+            yield start, end
+            start = end
+            await asyncio.sleep(0)
+
+    def _due(self, start: int, count: int, elapsed_s: float) -> int:
+        end = min(start + self.write_ids_max, count)
+        if self.tokens_per_s is None:
+            return end
+        said = min(1 + int(elapsed_s * self.tokens_per_s), end)
+        if said == count:
+            return count
+        whole = (said - start) // self.ids_per_event * self.ids_per_event
+        return start + max(whole, 0)
+
+
+EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
+JSON: Final = b"application/json"
+_CUT_WAIT_S: Final = 5.0
+
+
+class ClientGone(GatewayError):
+    """The client closed the connection."""
+
+
+@dataclass(slots=True)
+class Line:
+    """Whether the client is still there, as far as one exchange knows."""
+
+    cut: bool = False
+
+
+@asynccontextmanager
+async def while_connected(receive: Receive) -> AsyncIterator[Line]:
+    """Cancel the body of the `with` when the client hangs up; it ends quietly then."""
+    line = Line()
+    try:
+        async with asyncio.TaskGroup() as group:
+            watcher = group.create_task(_until_gone(receive, line))
+            yield line
+            watcher.cancel()
+    except* ClientGone:
+        pass
+
+
+async def _until_gone(receive: Receive, line: Line) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    line.cut = True
+    raise ClientGone("the client closed the connection")
+
+
+async def read_body(receive: Receive, bytes_max: int) -> bytes:
+    """The request's body. Raises `SimulatedError` 413, or `ClientGone`."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone("the client closed the connection")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > bytes_max:
+            raise SimulatedError(413, f"The body is larger than {bytes_max} bytes.")
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+class Outlet:
+    """The response's side."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def open(self, status: int, content_type: bytes, *headers: tuple[bytes, bytes]) -> None:
+        """The head."""
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"content-type", content_type), *headers],
+            }
+        )
+
+    async def write(self, data: bytes) -> None:
+        """A part of the body; waits while the client does not read."""
+        if data:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def close(self, data: bytes = b"") -> None:
+        """The last part of the body and its proper end."""
+        await self._send({"type": "http.response.body", "body": data})
+
+    async def json(self, status: int, document: dict[str, Any]) -> None:
+        """A whole response."""
+        body = orjson.dumps(document)
+        await self.open(status, JSON, (b"content-length", b"%d" % len(body)))
+        await self.close(body)
+
+    async def cut(self) -> None:
+        """Drop the connection as the kernel does for a process that was killed: no last chunk.
+
+        Waits for the server to notice, which cancels it inside of `while_connected`.
+
+        Under uvicorn `send` is a method of the object that has the transport. Elsewhere the
+        response is left without an end, which servers answer by closing too.
+        """
+        transport = getattr(getattr(self._send, "__self__", None), "transport", None)
+        if transport is not None:
+            transport.abort()
+            await asyncio.sleep(_CUT_WAIT_S)
 
 
 class Completions:

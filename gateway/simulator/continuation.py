@@ -13,18 +13,16 @@ from gateway.simulator.alignment import rest_of
 from gateway.simulator.directives import Malformed, parse
 from gateway.simulator.malformed import corpus
 from gateway.simulator.malformed.attacks import turn_of
-from gateway.simulator.scripting.conversation import Conversation
+from gateway.simulator.scripting.speech import Conversation
 from gateway.simulator.scripting.writer import ScriptWriter
-from gateway.simulator.turn.script import Continuation
-from gateway.simulator.turn.transcript import Bodies, messages_of, turn_start
+from gateway.simulator.turns import Bodies, Continuation, messages_of, turn_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.directives import Directives
-    from gateway.simulator.turn.script import Script
-    from gateway.simulator.turn.transcript import Message
+    from gateway.simulator.turns import Message, Script
 
     InForce = Callable[[Directives, Sequence[int]], Directives]
 

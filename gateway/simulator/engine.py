@@ -1,34 +1,265 @@
-"""What the requests of one instance share: the script, its queue, its cache, its books."""
+"""What the requests of one instance share: its script, queue, prefix cache, metrics and ledger."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from array import array
+from collections import OrderedDict, deque
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
-from gateway.errors import ConfigError
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from gateway.errors import ConfigError, GatewayError
 from gateway.models.harmony.framing import OPENING
 from gateway.models.harmony.vocabulary import Vocabulary
-from gateway.simulator.admission import Admission
 from gateway.simulator.constrained.decoding import constrained
 from gateway.simulator.continuation import ScriptedModel
 from gateway.simulator.directives import parse_plan
 from gateway.simulator.errors import SimulatedError
-from gateway.simulator.faults import Attempts, FaultPlan
-from gateway.simulator.ledger import Ledger
+from gateway.simulator.faults import Attempts, FaultPlan, ids_hash
 from gateway.simulator.malformed import corpus
-from gateway.simulator.metrics import Metrics
-from gateway.simulator.prefix_cache import PrefixCache
 from gateway.simulator.wire.frames import EventTails, EventWriter
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from gateway.simulator.constrained.constraint_fields import OutputConstraint
     from gateway.simulator.directives import Directives
-    from gateway.simulator.ledger import Observed
     from gateway.simulator.options import SimulatorOptions
-    from gateway.simulator.turn.script import Continuation
+    from gateway.simulator.turns import Continuation
     from gateway.simulator.wire.requests import CompletionRequest
+
+
+class QueueFull(GatewayError):
+    """No place left to wait."""
+
+
+class Admission:
+    """First come, first served. Counts are exact at any time."""
+
+    def __init__(self, running_max: int, queued_max: int) -> None:
+        self._places = asyncio.Semaphore(running_max)
+        self._queued_max = queued_max
+        self.running = 0
+        self.waiting = 0
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait for a place and hold it. Raises `QueueFull` at once when too many wait."""
+        if self._places.locked() and self.waiting >= self._queued_max:
+            raise QueueFull("the queue is full")
+        self.waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self.waiting -= 1
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self._places.release()
+
+
+BLOCK_IDS: Final = 16
+
+
+class PrefixCache:
+    """Least recently used blocks go first. A block is known by all ids up to its end and the salt.
+
+    Blocks are remembered by 64-bit hashes: a collision would report a hit that was none.
+    """
+
+    def __init__(self, blocks_max: int) -> None:
+        self._blocks_max = blocks_max
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def cached_ids(self, prompt: Sequence[int], salt: str) -> int:
+        """How many ids at the front of the prompt need not be computed; never all of them."""
+        count = 0
+        for block in _blocks(prompt, salt, len(prompt) - 1):
+            if block not in self._blocks:
+                break
+            self._blocks.move_to_end(block)
+            count += BLOCK_IDS
+        return count
+
+    def add(self, ids: Sequence[int], salt: str) -> None:
+        """Remember what was computed: all ids but the last, which was only sampled."""
+        for block in _blocks(ids, salt, len(ids) - 1):
+            self._blocks[block] = None
+            self._blocks.move_to_end(block)
+        while len(self._blocks) > self._blocks_max:
+            self._blocks.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._blocks.clear()
+
+    @property
+    def usage(self) -> float:
+        """The part in use, 0 to 1."""
+        return len(self._blocks) / self._blocks_max
+
+
+def _blocks(ids: Sequence[int], salt: str, end: int) -> Iterator[int]:
+    previous = hash(salt)
+    for start in range(0, end - BLOCK_IDS + 1, BLOCK_IDS):
+        previous = hash((previous, *ids[start : start + BLOCK_IDS]))
+        yield previous
+
+
+_LABELS: Final = ("engine", "model_name")
+FINISH_REASONS: Final = ("stop", "length", "abort", "error")
+
+
+class Metrics:
+    """One registry an instance. All served models share one engine, hence one set of gauges."""
+
+    def __init__(self, options: SimulatorOptions) -> None:
+        self._registry = CollectorRegistry()
+        self._engine = ("0", options.models[0])
+        self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prefill tokens.")
+        self.generation_tokens = self._counter("vllm:generation_tokens", "Generated tokens.")
+        self.prefix_queries = self._counter("vllm:prefix_cache_queries", "Queried tokens.")
+        self.prefix_hits = self._counter("vllm:prefix_cache_hits", "Cached tokens.")
+        self.first_token_s = Histogram(
+            "vllm:time_to_first_token_seconds", "Seconds.", _LABELS, registry=self._registry
+        ).labels(*self._engine)
+        self._finished = Counter(
+            "vllm:request_success",
+            "Finished requests.",
+            (*_LABELS, "finished_reason"),
+            registry=self._registry,
+        )
+        self._rejected = Counter(
+            "vllm:admission_rejections",
+            "Rejected requests.",
+            ("model_name", "reason"),
+            registry=self._registry,
+        )
+        for reason in FINISH_REASONS:
+            self._finished.labels(*self._engine, reason)
+        self._rejected.labels(options.models[0], "max_num_queued_reqs")
+
+    def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """A gauge that is read when it is asked for."""
+        gauge = Gauge(name, text, _LABELS, registry=self._registry)
+        gauge.labels(*self._engine).set_function(read)
+
+    def finished(self, reason: str) -> None:
+        """A request is over; `reason` is one of `FINISH_REASONS`."""
+        self._finished.labels(*self._engine, reason).inc()
+
+    def rejected(self) -> None:
+        """A request found the queue full."""
+        self._rejected.labels(self._engine[1], "max_num_queued_reqs").inc()
+
+    def text(self) -> bytes:
+        """The exposition format."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, _LABELS, registry=self._registry).labels(*self._engine)
+
+
+@dataclass(slots=True)
+class Observed:
+    """One request. `outcome` is vLLM's finish reason, or what happened instead.
+
+    `waiting`, `running` and `stalled` while it lasts; then `stop`, `length`, `abort` (as reported,
+    on a fault or at shutdown), `disconnected` (the client went away), `rejected`, `error`, or the
+    fault that cut it: `die`, `stall`, `end`.
+    """
+
+    number: int
+    request: CompletionRequest
+    prefilled_ids: int
+    """Ids of the open turn that the prompt already held, `<|start|>assistant` left out."""
+    headers: dict[str, str]
+    cached_ids: int = 0
+    sent: array[int] = field(default_factory=lambda: array("I"))
+    outcome: str = "waiting"
+    status: int = 200
+    kept: bool = True
+    """Whether the ledger still holds it."""
+
+    def as_json(self, *, with_ids: bool) -> dict[str, Any]:
+        """For `GET /simulator/requests`; ids only when asked for."""
+        request = self.request
+        ids = {"prompt_ids": request.prompt, "sent_ids": self.sent.tolist()} if with_ids else {}
+        return {
+            "number": self.number,
+            "request_id": self.headers.get("x-request-id") or request.id,
+            "model": request.model,
+            "adapter": request.adapter,
+            "prompt_tokens": len(request.prompt),
+            "prompt_hash": ids_hash(request.prompt),
+            "prefilled_ids": self.prefilled_ids,
+            "cached_tokens": self.cached_ids,
+            "max_tokens": request.max_tokens,
+            "stop_token_ids": list(request.stop_ids),
+            "sampling": dict(request.sampling),
+            "priority": request.priority,
+            "logprobs": request.logprobs,
+            "demand": request.constraint.as_json() if request.constraint else None,
+            "cache_salt": request.cache_salt,
+            "stream": request.stream,
+            "sent_tokens": len(self.sent),
+            "outcome": self.outcome,
+            "aborted": self.outcome == "disconnected",
+            "status": self.status,
+            **ids,
+        }
+
+
+class Ledger:
+    """The last requests, bounded by their number and, with them, by the ids they hold."""
+
+    def __init__(self, requests_max: int, ids_max: int) -> None:
+        self._requests_max = requests_max
+        self._ids_max = ids_max
+        self._requests: deque[Observed] = deque()
+        self._ids = 0
+        self._number = 0
+
+    def open(
+        self, request: CompletionRequest, prefilled_ids: int, headers: dict[str, str]
+    ) -> Observed:
+        """A request has arrived."""
+        self._number += 1
+        observed = Observed(self._number, request, prefilled_ids, headers)
+        self._requests.append(observed)
+        self._ids += len(request.prompt)
+        self._trim()
+        return observed
+
+    def say(self, observed: Observed, ids: list[int]) -> None:
+        """Ids were sent for it."""
+        observed.sent.extend(ids)
+        if observed.kept:
+            self._ids += len(ids)
+            self._trim()
+
+    def _trim(self) -> None:
+        while len(self._requests) > self._requests_max or self._ids > self._ids_max:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        observed = self._requests.popleft()
+        observed.kept = False
+        self._ids -= len(observed.request.prompt) + len(observed.sent)
+
+    def clear(self) -> None:
+        """Forget all of them; numbers go on."""
+        while self._requests:
+            self._forget_oldest()
+
+    def __iter__(self) -> Iterator[Observed]:
+        """The requests, oldest first."""
+        return iter(tuple(self._requests))
 
 
 class SimulatedEngine:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httpx2
 import pytest
 
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.conformance.checking import Checker, Document, read_specification
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
     from gateway.tenancy import Dialect
     from tests.conformance.checking import Json
@@ -66,7 +68,5 @@ async def gateway(postgres: PostgresServer, template: str) -> AsyncIterator[Runn
 @pytest.fixture
 async def client(gateway: RunningGateway, dialect: Dialect) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of its tenant."""
-    async with httpx2.AsyncClient(
-        base_url=gateway.url + BASE_PATHS[dialect], headers=gateway.headers, timeout=30
-    ) as opened:
+    async with http_client(gateway.url + BASE_PATHS[dialect], headers=gateway.headers) as opened:
         yield opened

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).parents[2]
+MARK = "requirement"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,19 @@ class Proof:
         return re.fullmatch(self.pattern, requirement) is not None
 
 
-def proofs() -> list[Proof]:
+@cache
+def proofs() -> tuple[Proof, ...]:
     """Every mark of every test, by path and place."""
     paths = sorted((ROOT / "tests").rglob("test_*.py"))
-    return [proof for path in paths for proof in _of(path)]
+    return tuple(proof for path in paths for proof in _of(path))
 
 
 def _of(path: Path) -> Iterator[Proof]:
     """A mark in a table is one of the tests that are parametrised with the table."""
-    tree = ast.parse(path.read_text("utf-8"))
+    text = path.read_text("utf-8")
+    if MARK not in text:
+        return
+    tree = ast.parse(text)
     where = str(path.relative_to(ROOT))
     tables = dict(_tables(tree))
     for node in tree.body:

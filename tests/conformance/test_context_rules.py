@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import httpx2
 import pytest
 
 from tests.conformance.asking import BREAKS_OFF, FUNCTION, UNKNOWN, created, refused, user
 from tests.fakes.gateway import new_key
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import texts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
     from tests.conformance.checking import Json
     from tests.fakes.gateway import RunningGateway
@@ -29,7 +31,7 @@ async def stranger(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]
     """A client of another tenant."""
     key = await new_key(gateway.process.foundation.settings, "globex")
     headers = {"authorization": f"Bearer {key}"}
-    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers, timeout=30) as opened:
+    async with http_client(gateway.url, headers=headers) as opened:
         yield opened
 
 

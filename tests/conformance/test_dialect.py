@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from tests.fakes.gateway import new_key
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import DONE
 from tests.integration.api.tools.toolbox import AGENTS, ALL, CLOCK, NOTE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
     from gateway.tenancy import Dialect
     from tests.conformance.checking import Document, Json
@@ -80,9 +82,7 @@ def dialect() -> Dialect:
 @pytest.fixture
 async def openai(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
     """Another client of the same tenant, in OpenAI's dialect."""
-    async with httpx2.AsyncClient(
-        base_url=gateway.url, headers=gateway.headers, timeout=30
-    ) as opened:
+    async with http_client(gateway.url, headers=gateway.headers) as opened:
         yield opened
 
 
@@ -262,7 +262,7 @@ async def test_every_error_is_an_error_of_the_document(
 async def test_a_key_is_needed_under_the_base_path(
     gateway: RunningGateway, checker: Document
 ) -> None:
-    async with httpx2.AsyncClient(base_url=gateway.url) as stranger:
+    async with http_client(gateway.url) as stranger:
         answer = await stranger.get("/openresponses/v1/models")
     assert answer.status_code == 401
     checker.error(answer.json())
@@ -285,7 +285,7 @@ async def test_a_key_can_be_made_for_the_dialect(
 ) -> None:
     key = await new_key(gateway.process.foundation.settings, "acme", dialect="openresponses")
     headers = {"authorization": f"Bearer {key}"}
-    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers, timeout=30) as client:
+    async with http_client(gateway.url, headers=headers) as client:
         events = events_of((await created(client, stream=True)).text)
     checker.stream(events)
     assert "response.reasoning.delta" in {event["type"] for event in events}

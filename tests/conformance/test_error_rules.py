@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import openai
 import pytest
 
 from gateway import errors
 from gateway.api.error_responses import error_response
 from gateway.settings.sections import Server
+from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
+    import httpx2
+
     from tests.conformance.checking import Json
     from tests.fakes.gateway import RunningGateway
 
@@ -39,7 +41,7 @@ ROUTES = [
 
 
 def anybody(gateway: RunningGateway, **headers: str) -> httpx2.AsyncClient:
-    return httpx2.AsyncClient(base_url=gateway.url, headers=headers, timeout=30)
+    return http_client(gateway.url, headers=headers)
 
 
 @requirement("error.envelope")

@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-import httpx2
 import pytest
 from openai.types.responses import ResponseError
 
 from gateway.engine.outcome import UNRULY, unruly
 from tests.conformance.asking import BREAKS_OFF, BRIEF, ENDLESS, FUNCTION, MODEL, created, path_of
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import parse_stream, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import httpx2
 
     from tests.conformance.checking import Json
     from tests.fakes.gateway import RunningGateway
@@ -40,9 +42,7 @@ ASKED: Json = {
 @pytest.fixture(scope="module")
 async def stages(gateway: RunningGateway) -> dict[str, Json]:
     """A body of each status, and those in the events of a stream; `full` had every parameter."""
-    async with httpx2.AsyncClient(
-        base_url=gateway.url, headers=gateway.headers, timeout=30
-    ) as client:
+    async with http_client(gateway.url, headers=gateway.headers) as client:
         events = await stream(client, {"model": MODEL, "input": BRIEF})
         first, full = [
             await created(client, BRIEF, **fields) for fields in ({}, {"tools": [FUNCTION]} | ASKED)

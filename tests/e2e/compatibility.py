@@ -10,6 +10,7 @@ import ast
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "compatibility.md"
 CLIENTS: Final = ROOT / "tests" / "e2e" / "clients"
+MARK: Final = "mark.client"
 COLUMN_CLIENTS_MIN: Final = 4
 """A feature of fewer clients has no column of its own: it is named in the last one."""
 
@@ -94,7 +96,8 @@ class Proof:
     """Relative to the root of the project."""
 
 
-def proofs() -> list[Proof]:
+@cache
+def proofs() -> Sequence[Proof]:
     """Every mark of every test, in the order of the page."""
     found = [proof for path in sorted(ROOT.glob("tests/*/**/test_*.py")) for proof in _of(path)]
     clients, features = list(PACKAGES), list(FEATURES)
@@ -168,7 +171,8 @@ def _anchor(client: str) -> str:
 
 
 def _of(path: Path) -> Iterator[Proof]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    text = path.read_text("utf-8")
+    for node in ast.walk(ast.parse(text)) if MARK in text else ():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for client, feature in filter(None, map(_marked, node.decorator_list)):
                 yield Proof(client, feature, node.name, str(path.relative_to(ROOT)))

@@ -10,6 +10,7 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient, DefaultHttpxClient, Ope
 
 from tests.fakes.client_process import Clients
 from tests.fakes.gateway import gateway_settings, new_key
+from tests.fakes.http_client import NO_TLS
 from tests.fakes.processes import (
     gateway_process,
     output_of_children,
@@ -102,7 +103,7 @@ def clients(gateway: GatewayProcess, key: str, tmp_path_factory: pytest.TempPath
 @pytest.fixture
 def client(gateway: GatewayProcess, key: str) -> Iterator[OpenAI]:
     """OpenAI's client for the first replica; it does not retry."""
-    http_client = DefaultHttpxClient(trust_env=False)
+    http_client = DefaultHttpxClient(trust_env=False, verify=NO_TLS)
     with OpenAI(
         base_url=gateway.base_url, api_key=key, max_retries=0, http_client=http_client
     ) as opened:
@@ -112,7 +113,7 @@ def client(gateway: GatewayProcess, key: str) -> Iterator[OpenAI]:
 @pytest.fixture
 async def async_client(gateway: GatewayProcess, key: str) -> AsyncIterator[AsyncOpenAI]:
     """The same, for coroutines."""
-    http_client = DefaultAsyncHttpxClient(trust_env=False)
+    http_client = DefaultAsyncHttpxClient(trust_env=False, verify=NO_TLS)
     async with AsyncOpenAI(
         base_url=gateway.base_url, api_key=key, max_retries=0, http_client=http_client
     ) as opened:

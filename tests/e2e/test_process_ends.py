@@ -11,6 +11,7 @@ import pytest
 from openai import DefaultHttpxClient, InternalServerError, OpenAI
 
 from tests.fakes.event_grammar import check_stream
+from tests.fakes.http_client import NO_TLS
 from tests.fakes.processes import gateway_process, reserved_port, simulator_process
 from tests.fakes.stream import as_events, parse_stream
 
@@ -49,7 +50,7 @@ class Pair:
     ) -> Iterator[OpenAI]:
         """OpenAI's client; `on_answer` sees every HTTP answer, retried ones included."""
         hooks: Any = {"response": [on_answer] if on_answer else []}
-        http_client = DefaultHttpxClient(trust_env=False, event_hooks=hooks)
+        http_client = DefaultHttpxClient(trust_env=False, verify=NO_TLS, event_hooks=hooks)
         with OpenAI(
             base_url=self.gateway.base_url,
             api_key=self.key,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
+from tests.fakes.http_client import http_client
+
 if TYPE_CHECKING:
+    import httpx2
+
     from tests.fakes.processes import GatewayProcess
 
 CHAINS = 1000
@@ -34,7 +37,7 @@ async def test_a_thousand_chains_change_replicas_without_a_miss(
             misses.append((begun, continued))
 
     headers = {"authorization": f"Bearer {key}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as client:
+    async with http_client(headers=headers, timeout=60, trust_env=False) as client:
         await asyncio.gather(*(chain(client) for _ in range(CHAINS)))
     assert not misses, f"{len(misses)} of {CHAINS}, such as {misses[0]}"
 

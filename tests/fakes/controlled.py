@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import httpx2
 import orjson
 from openai.types.responses import Response
 
@@ -16,6 +15,7 @@ from gateway.simulator.faults import Attempts
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.observation import Backends
 from tests.fakes.recount import log_of, recounted, used
 from tests.fakes.serving import serving
@@ -23,6 +23,8 @@ from tests.fakes.stream import as_events, parse_stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.postgres import PostgresServer
@@ -194,10 +196,8 @@ async def site(
         sections = {"upstream": {"health_interval_s": 3600}, **sections}
         settings = gateway_settings(postgres.database_url(name), urls, **sections)
         running = await stack.enter_async_context(running_gateway(settings))
-        client = await stack.enter_async_context(
-            httpx2.AsyncClient(base_url=running.url, headers=running.headers, timeout=30)
-        )
-        bare = await stack.enter_async_context(httpx2.AsyncClient())
+        client = await stack.enter_async_context(http_client(running.url, headers=running.headers))
+        bare = await stack.enter_async_context(http_client())
         yield Site(running, Backends(tuple(urls), bare), client, len(set(fleet)) <= 1)
     await postgres.drop(name)
 

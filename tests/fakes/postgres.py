@@ -85,10 +85,10 @@ class PostgresServer:
             await connection.close()
 
     async def create(self, template: str = "template1", *, owner: str | None = None) -> str:
-        """The name of a new database."""
+        """The name of a new database. Copying files takes half as long as logging blocks."""
         name = f"test_{next(_counter)}"
         owned = f" OWNER {owner}" if owner else ""
-        await self.execute(f"CREATE DATABASE {name} TEMPLATE {template}{owned}")
+        await self.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY{owned}")
         return name
 
     async def drop(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What the guards watch: the steps that every token goes through, each on a fixed input."""
+"""What the guards watch: the way of every token from a backend or the log to a client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tests.fakes.response_heads import NO_RULES, response_head
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gateway.protocol.events import Event
 
 TOKENS: Final = 256
 READ_TOKENS: Final = 16
@@ -49,55 +48,53 @@ def workloads() -> dict[str, Workload]:
     """All of them, by what the guards call them."""
     vocabulary = Vocabulary.load()
     ids = (vocabulary.encode(_TEXT) * TOKENS)[:TOKENS]
-    singles = [(token,) for token in ids]
-    parsed, folded = partial(_parser, vocabulary), partial(_fold, vocabulary)
+
+    def streamed(ids_each: int, *, obfuscate: bool = False) -> Workload:
+        work = partial(_streamed, vocabulary, ids, ids_each, obfuscate=obfuscate)
+        return Workload(TOKENS, TOKENS // ids_each, work, Fold, "apply")
+
     return {
-        "parser, one id a read": Workload(TOKENS, TOKENS, partial(parsed, singles), Parser, "feed"),
-        "parser, all ids in one": Workload(
-            TOKENS, 1, partial(parsed, [tuple(ids)]), Parser, "feed"
-        ),
-        "frame reader, one id a read": Workload(
-            TOKENS, TOKENS, partial(_reader, ids, 1), CompletionReader, "feed"
-        ),
-        "frame reader, sixteen frames a read": Workload(
-            TOKENS,
-            TOKENS // READ_TOKENS,
-            partial(_reader, ids, READ_TOKENS),
-            CompletionReader,
-            "feed",
-        ),
-        "fold, one id an entry": Workload(TOKENS, TOKENS, partial(folded, singles), Fold, "apply"),
-        "fold, all ids in one": Workload(TOKENS, 1, partial(folded, [tuple(ids)]), Fold, "apply"),
-        "fold, a message with its header": Workload(
-            1, 1, partial(folded, [_message(ids[0])], OPENING), Fold, "apply"
-        ),
-        "frames": Workload(
-            TOKENS, TOKENS, partial(_frames, folded, singles, obfuscate=False), sse, "frame"
-        ),
-        "padded frames": Workload(
-            TOKENS, TOKENS, partial(_frames, folded, singles, obfuscate=True), sse, "frame"
+        "streamed, one id a read": streamed(1),
+        "streamed, one id a read, padded": streamed(1, obfuscate=True),
+        "streamed, sixteen ids a read": streamed(READ_TOKENS),
+        "replayed, a turn as one entry": Workload(
+            TOKENS, 1, partial(_replayed, vocabulary, _turn(ids)), Fold, "apply"
         ),
     }
 
 
-def _message(token: int) -> tuple[int, ...]:
-    """A thought of one id, and the beginning of an answer."""
-    return (CHANNEL, _ANALYSIS, MESSAGE, token, END, START, ASSISTANT, *FINAL_HEADER, token)
+def _turn(ids: Sequence[int]) -> tuple[int, ...]:
+    """A thought of one id, and an answer."""
+    return (CHANNEL, _ANALYSIS, MESSAGE, ids[0], END, START, ASSISTANT, *FINAL_HEADER, *ids)
 
 
-def _parser(vocabulary: Vocabulary, reads: Sequence[tuple[int, ...]]) -> Callable[[], object]:
-    parser = Parser(vocabulary, frozenset())
-    parser.feed(FINAL_HEADER)
-    return lambda: [parser.feed(read) for read in reads]
-
-
-def _reader(ids: Sequence[int], frames: int) -> Callable[[], object]:
+def _streamed(
+    vocabulary: Vocabulary, ids: Sequence[int], ids_each: int, *, obfuscate: bool
+) -> Callable[[], object]:
+    """From what a backend writes to what a client reads, in the middle of an answer."""
     reader = CompletionReader(
         "gpu-1", Sampling(max_tokens=1 << 20), stop_ids=(RETURN,), frame_bytes_max=1 << 20
     )
+    fold = _begun(vocabulary, ids[:1])
     said = [_frame(token) for token in ids]
-    reads = [b"".join(said[at : at + frames]) for at in range(0, len(said), frames)]
-    return lambda: [reader.feed(read) for read in reads]
+    reads = [b"".join(said[at : at + ids_each]) for at in range(0, len(said), ids_each)]
+    encode = sse.obfuscated if obfuscate else sse.plain
+
+    def work() -> list[bytes]:
+        frames = []
+        for read in reads:
+            chunk = reader.feed(read)
+            assert chunk is not None
+            frames += [encode(one) for one in fold.apply(Tokens(tuple(chunk.ids)))]
+        return frames
+
+    return work
+
+
+def _replayed(vocabulary: Vocabulary, entry: tuple[int, ...]) -> Callable[[], object]:
+    """From what is stored to what a client reads."""
+    fold = _begun(vocabulary, ())
+    return lambda: [sse.plain(one) for one in fold.apply(Tokens(entry))]
 
 
 def _frame(token: int) -> bytes:
@@ -114,15 +111,6 @@ def _frame(token: int) -> bytes:
     return b"data: %b\n\n" % orjson.dumps(event)
 
 
-def _fold(
-    vocabulary: Vocabulary,
-    entries: Sequence[tuple[int, ...]],
-    header: Sequence[int] = FINAL_HEADER,
-) -> Callable[[], list[list[Event]]]:
-    fold = _begun(vocabulary, entries[0][:1] if header is FINAL_HEADER else ())
-    return lambda: [fold.apply(Tokens(entry)) for entry in entries]
-
-
 def _begun(vocabulary: Vocabulary, said: Sequence[int]) -> Fold:
     """A turn that has begun, and has said so much of its answer, if anything."""
     fold = Fold(
@@ -135,14 +123,3 @@ def _begun(vocabulary: Vocabulary, said: Sequence[int]) -> Fold:
     if said:
         fold.apply(Tokens((*FINAL_HEADER, *said)))
     return fold
-
-
-def _frames(
-    folded: Callable[[Sequence[tuple[int, ...]]], Callable[[], list[list[Event]]]],
-    entries: Sequence[tuple[int, ...]],
-    *,
-    obfuscate: bool,
-) -> Callable[[], object]:
-    events = [event for shown in folded(entries)() for event in shown]
-    encode = sse.obfuscated if obfuscate else sse.plain
-    return lambda: [encode(event) for event in events]

@@ -10,6 +10,7 @@ from gateway.models.harmony import messages
 from gateway.models.harmony.messages import PIECE_CHARS, pieces
 from gateway.models.harmony.rendering import Renderer
 from tests.fakes.contexts import user
+from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 
 _MARKS = " \n\t\r.,'\u2019/s字\u3002\uff0c漢é\u0301²٣1a B\u00a0\u2028\u3000\x1c\u0085_-{}\U0001f600"
@@ -27,7 +28,7 @@ def encoded(text: str) -> list[int]:
     return vocabulary().encode(text)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(texts)
 @example("it 's  a   test . 'S\n\n x\r\n y.'s,.\n")
 @example("a" * 50)

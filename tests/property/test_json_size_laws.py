@@ -14,6 +14,7 @@ from gateway.errors import InvalidRequest
 from gateway.protocol import json_body
 from gateway.protocol.json_body import parse_object
 from tests.fakes.create_bodies import LIMITS
+from tests.fakes.examples import examples
 
 _text = st.text(st.sampled_from('\\"[{}]a/\n') | st.characters(exclude_categories=["Cs"]))
 _values = st.recursive(
@@ -33,7 +34,7 @@ def containers(value: Any) -> int:
             return 0
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.dictionaries(_text, _values), st.integers(1, 7))
 @example({"\\": "[" * 9, '"': ['\\"{', "\\\\"]}, 1)
 def test_exactly_what_has_too_many_containers_is_refused(

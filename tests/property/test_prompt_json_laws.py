@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.upstreams.request_writer import BLOCK_IDS, KEPT_FROM_IDS, STEP_BLOCKS, PromptEncoder
+from tests.fakes.examples import examples
 from tests.fakes.rounds import counted_rounds
 
 PROMPT = array("I", range(199_000, 199_000 + KEPT_FROM_IDS))
@@ -20,7 +21,7 @@ def spelled(spell: PromptEncoder, ids: array[int], owner: str = "salt") -> array
     return array("I", orjson.loads(b"".join(spell(ids, owner=owner))))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(
         st.tuples(
@@ -40,7 +41,7 @@ def test_the_json_is_that_of_the_ids_whatever_was_spelled_before(
         assert spelled(spell, ids + PROMPT) == ids + PROMPT
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(0, 5 * KEPT_FROM_IDS))
 def test_a_prompt_that_is_spelled_in_steps_is_the_same(length: int) -> None:
     ids = array("I", range(length))

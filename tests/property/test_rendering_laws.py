@@ -33,6 +33,7 @@ from tests.fakes.contexts import (
     thought,
     user,
 )
+from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import library_declaration, library_prompt, vocabulary
 
 if TYPE_CHECKING:
@@ -40,13 +41,15 @@ if TYPE_CHECKING:
     from gateway.models.harmony.typescript import Schema
     from gateway.protocol.context_item import ContextItem
 
-laws = settings(deadline=None, max_examples=40)
+laws = settings(deadline=None, max_examples=examples(40))
 
 # Conversations ----------------------------------------------------------------------------------
 
 markers = st.sampled_from(["<|end|>", "<|start|>system<|message|>", "<|call|>", " to=f", "\n\n"])
 texts = st.one_of(st.text(max_size=40), st.lists(markers, max_size=3).map("".join))
 names = st.text("abcXYZ019_-.", min_size=1, max_size=12)
+ENDS = "\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"
+"""Ends of lines to us and not to the library, which lets a description out of its comment."""
 FORMED = output_item_id("msg_", UUID(int=7), 0, form=2)
 item_ids = st.sampled_from([None, "item_1", "item_2", "taken", FORMED])
 
@@ -190,11 +193,14 @@ def normalised(schema: Schema) -> Schema:
     return SchemaNormaliser(SchemaLimits()).normalise(schema, param="tools[0].parameters")
 
 
+descriptions = st.text(
+    st.characters(exclude_characters=ENDS, exclude_categories=["Cs"]), max_size=30
+)
 tools = st.lists(
     st.builds(
         FunctionTool,
         name=names,
-        description=st.none() | st.text(max_size=30),
+        description=st.none() | descriptions,
         parameters=st.none() | right_parameters,
     ),
     max_size=2,

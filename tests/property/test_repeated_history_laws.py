@@ -18,6 +18,7 @@ from gateway.services.run_builder import RunInput, SpecBuilder, SystemMessage, W
 from gateway.tenancy import Principal, TenantId, TenantPolicy
 from tests.fakes.contexts import answer, call, output, said, thought, user
 from tests.fakes.create_bodies import parse
+from tests.fakes.examples import examples
 from tests.fakes.harmony_script import harmony_of
 from tests.fakes.packed import packed
 
@@ -93,7 +94,7 @@ def written(history: list[ContextItem], new: list[Any], *, item_by_item: bool) -
         return str(error)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(histories(), st.lists(st.sampled_from(NEW), min_size=1, max_size=4))
 def test_a_history_is_repeated_as_it_would_be_item_by_item(
     history: list[ContextItem], new: list[Any]
@@ -124,7 +125,7 @@ def test_reasoning_is_repeated_only_behind_the_last_answer() -> None:
     assert 150_011 not in quick.prompt.ids
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(histories(), st.integers(60, 120))
 def test_its_oldest_turns_are_left_out_all_the_same(history: list[ContextItem], room: int) -> None:
     given = input_of(history, NEW[:1], replace(MODEL, context_length=room))

@@ -33,6 +33,7 @@ from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETUR
 from gateway.sealing import Binding, Sealer, SealingSecret
 from tests.fakes.contexts import options
 from tests.fakes.create_bodies import parse
+from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import spelled, vocabulary
 from tests.fakes.response_heads import response_head
 
@@ -196,7 +197,7 @@ beginnings = st.lists(thoughts() | preambles, max_size=2)
 turns = st.builds(lambda begin, end: [*begin, end], beginnings, calls | answers)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(turns, min_size=1, max_size=5), st.booleans(), st.integers(1, 40))
 def test_a_carried_conversation_has_the_prompts_of_a_stored_one_id_for_id(
     conversation_turns: list[list[Ids]], with_content: bool, size: int

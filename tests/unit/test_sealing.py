@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.sealing import Binding, SealBroken, Sealer, SealingSecret, Unsealed, derived_keys
+from tests.fakes.examples import examples
 
 TENANT, OTHER_TENANT = UUID(int=1), UUID(int=2)
 OLD = SealingSecret("old", b"a secret of sixteen or more")
@@ -28,7 +29,7 @@ unsealed = st.one_of(
     st.lists(st.integers(0, 2**32 - 1)).map(lambda ids: Unsealed(ids=tuple(ids))),
     texts.map(lambda text: Unsealed(text=text)),
 )
-few = settings(max_examples=50, deadline=None)
+few = settings(max_examples=examples(50), deadline=None)
 
 
 def sealed(content: bytes = CONTENT, binding: Binding = BINDING, sealer: Sealer = SEALER) -> str:

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 from llguidance import LLMatcher
 
-from gateway.simulator.constrained.ebnf import BadGrammar, lark_of_ebnf
-from gateway.simulator.constrained.tags import BadTag, lark_of_tag
+from gateway.simulator.constrained.lark_grammars import (
+    BadGrammar,
+    BadTag,
+    lark_of_ebnf,
+    lark_of_tag,
+)
 from gateway.simulator.errors import bad_request
 
 if TYPE_CHECKING:

@@ -6,22 +6,188 @@ said of it is replaced by what ends soon, so that obedient output is valid and f
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from gateway.models.harmony.vocabulary import CALL, CHANNEL, END, MESSAGE, RETURN, START, STOP_IDS
 from gateway.simulator.constrained.matcher import Guide
-from gateway.simulator.constrained.walk import Walk, literals_of
 from gateway.simulator.directives import NOT_HELD
-from gateway.simulator.turn.script import FINAL
-from gateway.simulator.turn.transcript import kind_of, messages_of
+from gateway.simulator.turns import ANALYSIS, CALL_PREFIX, FINAL, kind_of, messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gateway.models.harmony.vocabulary import Vocabulary
     from gateway.simulator.constrained.constraint_fields import OutputConstraint
-    from gateway.simulator.turn.script import Continuation
+    from gateway.simulator.constrained.matcher import Choices
+    from gateway.simulator.turns import Continuation
+
+_SKIPPED_MAX: Final = 8
+"""How many ids of a draft may be left out to find back to it."""
+_AHEAD_MAX: Final = 1024
+"""How many ids of a draft are looked at in one step."""
+_LETTERS: Final = "etaoinsrhldcu"
+MARKS: Final = ('"', "0", "1", "null", "true", "{", "[", ":", ",", *".-_@/+);!?(", *_LETTERS)
+FREE: Final = (*MARKS, "\n", " ")
+_CLOSING: Final = ("}", "]", '"', "{")
+_HEADER_WORDS: Final = ("final", "commentary", "analysis")
+_QUOTED: Final = re.compile(r'"(?:[^"\\\n]|\\.)+"')
+_LITERALS_MAX: Final = 100
+
+
+def _to_stop(draft: list[int]) -> list[int]:
+    end = next((i for i, one in enumerate(draft, 1) if one in STOP_IDS), len(draft))
+    return draft[:end]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """How many ids of a draft may be said."""
+
+    draft: list[int]
+    count: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.count == len(self.draft)
+
+    @property
+    def body(self) -> int:
+        """Where its last body begins."""
+        backwards = reversed(range(len(self.draft)))
+        return next((place + 1 for place in backwards if self.draft[place] == MESSAGE), 0)
+
+
+class Walk:
+    """One way through a grammar. `said[i]` stands for `draft[places[i]]`, or was put in before."""
+
+    def __init__(
+        self,
+        guide: Guide,
+        before: list[int],
+        *,
+        literals: list[list[int]],
+        vocabulary: Vocabulary,
+    ) -> None:
+        self._guide = guide
+        self._literals = literals
+        self._uses: Counter[tuple[int, ...]] = Counter()
+        self._before = before
+        self._vocabulary = vocabulary
+        self.said: list[int] = []
+        self.places: list[int] = []
+
+    def follow(self, drafts: Iterable[list[int]], ids_max: int) -> list[int]:
+        """Say the draft that fits best; which one that was."""
+        best = self._best(_to_stop(draft[:ids_max]) for draft in drafts)
+        place = 0
+        while len(self.said) < ids_max and not self._is_over:
+            place = self._step(best, place)
+        return best
+
+    def loosened(self, draft: Sequence[int], loose_from: int) -> list[int]:
+        """What was said up to the id of a body from which on nobody looks, and then the draft."""
+        for message in messages_of([*self._before, *self.said], self._vocabulary):
+            if message.body is None or kind_of(message) == ANALYSIS:
+                continue
+            loose = message.body + loose_from
+            is_open = message.body_end >= len(self._before)
+            count = max(loose - len(self._before), 0)
+            if is_open and loose <= message.body_end and count < len(self.said):
+                return [*self.said[:count], *draft[self.places[count] :]]
+        return self.said
+
+    @property
+    def _is_over(self) -> bool:
+        return bool(self.said) and self.said[-1] in STOP_IDS
+
+    def _best(self, drafts: Iterable[list[int]]) -> list[int]:
+        """The first draft that fits at least up to its last body, in the version that fits best.
+
+        What is meant to be called or answered stays so, even if its text has to be another.
+        """
+        fits: list[_Fit] = []
+        for draft in drafts:
+            fits.append(_Fit(draft, self._guide.accepts(draft)))
+            if fits[0].is_whole:
+                return draft
+        meant = next((fit for fit in fits if fit.count >= fit.body), None)
+        if meant is not None:
+            header = meant.draft[: meant.body]
+            fits = [fit for fit in fits if fit.draft[: meant.body] == header]
+        whole = next((fit for fit in fits if fit.is_whole), None)
+        return (whole or max(fits, key=lambda fit: fit.count)).draft
+
+    def _step(self, draft: Sequence[int], place: int) -> int:
+        """Say as much as is clear; where in the draft it stands then."""
+        for start in range(place, min(place + 1 + _SKIPPED_MAX, len(draft))):
+            count = self._guide.accepts(draft[start : start + _AHEAD_MAX])
+            if count:
+                self._say(draft[start : start + count], start)
+                return start + count
+            if self._guide.may_end or self._guide.forced():
+                break
+        if self._guide.may_end:
+            self._say([self._stop_id()], place)
+        else:
+            self._say(self._guide.forced() or self._chosen(), place, moves=False)
+        return place
+
+    def _say(self, ids: Sequence[int], place: int, *, moves: bool = True) -> None:
+        if ids[-1] not in STOP_IDS:
+            self._guide.say(ids)
+        self.said += ids
+        self.places += range(place, place + len(ids)) if moves else [place] * len(ids)
+
+    def _stop_id(self) -> int:
+        """What the message that is open ends with."""
+        messages = messages_of([*self._before, *self.said], self._vocabulary)
+        is_call = bool(messages) and kind_of(messages[-1]).startswith(CALL_PREFIX)
+        return CALL if is_call else RETURN
+
+    def _chosen(self) -> list[int]:
+        """Ids that bring the end nearer, the same for the same place."""
+        choices = self._guide.choices()
+        is_free = all(one in choices for one in self._ids(*_LETTERS))
+        markers = (MESSAGE, START, CHANNEL)
+        (quote,) = self._ids('"')
+        if is_free:  # a string is closed, unless that was just tried
+            first = [END] if self.said[-1:] == [quote] else [END, quote]
+        else:
+            first = [END, *self._ids(" to"), *markers, *self._ids(*_HEADER_WORDS, *_CLOSING)]
+        known = next((one for one in first if one in choices), None)
+        return self._fair(choices, FREE if is_free else MARKS) if known is None else [known]
+
+    def _fair(self, choices: Choices, pieces: Sequence[str]) -> list[int]:
+        """What was chosen least often so far, so that whatever leads on has its turn."""
+        literals = [ids for ids in self._literals if self._guide.accepts(ids) == len(ids)]
+        single = [[one] for one in self._ids(*pieces) if one in choices]
+        lowest = choices.lowest()
+        others = [[RETURN if lowest is None else lowest]]
+        chosen = min([*literals, *single] or others, key=lambda ids: self._uses[tuple(ids)])
+        self._uses[tuple(chosen)] += 1
+        return chosen
+
+    def _ids(self, *texts: str) -> list[int]:
+        return [self._vocabulary.encode(text)[0] for text in texts]
+
+
+def literals_of(grammar: str, vocabulary: Vocabulary) -> list[list[int]]:
+    """The quoted words of a grammar, the first ones."""
+    found = list(dict.fromkeys(_QUOTED.findall(grammar)))[:_LITERALS_MAX]
+    texts = [text for text in map(_unquoted, found) if text.strip()]
+    return [vocabulary.encode(text) for text in texts]
+
+
+def _unquoted(quoted: str) -> str:
+    try:
+        return str(json.loads(quoted))
+    except ValueError:
+        return ""
 
 
 def constrained(

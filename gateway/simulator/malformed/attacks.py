@@ -7,13 +7,13 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Final
 
 from gateway.models.harmony.vocabulary import END, RETURN
-from gateway.simulator.turn.script import ANALYSIS, CALL_PREFIX, COMMENTARY, FINAL, script_of
+from gateway.simulator.turns import ANALYSIS, CALL_PREFIX, COMMENTARY, FINAL, script_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gateway.simulator.scripting.writer import ScriptWriter
-    from gateway.simulator.turn.script import Part, Script
+    from gateway.simulator.turns import Part, Script
 
 JUNK: Final = " to=functions.to=functions json code<|constrain|>json?!"
 ENDLESS_IDS: Final = 131_072

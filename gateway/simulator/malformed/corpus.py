@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import ConfigError
 from gateway.generation import FinishReason
 from gateway.models.harmony.framing import OPENING
-from gateway.simulator.turn.script import Script
+from gateway.simulator.turns import Script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ import orjson
 
 from gateway.models.harmony.vocabulary import VOCABULARY_SIZE
 from gateway.simulator.constrained.constraint_fields import read_constraint
-from gateway.simulator.constrained.ebnf import BadGrammar
+from gateway.simulator.constrained.lark_grammars import BadGrammar
 from gateway.simulator.errors import SimulatedError, bad_request, bad_shape, bad_value
 
 if TYPE_CHECKING:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httpx2
 import pytest
 
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import RunningGateway, gateway_settings, new_key, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.observation import Backends
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
     from gateway.settings import Settings
     from tests.fakes.postgres import PostgresServer
@@ -35,7 +37,7 @@ async def backends() -> AsyncIterator[Backends]:
     async with (
         serving(one) as first,
         serving(two) as second,
-        httpx2.AsyncClient() as client,
+        http_client() as client,
     ):
         yield Backends((first, second), client)
 
@@ -58,9 +60,7 @@ async def gateway(settings: Settings) -> AsyncIterator[RunningGateway]:
 @pytest.fixture
 async def client(gateway: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the first tenant."""
-    async with httpx2.AsyncClient(
-        base_url=gateway.url, headers=gateway.headers, timeout=30
-    ) as opened:
+    async with http_client(gateway.url, headers=gateway.headers) as opened:
         yield opened
 
 
@@ -76,9 +76,7 @@ async def second(
     second_gateway: RunningGateway, gateway: RunningGateway
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the first tenant at the other replica."""
-    async with httpx2.AsyncClient(
-        base_url=second_gateway.url, headers=gateway.headers, timeout=30
-    ) as opened:
+    async with http_client(second_gateway.url, headers=gateway.headers) as opened:
         yield opened
 
 
@@ -89,5 +87,5 @@ async def stranger(
     """A client of another tenant."""
     key = await new_key(settings, "globex")
     headers = {"authorization": f"Bearer {key}"}
-    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers, timeout=30) as opened:
+    async with http_client(gateway.url, headers=headers) as opened:
         yield opened

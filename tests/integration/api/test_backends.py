@@ -8,16 +8,18 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import orjson
 import pytest
 
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import parse_stream, stream, texts
 from tests.integration.api.bodies import MODEL, create, refused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    import httpx2
 
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
@@ -160,7 +162,7 @@ async def test_silence_is_broken_by_events_that_clients_count(
     )
     async with (
         running_gateway(settings) as quick,
-        httpx2.AsyncClient(base_url=quick.url, headers=quick.headers, timeout=30) as client,
+        http_client(quick.url, headers=quick.headers) as client,
     ):
         events = await stream(
             client, {"model": MODEL, "input": "[[sim first_token_delay_s=0.3]] hello"}
@@ -179,7 +181,7 @@ async def test_a_response_started_at_one_replica_goes_on_at_another_at_once(
     settings = gateway_settings(shared_database_url, backends.urls)
     async with (
         running_gateway(settings) as other,
-        httpx2.AsyncClient(base_url=other.url, headers=gateway.headers, timeout=30) as elsewhere,
+        http_client(other.url, headers=gateway.headers) as elsewhere,
     ):
         for _ in range(50):
             body = {"model": MODEL, "input": "[[sim say=ok think=none]]"}
@@ -194,7 +196,7 @@ async def test_the_gateway_starts_and_answers_without_backends(shared_database_u
     settings = gateway_settings(shared_database_url, [url], models=[{"id": "m"}])
     async with (
         running_gateway(settings) as lonely,
-        httpx2.AsyncClient(base_url=lonely.url, headers=lonely.headers) as client,
+        http_client(lonely.url, headers=lonely.headers) as client,
     ):
         ready = await client.get("/readyz")
         assert (await client.get("/healthz")).status_code == 200

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import as_events, parse_stream, texts
 from tests.integration.api.bodies import MODEL, create, refused
 from tests.integration.api.following import (
@@ -25,6 +25,8 @@ from tests.integration.api.following import (
 )
 
 if TYPE_CHECKING:
+    import httpx2
+
     from gateway.settings import Settings
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
@@ -211,9 +213,7 @@ async def test_what_waits_for_its_turn_can_be_cancelled(
     gateway: RunningGateway, settings: Settings
 ) -> None:
     key = await new_key(settings, "one-at-a-time", {"background_running_max": 1})
-    async with httpx2.AsyncClient(
-        base_url=gateway.url, headers={"authorization": f"Bearer {key}"}, timeout=30
-    ) as client:
+    async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:
         running = id_in(await taken(created(client, input=ENDLESS), is_delta))
         waiting = await create(client, input=BRIEF, background=True)
         stored = (await client.get(f"/v1/responses/{waiting['id']}")).json()
@@ -310,9 +310,7 @@ async def test_too_many_that_wait_are_refused_with_a_status_that_is_retried(
 ) -> None:
     policy = {"background_running_max": 1, "background_queued_max": 2}
     key = await new_key(settings, "impatient", policy)
-    async with httpx2.AsyncClient(
-        base_url=gateway.url, headers={"authorization": f"Bearer {key}"}, timeout=30
-    ) as client:
+    async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:
         running = id_in(await taken(created(client, input=ENDLESS), is_delta))
         waiting = [await create(client, input=BRIEF, background=True) for _ in range(2)]
         body = {"model": MODEL, "input": BRIEF, "background": True}

@@ -7,7 +7,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import httpx2
 import pytest
 
 from gateway.store import flushes
@@ -16,6 +15,7 @@ from gateway.tenancy import TenantId
 from tests.conftest import opened
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import as_events, parse_stream, texts
 from tests.integration.api.bodies import MODEL, WEATHER, create
 from tests.integration.api.following import (
@@ -32,6 +32,8 @@ from tests.integration.api.following import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
     from gateway.settings import Settings
     from gateway.tenancy import PolicyChanges
@@ -68,7 +70,7 @@ async def single(gateway: RunningGateway, settings: Settings) -> AsyncIterator[h
 
 def client_of(gateway: RunningGateway, key: str) -> httpx2.AsyncClient:
     headers = {"authorization": f"Bearer {key}"}
-    return httpx2.AsyncClient(base_url=gateway.url, headers=headers, timeout=30)
+    return http_client(gateway.url, headers=headers)
 
 
 def path_of(response_id: str) -> str:

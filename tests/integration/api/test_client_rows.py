@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from tests.fakes.client_requests import CLIENTS
 from tests.fakes.client_rows import ANSWER, ROWS, STRICTLY_REFUSED, function
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import parse_stream, texts
 from tests.integration.api.bodies import MODEL, WEATHER, create, refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
     from tests.fakes.observation import Backends
 
@@ -34,7 +36,7 @@ async def strict(shared_database_url: str, backends: Backends) -> AsyncIterator[
     settings = gateway_settings(shared_database_url, backends.urls, input={"strict": True})
     async with (
         running_gateway(settings) as running,
-        httpx2.AsyncClient(base_url=running.url, headers=running.headers, timeout=30) as client,
+        http_client(running.url, headers=running.headers) as client,
     ):
         yield client
 

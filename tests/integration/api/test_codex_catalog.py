@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx2
-
 from gateway.services.models import COMPACTION_PERCENT, TOOL_OUTPUT_TOKENS_MAX
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
+    import httpx2
+
     from tests.fakes.observation import Backends
 
 PATH = "/v1/codex/models"
@@ -44,7 +45,7 @@ async def test_the_window_and_the_efforts_are_the_models(
     settings = gateway_settings(shared_database_url, backends.urls, models=models)
     async with (
         running_gateway(settings) as narrow,
-        httpx2.AsyncClient(base_url=narrow.url, headers=narrow.headers) as client,
+        http_client(narrow.url, headers=narrow.headers) as client,
     ):
         (entry,) = await catalog(client)
     assert entry["context_window"] == entry["max_context_window"] == 20_000
@@ -61,7 +62,7 @@ async def test_a_tools_output_and_the_answer_to_it_fit_behind_a_session_that_is_
     settings = gateway_settings(shared_database_url, backends.urls, models=models)
     async with (
         running_gateway(settings) as narrow,
-        httpx2.AsyncClient(base_url=narrow.url, headers=narrow.headers) as small,
+        http_client(narrow.url, headers=narrow.headers) as small,
     ):
         entries = [*await catalog(client), *await catalog(small)]
     for entry in entries:

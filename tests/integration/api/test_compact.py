@@ -6,7 +6,6 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 from openai.types.responses import CompactedResponse
 
@@ -14,12 +13,15 @@ from gateway import ids
 from gateway.context.compaction import INTRODUCTION
 from tests.fakes.gateway import new_key
 from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import texts
 from tests.integration.api.bodies import MODEL, WEATHER, create
 from tests.integration.api.following import WAIT_S, ended
 from tests.integration.api.summaries import misbehaving, summaries_among, summary_requests, user
 
 if TYPE_CHECKING:
+    import httpx2
+
     from gateway.settings import Settings
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
@@ -143,9 +145,7 @@ async def test_every_summary_is_billed_once(
     shared_database_url: str,
 ) -> None:
     key = await new_key(settings, "summarised")
-    async with httpx2.AsyncClient(
-        base_url=gateway.url, headers={"authorization": f"Bearer {key}"}, timeout=30
-    ) as client:
+    async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:
         compacted = await compact(client, input="My name is Ada.")
         asked = [user("hi"), {"type": "compaction_trigger"}]
         responses = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -13,6 +12,7 @@ from gateway.context.compaction import INTRODUCTION
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import running_gateway
 from tests.fakes.harmony_oracle import vocabulary
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import as_events, parse_stream, stream, texts
 from tests.integration.api.bodies import MODEL, WEATHER, create, refused
 from tests.integration.api.following import (
@@ -28,6 +28,8 @@ from tests.integration.api.following import (
 from tests.integration.api.summaries import misbehaving, summary_requests, user
 
 if TYPE_CHECKING:
+    import httpx2
+
     from gateway.settings import Settings
     from tests.fakes.observation import Backends
 
@@ -263,7 +265,7 @@ async def test_another_replica_goes_on_behind_the_compaction(
     story = await long_story(client)
     async with (
         running_gateway(settings) as leaving,
-        httpx2.AsyncClient(base_url=leaving.url, headers=client.headers, timeout=30) as left,
+        http_client(leaving.url, headers=client.headers) as left,
     ):
         frames = created(
             left,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from tests.fakes.gateway import new_key
+from tests.fakes.http_client import http_client
 from tests.integration.api.bodies import MODEL, create, refused
 from tests.integration.api.following import created, id_in, is_delta, taken
 from tests.integration.api.summaries import misbehaving, summary_requests, user
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import httpx2
 
     from gateway.settings import Settings
     from gateway.tenancy import PolicyChanges
@@ -38,7 +40,7 @@ async def payer(
     """A client of a tenant that nobody else is."""
     key = await new_key(settings, request.node.name, POLICY)
     headers = {"authorization": f"Bearer {key}"}
-    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers, timeout=30) as opened:
+    async with http_client(gateway.url, headers=headers) as opened:
         yield opened
 
 
@@ -75,7 +77,7 @@ async def test_of_turns_that_race_all_summaries_are_billed(
 ) -> None:
     before = len(await summary_requests(backends))
     conversation = await begun(payer)
-    other = httpx2.AsyncClient(base_url=second.base_url, headers=payer.headers, timeout=30)
+    other = http_client(second.base_url, headers=payer.headers)
     body = {"model": MODEL, "input": [TRIGGER], "conversation": conversation}
     async with other:
         answers = await asyncio.gather(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import as_events, stream, texts
 from tests.integration.api.bodies import MODEL, create
 
 if TYPE_CHECKING:
+    import httpx2
+
     from gateway.settings import Settings
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
@@ -93,7 +95,7 @@ async def test_sampling_is_explicit_and_the_cache_is_the_tenants(
     mine = await create(client, input="salt", temperature=0.2, top_p=0.9)
     # A tenant that never asked anything: every prompt begins as all others do.
     headers = {"authorization": f"Bearer {await new_key(settings, 'newcomer')}"}
-    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers, timeout=30) as newcomer:
+    async with http_client(gateway.url, headers=headers) as newcomer:
         theirs = await create(newcomer, input="salt")
     (first,) = await backends.of_response(mine["id"])
     (second,) = await backends.of_response(theirs["id"])

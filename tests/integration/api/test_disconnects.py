@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import as_events, parse_stream
 from tests.integration.api.bodies import MODEL, create
 from tests.integration.api.following import (
@@ -40,7 +41,7 @@ async def steadfast(
     """A client of a tenant whose responses go on when it hangs up."""
     key = await new_key(settings, "steadfast", {"on_disconnect": "continue"})
     headers = {"authorization": f"Bearer {key}"}
-    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers, timeout=30) as opened:
+    async with http_client(gateway.url, headers=headers) as opened:
         yield opened
 
 

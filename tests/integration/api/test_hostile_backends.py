@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from tests.fakes.gateway import gateway_settings, running_gateway
 from tests.fakes.hostile_backend import WAYS
+from tests.fakes.http_client import http_client
 from tests.fakes.processes import Child
 from tests.fakes.stream import stream
 from tests.integration.api.bodies import create
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+    import httpx2
 
     from tests.fakes.gateway import RunningGateway
 
@@ -56,9 +58,7 @@ async def exposed(shared_database_url: str, hostile_url: str) -> AsyncIterator[R
 
 @pytest.fixture
 async def asking(exposed: RunningGateway) -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(
-        base_url=exposed.url, headers=exposed.headers, timeout=60
-    ) as client:
+    async with http_client(exposed.url, headers=exposed.headers, timeout=60) as client:
         yield client
 
 
@@ -133,7 +133,7 @@ async def test_another_backend_goes_on_where_one_sends_nonsense(
     settings = gateway_settings(shared_database_url, [hostile_url, well_url])
     async with (
         running_gateway(settings) as gateway,
-        httpx2.AsyncClient(base_url=gateway.url, headers=gateway.headers, timeout=60) as client,
+        http_client(gateway.url, headers=gateway.headers, timeout=60) as client,
     ):
         for _ in range(2):  # each of the two is asked first once
             shown = await create(client, model=way, input="go")

@@ -6,16 +6,18 @@ import asyncio
 import io
 from typing import TYPE_CHECKING
 
-import httpx2
 import orjson
 import pytest
 
 from gateway.telemetry import configure_logging
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 from tests.integration.api.bodies import MODEL, create, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import httpx2
 
     from tests.fakes.observation import Backends
     from tests.fakes.postgres import PostgresServer
@@ -58,7 +60,7 @@ async def test_requests_that_arrive_together_cannot_pass_the_bound_together(
     )
     async with (
         running_gateway(settings) as narrow,
-        httpx2.AsyncClient(base_url=narrow.url, headers=narrow.headers, timeout=30) as client,
+        http_client(narrow.url, headers=narrow.headers) as client,
     ):
         body = {"model": MODEL, "input": "[[sim first_token_delay_s=0.2]] hello"}
         posts = [client.post("/v1/responses", json=body) for _ in range(8)]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from gateway.api.auth import PUBLIC_PATHS
+from tests.fakes.http_client import http_client
 from tests.integration.api.bodies import create, refused
 
 if TYPE_CHECKING:
+    import httpx2
+
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
 
@@ -86,7 +88,7 @@ async def test_truncation_leaves_out_the_oldest_turns(
 async def test_every_route_but_the_public_ones_needs_a_key(
     gateway: RunningGateway, headers: dict[str, str]
 ) -> None:
-    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers) as anybody:
+    async with http_client(gateway.url, headers=headers) as anybody:
         for method, path in (
             ("POST", "/v1/responses"),
             ("GET", "/v1/responses/resp_x"),
@@ -121,7 +123,7 @@ async def test_what_is_not_there_is_not_there_with_a_key_and_without(
     gateway: RunningGateway, path: str, hint: str, method: str, *, has_key: bool
 ) -> None:
     headers = gateway.headers if has_key else {}
-    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers) as anybody:
+    async with http_client(gateway.url, headers=headers) as anybody:
         answer = await anybody.request(method, path)
         assert answer.status_code == 404, answer.text
         assert hint in answer.json()["error"]["message"]

@@ -6,11 +6,11 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-import httpx2
 import pytest
 
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import as_events, parse_stream
 from tests.integration.api.bodies import MODEL, create
 from tests.integration.api.following import (
@@ -27,6 +27,8 @@ from tests.integration.api.following import (
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+
+    import httpx2
 
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
@@ -48,7 +50,7 @@ async def replicas(database_url: str, backends: Backends) -> AsyncIterator[Start
         async def start() -> tuple[RunningGateway, httpx2.AsyncClient]:
             running = await stack.enter_async_context(running_gateway(settings))
             headers.update(headers or running.headers)
-            client = httpx2.AsyncClient(base_url=running.url, headers=headers, timeout=30)
+            client = http_client(running.url, headers=headers)
             return running, await stack.enter_async_context(client)
 
         yield start
@@ -169,7 +171,7 @@ async def test_an_end_without_a_warning_hands_over_as_well(
         settings = gateway_settings(database_url, backends.urls)
         async with (
             running_gateway(settings) as brief,
-            httpx2.AsyncClient(base_url=brief.url, headers=brief.headers, timeout=30) as client,
+            http_client(brief.url, headers=brief.headers) as client,
         ):
             response_id = id_in(await taken(created(client, input=SLOW), is_delta))
             _, other = await start()

@@ -6,13 +6,13 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from gateway.models.harmony.vocabulary import MESSAGE, START
 from tests.fakes.controlled import MODEL, TURN, site
 from tests.fakes.gateway import gateway_settings, new_key, running_gateway
 from tests.fakes.harmony_oracle import encoding
+from tests.fakes.http_client import http_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -182,7 +182,7 @@ async def test_keys_are_rotated_without_breaking_what_clients_keep(
         )
         async with (
             running_gateway(settings) as running,
-            httpx2.AsyncClient(base_url=running.url, headers=running.headers) as client,
+            http_client(running.url, headers=running.headers) as client,
         ):
             body: Json = {"model": MODEL, "store": False, "include": [SEALED]}
             made = await client.post("/v1/responses", json={**body, "input": "Think."})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from gateway.models import registry
 from tests.fakes.byte_format import STOP, byte_backend, spelled
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 from tests.fakes.stream import stream, texts
 from tests.integration.api.bodies import create
@@ -17,6 +17,8 @@ from tests.integration.api.following import created, id_in, listed, resumed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
     from tests.fakes.observation import Backends
 
@@ -44,9 +46,7 @@ async def both(
             )
             async with (
                 running_gateway(settings) as running,
-                httpx2.AsyncClient(
-                    base_url=running.url, headers=running.headers, timeout=30
-                ) as client,
+                http_client(running.url, headers=running.headers) as client,
             ):
                 yield client
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.serving import serving
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def test_it_is_not_ready_and_asks_to_try_again(
     settings = gateway_settings(database_url, [unused_url], models=models)
     async with (
         running_gateway(settings) as running,
-        httpx2.AsyncClient(base_url=running.url, headers=running.headers) as client,
+        http_client(running.url, headers=running.headers) as client,
     ):
         ready = await client.get("/readyz")
         created = await client.post("/v1/responses", json={"model": "m", "input": "x"})
@@ -56,7 +56,7 @@ async def test_a_database_that_cannot_serve_is_told_with_what_it_lacks(
     async with (
         serving(create_simulator(SimulatorOptions())) as backend,
         running_gateway(gateway_settings(database_url, [backend])) as running,
-        httpx2.AsyncClient(base_url=running.url) as client,
+        http_client(running.url) as client,
     ):
         ready = await client.get("/readyz")
     assert ready.status_code == 503
@@ -70,7 +70,7 @@ async def test_a_configured_context_length_does_not_stand_in_for_a_backend(
     settings = gateway_settings(database_url, [unused_url], models=models)
     async with (
         running_gateway(settings) as running,
-        httpx2.AsyncClient(base_url=running.url, headers=running.headers) as client,
+        http_client(running.url, headers=running.headers) as client,
     ):
         ready = await client.get("/readyz")
     assert ready.status_code == 503
@@ -92,7 +92,7 @@ async def test_a_configured_model_that_no_backend_serves_is_named(
         settings = gateway_settings(database_url, [url], models=models)
         async with (
             running_gateway(settings) as running,
-            httpx2.AsyncClient(base_url=running.url, headers=running.headers) as client,
+            http_client(running.url, headers=running.headers) as client,
         ):
             ready = (await client.get("/readyz")).json()
             for name in ("m", "alias"):
@@ -113,7 +113,7 @@ async def test_a_backend_that_cannot_be_used_is_a_reason(database_url: str) -> N
     async with (
         serving(create_simulator(options)) as url,
         running_gateway(gateway_settings(database_url, [url])) as running,
-        httpx2.AsyncClient(base_url=running.url) as client,
+        http_client(running.url) as client,
     ):
         ready = (await client.get("/readyz")).json()
     assert [backend["healthy"] for backend in ready["backends"]] == [False]

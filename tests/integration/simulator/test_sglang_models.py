@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
+from tests.fakes.http_client import http_client
 from tests.fakes.raw_http import plain_prompt
 from tests.fakes.serving import serving
+
+if TYPE_CHECKING:
+    import httpx2
 
 
 async def asked(options: SimulatorOptions, **fields: Any) -> httpx2.Response:
     body = {"prompt": plain_prompt("Hello"), "max_tokens": 4, "return_token_ids": True, **fields}
     async with (
         serving(create_simulator(options)) as url,
-        httpx2.AsyncClient(base_url=url) as client,
+        http_client(url) as client,
     ):
         answer = await client.post("/v1/completions", json=body)
         rows = (await client.get("/simulator/requests")).json()["requests"]
@@ -66,6 +69,6 @@ async def test_the_rust_frontend_gives_no_ids() -> None:
 async def test_who_has_a_flag_that_says_it_is_ready(options: SimulatorOptions, status: int) -> None:
     async with (
         serving(create_simulator(options)) as url,
-        httpx2.AsyncClient(base_url=url) as client,
+        http_client(url) as client,
     ):
         assert (await client.get("/ready")).status_code == status

@@ -14,6 +14,7 @@ from gateway.constraints.gbnf import UntranslatableGrammar
 from gateway.constraints.lark import ebnf_of
 from gateway.constraints.patterns import unanchored
 from gateway.constraints.rules import TextGrammar
+from tests.fakes.examples import examples
 from tests.fakes.gbnf import allows_text
 
 TIMESTAMP = (
@@ -102,7 +103,7 @@ _PATTERNS = st.recursive(
 _REPEATED_TWICE = re.compile(r"[*+?}]\)[*+?{]")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(_PATTERNS, st.lists(st.text(alphabet='ab"\\\n1é', max_size=4), max_size=5))
 def test_a_translated_pattern_agrees_with_the_one_of_python(pattern: str, texts: list[str]) -> None:
     compiled = re.compile(pattern, re.ASCII)

@@ -13,6 +13,7 @@ from jsonschema_rs import Draft202012Validator
 from gateway.constraints import validators
 from gateway.constraints.rules import UnusableSchema
 from gateway.constraints.validators import PART_BYTES, SchemaValidator, parts_of
+from tests.fakes.examples import examples
 
 Schema = dict[str, Any]
 NAMES = st.sampled_from(["a", "b", "c", "d"])
@@ -48,7 +49,7 @@ def lists(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
 SCHEMAS = st.recursive(LEAVES, lambda inner: objects(inner) | lists(inner), max_leaves=12)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(SCHEMAS, VALUES, st.integers(2, 120))
 def test_all_parts_allow_what_the_whole_allows(schema: Schema, value: Any, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

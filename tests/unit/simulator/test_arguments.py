@@ -15,6 +15,7 @@ from gateway.protocol.tools import FunctionTool
 from gateway.simulator.scripting.typescript import tools_of
 from gateway.simulator.scripting.values import make_arguments, make_value
 from tests.fakes.contexts import said
+from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import developer, parsed, say, scripted_model, user
 
@@ -73,7 +74,7 @@ def _gateway_prompt(parameters: Schema | None, text: str) -> list[int]:
 
 
 @given(PARAMETERS, REQUESTS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_arguments_are_valid_against_the_schema_a_gateway_rendered(
     parameters: Schema, text: str
 ) -> None:
@@ -155,7 +156,7 @@ h:
 
 
 @given(st.text(alphabet='{}[]()<>|:;,?"/ \nab1ntypeArray_= '))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_text_is_too_broken_to_be_read_as_tools(text: str) -> None:
     developer_text = (
         f"namespace functions {{\n\ntype f = (_: {text}) => any;\n\n}} // namespace functions"

@@ -20,6 +20,7 @@ from gateway.models.harmony.vocabulary import (
 )
 from gateway.simulator.continuation import ScriptedModel
 from gateway.simulator.malformed import corpus
+from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,
@@ -104,7 +105,7 @@ PREFILLS = {
 
 
 @given(st.sampled_from(sorted(PROMPTS)), st.sampled_from(sorted(PREFILLS)), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_cut_turn_goes_on_exactly_where_it_broke_off(
     name: str, prefill: str, data: st.DataObject
 ) -> None:
@@ -219,7 +220,7 @@ MARKERS = st.sampled_from([START, END, MESSAGE, CHANNEL, CALL, RETURN, *OPENING,
 
 
 @given(st.lists(st.one_of(st.integers(0, VOCABULARY_SIZE - 1), MARKERS)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_prompt_is_too_broken_to_be_continued(prompt: list[int]) -> None:
     out = continuation(prompt)
     assert all(0 <= one < VOCABULARY_SIZE for one in out)

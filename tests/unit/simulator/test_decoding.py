@@ -11,6 +11,7 @@ from jsonschema_rs import validator_for
 
 from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, MESSAGE, RETURN
+from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.random_schemas import random_schema
 from tests.fakes.simulated_conversation import (
@@ -167,7 +168,7 @@ def test_text_of_a_grammar_comes_to_an_end(grammar: str) -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_schema_is_kept_to(seed: int) -> None:
     schema = random_schema(Random(seed))
     prompt = prompt_of(formatted(schema), user("Say something 7 in Berlin"))
@@ -177,7 +178,7 @@ def test_any_schema_is_kept_to(seed: int) -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_any_schema_is_kept_to_by_a_script_that_knows_nothing_of_it(seed: int) -> None:
     schema = random_schema(Random(seed))
     said = obeyed(prompt_of(user("Hello")), turn(answer(json_of(schema))), ids_max=2000)

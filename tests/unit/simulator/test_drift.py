@@ -15,7 +15,7 @@ from gateway.models.harmony.vocabulary import (
     RETURN,
 )
 from gateway.simulator.directives import parse
-from gateway.simulator.scripting.drift import MARKERS, PROSE, REFUSAL, drifted
+from gateway.simulator.scripting.writer import MARKERS, PROSE, REFUSAL, drifted
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,

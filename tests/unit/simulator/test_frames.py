@@ -10,6 +10,7 @@ from gateway.models.harmony.vocabulary import CALL, CHANNEL, RETURN
 from gateway.simulator.options import SimulatorOptions
 from gateway.simulator.wire.frames import Ending, EventTails, EventWriter
 from gateway.simulator.wire.requests import read_request
+from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 
 HEAD = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "gpt-oss-20b"}
@@ -30,7 +31,7 @@ def _choices(data: bytes) -> list[dict[str, Any]]:
 
 
 @given(st.integers(1, 7), st.lists(st.integers(1, 9), max_size=9))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_ids_and_text_are_the_same_however_they_are_cut(size: int, cuts: list[int]) -> None:
     ids = [CHANNEL, *vocabulary().encode(TEXT), RETURN]
     writer = _writer()

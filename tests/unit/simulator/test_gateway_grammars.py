@@ -15,7 +15,7 @@ from gateway.models.format import GrammarOptions
 from gateway.models.harmony.framing import FINAL_HEADER
 from gateway.models.harmony.grammar import turn_constraint
 from gateway.models.harmony.vocabulary import CALL, END, RETURN
-from gateway.simulator.scripting.drift import REFUSAL
+from gateway.simulator.scripting.writer import REFUSAL
 from tests.fakes.harmony_script import vocabulary
 from tests.fakes.simulated_conversation import (
     TIME,

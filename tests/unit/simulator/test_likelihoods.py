@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.models.harmony.vocabulary import CHANNEL, RETURN
 from gateway.simulator.options import SimulatorOptions
-from gateway.simulator.wire.frames import Ending, EventTails, EventWriter
-from gateway.simulator.wire.likelihoods import alternatives, logprob_of
+from gateway.simulator.wire.frames import Ending, EventTails, EventWriter, alternatives, logprob_of
 from gateway.simulator.wire.requests import read_request
 from tests.fakes.harmony_oracle import vocabulary
 

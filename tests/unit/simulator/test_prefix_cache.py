@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway.simulator.prefix_cache import BLOCK_IDS, PrefixCache
+from gateway.simulator.engine import BLOCK_IDS, PrefixCache
 
 SEEN = list(range(3 * BLOCK_IDS + 5))
 

@@ -12,8 +12,8 @@ from gateway.models.harmony.vocabulary import CALL, END_OF_TEXT, RETURN
 from gateway.simulator.directives import Directives
 from gateway.simulator.errors import SimulatedError
 from gateway.simulator.options import SimulatorOptions
-from gateway.simulator.turn.script import Continuation
-from gateway.simulator.wire.reply import Reply, reply_to
+from gateway.simulator.turns import Continuation
+from gateway.simulator.wire.frames import Reply, reply_to
 from gateway.simulator.wire.requests import CompletionRequest, read_request
 
 OPTIONS = SimulatorOptions(context_length=100)

@@ -8,9 +8,13 @@ import pytest
 
 from gateway.models.harmony.vocabulary import CALL, CHANNEL, CONSTRAIN, END, MESSAGE, RETURN
 from gateway.simulator.constrained.constraint_fields import OutputConstraint, read_constraint
-from gateway.simulator.constrained.ebnf import BadGrammar, lark_of_ebnf
+from gateway.simulator.constrained.lark_grammars import (
+    BadGrammar,
+    BadTag,
+    lark_of_ebnf,
+    lark_of_tag,
+)
 from gateway.simulator.constrained.matcher import Guide
-from gateway.simulator.constrained.tags import BadTag, lark_of_tag
 from gateway.simulator.errors import SimulatedError
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.harmony_oracle import vocabulary

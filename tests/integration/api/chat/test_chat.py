@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from gateway.models.harmony.vocabulary import Vocabulary
 from tests.fakes.chat_streams import as_assembled, assembled_chat
+from tests.fakes.http_client import http_client
 from tests.integration.api.chat.bodies import (
     MODEL,
     PATCH,
@@ -22,6 +22,8 @@ from tests.integration.api.chat.bodies import (
 )
 
 if TYPE_CHECKING:
+    import httpx2
+
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
 
@@ -235,7 +237,7 @@ async def test_the_dialect_of_a_path_changes_nothing(client: httpx2.AsyncClient)
 
 
 async def test_chats_are_counted_and_need_a_key(gateway: RunningGateway) -> None:
-    async with httpx2.AsyncClient(base_url=gateway.url) as nobody:
+    async with http_client(gateway.url) as nobody:
         for path in ("/v1/chat/completions", "/v1/completions"):
             answer = await nobody.post(path, json=asked("Hi"))
             assert answer.status_code == 401

@@ -9,15 +9,17 @@ import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from gateway.telemetry import configure_logging
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 from tests.integration.api.bodies import MODEL, create
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
+
+    import httpx2
 
     from tests.fakes.gateway import RunningGateway
     from tests.fakes.observation import Backends
@@ -67,7 +69,7 @@ async def test_every_answer_to_a_key_is_signed(
 
 @pytest.mark.requirement("header.request-id")
 async def test_an_answer_to_nobody_is_signed_too(gateway: RunningGateway) -> None:
-    async with httpx2.AsyncClient(base_url=gateway.url) as anybody:
+    async with http_client(gateway.url) as anybody:
         refused = await anybody.post("/v1/responses", json=JSON)
         public = await anybody.get("/healthz")
     for answer, status in ((refused, 401), (public, 200)):
@@ -185,7 +187,7 @@ async def lone_client(
     settings = gateway_settings(database_url, urls, **sections)
     async with (
         running_gateway(settings) as gateway,
-        httpx2.AsyncClient(base_url=gateway.url, headers=gateway.headers, timeout=30) as client,
+        http_client(gateway.url, headers=gateway.headers) as client,
     ):
         yield client
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx2
-
 from gateway.simulator.app import create_simulator
 from gateway.simulator.options import SimulatorOptions
 from tests.fakes.gateway import gateway_settings, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.observation import Backends
 from tests.fakes.serving import serving
 from tests.integration.api.tools.asking import Asker
@@ -43,10 +42,8 @@ async def asker_of(
         ]
         settings = gateway_settings(postgres.database_url(database), urls, **sections)
         running = await stack.enter_async_context(running_gateway(settings))
-        client = await stack.enter_async_context(
-            httpx2.AsyncClient(base_url=running.url, headers=running.headers, timeout=30)
-        )
-        observer = await stack.enter_async_context(httpx2.AsyncClient())
+        client = await stack.enter_async_context(http_client(running.url, headers=running.headers))
+        observer = await stack.enter_async_context(http_client())
         yield Asker(
             client,
             Backends(tuple(urls), observer),

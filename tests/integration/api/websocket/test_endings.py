@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from gateway.api.websocket.endpoint import expired
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import as_events
 from tests.fakes.websocket import WAIT_S, Peer, connected, is_end
 from tests.integration.api.following import ended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
     from gateway.settings import Settings
     from tests.fakes.gateway import RunningGateway
@@ -125,7 +127,7 @@ async def test_the_end_of_a_process_cuts_off_what_others_go_on_with(
         assert (frames[-1]["type"], frames[-1]["status"]) == ("error", 503)
         assert (await peer.closed())[0] == SERVICE_RESTART
     headers = {"authorization": f"Bearer {key}"}
-    async with httpx2.AsyncClient(base_url=ending.url, headers=headers, timeout=30) as client:
+    async with http_client(ending.url, headers=headers) as client:
         response = await ended(client, frames[0]["response"]["id"])
     assert response["status"] == "completed"
 

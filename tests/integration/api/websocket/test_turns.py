@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 from gateway.models.harmony.vocabulary import CALL
 from tests.fakes.event_grammar import check_stream
 from tests.fakes.gateway import new_key, running_gateway
+from tests.fakes.http_client import http_client
 from tests.fakes.stream import as_events, texts
 from tests.fakes.websocket import Peer, connected
 from tests.integration.api.bodies import WEATHER, create
@@ -18,6 +18,8 @@ from tests.integration.api.summaries import summary_requests
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import httpx2
 
     from gateway.settings import Settings
     from tests.fakes.gateway import RunningGateway
@@ -203,7 +205,7 @@ async def test_a_durable_response_outlives_its_connection(
         frames = await peer.hear_until(lambda frame: frame["type"].endswith(".delta"))
     response_id = frames[0]["response"]["id"]
     headers = {"authorization": f"Bearer {key}"}
-    async with httpx2.AsyncClient(base_url=gateway.url, headers=headers, timeout=30) as client:
+    async with http_client(gateway.url, headers=headers) as client:
         rest = await listed(resumed(client, response_id, frames[-1]["sequence_number"]))
     assert "response.completed" in rest[-2] + rest[-1]
 
