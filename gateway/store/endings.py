@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.errors import ClaimLost
 from gateway.store import events, flushes, idempotency, messages, responses, turns, usage
 from gateway.store.claims import Claim
-from gateway.store.postgres.batches import Batch, Rows, by_tenant
 from gateway.store.postgres.database import turn_to
-from gateway.store.postgres.statements import Statement
+from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
 from gateway.store.schema import COUNTS, ENDED, LOGGED, TERMINAL
 
 if TYPE_CHECKING:

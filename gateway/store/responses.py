@@ -14,11 +14,10 @@ from gateway.log import FOLD_VERSION
 from gateway.store import events, flushes, messages, turns
 from gateway.store import idempotency as keys
 from gateway.store.claims import LOCK_KEY, Claim
-from gateway.store.encoding import pack_ids
 from gateway.store.events import LogRow, day_of
-from gateway.store.postgres.batches import Batch, Rows, by_tenant
+from gateway.store.packing import pack_ids
 from gateway.store.postgres.database import turn_to
-from gateway.store.postgres.statements import Statement
+from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
 from gateway.store.schema import ACCEPTED, TERMINAL
 
 if TYPE_CHECKING:

@@ -375,16 +375,16 @@ class Pool:
         was_reachable = member.health.reachable
         schedule = self._policy.schedule
         asked_at = self._clock()
-        checkup = await check(
+        health_check = await check(
             self._client,
             member.backend,
             member.engine,
             timeout_s=schedule.health_timeout_s,
             working_s=schedule.working_health_timeout_s,
         )
-        member.checked(checkup, asked_at=asked_at, silent_s=self._policy.silent_s)
+        member.checked(health_check, asked_at=asked_at, silent_s=self._policy.silent_s)
         is_told = member.listed is not None and member.engine is not None
-        if checkup.is_well and not (is_told and was_reachable):
+        if health_check.is_well and not (is_told and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
 
     async def _describe(self, member: Member) -> None:

@@ -1,4 +1,4 @@
-"""An inference server as an `Upstream`: token ids in, token ids out."""
+"""Generations at one inference server: token ids in, token ids out."""
 
 from __future__ import annotations
 
@@ -261,6 +261,10 @@ _SILENCE: Final = "no token in time"
 
 class Exchange:
     """One generation under way, and the connection it goes over (a `BodyListener` of it).
+
+    Body bytes become chunks, and these are given to the sink, all in the read they came in. The
+    task that asked for the generation sleeps meanwhile: it wakes up once, at the end, and once for
+    each time that the sink has no room.
 
     `heard_at` is since when the backend is waited for, in the loop's time: never (inf) while the
     sink has no room. The sink runs in the context of the task that made this object, not of the
