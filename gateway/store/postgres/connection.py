@@ -1,4 +1,4 @@
-"""Database URLs; statements, as asyncpg executes them; what is known of a connection between uses."""
+"""Database URLs; statements as asyncpg executes them; what is known of a connection between two."""
 
 from __future__ import annotations
 
