@@ -366,10 +366,8 @@ async def heads(
 
     What is in flushes just now counts for nothing: see `store.followed`.
     """
-    asked = {
-        "tenants": [tenant_id for tenant_id, _ in responses],
-        "responses": [uuid for _, uuid in responses],
-    }
+    tenants, uuids = zip(*responses, strict=True) if responses else ((), ())
+    asked = {"tenants": tenants, "responses": uuids}
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_HEADS, asked)
         return {

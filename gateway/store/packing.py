@@ -39,17 +39,16 @@ def unpack_text(packed: bytes) -> str:
 
 def pack_ids(ids: array[int]) -> bytes:
     """Unsigned 32-bit integers, little-endian."""
-    return _little_endian(ids).tobytes()
+    return (ids if sys.byteorder == "little" else _swapped(ids)).tobytes()
 
 
 def unpack_ids(packed: bytes) -> array[int]:
     """The inverse of `pack_ids`."""
-    return _little_endian(array("I", packed))
+    ids = array("I", packed)
+    return ids if sys.byteorder == "little" else _swapped(ids)
 
 
-def _little_endian(ids: array[int]) -> array[int]:
-    if sys.byteorder == "little":
-        return ids
+def _swapped(ids: array[int]) -> array[int]:
     swapped = array("I", ids)
     swapped.byteswap()
     return swapped

@@ -165,14 +165,14 @@ class Pool:
         self._models: tuple[ModelInfo, ...] = ()
         self._is_started = False
         self._warnings: tuple[str, ...] = ()
-        spell = PromptEncoder()
+        prompts = PromptEncoder()
         for backend in backends:
             server = InferenceServer(
                 backend,
                 client,
                 timeouts=policy.timeouts,
                 limits=policy.limits,
-                spell=spell,
+                prompts=prompts,
             )
             health = Health(policy.ejection)
             self._members[backend.name] = Member(backend, server, health, metrics, clock)
@@ -206,16 +206,14 @@ class Pool:
         """Every model with a known context length, in the order of the configuration."""
         offered = [member.models for member in self._members.values()]
         if offered != self._offered:
-            self._offered, self._models = offered, self._new_models()
+            lengths: dict[str, int] = {}
+            for models in offered:
+                for model, length in models.items():
+                    if length is not None:
+                        lengths[model] = min(length, lengths.get(model, length))
+            self._offered = offered
+            self._models = tuple(ModelInfo(model, length) for model, length in lengths.items())
         return self._models
-
-    def _new_models(self) -> tuple[ModelInfo, ...]:
-        lengths: dict[str, int] = {}
-        for member in self._members.values():
-            for model, length in member.models.items():
-                if length is not None:
-                    lengths[model] = min(length, lengths.get(model, length))
-        return tuple(ModelInfo(model, length) for model, length in lengths.items())
 
     @property
     def warnings(self) -> tuple[str, ...]:
