@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.errors import ConfigError, StartupError
-from gateway.store.postgres.dsn import driver_url
+from gateway.store.postgres.connection import driver_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,7 +33,7 @@ from gateway.protocol.tools import declared, named
 from gateway.sealing import Binding
 from gateway.services import sampling_parameters
 from gateway.services.compactor import is_triggered, summary_in
-from gateway.store.packed import PackedItems
+from gateway.store.packing import PackedItems
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -14,7 +14,7 @@ from gateway.replication.scheduler import ClaimLimits
 from gateway.services.compactor import CompactionLimits
 from gateway.services.run_spec import SystemMessage
 from gateway.store.claims import ClaimTerms
-from gateway.store.retention import Keep
+from gateway.store.retention import RetentionPolicy
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.pool import PoolPolicy, ProbeSchedule
 
@@ -136,10 +136,10 @@ def feed_limits(settings: Settings) -> FeedLimits:
     return FeedLimits(read_bytes_max=settings.journal.read_bytes_max)
 
 
-def keep(settings: Settings) -> Keep:
+def keep(settings: Settings) -> RetentionPolicy:
     """How long things are kept of tenants that have no policy of their own."""
     retention = settings.retention
-    return Keep(
+    return RetentionPolicy(
         log_s=retention.log_s,
         response_s=retention.response_s,
         idempotency_key_s=retention.idempotency_key_s,
