@@ -19,7 +19,7 @@ from gateway.wiring.foundation import housekeeping
 if TYPE_CHECKING:
     from gateway.replication.retention import Report
     from gateway.settings import Settings
-    from gateway.store.migration.repair import Repaired
+    from gateway.store.migration.verification import Repaired
 
 commands = typer.Typer(
     help="Migrate the database, show where it is, remove what has expired.", no_args_is_help=True

@@ -16,15 +16,15 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import StoreError
-from gateway.store import flushes, partitions, retention
-from gateway.store.partitions import Dropped
+from gateway.store import flushes, retention
+from gateway.store.retention import Dropped
 from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from gateway.store.postgres.database import Database
-    from gateway.store.retention import Keep
+    from gateway.store.retention import RetentionPolicy
 
 DAYS_AHEAD: Final = 3
 SILENT_S: Final = 60
@@ -61,7 +61,7 @@ class Housekeeping:
     def __init__(
         self,
         database: Database,
-        keep: Keep,
+        keep: RetentionPolicy,
         *,
         interval_s: float,
         batch_rows_max: int,
@@ -88,21 +88,25 @@ class Housekeeping:
             await self._attempt(self.round)
 
     async def _begin(self) -> None:
-        if await partitions.are_ours(self._database):
+        if await retention.owns_partitions(self._database):
             await self.prepare()
         else:
             _log.info("days of logs are left to `db maintain`, run as the owner of the tables")
 
     async def prepare(self) -> int:
         """Make the partitions of today and of the next days; returns how many were missing."""
-        return len(await partitions.prepare(self._database, self._today(), DAYS_AHEAD))
+        return len(await retention.make_partitions(self._database, self._today(), DAYS_AHEAD))
 
     async def round(self) -> Report:
         """Do everything once. Raises `StoreError`; what was done until then stays done."""
-        days_owned, days_made, dropped = await partitions.are_ours(self._database), 0, Dropped()
+        days_owned, days_made, dropped = (
+            await retention.owns_partitions(self._database),
+            0,
+            Dropped(),
+        )
         if days_owned:
             days_made = await self.prepare()
-            dropped = await partitions.drop_expired(self._database, self._keep.log_s)
+            dropped = await retention.drop_partitions(self._database, self._keep.log_s)
         report = Report(
             days_owned=days_owned,
             days_made=days_made,

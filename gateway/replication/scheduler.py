@@ -15,7 +15,7 @@ from gateway import ids
 from gateway.engine.run_state import rebuild
 from gateway.errors import StoreError
 from gateway.store import claims, events
-from gateway.store.claims import Work
+from gateway.store.claims import ClaimableWork
 from gateway.store.events import day_of
 from gateway.telemetry import EventLog
 
@@ -138,14 +138,14 @@ class Scheduler:
         self._metrics.claimed(len(claimed), sum(not run.was_queued for run in claimed))
         return claimed
 
-    async def _work(self) -> Work:
+    async def _work(self) -> ClaimableWork:
         """What waits, such as for others of its tenant; nobody knows while the database is away."""
         try:
             return await claims.work(
                 self._database, self._limits.terms, take_over=self._keeper.trusted
             )
         except StoreError:
-            return Work(is_queued=True, is_left=True)
+            return ClaimableWork(is_queued=True, is_left=True)
 
     async def _take_up_all(self, claimed: Sequence[ClaimedRun]) -> None:
         """Start them here; when the process drains meanwhile, give the rest back."""
@@ -159,7 +159,7 @@ class Scheduler:
         except StoreError as error:
             _log.warning("claims were not released; their leases will lapse", error=error)
 
-    def _until_worth_a_look(self, work: Work) -> float:
+    def _until_worth_a_look(self, work: ClaimableWork) -> float:
         """Seconds for which nothing is to be found: nobody announces that a lease lapses."""
         interval_s, quiet_s = self._limits.interval_s, self._limits.quiet_s
         if not self._keeper.trusted:

@@ -43,7 +43,7 @@ from gateway.sealing import Binding
 from gateway.services import sampling_parameters
 from gateway.services.compaction import CompactedContext, SummaryPlan, is_triggered, summary_in
 from gateway.services.history_source import History
-from gateway.store.packed import PackedItems
+from gateway.store.packing import PackedItems
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.entries import FOLD_VERSION
 from gateway.store import flushes
-from gateway.store.encoding import unpack_ids
 from gateway.store.events import day_of
+from gateway.store.packing import unpack_ids
 from gateway.store.postgres.statements import Statement
 from gateway.tenancy import TenantId
 
@@ -77,7 +77,7 @@ class ClaimedRun:
     prompt_ids: array[int]
 
 
-class Work(NamedTuple):
+class ClaimableWork(NamedTuple):
     """Is anything queued? Has anybody left one that had begun, or fallen silent?
 
     `lapse_s`: so many seconds until the first lease lapses that holds now, unless it is renewed;
@@ -260,7 +260,7 @@ async def claim(
     return sorted(runs, key=lambda run: (run.was_queued, run.claim.uuid))
 
 
-async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> Work:
+async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> ClaimableWork:
     """What there is for a process with these terms, seen without a turn among those who claim.
 
     Of what is queued some may have to wait for others of its tenant. Raises `StoreUnavailable`.
@@ -271,7 +271,7 @@ async def work(database: Database, terms: ClaimTerms, *, take_over: bool) -> Wor
         "take_over": take_over,
     }
     async with database.runs_transaction() as connection:
-        return Work(*(await connection.execute(_WORK, parameters)).one())
+        return ClaimableWork(*(await connection.execute(_WORK, parameters)).one())
 
 
 def _left(row: Row) -> flushes.LockedResponse:
@@ -366,10 +366,8 @@ async def heads(
 
     What is in flushes just now counts for nothing: see `store.followed`.
     """
-    asked = {
-        "tenants": [tenant_id for tenant_id, _ in responses],
-        "responses": [uuid for _, uuid in responses],
-    }
+    tenants, uuids = zip(*responses, strict=True) if responses else ((), ())
+    asked = {"tenants": tenants, "responses": uuids}
     async with database.runs_transaction() as connection:
         rows = await connection.execute(_HEADS, asked)
         return {

@@ -12,8 +12,8 @@ import orjson
 
 from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.conversations import Conversation
-from gateway.store.encoding import pack_text, unpack_text
 from gateway.store.messages import ItemPage, digests, item_columns, page_of
+from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import ITEM, RUNNING
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.errors import ClaimLost
 from gateway.store import events, flushes, idempotency, messages, responses, turns, usage
 from gateway.store.claims import Claim
-from gateway.store.postgres.batches import Batch, Rows, by_tenant
 from gateway.store.postgres.database import turn_to
-from gateway.store.postgres.statements import Statement
+from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
 from gateway.store.schema import COUNTS, ENDED, LOGGED, TERMINAL
 
 if TYPE_CHECKING:
@@ -140,25 +139,21 @@ async def finish_all(
     """
     placed = [(tenant_id, (place, end)) for place, (tenant_id, end) in enumerate(ends)]
     groups = list(by_tenant(placed))
-    places: set[int] = set()
+    ended: dict[int, bool] = {}
     async with database.bulk_transaction([tenant_id for tenant_id, _ in groups]) as connection:
         for tenant_id, group in groups:
             if tenant_id != groups[0][0]:
                 await turn_to(connection, tenant_id)
-            ended = await _end_all(connection, tenant_id, [end for _, end in group])
-            places.update(place for place, end in group if end.uuid in ended)
-    return dict.fromkeys(places, True)
-
-
-async def _end_all(
-    connection: Connection, tenant_id: TenantId, ends: Sequence[FinishedResponse]
-) -> frozenset[UUID]:
-    items = [
-        {"response_id": end.uuid, **messages.row_of(stored)} for end in ends for stored in end.items
-    ]
-    statement, parameters = _END_ALL.of([_end_row(end) for end in ends], items)
-    parameters |= {"tenant": tenant_id, "ids": [end.uuid for end in ends]}
-    return frozenset(await connection.scalars(statement, parameters))
+            items = [
+                {"response_id": end.uuid, **messages.row_of(stored)}
+                for _, end in group
+                for stored in end.items
+            ]
+            statement, parameters = _END_ALL.of([_end_row(end) for _, end in group], items)
+            parameters |= {"tenant": tenant_id, "ids": [end.uuid for _, end in group]}
+            found = frozenset(await connection.scalars(statement, parameters))
+            ended |= {place: True for place, end in group if end.uuid in found}
+    return ended
 
 
 def _end_row(end: FinishedResponse) -> dict[str, Any]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.store.postgres.statements import Statement, insert_into
 from gateway.store.schema import LOGGED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from datetime import date, datetime
     from uuid import UUID
 
@@ -112,6 +111,11 @@ FROM sent LEFT JOIN held USING (tenant_id, response_id)
 WHERE held.epoch IS NULL
 """)
 
+_SENT: Final = (
+    "tenants", "responses", "epochs", "days", "firsts", "counts", "places", "sizes",
+)  # fmt: skip
+"""The arrays that `_APPEND` is sent, of a value for each batch."""
+
 # Rows that follow on each other, packed in one version, are one `piece` to whoever reads them: a
 # stream that was written token by token has thousands, and each would cost more than the entry in
 # it. Nearly always a page is one piece of short rows, which plain sums can tell in a quarter of the
@@ -179,34 +183,27 @@ def day_of(created_at: datetime) -> date:
     return created_at.astimezone(UTC).date()
 
 
-async def append(database: Database, parcels: Sequence[LogBatch]) -> frozenset[UUID]:
-    """Commit parcels, at most one for a response; the responses whose parcels are in the log now.
+async def append(database: Database, batches: Sequence[LogBatch]) -> frozenset[UUID]:
+    """Commit batches, at most one for a response; the responses whose batches are in the log now.
 
     The others were fenced off: their claim is lost, their run has ended, or the log goes on
     elsewhere. Raises `StoreUnavailable`, after which `claims.heads` tells what became of each.
     """
-    claims = [parcel.claim for parcel in parcels]
-    sizes = [len(parcel.entries) for parcel in parcels]
-    ends = accumulate(sizes)
-    sent = {
-        "tenants": _array(claim.tenant_id.hex for claim in claims),
-        "responses": _array(claim.uuid.hex for claim in claims),
-        "epochs": _array(str(claim.epoch) for claim in claims),
-        "days": _array(str(parcel.day) for parcel in parcels),
-        "firsts": _array(str(parcel.first_entry) for parcel in parcels),
-        "counts": _array(str(parcel.count) for parcel in parcels),
-        "places": _array(str(end - size) for end, size in zip(ends, sizes, strict=True)),
-        "sizes": _array(map(str, sizes)),
-        "entries": b"".join([parcel.entries for parcel in parcels]),
-    }
+    if not batches:
+        return frozenset()
+    rows, place = [], 0
+    for batch in batches:
+        claim, size = batch.claim, len(batch.entries)
+        numbers = claim.epoch, batch.day, batch.first_entry, batch.count, place, size
+        rows.append((claim.tenant_id.hex, claim.uuid.hex, *map(str, numbers)))
+        place += size
+    # Arrays in PostgreSQL's text form, of words that need no quotes.
+    arrays = [f"{{{','.join(column)}}}" for column in zip(*rows, strict=True)]
+    sent: dict[str, object] = dict(zip(_SENT, arrays, strict=True))
+    sent["entries"] = b"".join([batch.entries for batch in batches])
     async with database.runs_transaction(in_bulk=True) as connection:
         fenced = await connection.scalars(_APPEND, sent)
-    return frozenset([claim.uuid for claim in claims]).difference(fenced)
-
-
-def _array(words: Iterable[str]) -> str:
-    """An array in PostgreSQL's text form, of words that need no quotes."""
-    return f"{{{','.join(words)}}}"
+    return frozenset([batch.claim.uuid for batch in batches]).difference(fenced)
 
 
 async def read(

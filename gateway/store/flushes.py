@@ -190,27 +190,30 @@ WHERE flushes.tenant_id = left_behind.tenant_id AND flushes.owner = left_behind.
 
 
 async def add(
-    connection: Connection, owner: str, fence: int, parcels: Sequence[LogBatch]
+    connection: Connection, owner: str, fence: int, batches: Sequence[LogBatch]
 ) -> int | None:
-    """Add parcels of one tenant as one row; its number. None: the fence is another by now."""
+    """Add batches of one tenant as one row; its number. None: the fence is another by now."""
     row = {
-        "tenant": parcels[0].claim.tenant_id,
+        "tenant": batches[0].claim.tenant_id,
         "owner": owner,
         "fence": fence,
-        "members": b"".join(_members(parcels)),
-        "entries": b"".join([parcel.entries for parcel in parcels]),
+        "members": members_of(batches),
+        "entries": b"".join([batch.entries for batch in batches]),
     }
     number: int | None = await connection.scalar(_ADD, row)
     return number
 
 
-def _members(parcels: Iterable[LogBatch]) -> Iterator[bytes]:
-    pack, place = _MEMBER.pack, 0
-    for parcel in parcels:
-        claim, size = parcel.claim, len(parcel.entries)
+def members_of(batches: Iterable[LogBatch]) -> bytes:
+    """Whose batches these are, and where each begins when their entries follow on each other."""
+    members, place = [], 0
+    for batch in batches:
+        claim, size = batch.claim, len(batch.entries)
         uuid = claim.uuid.int.to_bytes(16, "big")  # `bytes` is that and a call
-        yield pack(uuid, claim.epoch, parcel.first_entry, parcel.count, place, size)
+        of_it = uuid, claim.epoch, batch.first_entry, batch.count, place, size
+        members.append(_MEMBER.pack(*of_it))
         place += size
+    return b"".join(members)
 
 
 def part_of(uuid: bytes, members: bytes, entries: bytes) -> tuple[int, LogRow] | None:

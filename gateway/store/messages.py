@@ -14,10 +14,8 @@ from gateway import ids
 from gateway.errors import InvalidRequest, PreviousResponseNotFound
 from gateway.protocol.context_item import ContextItem, StoredItem
 from gateway.protocol.request_errors import unknown_place
-from gateway.store.encoding import pack_ids, pack_text, unpack_ids, unpack_text
-from gateway.store.packed import PACKED, PackedItems
-from gateway.store.postgres.batches import Rows
-from gateway.store.postgres.statements import Statement, insert_into
+from gateway.store.packing import PACKED, PackedItems, pack_ids, pack_text, unpack_ids, unpack_text
+from gateway.store.postgres.statements import Rows, Statement, insert_into
 from gateway.store.schema import ITEM
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
-from gateway.store.postgres.dsn import driver_url
+from gateway.store.postgres.connection import driver_url
 from gateway.store.postgres.statements import Statement
 from gateway.store.postgres.translation import DRIVER_ERRORS, translate
 from gateway.telemetry import EventLog

@@ -14,11 +14,10 @@ from gateway.errors import RateLimited
 from gateway.store import events, flushes, messages, turns
 from gateway.store import idempotency as keys
 from gateway.store.claims import LOCK_KEY, Claim
-from gateway.store.encoding import pack_ids
 from gateway.store.events import LogRow, day_of
-from gateway.store.postgres.batches import Batch, Rows, by_tenant
+from gateway.store.packing import pack_ids
 from gateway.store.postgres.database import turn_to
-from gateway.store.postgres.statements import Statement
+from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
 from gateway.store.schema import ACCEPTED, TERMINAL
 
 if TYPE_CHECKING:
@@ -235,7 +234,7 @@ async def insert(database: Database, tenant_id: TenantId, new: NewResponse) -> N
             await keys.take(connection, tenant_id, new.uuid, new.idempotency)
         await messages.add(connection, tenant_id, new.uuid, new.items)
         if new.entries is not None:
-            claim = Claim(tenant_id, new.uuid, _epoch(new))
+            claim = Claim(tenant_id, new.uuid, 0 if new.owner is None else 1)
             await events.add(connection, claim, new.created_at, LogRow(0, *new.entries))
 
 
@@ -321,11 +320,8 @@ async def _check_queue(connection: Connection, tenant_id: TenantId, queued_max: 
         )
 
 
-def _epoch(new: NewResponse) -> int:
-    return 0 if new.owner is None else 1
-
-
 def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
+    epoch = 0 if new.owner is None else 1
     return {
         "tenant_id": tenant_id,
         "id": new.uuid,
@@ -346,8 +342,8 @@ def _row(tenant_id: TenantId, new: NewResponse) -> dict[str, Any]:
         "prompt": None if new.prompt_ids is None else pack_ids(new.prompt_ids),
         "owner": new.owner,
         "lease": None if new.lease_s is None else timedelta(seconds=new.lease_s),
-        "epoch": _epoch(new),
-        "attempts": _epoch(new),
+        "epoch": epoch,
+        "attempts": epoch,
         "next_entry": 0 if new.entries is None else new.entries[0],
         "fold_version": FOLD_VERSION,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from gateway.store.encoding import pack_text, unpack_text
+from gateway.store.packing import pack_text, unpack_text
 from gateway.store.postgres.statements import Statement
 
 if TYPE_CHECKING:

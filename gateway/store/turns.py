@@ -16,7 +16,7 @@ from gateway.errors import ConversationLocked, InvalidRequest
 from gateway.protocol.context_item import ConversationPlace
 from gateway.protocol.conversations import unknown_conversation
 from gateway.store.messages import NEEDED_ITEM
-from gateway.store.packed import PACKED, PackedItems
+from gateway.store.packing import PACKED, PackedItems
 from gateway.store.postgres.statements import Statement
 from gateway.store.schema import ACCEPTED
 

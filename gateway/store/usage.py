@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.store.postgres.batches import Batch, Rows, by_tenant
 from gateway.store.postgres.database import turn_to
-from gateway.store.postgres.statements import Statement, insert_into
+from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant, insert_into
 from gateway.store.schema import COUNTS
 
 if TYPE_CHECKING:

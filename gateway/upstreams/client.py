@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 import httpx2
 
 from gateway import __version__
-from gateway.upstreams.http.transport import HttptoolsTransport, spelled_head
+from gateway.upstreams.http.transport import HttptoolsTransport, encoded_head
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import AsyncIterable, Coroutine, Mapping, Sequence
 
-    from gateway.upstreams.http.connection import BodyListener, ConnectionLimits, HttpTimeouts
-    from gateway.upstreams.http.transport import Answer, KeepAlive, OriginPool, ResponseBody
+    from gateway.upstreams.http.connection import ConnectionLimits, HttpTimeouts
+    from gateway.upstreams.http.transport import Answer, AnswerListener, KeepAlive, OriginPool
 
 HEADERS_ALLOWED: Final = frozenset({
     "accept",
@@ -68,8 +68,7 @@ class Post:
         body: Sequence[bytes],
         *,
         timeouts: HttpTimeouts,
-        goes_over: Callable[[ResponseBody], None] | None = None,
-        listener: BodyListener | None = None,
+        listener: AnswerListener | None = None,
     ) -> Coroutine[object, object, Answer]:
         """The answer as `OriginPool.deliver` gives it. Raises `TransportError`.
 
@@ -80,14 +79,12 @@ class Post:
             self._origin = self._client.transport.origin(self._url)
         length = b"Content-Length: %d\r\n\r\n" % sum(map(len, body))
         message = b"".join((self._head, length, *body))
-        return self._origin.deliver(
-            message, timeouts=timeouts, goes_over=goes_over, listener=listener
-        )
+        return self._origin.deliver(message, timeouts=timeouts, listener=listener)
 
     def _new_head(self) -> bytes:
         request = self._client.build_request("POST", self._url, headers=self._headers)
         _keep_allowed(request)
-        return spelled_head(request)
+        return encoded_head(request)
 
 
 def build_client(

@@ -304,7 +304,7 @@ class SseSplitter:
         """What the events say that `data` completes; one that says nothing, a comment, vanishes."""
         if _CR in data or self._ends_in_cr:
             data = self._with_plain_newlines(data)
-        is_one = data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2
+        is_one = data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2 > len(b"data: ")
         if is_one and data.endswith(b"\n\n") and not self._rest and not self._lines:
             return [data[6:-2]]  # what most reads are
         return self._payloads(data)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from gateway.errors import UpstreamError, UpstreamRejected, UpstreamUnavailable
 from gateway.telemetry import EventLog
-from gateway.upstreams.probe import Sign
+from gateway.upstreams.probe import CheckOutcome
 from gateway.upstreams.problems import GrammarFailed, ModelGone
 from gateway.upstreams.served_models import offers
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from gateway.telemetry import Metrics
     from gateway.upstreams.backend import Backend, Listed, Served
     from gateway.upstreams.engines.engine import Capabilities, InferenceEngine, Unusable
-    from gateway.upstreams.probe import Checkup, Description
+    from gateway.upstreams.probe import Description, HealthCheck
     from gateway.upstreams.server import InferenceServer
+
+_log = EventLog("gateway.upstreams")
 
 _DOUBLINGS_MAX = 30
 
@@ -129,10 +131,9 @@ class Health:
             self._unanswered.append(unanswered_since)
 
 
-Source = Literal["engine", "check", "models", "request"]
+FaultSource = Literal["engine", "check", "models", "request"]
 
-_log = EventLog("gateway.upstreams")
-_EVENTS: Final[dict[Source, str]] = {
+_EVENTS: Final[dict[FaultSource, str]] = {
     "engine": "backend is not used",
     "check": "backend is unreachable",
     "models": "backend does not say what it serves",
@@ -141,15 +142,17 @@ _EVENTS: Final[dict[Source, str]] = {
 """The weightiest first."""
 
 
-class Troubles:
-    """Of one backend. What is wrong is known from several sources, and told once for each cause:
-    a server that is gone answers neither health checks nor requests, and for the same reason.
+class FaultReport:
+    """What is wrong with one backend, told to operators when it begins, changes and ends.
+
+    It is known from several sources, and told once for each cause: a server that is gone answers
+    neither health checks nor requests, and for the same reason.
     """
 
     def __init__(self, upstream: str, url: str) -> None:
         self._upstream = upstream
         self._url = url
-        self._causes: dict[Source, str] = {}
+        self._causes: dict[FaultSource, str] = {}
         self._told: str | None = None
 
     @property
@@ -158,18 +161,18 @@ class Troubles:
         source = self._source()
         return None if source is None else self._causes[source]
 
-    def begin(self, source: Source, cause: str) -> None:
+    def begin(self, source: FaultSource, cause: str) -> None:
         """Something is wrong, or goes on to be wrong, perhaps for another cause."""
         self._causes[source] = cause
         self._tell()
 
-    def over(self, source: Source) -> None:
+    def over(self, source: FaultSource) -> None:
         """Nothing is wrong any more, as far as this source knows."""
         if source in self._causes:
             del self._causes[source]
             self._tell()
 
-    def _source(self) -> Source | None:
+    def _source(self) -> FaultSource | None:
         return next((source for source in _EVENTS if source in self._causes), None)
 
     def _tell(self) -> None:
@@ -181,9 +184,6 @@ class Troubles:
             _log.info("backend is back", upstream=self._upstream, url=self._url)
         else:
             _log.warning(_EVENTS[source], upstream=self._upstream, url=self._url, reason=cause)
-
-
-_log = EventLog("gateway.upstreams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class Member:
         self._clock = clock
         self._in_flight = 0
         self._reached = False
-        self._troubles = Troubles(self.name, backend.base_url)
+        self._faults = FaultReport(self.name, backend.base_url)
 
     @property
     def available(self) -> bool:
@@ -276,7 +276,7 @@ class Member:
             failures=self.health.failures,
             ejected_for_s=self.health.ejected_for(now),
             version=self.engine.version if self.engine is not None else None,
-            problem=self._troubles.worst,
+            problem=self._faults.worst,
             in_doubt=self.health.in_doubt,
             can=self.can,
         )
@@ -293,7 +293,7 @@ class Member:
             nonlocal outcome
             outcome = "ok"
             self.health.completed()
-            self._troubles.over("request")
+            self._faults.over("request")
 
         try:
             await self._server.generate(
@@ -308,7 +308,7 @@ class Member:
             if on_trial:
                 self.health.end_trial()
 
-    def checked(self, checkup: Checkup, *, asked_at: float, silent_s: float) -> None:
+    def checked(self, health_check: HealthCheck, *, asked_at: float, silent_s: float) -> None:
         """The outcome of a health check that began at `asked_at`, in the clock's seconds.
 
         One that went wrong keeps new requests away. What is under way ends by itself: a backend
@@ -319,15 +319,15 @@ class Member:
         no work, streams that said nothing since the first of these.
         """
         self.health.polled(
-            alive=checkup.is_well,
-            unanswered_since=asked_at if checkup.sign is Sign.MUTE else None,
+            alive=health_check.is_well,
+            unanswered_since=asked_at if health_check.outcome is CheckOutcome.MUTE else None,
         )
-        if checkup.is_well:
+        if health_check.is_well:
             self._reached = True
-            self._troubles.over("check")
-        elif not self.health.reachable and checkup.cause is not None:
-            self._troubles.begin("check", checkup.cause)
-        if checkup.sign is Sign.GONE:
+            self._faults.over("check")
+        elif not self.health.reachable and health_check.cause is not None:
+            self._faults.begin("check", health_check.cause)
+        if health_check.outcome is CheckOutcome.GONE:
             self._hang_up_on_silent(silent_s, begun_only=self.health.reachable)
         elif (mute_since := self.health.mute_since) is not None:
             self._hang_up_on_silent(max(silent_s, self._clock() - mute_since), begun_only=False)
@@ -341,18 +341,18 @@ class Member:
             self._server.runs(description.engine)
             self.unusable = description.engine.unusable
         self.listed = {} if self.unusable is not None else description.models
-        self._troubles.over("models")
+        self._faults.over("models")
         if self.health.healthy:
-            self._troubles.over("request")
+            self._faults.over("request")
         if self.unusable is None:
-            self._troubles.over("engine")
+            self._faults.over("engine")
         else:
-            self._troubles.begin("engine", str(self.unusable))
+            self._faults.begin("engine", str(self.unusable))
         self._report()
 
     def undescribed(self, cause: str) -> None:
         """The backend does not say now what it serves."""
-        self._troubles.begin("models", cause)
+        self._faults.begin("models", cause)
 
     def name_models(self, known: Collection[str]) -> None:
         """Find out what its models are, now that `known` are the names that any backend lists."""
@@ -401,7 +401,7 @@ class Member:
         was_healthy = self.health.healthy
         self.health.failed(self._clock())
         if was_healthy and not self.health.healthy:
-            self._troubles.begin("request", error.reason)
+            self._faults.begin("request", error.reason)
         self._report()
         return "unavailable" if isinstance(error, UpstreamUnavailable) else "failed"
 

@@ -165,14 +165,14 @@ class Pool:
         self._models: tuple[ModelInfo, ...] = ()
         self._is_started = False
         self._warnings: tuple[str, ...] = ()
-        spell = PromptEncoder()
+        prompts = PromptEncoder()
         for backend in backends:
             server = InferenceServer(
                 backend,
                 client,
                 timeouts=policy.timeouts,
                 limits=policy.limits,
-                spell=spell,
+                prompts=prompts,
             )
             health = Health(policy.ejection)
             self._members[backend.name] = Member(backend, server, health, metrics, clock)
@@ -206,16 +206,14 @@ class Pool:
         """Every model with a known context length, in the order of the configuration."""
         offered = [member.models for member in self._members.values()]
         if offered != self._offered:
-            self._offered, self._models = offered, self._new_models()
+            lengths: dict[str, int] = {}
+            for models in offered:
+                for model, length in models.items():
+                    if length is not None:
+                        lengths[model] = min(length, lengths.get(model, length))
+            self._offered = offered
+            self._models = tuple(ModelInfo(model, length) for model, length in lengths.items())
         return self._models
-
-    def _new_models(self) -> tuple[ModelInfo, ...]:
-        lengths: dict[str, int] = {}
-        for member in self._members.values():
-            for model, length in member.models.items():
-                if length is not None:
-                    lengths[model] = min(length, lengths.get(model, length))
-        return tuple(ModelInfo(model, length) for model, length in lengths.items())
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -375,16 +373,16 @@ class Pool:
         was_reachable = member.health.reachable
         schedule = self._policy.schedule
         asked_at = self._clock()
-        checkup = await check(
+        health_check = await check(
             self._client,
             member.backend,
             member.engine,
             timeout_s=schedule.health_timeout_s,
             working_s=schedule.working_health_timeout_s,
         )
-        member.checked(checkup, asked_at=asked_at, silent_s=self._policy.silent_s)
+        member.checked(health_check, asked_at=asked_at, silent_s=self._policy.silent_s)
         is_told = member.listed is not None and member.engine is not None
-        if checkup.is_well and not (is_told and was_reachable):
+        if health_check.is_well and not (is_told and was_reachable):
             await self._describe(member)  # what came back may serve something else than before
 
     async def _describe(self, member: Member) -> None:

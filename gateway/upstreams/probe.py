@@ -38,7 +38,7 @@ class Description:
     engine: InferenceEngine | None = None
 
 
-class Sign(Enum):
+class CheckOutcome(Enum):
     """What a health check shows."""
 
     WELL = "it is there"
@@ -49,16 +49,16 @@ class Sign(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Checkup:
+class HealthCheck:
     """One health check; `cause` says for operators what is wrong, None: nothing."""
 
-    sign: Sign
+    outcome: CheckOutcome
     cause: str | None = None
 
     @property
     def is_well(self) -> bool:
         """The backend may be sent requests."""
-        return self.sign is Sign.WELL
+        return self.outcome is CheckOutcome.WELL
 
 
 async def describe(client: Client, backend: Backend, *, timeout_s: float) -> Description:
@@ -99,37 +99,39 @@ async def check(
     *,
     timeout_s: float,
     working_s: float,
-) -> Checkup:
+) -> HealthCheck:
     """Ask how it is, where that costs the least: the engine's flag. A check that takes the engine
     work is made only where the flag says no, with `working_s` of patience.
     """
     known = engine or UnknownEngine()
-    checkup = await _ask(client, backend, known.flag, timeout_s, late=Sign.MUTE)
-    if known.working_check is None or checkup.sign is not Sign.REFUSES:
-        return checkup
-    return await _ask(client, backend, known.working_check, working_s, late=Sign.BUSY)
+    health_check = await _ask(client, backend, known.flag, timeout_s, late=CheckOutcome.MUTE)
+    if known.working_check is None or health_check.outcome is not CheckOutcome.REFUSES:
+        return health_check
+    return await _ask(client, backend, known.working_check, working_s, late=CheckOutcome.BUSY)
 
 
 async def _ask(
-    client: Client, backend: Backend, path: str, timeout_s: float, *, late: Sign
-) -> Checkup:
+    client: Client, backend: Backend, path: str, timeout_s: float, *, late: CheckOutcome
+) -> HealthCheck:
     try:
         status, _ = await _get(client, backend, path, timeout_s)
     except UpstreamUnavailable as error:
         return _unanswered(error, path, timeout_s, late)
     if status == 200:
-        return Checkup(Sign.WELL)
-    return Checkup(Sign.REFUSES, f"GET {path} answered {status}")
+        return HealthCheck(CheckOutcome.WELL)
+    return HealthCheck(CheckOutcome.REFUSES, f"GET {path} answered {status}")
 
 
-def _unanswered(error: UpstreamUnavailable, path: str, timeout_s: float, late: Sign) -> Checkup:
+def _unanswered(
+    error: UpstreamUnavailable, path: str, timeout_s: float, late: CheckOutcome
+) -> HealthCheck:
     cause = error.__cause__
     if isinstance(cause, httpx2.PoolTimeout):
         # Refused by our own bound on connections: the backend is busy with us, hence there.
-        return Checkup(Sign.WELL)
+        return HealthCheck(CheckOutcome.WELL)
     if isinstance(cause, httpx2.TimeoutException):
-        return Checkup(late, f"GET {path}: no answer within {timeout_s:g} s")
-    return Checkup(Sign.GONE, error.reason)
+        return HealthCheck(late, f"GET {path}: no answer within {timeout_s:g} s")
+    return HealthCheck(CheckOutcome.GONE, error.reason)
 
 
 def served_models(body: bytes) -> dict[str, Listed]:

@@ -22,7 +22,7 @@ from gateway.upstreams.engines.registry import UnknownEngine
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from gateway.generation import Constraint, Sampling, TokenRequest
+    from gateway.generation import Constraint, TokenRequest
     from gateway.upstreams.backend import Served
     from gateway.upstreams.engines.engine import InferenceEngine
 
@@ -87,7 +87,8 @@ class RequestWriter:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
         }
-        body |= _optional_sampling(sampling)
+        chosen = {"seed": sampling.seed, "top_k": sampling.top_k, "min_p": sampling.min_p}
+        body |= {name: value for name, value in chosen.items() if value is not None}
         body |= self.engine.request_fields(request, served)
         if sampling.logprobs is not None and self.can.logprobs:
             body |= {"logprobs": sampling.logprobs, "return_tokens_as_token_ids": True}
@@ -146,18 +147,13 @@ def _holds(ids: Sequence[int], wanted_ids: Sequence[int]) -> bool:
     return False
 
 
-def _optional_sampling(sampling: Sampling) -> dict[str, object]:
-    chosen = {"seed": sampling.seed, "top_k": sampling.top_k, "min_p": sampling.min_p}
-    return {name: value for name, value in chosen.items() if value is not None}
-
-
 BLOCK_IDS: Final = 2048
-"""Spelled and kept together, counted from the beginning of the prompt: what is behind the last of
-them is spelled anew each time."""
+"""Encoded and kept together, counted from the beginning of the prompt: what is behind the last of
+them is encoded anew each time."""
 STEP_BLOCKS: Final = 16
-"""Spelled between two pauses, those that are kept left out: in about a millisecond."""
+"""Encoded between two pauses, those that are kept left out: in about a millisecond."""
 KEPT_FROM_IDS: Final = 8 * BLOCK_IDS
-"""A shorter prompt is spelled sooner than looked up."""
+"""A shorter prompt is encoded sooner than looked up."""
 _EVERY_BYTE: Final = 61
 """A block is looked up by each of its bytes with such a number, and then compared: to hash all of
 them takes longer. It is odd, so that these are not the same one of every id."""
@@ -169,7 +165,7 @@ class PromptEncoder:
     """Token ids → their JSON. Not for threads.
 
     Making a Python number of an id and its digits of that takes longer than all else that is done
-    for the ids of a long history together. What one tenant's prompts are spelled as is never looked
+    for the ids of a long history together. What one tenant's prompts are encoded as is never looked
     up for another's, so that nobody can find out by the time it takes what others have sent.
     """
 
@@ -183,23 +179,20 @@ class PromptEncoder:
         """How many blocks are kept."""
         return len(self._blocks)
 
-    def __call__(self, ids: Sequence[int], *, owner: str) -> list[bytes]:
-        """A JSON array, in pieces; `owner` stands for whose prompt it is."""
+    async def encode(self, ids: Sequence[int], *, owner: str) -> list[bytes]:
+        """A JSON array, in pieces; `owner` stands for whose prompt it is.
+
+        In a long prompt it pauses for the event loop.
+        """
         if len(ids) < KEPT_FROM_IDS or not isinstance(ids, array):
             return [orjson.dumps(list(ids))]
-        return _array(list(self._pieces(ids, owner)))
-
-    async def in_steps(self, ids: Sequence[int], *, owner: str) -> list[bytes]:
-        """The same, with pauses for the event loop in a long prompt."""
-        if len(ids) < KEPT_FROM_IDS or not isinstance(ids, array):
-            return self(ids, owner=owner)
         pieces: list[bytes] = []
         for piece in self._pieces(ids, owner):
             pieces.append(piece)
             if self._since_pause >= STEP_BLOCKS:
                 self._since_pause = 0
                 await asyncio.sleep(0)
-        return _array(pieces)
+        return [b"[", *pieces[:-1], pieces[-1][:-1], b"]"]
 
     def _pieces(self, ids: array[int], owner: str) -> Iterator[bytes]:
         """The ids, each with a comma behind it."""
@@ -209,7 +202,7 @@ class PromptEncoder:
         for start in range(0, whole * ids.itemsize, size):
             yield self._block(owner, packed[start : start + size].tobytes(), ids.typecode)
         if whole < len(ids):
-            yield _spelled(ids[whole:])
+            yield _encoded(ids[whole:])
 
     def _block(self, owner: str, packed: bytes, typecode: str) -> bytes:
         key = owner, packed[::_EVERY_BYTE]
@@ -218,19 +211,14 @@ class PromptEncoder:
             self._blocks.move_to_end(key)
             return kept[1]
         self._since_pause += 1
-        spelled = _spelled(array(typecode, packed))
-        self._blocks[key] = packed, spelled
+        encoded = _encoded(array(typecode, packed))
+        self._blocks[key] = packed, encoded
         self._blocks.move_to_end(key)
         if len(self._blocks) > self._blocks_max:
             self._blocks.popitem(last=False)
-        return spelled
+        return encoded
 
 
-def _spelled(ids: array[int]) -> bytes:
+def _encoded(ids: array[int]) -> bytes:
     """The ids, each with a comma behind it."""
     return orjson.dumps(ids.tolist())[1:-1] + b","
-
-
-def _array(pieces: list[bytes]) -> list[bytes]:
-    """A JSON array of what has a comma behind it; of something, that is."""
-    return [b"[", *pieces[:-1], pieces[-1][:-1], b"]"]

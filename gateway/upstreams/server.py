@@ -1,4 +1,4 @@
-"""An inference server as an `Upstream`: token ids in, token ids out."""
+"""Generations at one inference server: token ids in, token ids out."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class InferenceServer:
         *,
         timeouts: Timeouts,
         limits: StreamLimits = _DEFAULT_LIMITS,
-        spell: PromptEncoder | None = None,
+        prompts: PromptEncoder | None = None,
     ) -> None:
-        """`spell` spells the prompts of all servers: they go from one to another."""
+        """`prompts` encodes those of all servers: a conversation goes from one to another."""
         self.name = backend.name
         self._backend = backend
         self._timeouts = timeouts
@@ -81,7 +81,7 @@ class InferenceServer:
             "write": timeouts.write_s,
             "read": timeouts.first_token_s,
         }
-        self._spell = PromptEncoder() if spell is None else spell
+        self._prompts = PromptEncoder() if prompts is None else prompts
         self._one_grammar = asyncio.Lock()
         headers = {**backend.headers(), "content-type": "application/json"}
         self._post = Post(client, backend.url("/v1/completions"), headers)
@@ -213,16 +213,22 @@ class InferenceServer:
     async def _open(
         self, request: TokenRequest, grammar: Grammar | None, exchange: Exchange
     ) -> ResponseBody:
+        # SGLang answers with its base model whatever it is asked for, so the model must be known.
+        if self._served is None:
+            served = Served(self._backend.served_name(request.model))
+        elif request.model in self._served:
+            served = self._served[request.model]
+        else:
+            raise ModelGone(f"does not list '{request.model}' any more", upstream=self.name)
         # Nothing here refers to the body once it is sent: it is as long as the prompt.
         posting = self._post(
             self._writer.body(
                 request,
-                served=self._named(request.model),
-                prompt=await self._spell.in_steps(request.prompt_ids, owner=request.cache_salt),
+                served=served,
+                prompt=await self._prompts.encode(request.prompt_ids, owner=request.cache_salt),
                 grammar=grammar,
             ),
             timeouts=self._waits,
-            goes_over=exchange.goes_over,
             listener=exchange,
         )
         try:
@@ -234,14 +240,6 @@ class InferenceServer:
         if answer.status != 200:
             raise await self._refusal(answer)
         return answer.body
-
-    def _named(self, model: str) -> Served:
-        """SGLang answers with its base model whatever it is asked for, so it must be known."""
-        if self._served is None:
-            return Served(self._backend.served_name(model))
-        if model not in self._served:
-            raise ModelGone(f"does not list '{model}' any more", upstream=self.name)
-        return self._served[model]
 
     async def _refusal(self, answer: Answer) -> UpstreamError:
         answer.body.timeouts = {"read": self._timeouts.tail_s}
@@ -260,7 +258,11 @@ _SILENCE: Final = "no token in time"
 
 
 class Exchange:
-    """One generation under way, and the connection it goes over (a `BodyListener` of it).
+    """One generation under way, and the connection it goes over (an `AnswerListener`).
+
+    Body bytes become chunks, and these are given to the sink, all in the read they came in. The
+    task that asked for the generation sleeps meanwhile: it wakes up once, at the end, and once for
+    each time that the sink has no room.
 
     `heard_at` is since when the backend is waited for, in the loop's time: never (inf) while the
     sink has no room. The sink runs in the context of the task that made this object, not of the
@@ -358,11 +360,11 @@ class Exchange:
             connection.go_on()
 
     def take(self, data: bytes) -> None:
-        """A read of the body (`BodyListener`)."""
+        """A read of the body (`AnswerListener`)."""
         self._pass_on(self._reader.feed(data))
 
     def end(self, error: httpx2.TransportError | None) -> None:
-        """The body ended, was broken off, or has brought no id for too long (`BodyListener`)."""
+        """The body ended, was broken off, or has brought no id for too long (`AnswerListener`)."""
         if error is None:
             why = "stream ended without a finish reason"
         else:

@@ -16,7 +16,7 @@ from gateway.sealing import Sealer, SealingSecret
 from gateway.services.access import Access
 from gateway.services.executor import ThreadExecutor
 from gateway.store.postgres.database import Database
-from gateway.store.retention import Keep
+from gateway.store.retention import RetentionPolicy
 from gateway.telemetry import Metrics
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.client import build_client
@@ -144,7 +144,7 @@ def housekeeping(settings: Settings, database: Database) -> Housekeeping:
     retention = settings.retention
     return Housekeeping(
         database,
-        retention.fill(Keep),
+        retention.fill(RetentionPolicy),
         interval_s=retention.interval_s,
         batch_rows_max=retention.batch_rows_max,
     )

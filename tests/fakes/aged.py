@@ -8,7 +8,7 @@ from uuid import UUID
 
 from gateway import ids
 from gateway.entries import FOLD_VERSION
-from gateway.store.encoding import pack_text
+from gateway.store.packing import pack_text
 from gateway.store.schema import RUNNING
 from tests.fakes.rows import add_rows, all_rows
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from gateway.store.encoding import pack_ids, pack_text
-from gateway.store.packed import PackedItems
+from gateway.store.packing import PackedItems, pack_ids, pack_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def packed(items: Sequence[ContextItem]) -> PackedItems:
-    """As PostgreSQL packs them (`gateway.store.packed.PACKED`)."""
+    """As PostgreSQL packs them (`gateway.store.packing.PACKED`)."""
     columns: dict[str, list[bytes | None]] = {
         "item_id": [pack_text(one.item_id) for one in items],
         "call_id": [None if one.call_id is None else pack_text(one.call_id) for one in items],

@@ -16,7 +16,7 @@ from gateway import ids
 from gateway.devdb.embedded import bundled_programs
 from gateway.errors import StartupError
 from gateway.store import claims, responses
-from gateway.store.migration import blueprint
+from gateway.store.migration import verification
 from gateway.store.migration.migrate import alembic_config, run_locked, upgrade
 from gateway.store.migration.tables import metadata
 from gateway.store.migration.verification import missing
@@ -45,7 +45,7 @@ def new_server() -> Iterator[PostgresServer]:
 
 async def lacking(url: str) -> list[str]:
     async with opened(url) as database:
-        return [fact.text.partition(": ")[0] for fact in await missing(database)]
+        return [requirement.text.partition(": ")[0] for requirement in await missing(database)]
 
 
 async def assert_it_serves(url: str) -> None:
@@ -86,16 +86,16 @@ async def upgrade_to(url: str, revision: str) -> None:
     )
 
 
-def test_the_blueprint_has_the_indexes_of_the_tables() -> None:
+def test_what_is_required_are_the_indexes_of_the_tables() -> None:
     indexes = {index.name for table in metadata.tables.values() for index in table.indexes}
-    assert indexes == set(blueprint.INDEXES)
+    assert indexes == set(verification.INDEXES)
 
 
 async def test_nothing_is_missing_from_what_the_migrations_build(database_url: str) -> None:
     assert await lacking(database_url) == []
 
 
-async def test_there_is_no_policy_and_no_privilege_that_the_blueprint_lacks(
+async def test_there_is_no_policy_and_no_privilege_that_is_not_required(
     postgres: PostgresServer, database_url: str
 ) -> None:
     found = await postgres.fetch(
@@ -105,13 +105,13 @@ async def test_there_is_no_policy_and_no_privilege_that_the_blueprint_lacks(
         " AND table_name <> 'alembic_version'",
         url=database_url,
     )
-    texts = {fact.text for fact in blueprint.facts()}
-    assert {blueprint.privilege_text(role, verb, table) for role, table, verb in found} <= texts
+    texts = {requirement.text for requirement in verification.requirements()}
+    assert {verification.privilege_text(role, verb, table) for role, table, verb in found} <= texts
     policies = await postgres.fetch(
         "SELECT tablename, policyname FROM pg_policies", url=database_url
     )
     assert {tuple(row) for row in policies} == {
-        (policy.table, policy.name) for policy in blueprint.policies()
+        (policy.table, policy.name) for policy in verification.policies()
     }
 
 
@@ -203,13 +203,13 @@ async def test_without_what_no_request_needs_it_serves_but_says_so(
 
 
 def test_requests_need_the_keys_that_statements_name() -> None:
-    sources = Path(blueprint.__file__).parents[1].rglob("*.py")
+    sources = Path(verification.__file__).parents[1].rglob("*.py")
     named = {
         columns
         for source in sources
         for columns in re.findall(r"ON CONFLICT \(([^)]+)\)", source.read_text("utf-8"))
     }
-    tables = (metadata.tables[key.removeprefix("pk_")] for key in blueprint.CONFLICTS)
+    tables = (metadata.tables[key.removeprefix("pk_")] for key in verification.CONFLICTS)
     assert {", ".join(table.primary_key.columns.keys()) for table in tables} == named
 
 

@@ -15,8 +15,8 @@ from sqlalchemy import NullPool, exc, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.errors import StartupError, StoreError, StoreUnavailable
-from gateway.store.migration.repair import Repaired, let_in, make_roles
-from gateway.store.postgres.dsn import driver_url
+from gateway.store.migration.verification import Repaired, make_roles, repair_access
+from gateway.store.postgres.connection import driver_url
 from gateway.store.postgres.translation import DRIVER_ERRORS, translate
 from gateway.store.schema import APP_ROLE
 
@@ -62,7 +62,7 @@ async def upgrade(url: str, *, wait_s: float = 60.0, connect_timeout_s: float = 
         command.upgrade(alembic_config(connection), "head")
         # Who serves without owning the tables sees by it which revision they are at.
         connection.exec_driver_sql(f"GRANT SELECT ON alembic_version TO {APP_ROLE}")
-        return let_in(connection)
+        return repair_access(connection)
 
     return await run_locked(url, work, wait_s=wait_s, connect_timeout_s=connect_timeout_s)
 

@@ -1,17 +1,236 @@
-"""Has the database what `blueprint` says? One query, which reads nothing but the catalog."""
+"""What a database must have for this release to serve from it: required, looked for, made again.
+
+The migrations make all of it; but a dump that is restored without the cluster's roles loses what
+was granted to them, yet has the newest revision, and people change databases by hand. A requirement
+is a line of text, which the catalog either has or lacks (one query, of nothing but the catalog): a
+missing one is told as it is written. What lets roles in can be made again by a statement, which
+every upgrade does, before and after it migrates; columns and keys cannot, because there were rows
+in them.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from gateway.store.migration.blueprint import FUNCTIONS, ROLES, Fact, facts, policy_text
+from gateway.errors import StartupError
 from gateway.store.postgres.statements import Statement
-from gateway.store.schema import COLUMNS
+from gateway.store.schema import APP_ROLE, COLUMNS, RUNS_ROLE, columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from sqlalchemy import Connection
 
     from gateway.store.postgres.database import Database
+
+ROLES: Final = (APP_ROLE, RUNS_ROLE)
+MEMBERSHIP: Final = "membership of the database's user in {role}"
+"""The requirement that it may take the role."""
+
+
+INDEXES: Final = (
+    "ix_responses_running",
+    "ix_responses_tenant_id_parent_id",
+    "ix_messages_tenant_id_item_id",
+    "ix_conversation_items_tenant_id_item_id",
+    "ix_idempotency_keys_tenant_id_response_id",
+    "ix_traces_tenant_id_received_at",
+    "ix_traces_tenant_id_trace_id",
+    "ix_usage_tenant_id_at",
+)
+"""Those that make it fast."""
+CONFLICTS: Final = ("pk_traces", "pk_idempotency_keys", "pk_writers")
+"""The keys that statements name (`ON CONFLICT`)."""
+KEYS: Final = (*(f"pk_{table}" for table in COLUMNS), "uq_tenants_name", "uq_api_keys_hash")
+"""Those by which it is seen what is there already."""
+FUNCTIONS: Final = ("find_api_key", "find_principal")
+"""Of a key's hash; the role of tenants may execute them, and nobody else but the owner."""
+
+_CURRENT_TENANT: Final = "nullif(current_setting('app.tenant_id', true), '')::uuid"
+_OF_RUNS: Final = (
+    "responses",
+    "events",
+    "tenants",
+    "idempotency_keys",
+    "traces",
+    "writers",
+    "flushes",
+)
+_OPERATED: Final = ("tenants", "api_keys")
+_EVERYTHING: Final = "SELECT, INSERT, UPDATE, DELETE"
+_CLAIM: Final = "status, owner, epoch, lease_until, next_entry, attempts"
+_SEEN: Final = (
+    "tenant_id, id, key_id, model, background, durable, streamed, created_at, root_created_at,"
+    " completed_at, parent_id, request, plan, prompt, fold_version, conversation_id,"
+    f" conversation_end, {_CLAIM}"
+)
+GRANTS: Final = {
+    APP_ROLE: {
+        "tenants": "SELECT",
+        "responses": _EVERYTHING,
+        "messages": _EVERYTHING,
+        "idempotency_keys": _EVERYTHING,
+        "events": "SELECT, INSERT, DELETE",
+        "writers": "SELECT, UPDATE",
+        "flushes": "SELECT, UPDATE",
+        "conversations": _EVERYTHING,
+        "conversation_items": "SELECT, INSERT, DELETE",
+        "traces": _EVERYTHING,
+        "usage": "SELECT, INSERT",
+    },
+    RUNS_ROLE: {
+        "tenants": "SELECT",
+        "responses": f"SELECT ({_SEEN}), UPDATE ({_CLAIM}), DELETE",
+        "idempotency_keys": "SELECT, DELETE",
+        "events": "SELECT, INSERT, DELETE",
+        "writers": _EVERYTHING,
+        "flushes": _EVERYTHING,
+        "traces": "SELECT (tenant_id, key, received_at), DELETE",
+    },
+}
+"""What each role may do to each table, or to some of its columns."""
+_LET_INTO_SCHEMA: Final = (
+    "DO $$ BEGIN EXECUTE format('GRANT USAGE ON SCHEMA %I TO {role}', current_schema()); END $$"
+)
+_PRIVILEGE: Final = re.compile(r"(?P<verb>[A-Z]+)(?: \((?P<columns>[^)]*)\))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """Statements that `mend` it make it so. `cost` is what going without it costs; empty: requests
+    fail. `is_of_owner`: only who upgrades needs it.
+    """
+
+    text: str
+    mend: tuple[str, ...] = ()
+    cost: str = ""
+    is_of_owner: bool = False
+
+    @property
+    def stops(self) -> bool:
+        """Without it, requests fail."""
+        return not self.cost
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Rows that pass `condition` are there for `role`; None: for everybody who is let in."""
+
+    table: str
+    name: str
+    condition: str
+    role: str | None = None
+
+    def requirement(self) -> Requirement:
+        """It is there, and it is the one that the migrations made."""
+        to = f" TO {self.role}" if self.role else ""
+        return Requirement(
+            policy_text(self.table, self.name, self.role or "public", self.condition),
+            (
+                f"DROP POLICY IF EXISTS {self.name} ON {self.table}",
+                f"CREATE POLICY {self.name} ON {self.table}{to} USING ({self.condition})",
+            ),
+        )
+
+
+def policies() -> Iterator[Policy]:
+    """Every policy of every table."""
+    for table in COLUMNS:
+        tenant = "id" if table == "tenants" else "tenant_id"
+        yield Policy(table, "own_tenant", f"{tenant} = {_CURRENT_TENANT}")
+    for table in _OPERATED:
+        yield Policy(table, "operator", f"current_user <> '{APP_ROLE}'")
+    for table in _OF_RUNS:
+        # By name: `TO` the role alone would let in its members too, and the owner is one.
+        yield Policy(table, "runs", f"current_user = '{RUNS_ROLE}'", RUNS_ROLE)
+
+
+def policy_text(table: str, name: str, roles: str, condition: str) -> str:
+    """Required: the policy, whatever parentheses and casts the server puts into it."""
+    plain = re.sub(r"::(?:text|name)|[\s()]", "", condition).lower()
+    return f"policy {name} on {table} to {roles}: {plain}"
+
+
+def column_requirements(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[Requirement]:
+    """These columns, with their types, are there; `!` behind a type: not null.
+
+    Rows are written without what may be null, so no column may have the constraint that should not.
+    """
+    for name, kind in columns:
+        plain = kind.removesuffix("!").replace("timestamptz", "timestamp with time zone")
+        yield Requirement(f"column {table}.{name} {plain}")
+        if kind.endswith("!"):
+            yield Requirement(f"NOT NULL on {table}.{name}", cost="rows may lack it")
+        else:
+            yield Requirement(f"no NOT NULL on {table}.{name}")
+
+
+def privilege_text(role: str, verb: str, what: str) -> str:
+    """Required: a role may do that to a table, a column (`table.column`) or a function."""
+    return f"privilege {verb} on {what} of {role}"
+
+
+def requirements() -> Iterator[Requirement]:
+    """All there are; each can be mended once those before it are there."""
+    for role in ROLES:
+        yield Requirement(f"role {role}")
+        yield Requirement(MEMBERSHIP.format(role=role))
+    for table in COLUMNS:
+        yield Requirement(f"table {table}")
+        yield Requirement(f"ownership of {table}", is_of_owner=True)
+        yield from column_requirements(table, columns_of(table).items())
+    for name in KEYS:
+        cost = "" if name in CONFLICTS else "the same may be written twice"
+        yield Requirement(f"index {name}", cost=cost)
+    yield from (Requirement(f"index {name}", cost="it works, but slowly") for name in INDEXES)
+    yield from _isolation()
+    yield from _access()
+
+
+def _isolation() -> Iterator[Requirement]:
+    for table in COLUMNS:
+        yield Requirement(
+            f"row-level security of {table}",
+            (f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY",),
+            cost="only the statements keep tenants apart",
+        )
+    yield from (policy.requirement() for policy in policies())
+    for function in FUNCTIONS:
+        yield Requirement(f"function {function}")
+        yield Requirement(
+            f"no privilege EXECUTE on {function} of everybody",
+            # The role of tenants may have had it by being one of everybody.
+            (f"REVOKE ALL ON FUNCTION {function}(bytea) FROM PUBLIC", _let_execute(function)),
+            cost="every user of the database may look up keys",
+        )
+
+
+def _access() -> Iterator[Requirement]:
+    for role, tables in GRANTS.items():
+        yield Requirement(
+            privilege_text(role, "USAGE", "the schema"),
+            (_LET_INTO_SCHEMA.format(role=role),),
+        )
+        for table, privileges in tables.items():
+            for found in _PRIVILEGE.finditer(privileges):
+                mend = f"GRANT {found[0]} ON {table} TO {role}"
+                names = found["columns"]
+                places = [f"{table}.{name}" for name in names.split(", ")] if names else [table]
+                for place in places:
+                    yield Requirement(privilege_text(role, found["verb"], place), (mend,))
+    for function in FUNCTIONS:
+        yield Requirement(
+            privilege_text(APP_ROLE, "EXECUTE", function),
+            (_let_execute(function),),
+        )
+
+
+def _let_execute(function: str) -> str:
+    return f"GRANT EXECUTE ON FUNCTION {function}(bytea) TO {APP_ROLE}"
+
 
 TOLD_MAX: Final = 4
 """Facts that are named; there are hundreds."""
@@ -94,7 +313,7 @@ _CATALOG: Final = Statement(CATALOG)
 _HURRY: Final = "SET LOCAL lock_timeout = '200ms'"
 
 
-async def missing(database: Database, *, is_patient: bool = True) -> list[Fact]:
+async def missing(database: Database, *, is_patient: bool = True) -> list[Requirement]:
     """What the database lacks to be served from. Raises `StoreUnavailable`, unless `is_patient`
     soon where somebody has a table locked.
 
@@ -104,20 +323,132 @@ async def missing(database: Database, *, is_patient: bool = True) -> list[Fact]:
         if not is_patient:
             await connection.script(_HURRY)
         lacking = missing_from([tuple(row) for row in await connection.execute(_CATALOG)])
-    return [fact for fact in lacking if not fact.is_of_owner]
+    return [requirement for requirement in lacking if not requirement.is_of_owner]
 
 
-def missing_from(rows: Iterable[Sequence[str]]) -> list[Fact]:
-    """The facts that are not among the rows of `CATALOG`, in the order of `facts`."""
+def missing_from(rows: Iterable[Sequence[str]]) -> list[Requirement]:
+    """The requirements that are not among the rows of `CATALOG`, in the order of `requirements`."""
     found = {
         policy_text(text, name, roles, condition) if name else text
         for text, name, condition, roles in rows
     }
-    return [fact for fact in facts() if fact.text not in found]
+    return [requirement for requirement in requirements() if requirement.text not in found]
 
 
-def told(lacking: Sequence[Fact]) -> str:
+def told(lacking: Sequence[Requirement]) -> str:
     """One line that names the first of them and counts the rest."""
-    shown = "; ".join(fact.text.partition(": ")[0] for fact in lacking[:TOLD_MAX])
+    shown = "; ".join(requirement.text.partition(": ")[0] for requirement in lacking[:TOLD_MAX])
     more = len(lacking) - TOLD_MAX
     return f"{shown}; and {more} more" if more > 0 else shown
+
+
+# Another database's migration may do the same at the same moment, as another owner. From PostgreSQL
+# 16 on, being a member (as the creator of a role is) no longer implies that one may take it.
+_MAKE_ROLE: Final = """
+DO $$
+DECLARE
+    needed text := CASE WHEN current_setting('server_version_num')::int >= 160000
+                        THEN 'SET' ELSE 'MEMBER' END;
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN
+        CREATE ROLE {role} NOLOGIN;
+    END IF;
+    IF NOT pg_has_role(current_user, '{role}', needed) THEN
+        GRANT {role} TO CURRENT_USER;
+    END IF;
+EXCEPTION WHEN duplicate_object OR unique_violation OR internal_error OR insufficient_privilege THEN
+    NULL; -- made or granted by another, or not ours to make: looked at afterwards
+END $$
+"""
+_NOT_OWNER: Final = (
+    "Run it with the URL of the user who owns the tables. Should another own them than is meant to,"
+    " an administrator has to run ALTER TABLE … OWNER TO."
+)
+_LOST: Final = "No migration removes that: bring it back from a backup."
+_TRIES: Final = 3
+"""What another makes at the same moment undoes what this one did before in the same block."""
+
+
+def make_roles(connection: Connection) -> None:
+    """See that the roles are there and may be taken.
+
+    Raises `StartupError`, with what an administrator has to do, where the user may not see to it.
+    """
+    if any(_have_made_roles(connection) for _ in range(_TRIES)):
+        return
+    lacking = {requirement.text for requirement in _lacking(connection)}
+    absent = [role for role in ROLES if f"role {role}" in lacking]
+    barred = [role for role in ROLES if MEMBERSHIP.format(role=role) in lacking]
+    user = connection.exec_driver_sql("SELECT quote_ident(current_user)").scalar_one()
+    connection.commit()
+    raise _needs_administrator(str(user), absent, barred)
+
+
+def _have_made_roles(connection: Connection) -> bool:
+    for role in ROLES:
+        connection.exec_driver_sql(_MAKE_ROLE.format(role=role))
+    lacking = {requirement.text for requirement in _lacking(connection)}
+    return all(MEMBERSHIP.format(role=role) not in lacking for role in ROLES)
+
+
+def _needs_administrator(user: str, absent: list[str], barred: list[str]) -> StartupError:
+    what = [f"there is no role {role}" for role in absent]
+    what += [f"it may not take the role {role}" for role in barred if role not in absent]
+    statements = [f"CREATE ROLE {role} NOLOGIN;" for role in absent]
+    statements += [f"GRANT {role} TO {user};" for role in barred]
+    return StartupError(
+        f"the database's user {user} may not create roles or grant them: {', '.join(what)}",
+        remedy="An administrator of the database (such as postgres) has to run this once; then run "
+        "`harmony-gateway db upgrade` again:\n    " + "\n    ".join(statements),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What an upgrade found missing at the newest revision, in the words of requirements."""
+
+    mended: tuple[str, ...]
+    lacking: tuple[str, ...]
+    """What is missing still, and what that costs: requests do not need it."""
+
+
+def repair_access(connection: Connection) -> Repaired:
+    """Make again what keeps tenants apart and lets roles in, where it is missing.
+
+    Raises `StartupError` when something is missing that no statement can bring back.
+    """
+    lacking = _lacking(connection)
+    unmendable = [requirement for requirement in lacking if not requirement.mend]
+    if any(requirement.stops for requirement in unmendable):
+        is_of_owner = all(
+            requirement.is_of_owner for requirement in unmendable if requirement.stops
+        )
+        raise StartupError(
+            f"the schema lacks: {told(unmendable)}", remedy=_NOT_OWNER if is_of_owner else _LOST
+        )
+    for statement in dict.fromkeys(
+        chain.from_iterable(requirement.mend for requirement in lacking)
+    ):
+        connection.exec_driver_sql(statement)
+    connection.commit()
+    left = _lacking(connection)
+    stopping = [requirement for requirement in left if requirement.stops]
+    if stopping:
+        raise StartupError(
+            f"the schema lacks, though its owner has just made it again: {told(stopping)}",
+            remedy="Who owns the tables and the schema? That user has to run: db upgrade.",
+        )
+    mended = tuple(_word(requirement) for requirement in lacking if requirement not in left)
+    return Repaired(
+        mended, tuple(f"{_word(requirement)}: {requirement.cost}" for requirement in left)
+    )
+
+
+def _word(requirement: Requirement) -> str:
+    return requirement.text.partition(": ")[0]
+
+
+def _lacking(connection: Connection) -> list[Requirement]:
+    found = missing_from([tuple(row) for row in connection.exec_driver_sql(CATALOG)])
+    connection.commit()
+    return found

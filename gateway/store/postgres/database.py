@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 
 from gateway.errors import StoreUnavailable
-from gateway.store.postgres.connection import Connection, Record, Session
-from gateway.store.postgres.dsn import driver_url
+from gateway.store.postgres.connection import Connection, Record, Session, driver_url
 from gateway.store.postgres.statements import Statement
 from gateway.store.postgres.translation import DRIVER_ERRORS, ends_connection, translate
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
@@ -204,7 +203,7 @@ class Database:
         statement_cache_size: int | None = None,
         for_runs: bool = False,
     ) -> None:
-        """A pool for `url` (see `dsn`). Connections are opened when needed: `ping` tries one.
+        """A pool for `url` (`driver_url`). Connections are opened when needed: `ping` tries one.
 
         `command_timeout_s` bounds each statement, on this side and on the server (a server that is
         frozen costs it and the wait for a goodbye), and on the server the pause between two of a

@@ -1,12 +1,26 @@
-"""Statements: SQL as it is written here, with named parameters, and as PostgreSQL takes it."""
+"""Statements: SQL as it is written here, with named parameters, and as PostgreSQL takes it.
+
+Of many rows in one statement a column is one parameter, an array. Of a few rows each value is a
+parameter of its own: asyncpg asks of an array and of each thing in it whether it is an array, and
+the server takes it apart again, which for a single row takes both of them several times as long as
+all the rest.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from bisect import bisect_left
+from functools import cache, cached_property
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from gateway.tenancy import TenantId
+
+    Row = Mapping[str, Any]
 
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z]\w*)")
 """Neither the second colon of a cast, nor one behind a word."""
@@ -42,3 +56,108 @@ def insert_into(table: str, columns: Iterable[str]) -> str:
     names = tuple(columns)
     values = ", ".join(f":{name}" for name in names)
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values})"  # noqa: S608 - constants
+
+
+Of = TypeVar("Of")
+
+FORMS: Final = (0, 1, 2, 4, 8)
+"""For how many rows there is a form of a statement with a parameter for each value. Each form is
+one more statement to prepare, so those in between take the next, with rows that are not there."""
+
+
+class Rows:
+    """Rows that a statement is sent. `source` is SQL for its FROM, where they are called `name`."""
+
+    def __init__(self, name: str, columns: Mapping[str, str]) -> None:
+        """Names and types of the `columns`, of which the first is never null in a row."""
+        self.name = name
+        self.columns = tuple(columns)
+        self.kinds = tuple(columns.values())
+        self._in_arrays = tuple(f"{name}_{column}" for column in self.columns)
+        self._of_row = cache(self._names_of_row)
+        self._of_rows = cache(self._names_of_rows)
+        self.names = ", ".join(self.columns)
+        """As a list of columns."""
+
+    @cached_property
+    def source(self) -> str:
+        """Any number of them, an array for each column."""
+        arrays = (
+            f"CAST(:{parameter} AS {kind}[])"
+            for parameter, kind in zip(self._in_arrays, self.kinds, strict=True)
+        )
+        return f"unnest({', '.join(arrays)}) AS {self.name} ({self.names})"
+
+    def few(self, count: int) -> str:
+        """Up to `count` of them, a parameter for each value."""
+        none = ["NULL"] * len(self.columns)
+        sent = [[f":{parameter}" for parameter in self._of_row(at)] for at in range(count)]
+        rows = ", ".join(map(self._spelled_row, sent or [none]))
+        return (
+            f"(SELECT * FROM (VALUES {rows}) AS each ({self.names})"  # noqa: S608 - constants only
+            f" WHERE {self.columns[0]} IS NOT NULL) AS {self.name}"
+        )
+
+    def parameters(self, rows: Sequence[Row]) -> dict[str, list[Any]]:
+        """What a statement with `source` is sent for these rows, which have all the columns."""
+        return {
+            parameter: [row[column] for row in rows]
+            for parameter, column in zip(self._in_arrays, self.columns, strict=True)
+        }
+
+    def values(self, rows: Sequence[Row], count: int) -> dict[str, Any]:
+        """What a statement with `few(count)` is sent for these rows."""
+        sent: dict[str, Any] = dict.fromkeys(self._of_rows(count))
+        for at, row in enumerate(rows):
+            values = map(row.__getitem__, self.columns)
+            sent.update(zip(self._of_row(at), values, strict=True))
+        return sent
+
+    def _spelled_row(self, values: Iterable[str]) -> str:
+        of_a_kind = zip(values, self.kinds, strict=True)
+        return f"({', '.join(f'CAST({value} AS {kind})' for value, kind in of_a_kind)})"
+
+    def _names_of_row(self, at: int) -> tuple[str, ...]:
+        return tuple(f"{self.name}_{column}_{at}" for column in self.columns)
+
+    def _names_of_rows(self, count: int) -> tuple[str, ...]:
+        return tuple(name for at in range(count) for name in self._of_row(at))
+
+
+class Batch:
+    """A statement over rows: `{name}` stands for the source of those of that name."""
+
+    def __init__(self, sql: str, *kinds: Rows) -> None:
+        self._sql = sql
+        self._kinds = kinds
+        self._statement = cache(self._new_statement)
+
+    def of(self, *rows: Sequence[Row]) -> tuple[Statement, dict[str, Any]]:
+        """The statement and its parameters for the rows of each kind, in the order of the kinds."""
+        counts = tuple(map(_form, map(len, rows)))
+        parameters: dict[str, Any] = {}
+        for kind, some, count in zip(self._kinds, rows, counts, strict=True):
+            if count is None:
+                parameters |= kind.parameters(some)
+            else:
+                parameters |= kind.values(some, count)
+        return self._statement(counts), parameters
+
+    def _new_statement(self, counts: tuple[int | None, ...]) -> Statement:
+        sources = {
+            kind.name: kind.source if count is None else kind.few(count)
+            for kind, count in zip(self._kinds, counts, strict=True)
+        }
+        return Statement(self._sql.format(**sources))
+
+
+def _form(count: int) -> int | None:
+    """For how many rows there is a form that has place for `count`; None: for none so many."""
+    return FORMS[bisect_left(FORMS, count)] if count <= FORMS[-1] else None
+
+
+def by_tenant(rows: Iterable[tuple[TenantId, Of]]) -> Iterator[tuple[TenantId, list[Of]]]:
+    """Tenants ascending: whatever locks rows of several does so in this order."""
+    first = itemgetter(0)
+    for tenant_id, group in groupby(sorted(rows, key=first), key=first):
+        yield tenant_id, [row for _, row in group]

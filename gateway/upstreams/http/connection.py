@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol):
 
 
 class Deadline:
-    """Calls `expire` once when the deadline passes.
+    """Calls `expire` once when the deadline passes; it is moved at every read and hardly ever met.
 
     Moving the deadline later only stores a number: when the timer of the earlier one fires, it
     looks at that, and starts again for the rest. A stream therefore has one timer for each span of

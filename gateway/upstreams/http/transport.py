@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import httpx2
 from typing_extensions import override
 
-from gateway.upstreams.http.connection import Connection, ConnectionLimits
+from gateway.upstreams.http.connection import BodyListener, Connection, ConnectionLimits
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Callable
 
-    from gateway.upstreams.http.connection import BodyListener, HttpTimeouts
+    from gateway.upstreams.http.connection import HttpTimeouts
 
 _DRAINED_BYTES_MAX: Final = 64 * 1024
 """Behind the last id come the counts of tokens and little else."""
@@ -54,8 +54,7 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
     connection which turns out closed, without one byte in answer, is sent once more on a new one.
     When none can be made, it was lost: the server was there, and may be gone because of it.
 
-    The extension `on_connection` of a request is called with the `Connection` that it goes out on,
-    for whoever may want to hang up on it. The extension `body` of a response is its `ResponseBody`.
+    The extension `body` of a response is its `ResponseBody`.
 
     Whoever sends the same request again and again spells it himself, and has it delivered: the
     client's requests and responses take many times as long to make as what is said with them.
@@ -75,11 +74,9 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
 
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        on_connection = request.extensions.get("on_connection", _ignore)
         answer = await self.origin(request.url).deliver(
             await _encode(request),
             timeouts=request.extensions.get("timeout", {}),
-            goes_over=lambda body: on_connection(body.connection),
         )
         return httpx2.Response(
             answer.status,
@@ -121,6 +118,16 @@ class Answer(NamedTuple):
     body: ResponseBody
 
 
+class AnswerListener(BodyListener, Protocol):
+    """A `BodyListener` that is told where the answer will be.
+
+    `goes_over` is called before the request is sent: twice, if a connection that was kept turns out
+    closed.
+    """
+
+    def goes_over(self, body: ResponseBody, /) -> None: ...
+
+
 class OriginPool:
     """The connections to one scheme, host and port."""
 
@@ -145,22 +152,17 @@ class OriginPool:
         message: bytes,
         *,
         timeouts: HttpTimeouts,
-        goes_over: Callable[[ResponseBody], None] | None = None,
-        listener: BodyListener | None = None,
+        listener: AnswerListener | None = None,
     ) -> Answer:
         """The answer to a whole request. Raises as any transport does.
 
-        `goes_over` is called with where the answer will be, before the request is sent: twice, if
-        a connection that was kept turns out closed. The body of a 200 is poured into the
-        `listener` from the read on that brings its head; then this returns only once somebody
-        calls `wake` of the connection, or the body has ended.
+        The body of a 200 is poured into the `listener` from the read on that brings its head; then
+        this returns only once somebody calls `wake` of the connection, or the body has ended.
         """
         lost: httpx2.TransportError | None = None
         kept = self.take_idle()
         if kept is not None:
             body = ResponseBody(kept, timeouts, self.release)
-            if goes_over is not None:
-                goes_over(body)
             exchanging = _exchange(body, message, timeouts, listener)
             del message  # a long prompt takes a megabyte, and a generation takes minutes
             try:
@@ -175,8 +177,6 @@ class OriginPool:
         except httpx2.TransportError as error:
             raise lost or error from error
         body = ResponseBody(fresh, timeouts, self.release)
-        if goes_over is not None:
-            goes_over(body)
         exchanging = _exchange(body, message, timeouts, listener)
         del message
         return await exchanging
@@ -199,7 +199,13 @@ class OriginPool:
         self._connecting += 1
         try:
             async with asyncio.timeout(timeouts.get("connect")):
-                connection = await self._dial()
+                loop = asyncio.get_running_loop()
+                _, connection = await loop.create_connection(
+                    lambda: Connection(loop, self._limits, self._forget),
+                    self._origin.host,
+                    self._origin.port,
+                    ssl=self._ssl_context,
+                )
         except TimeoutError as error:
             raise httpx2.ConnectTimeout("backend does not accept the connection") from error
         except OSError as error:  # ssl.SSLError and socket.gaierror are among them
@@ -229,16 +235,6 @@ class OriginPool:
             connection.abort()
         for connection in connections:
             await connection.lost
-
-    async def _dial(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: Connection(loop, self._limits, self._forget),
-            self._origin.host,
-            self._origin.port,
-            ssl=self._ssl_context,
-        )
-        return connection
 
     def _forget(self, connection: Connection) -> None:
         self._open.discard(connection)
@@ -317,14 +313,12 @@ class _Drain:
         self._release(self._connection)
 
 
-def _ignore(_: Connection) -> None:
-    return
-
-
 async def _exchange(
-    body: ResponseBody, message: bytes, timeouts: HttpTimeouts, listener: BodyListener | None
+    body: ResponseBody, message: bytes, timeouts: HttpTimeouts, listener: AnswerListener | None
 ) -> Answer:
     connection = body.connection
+    if listener is not None:
+        listener.goes_over(body)
     try:
         await connection.send(message, timeouts)
         del message  # the connection has it, as long as it may be needed
@@ -342,13 +336,13 @@ async def _encode(request: httpx2.Request) -> bytes:
     if not isinstance(request.stream, httpx2.AsyncByteStream):
         raise httpx2.LocalProtocolError("the body must be asynchronous")
     body = b"".join([part async for part in request.stream])
-    head = spelled_head(request)
+    head = encoded_head(request)
     if body or request.method not in {"GET", "DELETE"}:
         head += b"Content-Length: %d\r\n" % len(body)
     return b"".join((head, b"\r\n", body))
 
 
-def spelled_head(request: httpx2.Request) -> bytes:
+def encoded_head(request: httpx2.Request) -> bytes:
     """Its first line and its headers, but for the length of a body and the empty line.
 
     Raises `LocalProtocolError`.

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from gateway import ids
 from gateway.errors import StoreError, StoreUnavailable
-from gateway.store.postgres.batches import Batch, Rows, by_tenant
 from gateway.store.postgres.database import Database
-from gateway.store.postgres.statements import Statement
+from gateway.store.postgres.statements import Batch, Rows, Statement, by_tenant
 from gateway.tenancy import TenantId
 
 if TYPE_CHECKING:

@@ -51,12 +51,12 @@ class Owner:
 
     async def flush(self, *said: tuple[UUID, int, int], epoch: int = 1) -> int | None:
         """Entries of responses: from this number, before that one."""
-        parcels = [
+        batches = [
             LogBatch(Claim(self.tenant, uuid, epoch), DAY, start, stop - start, packed(start, stop))
             for uuid, start, stop in said
         ]
         async with self.database.runs_transaction() as connection:
-            return await flushes.add(connection, self.name, self.fence, parcels)
+            return await flushes.add(connection, self.name, self.fence, batches)
 
     async def log(self, uuid: UUID) -> list[Entry]:
         rows = await flushes.read(self.database, self.tenant, uuid, DAY, bytes_max=10**6)
@@ -89,8 +89,8 @@ async def test_flushes_are_read_after_what_is_in_the_log(owner: Owner) -> None:
 async def test_what_was_settled_by_its_owner_is_read_once(owner: Owner) -> None:
     one = await owner.begin()
     await owner.flush((one, 1, 3))
-    parcel = LogBatch(Claim(owner.tenant, one, 1), DAY, 1, 3, packed(1, 4))
-    assert await events.append(owner.database, [parcel]) == {one}
+    batch = LogBatch(Claim(owner.tenant, one, 1), DAY, 1, 3, packed(1, 4))
+    assert await events.append(owner.database, [batch]) == {one}
     await owner.flush((one, 4, 5))
     assert await owner.log(one) == [Queued(), *SAID[:4]]
 
@@ -117,9 +117,9 @@ async def test_whoever_takes_a_response_over_has_all_and_its_owner_adds_nothing(
 async def test_a_takeover_waits_for_a_flush_that_is_under_way_and_sees_it(owner: Owner) -> None:
     one = await owner.begin()
     await let_time_pass(owner.database, owner.tenant, seconds=TERMS.lease_s + 1)
-    parcel = LogBatch(Claim(owner.tenant, one, 1), DAY, 1, 2, packed(1, 3))
+    batch = LogBatch(Claim(owner.tenant, one, 1), DAY, 1, 2, packed(1, 3))
     async with asyncio.TaskGroup() as group, owner.database.runs_transaction() as connection:
-        await flushes.add(connection, owner.name, owner.fence, [parcel])
+        await flushes.add(connection, owner.name, owner.fence, [batch])
         taking = group.create_task(
             claims.claim(owner.database, "there", TERMS, limit=9, take_over=True)
         )
@@ -284,9 +284,9 @@ class Unsearched(bytes):
 
 def test_the_time_to_settle_does_not_grow_with_the_square_of_the_responses() -> None:
     claims_of_all = [Claim(TenantId(new_uuid()), new_uuid(), 1) for _ in range(99)]
-    parcels = [LogBatch(claim, DAY, 1, 2, packed(1, 3)) for claim in claims_of_all]
-    members = Unsearched(b"".join(flushes._members(parcels)))
-    entries = b"".join([parcel.entries for parcel in parcels])
+    batches = [LogBatch(claim, DAY, 1, 2, packed(1, 3)) for claim in claims_of_all]
+    members = Unsearched(flushes.members_of(batches))
+    entries = b"".join([batch.entries for batch in batches])
     asked = {claim.uuid.bytes for claim in claims_of_all[1:]}
     found = list(flushes.parts_of(asked, members, entries))
     assert {(uuid, epoch) for uuid, epoch, _ in found} == {(uuid, 1) for uuid in asked}
@@ -296,9 +296,9 @@ def test_the_time_to_settle_does_not_grow_with_the_square_of_the_responses() -> 
 async def test_the_event_loop_has_its_turn_while_many_are_settled() -> None:
     tenant, count = TenantId(new_uuid()), 3 * flushes.LOOKED_AT_ONCE
     claims_of_all = [Claim(tenant, new_uuid(), 1) for _ in range(count)]
-    parcels = [LogBatch(claim, DAY, 1, 2, packed(1, 3)) for claim in claims_of_all]
-    members = b"".join(flushes._members(parcels))
-    entries = b"".join([parcel.entries for parcel in parcels])
+    batches = [LogBatch(claim, DAY, 1, 2, packed(1, 3)) for claim in claims_of_all]
+    members = flushes.members_of(batches)
+    entries = b"".join([batch.entries for batch in batches])
     left = [
         flushes.LockedResponse(tenant, claim.uuid, "lost", 1, 1, DAY) for claim in claims_of_all
     ]

@@ -15,7 +15,7 @@ from tests.fakes.stored import new_response, stored_items
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.store.packed import PackedItems
+    from gateway.store.packing import PackedItems
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 

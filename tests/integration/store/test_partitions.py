@@ -9,9 +9,9 @@ import pytest
 
 from gateway import ids
 from gateway.errors import StoreError
-from gateway.store import partitions, tenants
-from gateway.store.partitions import Dropped
+from gateway.store import retention, tenants
 from gateway.store.postgres.statements import Statement
+from gateway.store.retention import Dropped
 from tests.fakes.aged import DAY, HOUR, day_of, logged_ids, store_aged
 from tests.fakes.rows import add_rows, all_rows
 
@@ -26,7 +26,7 @@ TODAY = datetime.now(UTC).date()
 
 async def existing_days(database: Database) -> list[date]:
     async with database.owner_transaction() as connection:
-        return await partitions.days_of(connection)
+        return await retention.partition_days(connection)
 
 
 async def partition_of(database: Database, tenant: TenantId, response: object) -> set[str]:
@@ -36,17 +36,17 @@ async def partition_of(database: Database, tenant: TenantId, response: object) -
 
 
 async def test_partitions_are_made_ahead_and_only_once(database: Database) -> None:
-    made = await partitions.prepare(database, TODAY, 2)
+    made = await retention.make_partitions(database, TODAY, 2)
     assert made == (TODAY, TODAY + DAY, TODAY + 2 * DAY)
-    assert await partitions.prepare(database, TODAY, 2) == ()
-    assert await partitions.prepare(database, TODAY + DAY, 2) == (TODAY + 3 * DAY,)
+    assert await retention.make_partitions(database, TODAY, 2) == ()
+    assert await retention.make_partitions(database, TODAY + DAY, 2) == (TODAY + 3 * DAY,)
     assert await existing_days(database) == [TODAY + DAY * ahead for ahead in range(4)]
 
 
 async def test_rows_go_into_the_partition_of_their_day(
     database: Database, tenant: TenantId
 ) -> None:
-    await partitions.prepare(database, TODAY, 0)
+    await retention.make_partitions(database, TODAY, 0)
     today = await store_aged(database, tenant, timedelta())
     before = await store_aged(database, tenant, DAY)
     assert await partition_of(database, tenant, today) == {f"events_{TODAY:%Y%m%d}"}
@@ -56,7 +56,7 @@ async def test_rows_go_into_the_partition_of_their_day(
 async def test_a_partition_is_walled_off_like_the_whole(
     database: Database, postgres: PostgresServer, database_url: str
 ) -> None:
-    await partitions.prepare(database, TODAY, 0)
+    await retention.make_partitions(database, TODAY, 0)
     name = f"events_{TODAY:%Y%m%d}"
     rows = await postgres.fetch(
         "SELECT relname, relrowsecurity, relforcerowsecurity, relacl FROM pg_class"
@@ -76,36 +76,36 @@ async def test_a_day_with_rows_in_the_default_partition_keeps_them_there(
     database: Database, tenant: TenantId
 ) -> None:
     early = await store_aged(database, tenant, timedelta())
-    assert await partitions.prepare(database, TODAY, 1) == (TODAY + DAY,)
+    assert await retention.make_partitions(database, TODAY, 1) == (TODAY + DAY,)
     late = await store_aged(database, tenant, timedelta())
     for response in (early, late):
         assert await partition_of(database, tenant, response) == {"events_default"}
 
 
 async def test_processes_that_prepare_at_once_do_not_fail_each_other(database: Database) -> None:
-    made = await asyncio.gather(*(partitions.prepare(database, TODAY, 5) for _ in range(4)))
+    made = await asyncio.gather(*(retention.make_partitions(database, TODAY, 5) for _ in range(4)))
     days = [day for days in made for day in days]
     assert len(days) == len(set(days))
-    await partitions.prepare(database, TODAY, 5)
+    await retention.make_partitions(database, TODAY, 5)
     assert await existing_days(database) == [TODAY + DAY * ahead for ahead in range(6)]
 
 
 async def test_others_append_while_a_partition_is_made(
     database: Database, tenant: TenantId
 ) -> None:
-    await partitions.prepare(database, TODAY, 0)
+    await retention.make_partitions(database, TODAY, 0)
     row = {
         "tenant_id": tenant, "response_id": ids.new_uuid(), "first_entry": 0, "day": TODAY,
         "epoch": 1, "entry_count": 1, "entries": b".",
     }  # fmt: skip
     async with database.transaction(tenant) as connection:
         await add_rows(connection, "events", row)
-        assert await partitions.prepare(database, TODAY, 1) == (TODAY + DAY,)
+        assert await retention.make_partitions(database, TODAY, 1) == (TODAY + DAY,)
 
 
 async def with_partition(database: Database, tenant: TenantId, age: timedelta) -> date:
     """The day of a response that old, with its partition."""
-    await partitions.prepare(database, day_of(age), 0)
+    await retention.make_partitions(database, day_of(age), 0)
     await store_aged(database, tenant, age)
     return day_of(age)
 
@@ -116,10 +116,10 @@ async def test_a_day_goes_when_nobody_may_read_its_logs_any_more(
     old = await with_partition(database, tenant, 3 * DAY)
     recent = await with_partition(database, tenant, DAY)
     await with_partition(database, tenant, timedelta())
-    assert await partitions.drop_expired(database, LOG_S) == Dropped(days=(old,))
+    assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(old,))
     assert await existing_days(database) == [recent, TODAY]
     assert len(await logged_ids(database, tenant)) == 2
-    assert await partitions.drop_expired(database, LOG_S) == Dropped()
+    assert await retention.drop_partitions(database, LOG_S) == Dropped()
 
 
 async def test_the_tenant_that_keeps_its_logs_longest_decides(
@@ -128,28 +128,28 @@ async def test_the_tenant_that_keeps_its_logs_longest_decides(
     day = await with_partition(database, tenant, 3 * DAY)
     name = f"tenant-{other_tenant}"
     await tenants.set_policy(database, name, {"log_retention_s": 5 * 86_400})
-    assert await partitions.drop_expired(database, LOG_S) == Dropped()
+    assert await retention.drop_partitions(database, LOG_S) == Dropped()
     await tenants.set_policy(database, name, {"log_retention_s": 3600})
-    assert await partitions.drop_expired(database, 5 * 86_400) == Dropped()
-    assert await partitions.drop_expired(database, LOG_S) == Dropped(days=(day,))
+    assert await retention.drop_partitions(database, 5 * 86_400) == Dropped()
+    assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(day,))
 
 
 async def test_a_response_that_ended_lately_keeps_its_day(
     database: Database, tenant: TenantId
 ) -> None:
-    await partitions.prepare(database, day_of(3 * DAY), 0)
+    await retention.make_partitions(database, day_of(3 * DAY), 0)
     await store_aged(database, tenant, 3 * DAY, ended=HOUR)
-    assert await partitions.drop_expired(database, LOG_S) == Dropped()
-    assert await partitions.drop_expired(database, 1800) == Dropped(days=(day_of(3 * DAY),))
+    assert await retention.drop_partitions(database, LOG_S) == Dropped()
+    assert await retention.drop_partitions(database, 1800) == Dropped(days=(day_of(3 * DAY),))
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress"])
 async def test_a_response_that_runs_keeps_its_day(
     database: Database, tenant: TenantId, status: str
 ) -> None:
-    await partitions.prepare(database, day_of(3 * DAY), 0)
+    await retention.make_partitions(database, day_of(3 * DAY), 0)
     running = await store_aged(database, tenant, 3 * DAY, status=status)
-    assert await partitions.drop_expired(database, 1) == Dropped()
+    assert await retention.drop_partitions(database, 1) == Dropped()
     assert await logged_ids(database, tenant) == {running}
 
 
@@ -159,18 +159,18 @@ async def test_a_day_that_is_in_use_is_left_to_a_later_round(
     day = await with_partition(database, tenant, 3 * DAY)
     async with database.transaction(tenant) as connection:
         await all_rows(connection, "events")
-        dropped = await partitions.drop_expired(database, LOG_S, lock_wait_s=0.01)
+        dropped = await retention.drop_partitions(database, LOG_S, lock_wait_s=0.01)
         assert dropped == Dropped(busy=(day,))
-    assert await partitions.drop_expired(database, LOG_S) == Dropped(days=(day,))
+    assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(day,))
 
 
 async def test_a_response_that_appeared_since_the_look_at_its_day_keeps_it(
     database: Database, tenant: TenantId
 ) -> None:
     day = await with_partition(database, tenant, 3 * DAY)
-    assert not await partitions._is_needed(database, day, LOG_S)
+    assert not await retention._is_needed(database, day, LOG_S)
     running = await store_aged(database, tenant, 3 * DAY, status="in_progress")
-    assert not await partitions._drop(database, day, 0.2)
+    assert not await retention._drop(database, day, 0.2)
     assert running in await logged_ids(database, tenant)
 
 
@@ -179,10 +179,10 @@ async def test_nothing_is_made_or_dropped_beside_another_process(
 ) -> None:
     day = await with_partition(database, tenant, 3 * DAY)
     async with database.runs_transaction() as connection:
-        assert await partitions.is_alone(connection)
-        assert await partitions.prepare(database, TODAY, 1) == ()
-        assert await partitions.drop_expired(database, LOG_S) == Dropped(busy=(day,))
-    assert await partitions.drop_expired(database, LOG_S) == Dropped(days=(day,))
+        assert await retention.is_alone(connection)
+        assert await retention.make_partitions(database, TODAY, 1) == ()
+        assert await retention.drop_partitions(database, LOG_S) == Dropped(busy=(day,))
+    assert await retention.drop_partitions(database, LOG_S) == Dropped(days=(day,))
 
 
 async def test_nothing_is_left_in_the_session(
@@ -190,7 +190,7 @@ async def test_nothing_is_left_in_the_session(
 ) -> None:
     """What a transaction pooler hands to the next one is as it was: role, limits, locks."""
     await with_partition(database, tenant, 3 * DAY)
-    await partitions.drop_expired(database, LOG_S)
+    await retention.drop_partitions(database, LOG_S)
     async with database.owner_transaction() as connection:
         await connection.script("ROLLBACK; BEGIN")
         state = await connection.execute(
@@ -212,4 +212,4 @@ async def test_a_mistake_is_no_lock_in_the_way(
     finally:
         await connection.close()
     with pytest.raises(StoreError, match="42P07"):
-        await partitions.prepare(database, TODAY, 0)
+        await retention.make_partitions(database, TODAY, 0)

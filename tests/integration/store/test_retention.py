@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway.store import partitions, retention, tenants
-from gateway.store.retention import Keep
+from gateway.store import retention, tenants
+from gateway.store.retention import RetentionPolicy
 from tests.fakes.aged import (
     DAY,
     HOUR,
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
-KEEP = Keep(log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400)
+KEEP = RetentionPolicy(
+    log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400
+)
 MANY = 1000
 
 
@@ -75,7 +77,7 @@ async def test_what_runs_is_never_touched(
     database: Database, tenant: TenantId, status: str
 ) -> None:
     running = await store_aged(database, tenant, 31 * DAY, status=status)
-    nothing = Keep(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
+    nothing = RetentionPolicy(log_s=1, response_s=1, idempotency_key_s=1, traces_s=1)
     assert await retention.delete_responses(database, nothing, rows_max=MANY) == 0
     assert await retention.delete_logs(database, nothing, rows_max=MANY) == 0
     assert await stored_ids(database, tenant) == await logged_ids(database, tenant) == {running}
@@ -141,7 +143,7 @@ async def test_logs_in_the_default_partition_expire_by_tenant(
 async def test_a_tenant_with_less_time_loses_rows_from_the_partitions_of_all(
     database: Database, tenant: TenantId, other_tenant: TenantId
 ) -> None:
-    await partitions.prepare(database, day_of(2 * HOUR), 1)
+    await retention.make_partitions(database, day_of(2 * HOUR), 1)
     await own(database, other_tenant, log_retention_s=3600)
     kept = await store_aged(database, tenant, 2 * HOUR)
     await store_aged(database, other_tenant, 2 * HOUR, log_rows=3)
@@ -156,7 +158,7 @@ async def test_a_tenant_with_less_time_loses_rows_from_the_partitions_of_all(
 async def test_logs_that_their_partition_takes_along_are_not_deleted_one_by_one(
     database: Database, tenant: TenantId
 ) -> None:
-    await partitions.prepare(database, day_of(2 * DAY), 0)
+    await retention.make_partitions(database, day_of(2 * DAY), 0)
     await store_aged(database, tenant, 2 * DAY)
     assert await retention.delete_logs(database, KEEP, rows_max=MANY) == 0
     assert await count(database, tenant, "events") == 2
@@ -166,7 +168,7 @@ async def test_a_log_whose_response_is_gone_goes_too(database: Database, tenant:
     uuid = await store_aged(database, tenant, HOUR)
     async with database.transaction(tenant) as connection:
         log = await all_rows(connection, "events")
-    short = Keep(log_s=86_400, response_s=60, idempotency_key_s=60, traces_s=60)
+    short = RetentionPolicy(log_s=86_400, response_s=60, idempotency_key_s=60, traces_s=60)
     assert await retention.delete_responses(database, short, rows_max=MANY) == 1
     async with database.transaction(tenant) as connection:
         await add_rows(connection, "events", *(dict(row) for row in log))
@@ -210,7 +212,7 @@ async def test_nothing_is_deleted_beside_another_process(
     await store_key(database, tenant, uuid, 2 * DAY)
     every = (retention.delete_responses, retention.delete_logs, retention.delete_keys)
     async with database.runs_transaction() as connection:
-        assert await partitions.is_alone(connection)
+        assert await retention.is_alone(connection)
         for delete in every:
             assert await delete(database, KEEP, rows_max=MANY) == 0
     assert [await delete(database, KEEP, rows_max=MANY) for delete in every] == [1, 0, 0]

@@ -12,10 +12,10 @@ from gateway import ids
 from gateway.devdb.embedded import bundled_programs
 from gateway.errors import StoreError
 from gateway.replication.retention import DAYS_AHEAD, Housekeeping
-from gateway.store import claims, partitions, responses, tenants
+from gateway.store import claims, responses, retention, tenants
 from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.statements import Statement
-from gateway.store.retention import Keep
+from gateway.store.retention import RetentionPolicy
 from gateway.store.schema import REVISION
 from tests.conftest import new_tenant, opened
 from tests.fakes.aged import DAY, store_aged, stored_ids
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 ROLES = Path(__file__).parents[3] / "deploy" / "roles.sql"
 OWNER, SERVING = "harmony_gateway_owner", "harmony_gateway"
-KEEP = Keep(log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400)
+KEEP = RetentionPolicy(
+    log_s=86_400, response_s=30 * 86_400, idempotency_key_s=86_400, traces_s=30 * 86_400
+)
 
 
 def make_roles(url: str) -> None:
@@ -129,7 +131,7 @@ async def test_what_serves_removes_what_has_expired_and_leaves_days_to_the_owner
     report = await housekeeping(owner).round()
     assert (report.days_owned, report.days_made) == (True, DAYS_AHEAD + 1)
     async with serving.owner_transaction() as connection:
-        assert len(await partitions.days_of(connection)) == DAYS_AHEAD + 1
+        assert len(await retention.partition_days(connection)) == DAYS_AHEAD + 1
 
 
 async def test_whoever_leaves_days_to_the_owner_says_so_once(serving: Database) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from gateway import ids
 from gateway.protocol.traces import TraceRecord
-from gateway.store import partitions, retention, traces
-from gateway.store.retention import Keep
+from gateway.store import retention, traces
+from gateway.store.retention import RetentionPolicy
 from tests.fakes.aged import DAY, store_span
 from tests.fakes.rows import count
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
-KEEP = Keep(log_s=1, response_s=1, idempotency_key_s=1, traces_s=30 * 86_400)
+KEEP = RetentionPolicy(log_s=1, response_s=1, idempotency_key_s=1, traces_s=30 * 86_400)
 TRACE = TraceRecord("trace", "t\0é", "t\0é", b"{}")
 SPAN = TraceRecord("span", "t\0é", "s", b'{"a":1}', ids.new_uuid())
 
@@ -101,6 +101,6 @@ async def test_what_has_not_come_again_for_long_expires(
 async def test_nothing_expires_twice_at_once(database: Database, tenant: TenantId) -> None:
     await store_span(database, tenant, 31 * DAY)
     async with database.runs_transaction() as connection:
-        assert await partitions.is_alone(connection)
+        assert await retention.is_alone(connection)
         assert await retention.delete_traces(database, KEEP, rows_max=3) == 0
     assert await retention.delete_traces(database, KEEP, rows_max=3) == 1

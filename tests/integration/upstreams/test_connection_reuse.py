@@ -23,7 +23,7 @@ from tests.integration.upstreams.raw_streams import limited, serving, streaming
 
 if TYPE_CHECKING:
     from gateway.upstreams.client import Client
-    from gateway.upstreams.http.connection import Connection
+    from gateway.upstreams.http.transport import ResponseBody
 
 
 async def test_a_connection_is_used_again(client: Client) -> None:
@@ -115,6 +115,9 @@ class Awaited:
     def __init__(self, begun: asyncio.Future[bytes]) -> None:
         self._begun = begun
 
+    def goes_over(self, body: ResponseBody) -> None:
+        """Nothing is sent twice."""
+
     def take(self, data: bytes) -> None:
         self._begun.set_result(data)
 
@@ -154,19 +157,16 @@ async def test_a_request_whose_stale_connection_cannot_be_replaced_was_lost(
 
 async def test_what_was_hung_up_on_is_not_sent_again(client: Client) -> None:
     gate = Gate()
-    used: list[Connection] = []
     async with serving((response(b"1"),), (gate, Act.STALL)) as server:
         await client.get(server.url)
-        request = client.build_request(
-            "GET", server.url, extensions={"on_connection": used.append, "timeout": {}}
-        )
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(failure_of(client.send(request)))
+            task = group.create_task(failure_of(client.get(server.url, timeout=None)))
             await gate.reached.wait()
             gate.opened.set()
-            used[0].hang_up("enough")
+            (used,) = client.transport.origin(httpx2.URL(server.url))._open
+            used.hang_up("enough")
         assert str(task.result()) == "enough"
-        assert (server.connections, len(used)) == (1, 1)
+        assert (server.connections, len(server.requests)) == (1, 2)
 
 
 async def test_a_request_is_not_repeated_once_the_answer_has_begun(client: Client) -> None:

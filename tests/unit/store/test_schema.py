@@ -14,7 +14,7 @@ from gateway.store.schema import ITEM
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gateway.store.postgres.batches import Rows
+    from gateway.store.postgres.statements import Rows
 
 SPELLED = {"timestamptz": "timestamp with time zone"}
 

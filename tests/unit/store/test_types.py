@@ -5,7 +5,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.store.encoding import pack_ids, pack_text, unpack_ids, unpack_text
+from gateway.store.packing import pack_ids, pack_text, unpack_ids, unpack_text
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 

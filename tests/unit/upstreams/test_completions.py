@@ -497,6 +497,7 @@ def test_extra_blank_lines_make_no_events() -> None:
 
 def test_data_without_text_makes_no_event() -> None:
     assert split(b"data:\n\ndata: \n\ndata: a\n\n") == [b"a"]
+    assert split(b"data:\n\n", b"data: \n\n", b"data: a\n\n") == [b"a"]
 
 
 def test_an_unfinished_event_is_never_handed_out() -> None:

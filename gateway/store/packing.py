@@ -1,5 +1,6 @@
-"""Many items in one row: what a context inherits, as few values however many items there are.
+"""What columns of `bytea` hold beside bytes: foreign text, token ids, and many items in one row.
 
+What a context inherits is few values in one row, however many items there are.
 The event loop turns every row that the database sends into objects, column by column, and all
 other requests wait meanwhile. So a history comes as a handful of long values. They are made into
 items where those are needed: for a long history that is in a thread.
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from typing_extensions import override
 
 from gateway.protocol.context_item import Columns, ContextItem, Label
-from gateway.store.encoding import unpack_ids, unpack_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,6 +25,34 @@ if TYPE_CHECKING:
     from gateway.store.postgres.connection import Row
 
     T = TypeVar("T", bytes, str, array[int])
+
+
+def pack_text(text: str) -> bytes:
+    """UTF-8, lone surrogates included."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def unpack_text(packed: bytes) -> str:
+    """The inverse of `pack_text`."""
+    return packed.decode("utf-8", "surrogatepass")
+
+
+def pack_ids(ids: array[int]) -> bytes:
+    """Unsigned 32-bit integers, little-endian."""
+    return (ids if sys.byteorder == "little" else _swapped(ids)).tobytes()
+
+
+def unpack_ids(packed: bytes) -> array[int]:
+    """The inverse of `pack_ids`."""
+    ids = array("I", packed)
+    return ids if sys.byteorder == "little" else _swapped(ids)
+
+
+def _swapped(ids: array[int]) -> array[int]:
+    swapped = array("I", ids)
+    swapped.byteswap()
+    return swapped
+
 
 _KINDS: Final = "concat(kind, ' ', role, ' ', phase, ' ', complete)"
 _LINE: Final = r"E'\n'"

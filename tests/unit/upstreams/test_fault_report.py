@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.upstreams.member import Troubles
+from gateway.upstreams.member import FaultReport
 from tests.fakes.logs import captured_logs
 
 URL = "http://gpu-1:8000"
@@ -14,7 +14,7 @@ def told(log: list[dict[str, object]]) -> list[tuple[object, ...]]:
 
 def test_a_cause_is_told_once_with_the_url_and_its_end_too() -> None:
     with captured_logs() as log:
-        troubles = Troubles("gpu-1", URL)
+        troubles = FaultReport("gpu-1", URL)
         for _ in range(3):
             troubles.begin("check", "refused")
         worst = [troubles.worst]
@@ -31,7 +31,7 @@ def test_a_cause_is_told_once_with_the_url_and_its_end_too() -> None:
 
 def test_another_cause_is_told_again() -> None:
     with captured_logs() as log:
-        troubles = Troubles("gpu-1", URL)
+        troubles = FaultReport("gpu-1", URL)
         for cause in ("refused", "no answer", "refused"):
             troubles.begin("check", cause)
     assert [one["reason"] for one in log] == ["refused", "no answer", "refused"]
@@ -39,7 +39,7 @@ def test_another_cause_is_told_again() -> None:
 
 def test_the_same_cause_from_two_sources_is_one_trouble() -> None:
     with captured_logs() as log:
-        troubles = Troubles("gpu-1", URL)
+        troubles = FaultReport("gpu-1", URL)
         troubles.begin("models", "refused")
         troubles.begin("check", "refused")
         troubles.over("check")
@@ -52,7 +52,7 @@ def test_the_same_cause_from_two_sources_is_one_trouble() -> None:
 
 def test_of_two_causes_the_weightier_one_is_told_and_then_what_is_left() -> None:
     with captured_logs() as log:
-        troubles = Troubles("gpu-1", URL)
+        troubles = FaultReport("gpu-1", URL)
         troubles.begin("engine", "too old")
         troubles.begin("request", "answered 503")
         troubles.over("engine")
