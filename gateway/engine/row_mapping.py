@@ -153,17 +153,18 @@ class Endings:
 
         `rest` is what of its log is not written yet; None: it has no durable log.
         """
-        added, inputs = spec.added, len(spec.added)
+        added, inputs, log = spec.added, len(spec.added), rest
         if rest is not None:
             # The input of a durable one was stored when it was accepted.
             added, inputs = (), spec.inputs
+            log = LogRow(rest.first_entry, rest.count + 1, rest.entries + packed_entry(finished))
         return FinishedResponse(
             uuid=spec.head.uuid,
             epoch=epoch,
             status=finished.status,
             completed_at=moment(finished.at),
             body=fold.encoded_response(),
-            entries=None if rest is None else _ended(rest, finished),
+            entries=log,
             recoveries=orjson.dumps(fold.recoveries),
             items=[
                 *_items(added, 0, is_output=False),
@@ -237,7 +238,7 @@ def unheard(stored: StoredResponse, finished: Finished) -> FinishedResponse:
         status=finished.status,
         completed_at=moment(finished.at),
         body=orjson.dumps(response_body(head_of(stored), fate, [])),
-        entries=_last_row(stored.next_entry, finished) if stored.durable else None,
+        entries=LogRow(stored.next_entry, 1, pack([finished])) if stored.durable else None,
         free_key=finished.status == "failed",
     )
 
@@ -263,14 +264,6 @@ def output_context(rendered: RenderedItem) -> ContextItem:
 
 def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) -> list[StoredItem]:
     return [StoredItem(at, is_output, item) for at, item in enumerate(context, position)]
-
-
-def _ended(rest: LogRow, finished: Finished) -> LogRow:
-    return LogRow(rest.first_entry, rest.count + 1, rest.entries + packed_entry(finished))
-
-
-def _last_row(next_entry: int, finished: Finished) -> LogRow:
-    return LogRow(next_entry, 1, pack([finished]))
 
 
 def _said_nothing(finished: Finished, fold: Fold) -> bool:

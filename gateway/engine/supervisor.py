@@ -48,11 +48,7 @@ class Durable:
 class _Running:
     run: Run
     durable: Durable | None
-
-    @property
-    def is_claimed(self) -> bool:
-        """Did this process look for it?"""
-        return self.durable is not None and self.durable.is_claimed
+    over: Callable[[], None] | None
 
 
 class Supervisor:
@@ -125,14 +121,17 @@ class Supervisor:
         The run has come to where it waits for something when this returns.
         """
         task = eager_task.start(run())
-        self._running[task] = running = _Running(run, durable)
-        self._claimed += running.is_claimed
+        self._running[task] = _Running(run, durable, over)
+        if durable is not None:
+            self._claimed += durable.is_claimed
         task.add_done_callback(self._forget)
-        if over is not None:
-            task.add_done_callback(lambda _: over())
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        self._claimed -= self._running.pop(task).is_claimed
+        running = self._running.pop(task)
+        if running.durable is not None:
+            self._claimed -= running.durable.is_claimed
+        if running.over is not None:
+            running.over()
 
     async def begin_drain(self) -> None:
         """Claim nothing more, and let other replicas go on with the durable runs.

@@ -241,7 +241,8 @@ class TurnRunner:
         if self._start is None and self._fold.open_turn is None:
             return
         self._cached_tokens = 0
-        await self._retold.keep_up(self._fold.turns)
+        if len(self._fold.turns) > 1:
+            await self._retold.keep_up(self._fold.turns)
         while not await self._end(await self._run_turn()):
             # The prompt is read again, but nobody goes on who had not begun.
             self._is_announced = True
@@ -316,7 +317,9 @@ class TurnRunner:
                 ending = self.guard.after_repair(self._fold, ending.rule)
             if ending.failure:
                 raise OutputViolation(ending.failure)
-            if (faulty := await self._faulty_body(ending.finish)) is None:
+            has_checks = self.guard.has_checks
+            faulty = await self._faulty_body(ending.finish) if has_checks else None
+            if faulty is None:
                 # What the first attempt found in its cache is what the caller pays less for; who
                 # went on found the ids of the attempts before it, too, and counts nothing.
                 cached_tokens = 0 if turn.hops else self._cached_tokens
@@ -330,8 +333,6 @@ class TurnRunner:
         """The first body that is not what was asked for, of those that would be shown if the turn
         ended with `finish`.
         """
-        if not self.guard.has_checks:
-            return None
         bodies, checker = self._fold.bodies_after(finish), self._spec.checker
         if bodies and not checker.is_compiled:
             # It is already, unless another replica accepted the response.
@@ -601,17 +602,14 @@ class TurnSink:
             logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
             self._journal.append(Tokens(tuple(ids[at : at + count]), logprobs))
             self._written = at + count
-            if (ending := self._look(ids[at])) is not None:
-                self.ending = ending
+            # It was a marker, or text: what is to be done, if anything?
+            at_header = not self._in_body or ids[at] not in guard.text_ids
+            header = fold.place if at_header else None
+            if header is not None:
+                self._in_body = header.where is Where.BODY
+            self.ending = guard.look(fold, header)
+            if self.ending is not None:
                 return
-
-    def _look(self, token: int) -> TurnEnding | None:
-        """After a marker, or text that begins with `token`: what is to be done, if anything."""
-        at_header = not self._in_body or token not in self._guard.text_ids
-        header = self._fold.place if at_header else None
-        if header is not None:
-            self._in_body = header.where is Where.BODY
-        return self._guard.look(self._fold, header)
 
 
 class Retold:

@@ -121,10 +121,6 @@ class Cursor:
             self.is_ended = wanted[-1].is_terminal
         return self._sink(wanted)
 
-    def send_end(self) -> Awaitable[None] | None:
-        """Send an empty list if the stream had the terminal event before it began."""
-        return None if self.is_ended or self.is_gone else self._sink([])
-
     @property
     def day(self) -> date:
         """The partition of its rows."""
@@ -245,7 +241,8 @@ class Feed:
                         await self._stream_beginning(cursor)
                     else:
                         await self._stream_rows(cursor)
-                if (rest := cursor.send_end()) is not None:
+                if not (cursor.is_ended or cursor.is_gone) and (rest := sink([])) is not None:
+                    # The stream had the terminal event before it began.
                     await rest
         finally:
             self._cursors.discard(cursor)

@@ -146,7 +146,7 @@ class DurableJournal(Journal):
             except BaseException:
                 self.live.refold()
                 raise
-            self.channel.end()
+            self.channel.close(has_ended=True)
         return events
 
 

@@ -103,6 +103,11 @@ class LiveLog:
         return live
 
     @property
+    def next_entry(self) -> int:
+        """The number that the next entry gets."""
+        return len(self._entries)
+
+    @property
     def is_holding(self) -> bool:
         """There are entries that are not shown yet."""
         return self._shown < len(self._entries)
@@ -217,14 +222,19 @@ class LiveLog:
         try:
             if grace_s and not self._is_produced:
                 await self._hold_back(reader, grace_s)
-            while not self._is_over_for(reader):
+            while True:
                 if reader.lags:
                     await self._catch_up(reader)
-                elif not reader.events:
+                elif reader.events:
+                    if (rest := reader.send_queued()) is not None:
+                        await rest
+                elif not self.closed.is_set():
                     # Where it waits, the reader has all there is.
                     await reader.wait()
-                elif (rest := reader.send_queued()) is not None:
-                    await rest
+                elif self._defect is not None:
+                    raise self._defect
+                else:
+                    return
         finally:
             self._readers.discard(reader)
 
@@ -234,14 +244,6 @@ class LiveLog:
             return
         if self.closed.is_set() and self.failure is not None and not self.handed_over:
             raise self.failure
-
-    def _is_over_for(self, reader: Reader) -> bool:
-        """It has all that there will be. Raises what `give_up` was given."""
-        if reader.lags or reader.events or not self.closed.is_set():
-            return False
-        if self._defect is not None:
-            raise self._defect
-        return True
 
     async def _catch_up(self, reader: Reader) -> None:
         """Fold again from the start, in slices, until nothing was shown meanwhile.
@@ -291,18 +293,16 @@ class LiveLog:
             return
         self.shown_at = self._clock()
         self._last_shown = events[-1].sequence_number if events else None
-        if self._opening is not None:
-            self._open(self._opening, events)
+        opening = self._opening
+        if opening is not None:
+            # Keep the first events as long as they are few and nobody has them.
+            few = min(OPENING_EVENTS_MAX, self._reader_events_max)
+            if events is None or len(opening) + len(events) > few:
+                self._opening = None
+            else:
+                opening += events
         for reader in self._readers:
             reader.put(events)
-
-    def _open(self, opening: list[Event], events: Sequence[Event] | None) -> None:
-        """Keep the first events as long as they are few and nobody has them."""
-        few = min(OPENING_EVENTS_MAX, self._reader_events_max)
-        if events is None or len(opening) + len(events) > few:
-            self._opening = None
-        else:
-            opening += events
 
     def _let_go(self) -> None:
         self.closed.set()

@@ -82,7 +82,7 @@ class DurableRuns:
         `requested_at` is in seconds of `time.perf_counter`.
         """
         live = self._new_live(spec)
-        run = self._start(spec, claim, live, 0, requested_at=requested_at)
+        run = self._start(spec, claim, live, requested_at=requested_at)
         return run, live
 
     async def queue(self, spec: RunSpec) -> None:
@@ -104,8 +104,7 @@ class DurableRuns:
             live = self._new_live(spec)
             live.append(Queued())
             live.show(1)
-            self._at.writer.begins(claim, _day(spec), 1, fence=fence)
-            self._start(spec, claim, live, 1, over=self._when_one_ends)
+            self._start(spec, claim, live, over=self._when_one_ends, fence=fence)
 
     def _new_live(self, spec: RunSpec) -> LiveLog:
         return LiveLog(
@@ -131,8 +130,7 @@ class DurableRuns:
 
     def go_on(self, spec: RunSpec, claimed: ClaimedRun, live: LiveLog) -> None:
         """Generate a response that this process looked for, from where its log ends."""
-        over = self._when_one_ends
-        self._start(spec, claimed.claim, live, claimed.next_entry, over=over)
+        self._start(spec, claimed.claim, live, over=self._when_one_ends)
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
         """End a response that cannot go on here or anywhere. Raises `StoreError`."""
@@ -143,10 +141,10 @@ class DurableRuns:
         spec: RunSpec,
         claim: Claim,
         live: LiveLog,
-        next_entry: int,
         *,
         requested_at: float | None = None,
         over: Callable[[], None] | None = None,
+        fence: int | None = None,
     ) -> Run:
         at, head = self._at, spec.head
         if spec.added:
@@ -154,7 +152,7 @@ class DurableRuns:
             spec = replace(spec, added=())
         here = _Here(at, spec, claim, live, over)
         here.channel = channel = at.writer.open(
-            claim, _day(spec), next_entry, durable=live.show, lost=here.lost
+            claim, _day(spec), live.next_entry, durable=live.show, lost=here.lost, fence=fence
         )
         journal = DurableJournal(live, channel, here.commit)
         here.run = run = Run(spec, journal, at.engine, claim=claim, requested_at=requested_at)
