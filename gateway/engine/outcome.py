@@ -22,7 +22,7 @@ from gateway.generation import FinishReason
 from gateway.log import Finished
 
 SERVER_ERROR: Final = "server_error"
-UNRULY: Final = {
+VIOLATIONS: Final = {
     REQUIRED_TOOL_NOT_CALLED: "The model did not call a tool, though tool_choice requires it. Try "
     "again, or tell the model in the instructions when to call which tool.",
     INVALID_TOOL_CALL: "The model made a tool call that the request does not allow, or with "
@@ -52,10 +52,10 @@ def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
     )
 
 
-def unruly(code: str, at: int) -> Finished:
+def violated(code: str, at: int) -> Finished:
     """The model did not do what the request demands, however often it was asked."""
     shown = SERVER_ERROR if code in _OUR_FAULT else code
-    return Finished("failed", at, code=shown, message=UNRULY[code])
+    return Finished("failed", at, code=shown, message=VIOLATIONS[code])
 
 
 def broken(error: Exception, at: int) -> Finished:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _log = EventLog("gateway.runs")
 
 
-class Settling(Protocol):
+class LogChannel(Protocol):
     """The way of a run's entries into its durable log."""
 
-    async def settled(self) -> int: ...
+    async def flushed(self) -> int: ...
 
     def close(self) -> None: ...
 
@@ -40,7 +40,7 @@ class Durable:
     """
 
     claim: Claim
-    channel: Settling
+    channel: LogChannel
     is_claimed: bool
 
 
@@ -181,11 +181,11 @@ class Supervisor:
         try:
             async with asyncio.timeout(self._flush_wait_s), asyncio.TaskGroup() as group:
                 for one in leaving:
-                    group.create_task(_settle(one.channel))
+                    group.create_task(_flush_one(one.channel))
         except TimeoutError:
             _log.warning("a log was not flushed in time")
 
 
-async def _settle(channel: Settling) -> None:
+async def _flush_one(channel: LogChannel) -> None:
     with suppress(ClaimLost):
-        await channel.settled()
+        await channel.flushed()

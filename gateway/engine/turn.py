@@ -120,7 +120,7 @@ class Engine:
 
     tokens: TokenSource
     archive: Archive
-    keeper: ClaimKeeper
+    lease_keeper: ClaimKeeper
     observer: Observer
     format_of: FormatOf
     threads: Executor
@@ -188,7 +188,7 @@ class TurnRunner:
         while (prefill := self._next_prefill()) is not None:
             await self._call(prefill)
 
-    def leave_off(self) -> None:
+    def void_excess_reasoning(self) -> None:
         """The response ends where it stands: what was said of a message beyond the reasoning budget
         must not come out as a thought. Raises `ClaimLost`.
         """

@@ -134,7 +134,7 @@ class DurableJournal(Journal):
             raise
         except Exception:
             # What was said is in the log all the same: whoever has to end it says it again.
-            await self.channel.settled()
+            await self.channel.flushed()
             raise
         self.live.close(finished, events)
 

@@ -3,8 +3,9 @@
 A batch goes into the log of its response by itself (`store.events`) when it is the first under a
 claim of which this process does not know since when it holds, and when it is long: then together
 with what the response has in flushes. Any other is one of many in a flush (`store.flushes`), which
-costs the database a fraction of it. Between two flushes some responses are settled. The log is the
-same either way, and so is the fence: see there.
+costs the database a fraction of it. Between two flushes some responses are settled: what flushes
+have of them goes into their own logs. The log is the same either way, and so is the fence: see
+there.
 """
 
 from __future__ import annotations

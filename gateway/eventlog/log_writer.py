@@ -222,7 +222,7 @@ class Channel:
             await self._writer.relief(self)
         self._check()
 
-    async def settled(self) -> int:
+    async def flushed(self) -> int:
         """Wait until all that was appended before is durable; the number of the next entry.
 
         Raises `ClaimLost`. Waits for as long as the database is away.

@@ -150,7 +150,7 @@ class DurableRuns:
         if spec.added:
             # They were stored when it was accepted, and a run may take minutes.
             spec = replace(spec, added=())
-        here = _Here(at, spec, claim, live, over)
+        here = _LocalRun(at, spec, claim, live, over)
         here.channel = channel = at.writer.open(
             claim, _day(spec), live.next_entry, durable=live.show, lost=here.lost, fence=fence
         )
@@ -164,7 +164,7 @@ class DurableRuns:
 
 
 @dataclass(slots=True, eq=False)
-class _Here:
+class _LocalRun:
     """A response while it is generated here, for those who have news of it."""
 
     at: RunDependencies

@@ -261,7 +261,7 @@ class Stage(Generic[Source]):
         engine = Engine(
             tokens=self.tokens,
             archive=self.archive,
-            keeper=self.keeper,
+            lease_keeper=self.keeper,
             observer=Observer(self.metrics),
             format_of=harmony_of,
             threads=THREADS,

@@ -81,7 +81,7 @@ async def begin_and_stall(one: Replica, tokens: Speaker) -> None:
     await tokens.fell_silent()
     for running in list(one.supervisor._running.values()):
         assert running.durable is not None
-        await running.durable.channel.settled()
+        await running.durable.channel.flushed()
 
 
 class Patient(Speaker):
