@@ -208,9 +208,10 @@ class TurnRunner:
     def _next_prefill(self) -> tuple[int, ...] | None:
         """What opens the next turn; None when no other is needed, or there is no room for it."""
         prefill = self.guard.next_prefill(self._fold, self._journal.live.last_repair)
-        if prefill is None or self._generated([*self._turns(), (prefill, ())]) >= self._tokens_max:
+        if prefill is None:
             return None
-        return prefill
+        turns = [*((turn.prefill, turn.said) for turn in self._fold.turns), (prefill, ())]
+        return prefill if len(self._format.said_ids(turns)) < self._tokens_max else None
 
     def _call(self, prefill: tuple[int, ...]) -> Coroutine[object, object, None]:
         """Begin a turn, and see it to its end.
@@ -478,19 +479,12 @@ class TurnRunner:
         sampling = self._spec.sampling.after(drawn)
         return replace(sampling, max_tokens=self._tokens_max - generated)
 
-    def _generated(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
-        """How many ids these turns put behind the prompt."""
-        return len(self._format.said_ids(turns))
-
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not turn.said:
             return self._spec.prompt_ids
         prompt, behind = self._spec.prompt_ids, self._retold.before(self._fold.turns[-1])
         # A long prompt stays packed: a number for each of its ids would take the loop milliseconds.
         return prompt + array("I", behind) if isinstance(prompt, array) else [*prompt, *behind]
-
-    def _turns(self) -> list[tuple[Sequence[int], Sequence[int]]]:
-        return [(turn.prefill, turn.said) for turn in self._fold.turns]
 
 
 class TurnSink:

@@ -388,7 +388,7 @@ class RemoteReader:
         return False
 
     def on_moved(self) -> None:
-        """The log has moved."""
+        """Wake the task if the log has more than was sent, but nothing of it is at hand."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return

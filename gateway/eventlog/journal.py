@@ -75,7 +75,7 @@ class MemoryJournal(Journal):
 
     @override
     async def room(self) -> None:
-        """Return at once."""
+        """Return at once: it never is."""
 
     @override
     async def finish(self, finished: Finished) -> None:

@@ -111,7 +111,7 @@ class Outbox:
         self.next_entry = self.end = next_entry
         self.pending_bytes = 0
         self.batch: LogBatch | None = None
-        """What is under way."""
+        """What is under way; None between two batches."""
 
     @property
     def has_waiting(self) -> bool:
@@ -331,7 +331,7 @@ class LogWriter:
         return None if self._flusher is None else self._flusher.fence(tenant_id)
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write what the channels bring, until cancelled."""
         while True:
             await self._work.wait()
             await self._keep_distance()

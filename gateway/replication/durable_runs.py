@@ -48,11 +48,11 @@ class RunDependencies:
 
 
 class DurableRuns:
-    """Starts durable runs."""
+    """Starts the durable runs of this process: what was accepted here, and what was claimed."""
 
     def __init__(self, dependencies: RunDependencies, *, claimed_max: int = 0) -> None:
         """`claimed_max` bounds the background responses that are generated here at once."""
-        self._at = dependencies
+        self._dependencies = dependencies
         self._claimed_max = claimed_max
         self._accepting = 0
         self._when_one_ends: Callable[[], None] = _nothing
@@ -60,7 +60,7 @@ class DurableRuns:
     @property
     def claimed(self) -> int:
         """How many run here that this process looked for."""
-        return self._at.supervisor.claimed
+        return self._dependencies.supervisor.claimed
 
     @property
     def room(self) -> int:
@@ -74,7 +74,7 @@ class DurableRuns:
     @property
     def is_draining(self) -> bool:
         """Nothing more may be claimed."""
-        return self._at.supervisor.is_draining
+        return self._dependencies.supervisor.is_draining
 
     def begin(self, spec: RunSpec, claim: Claim, *, requested_at: float) -> tuple[Run, LiveLog]:
         """Generate a response that was accepted here, for a request that may wait for it.
@@ -90,11 +90,11 @@ class DurableRuns:
 
         Raises what `Archive.accept` does.
         """
-        archive = self._at.archive
+        archive = self._dependencies.archive
         if self.room <= 0 or self.is_draining:
             await archive.accept(spec, None, owned=False)
             return
-        fence = self._at.writer.fence(spec.principal.tenant_id)
+        fence = self._dependencies.writer.fence(spec.principal.tenant_id)
         self._accepting += 1
         try:
             claim = await archive.queue(spec)
@@ -108,15 +108,15 @@ class DurableRuns:
 
     def _new_live(self, spec: RunSpec) -> LiveLog:
         return LiveLog(
-            self._at.new_fold_for(spec.head, spec.rules),
-            reader_events_max=self._at.reader_events_max,
+            self._dependencies.new_fold_for(spec.head, spec.rules),
+            reader_events_max=self._dependencies.reader_events_max,
             held=True,
-            turn=self._at.replays,
+            turn=self._dependencies.replays,
         )
 
     async def restored(self, spec: RunSpec, rows: Sequence[LogRow], next_entry: int) -> LiveLog:
         """The committed log of a response. Raises `ValueError` for a damaged one."""
-        new_fold = self._at.new_fold_for(spec.head, spec.rules)
+        new_fold = self._dependencies.new_fold_for(spec.head, spec.rules)
         fold = new_fold()
         entries = await fold_rows(fold, rows)
         check_complete(len(entries), next_entry)
@@ -124,8 +124,8 @@ class DurableRuns:
             new_fold,
             entries,
             fold=fold,
-            reader_events_max=self._at.reader_events_max,
-            turn=self._at.replays,
+            reader_events_max=self._dependencies.reader_events_max,
+            turn=self._dependencies.replays,
         )
 
     def go_on(self, spec: RunSpec, claimed: ClaimedRun, live: LiveLog) -> None:
@@ -134,7 +134,7 @@ class DurableRuns:
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
         """End a response that cannot go on here or anywhere. Raises `StoreError`."""
-        await self._at.archive.end_defective(claim, error)
+        await self._dependencies.archive.end_defective(claim, error)
 
     def _start(
         self,
@@ -146,7 +146,7 @@ class DurableRuns:
         over: Callable[[], None] | None = None,
         fence: int | None = None,
     ) -> Run:
-        at, head = self._at, spec.head
+        at, head = self._dependencies, spec.head
         if spec.added:
             # They were stored when it was accepted, and a run may take minutes.
             spec = replace(spec, added=())
@@ -176,7 +176,7 @@ class _LocalRun:
     run: Run = field(init=False)
 
     def lost(self) -> None:
-        """Its claim is."""
+        """Stop: the claim is another's."""
         self.run.abandon()
 
     async def commit(self, finished: Finished, fold: Fold, rest: LogRow) -> None:
@@ -199,4 +199,4 @@ def _day(spec: RunSpec) -> date:
 
 
 def _nothing() -> None:
-    """Nobody claims."""
+    """In a process without a scheduler nobody waits for room."""
