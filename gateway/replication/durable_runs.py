@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.engine.supervisor import Supervisor
     from gateway.engine.turn import Engine
     from gateway.eventlog.live_log import LiveLogRegistry
-    from gateway.eventlog.log_writer import Channel, LogWriter
+    from gateway.eventlog.log_writer import LogWriter
     from gateway.log import Finished
     from gateway.output.fold import Fold
     from gateway.protocol.responses.body import ResponseHead
@@ -150,47 +150,36 @@ class DurableRuns:
         if spec.added:
             # They were stored when it was accepted, and a run may take minutes.
             spec = replace(spec, added=())
-        here = _LocalRun(at, spec, claim, live, over)
-        here.channel = channel = at.writer.open(
-            claim, _day(spec), live.next_entry, durable=live.show, lost=here.lost, fence=fence
+
+        async def commit(finished: Finished, fold: Fold, rest: LogRow) -> None:
+            await at.archive.finish(spec, finished, fold, claim, rest)
+
+        def lose() -> None:
+            run.abandon()
+
+        def leave() -> None:
+            """The run is over, with an end or without one."""
+            channel.close()
+            # Does nothing to one that has its end.
+            live.hand_over()
+            at.live_logs.discard(head.uuid, live)
+            if over is not None:
+                over()
+
+        channel = at.writer.open(
+            claim,
+            _day(spec),
+            live.next_entry,
+            durable=live.show,
+            lost=lose,
+            fence=fence,
         )
-        journal = DurableJournal(live, channel, here.commit)
-        here.run = run = Run(spec, journal, at.engine, claim=claim, requested_at=requested_at)
+        journal = DurableJournal(live, channel, commit)
+        run = Run(spec, journal, at.engine, claim=claim, requested_at=requested_at)
         at.live_logs.add(head.uuid, live)
-        at.supervisor.start(
-            run, durable=Durable(claim, channel, is_claimed=over is not None), over=here.leave
-        )
+        durable = Durable(claim, channel, is_claimed=over is not None)
+        at.supervisor.start(run, durable=durable, over=leave)
         return run
-
-
-@dataclass(slots=True, eq=False)
-class _LocalRun:
-    """A response while it is generated here, for those who have news of it."""
-
-    at: RunDependencies
-    spec: RunSpec
-    claim: Claim
-    live: LiveLog
-    over: Callable[[], None] | None
-    channel: Channel = field(init=False)
-    run: Run = field(init=False)
-
-    def lost(self) -> None:
-        """Stop: the claim is another's."""
-        self.run.abandon()
-
-    async def commit(self, finished: Finished, fold: Fold, rest: LogRow) -> None:
-        """It ends so; `rest` is what of its log is not written."""
-        await self.at.archive.finish(self.spec, finished, fold, self.claim, rest)
-
-    def leave(self) -> None:
-        """Its run is over, with an end or without one."""
-        self.channel.close()
-        # Does nothing to one that has its end.
-        self.live.hand_over()
-        self.at.live_logs.discard(self.spec.head.uuid, self.live)
-        if self.over is not None:
-            self.over()
 
 
 def _day(spec: RunSpec) -> date:
