@@ -22,6 +22,7 @@ from gateway.store.usage import UsageLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from uuid import UUID
 
     from gateway.engine.run_spec import RunSpec
     from gateway.generation import RenderedItem
@@ -158,21 +159,11 @@ class Endings:
             # The input of a durable one was stored when it was accepted.
             added, inputs = (), spec.inputs
             log = LogRow(rest.first_entry, rest.count + 1, rest.entries + packed_entry(finished))
-        return FinishedResponse(
-            uuid=spec.head.uuid,
-            epoch=epoch,
-            status=finished.status,
-            completed_at=moment(finished.at),
-            body=fold.encoded_response(),
-            entries=log,
-            recoveries=orjson.dumps(fold.recoveries),
-            items=[
-                *_items(added, 0, is_output=False),
-                *_items(self._outputs(spec.model, fold), inputs, is_output=True),
-            ],
-            tokens=fold.usage,
-            free_key=_said_nothing(finished, fold),
-        )
+        items = [
+            *_items(added, 0, is_output=False),
+            *_items(self._outputs(spec.model, fold), inputs, is_output=True),
+        ]
+        return _ended(spec.head.uuid, epoch, finished, fold, entries=log, items=items)
 
     def reading(self, stored: StoredResponse) -> LogReading:
         """The log of a durable one, from its beginning.
@@ -204,18 +195,9 @@ class Endings:
             ending.insert(0, compacted)
         for entry in ending:
             fold.apply(entry)
-        return FinishedResponse(
-            uuid=stored.uuid,
-            epoch=stored.epoch,
-            status=finished.status,
-            completed_at=moment(finished.at),
-            body=fold.encoded_response(),
-            entries=LogRow(stored.next_entry, len(ending), pack(ending)),
-            recoveries=orjson.dumps(fold.recoveries),
-            items=_items(self._outputs(stored.model, fold), inputs_of(plan), is_output=True),
-            tokens=fold.usage,
-            free_key=_said_nothing(finished, fold),
-        )
+        log = LogRow(stored.next_entry, len(ending), pack(ending))
+        items = _items(self._outputs(stored.model, fold), inputs_of(plan), is_output=True)
+        return _ended(stored.uuid, stored.epoch, finished, fold, entries=log, items=items)
 
     def _outputs(self, model: str, fold: Fold) -> Iterator[ContextItem]:
         format_ = self._format_of(model)
@@ -266,8 +248,22 @@ def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) ->
     return [StoredItem(at, is_output, item) for at, item in enumerate(context, position)]
 
 
-def _said_nothing(finished: Finished, fold: Fold) -> bool:
-    return finished.status == "failed" and not fold.output_tokens
+def _ended(
+    uuid: UUID, epoch: int, finished: Finished, fold: Fold, **fields: Any
+) -> FinishedResponse:
+    """The end of a response whose log is folded, and some `fields` more."""
+    return FinishedResponse(
+        uuid=uuid,
+        epoch=epoch,
+        status=finished.status,
+        completed_at=moment(finished.at),
+        body=fold.encoded_response(),
+        recoveries=orjson.dumps(fold.recoveries),
+        tokens=fold.usage,
+        # One that failed before it said anything may be asked for again under its key.
+        free_key=finished.status == "failed" and not fold.output_tokens,
+        **fields,
+    )
 
 
 def moment(unix_s: int) -> datetime:
