@@ -475,9 +475,13 @@ def _is_light(items: Sequence[StoredItem], *values: bytes | array[int] | None) -
     """Does it go together with others? A heavy one would keep them waiting, and gain nothing."""
     if len(items) > TOGETHER_ITEMS_MAX:
         return False
-    values = (*values, *(one.context.json for one in items))
-    sizes = [memoryview(value).nbytes for value in values if value is not None]
-    return sum(sizes) <= TOGETHER_BYTES_MAX
+    size_bytes = 0
+    for value in values:
+        if value is not None:
+            size_bytes += memoryview(value).nbytes
+    for item in items:
+        size_bytes += len(item.context.json)
+    return size_bytes <= TOGETHER_BYTES_MAX
 
 
 def _report_unread(stored: StoredResponse, error: Exception) -> None:

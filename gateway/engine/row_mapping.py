@@ -41,39 +41,8 @@ QUEUED: Final = pack([Queued()])
 """The log of a response that waits for its turn."""
 
 
-def begun(spec: RunSpec, *, owner: str | None, lease_s: float | None) -> NewResponse:
-    """A response whose log stays in the memory of `owner`."""
-    return _new(spec, owner=owner, lease_s=lease_s)
-
-
-def accepted(
-    spec: RunSpec,
-    key: IdempotencyKey | None,
-    *,
-    owner: str | None,
-    lease_s: float,
-) -> NewResponse:
-    """A durable response, with all that a replica needs to generate it; queued without `owner`."""
-    if owner is None:
-        return _new(spec, **_lasting(spec), **_waiting(spec), idempotency=key)
-    lasting = _lasting(spec)
-    return _new(spec, **lasting, idempotency=key, owner=owner, lease_s=lease_s)
-
-
-def queued(spec: RunSpec, *, owner: str, lease_s: float) -> NewResponse:
-    """A background response that begins at once under `owner`, if there is room for it."""
-    return _new(
-        spec,
-        **_lasting(spec),
-        **_waiting(spec),
-        owner=owner,
-        lease_s=lease_s,
-        running_max=spec.principal.policy.background_running_max,
-    )
-
-
-def _new(spec: RunSpec, **fields: Any) -> NewResponse:
-    """What every response has, and some `fields` more."""
+def begun(spec: RunSpec, **fields: Any) -> NewResponse:
+    """A response whose log stays in the memory of its owner, or (`fields`) one that has more."""
     head = spec.head
     return NewResponse(
         uuid=head.uuid,
@@ -87,6 +56,32 @@ def _new(spec: RunSpec, **fields: Any) -> NewResponse:
         background=head.background,
         streamed=spec.streamed,
         **fields,
+    )
+
+
+def accepted(
+    spec: RunSpec,
+    key: IdempotencyKey | None,
+    *,
+    owner: str | None,
+    lease_s: float,
+) -> NewResponse:
+    """A durable response, with all that a replica needs to generate it; queued without `owner`."""
+    if owner is None:
+        return begun(spec, **_lasting(spec), **_waiting(spec), idempotency=key)
+    lasting = _lasting(spec)
+    return begun(spec, **lasting, idempotency=key, owner=owner, lease_s=lease_s)
+
+
+def queued(spec: RunSpec, *, owner: str, lease_s: float) -> NewResponse:
+    """A background response that begins at once under `owner`, if there is room for it."""
+    return begun(
+        spec,
+        **_lasting(spec),
+        **_waiting(spec),
+        owner=owner,
+        lease_s=lease_s,
+        running_max=spec.principal.policy.background_running_max,
     )
 
 

@@ -94,7 +94,7 @@ class Run:
 
     async def _let_go(self, error: ClaimLost) -> None:
         """Nothing more can be generated. A durable response goes on, or has ended, elsewhere."""
-        self._engine.observer.let_go(self.spec, self._epoch)
+        self._engine.observer.let_go(self.spec, self.claim.epoch if self.claim else 0)
         if self.spec.durable:
             self._live.hand_over()
         else:
@@ -105,10 +105,6 @@ class Run:
             if self.claim is not None:
                 await self._engine.archive.deposit(self.spec, finished, self._live.fold, self.claim)
             self._live.close(finished, events)
-
-    @property
-    def _epoch(self) -> int:
-        return self.claim.epoch if self.claim is not None else 0
 
     def _stop(self) -> None:
         # A scope that has expired is being left already, and refuses to expire again.
@@ -159,7 +155,7 @@ class Run:
             self.spec,
             self._journal,
             engine,
-            epoch=self._epoch,
+            epoch=self.claim.epoch if self.claim else 0,
             on_first_token=self._on_first_token,
         )
         with KeepAlive(

@@ -72,25 +72,17 @@ class Supervisor:
         self._announce = announce
         self._flush_wait_s = flush_wait_s
         self.prepared = 0
-        """How many runs are being prepared."""
+        """How many runs of requests to this process are being prepared."""
         self._running: dict[asyncio.Task[None], _Running] = {}
-        self._claimed = 0
-        self._is_draining = False
-
-    @property
-    def is_draining(self) -> bool:
+        self.claimed = 0
+        """How many runs there are that this process looked for."""
+        self.is_draining = False
         """The process is about to end: nothing more is claimed."""
-        return self._is_draining
 
     @property
     def in_flight(self) -> int:
         """How many runs of requests to this process there are right now."""
-        return len(self._running) - self._claimed
-
-    @property
-    def claimed(self) -> int:
-        """How many runs there are right now that this process looked for."""
-        return self._claimed
+        return len(self._running) - self.claimed
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -123,13 +115,13 @@ class Supervisor:
         task = eager_task.start(run())
         self._running[task] = _Running(run, durable, over)
         if durable is not None:
-            self._claimed += durable.is_claimed
+            self.claimed += durable.is_claimed
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         running = self._running.pop(task)
         if running.durable is not None:
-            self._claimed -= running.durable.is_claimed
+            self.claimed -= running.durable.is_claimed
         if running.over is not None:
             running.over()
 
@@ -138,7 +130,7 @@ class Supervisor:
 
         Returns when they have stopped here and may be claimed: at once, not when a lease lapses.
         """
-        self._is_draining = True
+        self.is_draining = True
         await self._hand_over()
 
     async def drain(self) -> None:

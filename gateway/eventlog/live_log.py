@@ -60,7 +60,6 @@ class LiveLog:
         self._slice_s = slice_s
         self._new_fold = new_fold
         self._reader_events_max = reader_events_max
-        self._held = held
         self._turn = turn or asyncio.Lock()
         self._entries = EntryBuffer()
         self._shown = 0
@@ -68,7 +67,7 @@ class LiveLog:
         self._opening: list[Event] | None = []
         self._gathered: list[Event] | None = None
         self._clock = asyncio.get_running_loop().time
-        self._withheld = WithheldEvents(reader_events_max)
+        self._withheld = WithheldEvents(reader_events_max) if held else None
         self._readers: set[Reader] = set()
         self._defect: Exception | None = None
         self._is_produced = False
@@ -142,7 +141,7 @@ class LiveLog:
         """
         events = self.fold.apply(entry)
         self._entries.append(entry)
-        if self._held:
+        if self._withheld is not None:
             self._withheld.put(events)
             return
         self._shown += 1
@@ -166,7 +165,7 @@ class LiveLog:
 
     def show(self, count: int) -> None:
         """The first `count` entries are committed: readers get those they have not seen."""
-        if not self.handed_over and count > self._shown:
+        if not self.handed_over and count > self._shown and self._withheld is not None:
             self._reveal(count, self._withheld.take(count - self._shown))
 
     def close(self, entry: Entry, events: list[Event]) -> None:

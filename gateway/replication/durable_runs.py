@@ -58,14 +58,10 @@ class DurableRuns:
         self._when_one_ends: Callable[[], None] = _nothing
 
     @property
-    def claimed(self) -> int:
-        """How many run here that this process looked for."""
-        return self._dependencies.supervisor.claimed
-
-    @property
     def room(self) -> int:
         """How many more may be claimed."""
-        return self._claimed_max - self.claimed - self._accepting
+        claimed = self._dependencies.supervisor.claimed
+        return self._claimed_max - claimed - self._accepting
 
     def when_one_ends(self, wake: Callable[[], None]) -> None:
         """Call `wake` when one that was claimed is over: the one who claims is built from this."""
