@@ -75,7 +75,7 @@ class MemoryJournal(Journal):
 
     @override
     async def room(self) -> None:
-        """Return at once."""
+        """Return at once: it never is."""
 
     @override
     async def finish(self, finished: Finished) -> None:
@@ -134,7 +134,7 @@ class DurableJournal(Journal):
             raise
         except Exception:
             # What was said is in the log all the same: whoever has to end it says it again.
-            await self.channel.settled()
+            await self.channel.flushed()
             raise
         self.live.close(finished, events)
 
@@ -146,7 +146,7 @@ class DurableJournal(Journal):
             except BaseException:
                 self.live.refold()
                 raise
-            self.channel.end()
+            self.channel.close(has_ended=True)
         return events
 
 

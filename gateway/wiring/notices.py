@@ -47,12 +47,12 @@ class Switchboard:
 
     def missed(self) -> None:
         """Anything may have happened."""
-        self._tails.missed()
+        self._tails.look_at_all()
         if self._wake is not None:
             self._wake()
 
     def _pass_on(self, notice: Notice) -> None:
-        self._tails.heard(notice.responses)
+        self._tails.look_soon(notice.responses)
         if notice.kind == "ended":
             self._keeper.ended(notice.responses)
         if notice.kind == "work" and self._wake is not None:

@@ -138,7 +138,7 @@ def _workplace(
         engine=Engine(
             tokens=base.pool,
             archive=archive,
-            keeper=keeper,
+            lease_keeper=keeper,
             observer=Observer(base.metrics),
             format_of=base.formats.of,
             threads=base.threads,
