@@ -22,7 +22,7 @@ from gateway.telemetry import EventLog
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from gateway.engine.row_mapping import LogReading, NewFoldFor
@@ -130,8 +130,7 @@ class Batcher(Generic[Row, Done]):
                 await self._commit_next()
         finally:
             self._is_open = False
-            for _, done in self._waiting:
-                _tell(done, None)
+            _tell(self._waiting, {})
             self._waiting.clear()
 
     async def _commit_next(self) -> None:
@@ -156,8 +155,7 @@ class Batcher(Generic[Row, Done]):
         except BaseException:
             _fail(batch, StoreUnavailable("the process ends"))
             raise
-        for place, (_, done) in enumerate(batch):
-            _tell(done, became.get(place))
+        _tell(batch, became)
 
 
 def _fail(
@@ -169,9 +167,12 @@ def _fail(
             done.set_exception(StoreUnavailable(str(error)))
 
 
-def _tell(done: asyncio.Future[Done | None], became: Done | None) -> None:
-    if not done.done():
-        done.set_result(became)
+def _tell(
+    batch: Iterable[tuple[Row, asyncio.Future[Done | None]]], became: Mapping[int, Done]
+) -> None:
+    for place, (_, done) in enumerate(batch):
+        if not done.done():
+            done.set_result(became.get(place))
 
 
 class Archive:
@@ -474,9 +475,13 @@ def _is_light(items: Sequence[StoredItem], *values: bytes | array[int] | None) -
     """Does it go together with others? A heavy one would keep them waiting, and gain nothing."""
     if len(items) > TOGETHER_ITEMS_MAX:
         return False
-    values = (*values, *(one.context.json for one in items))
-    sizes = [memoryview(value).nbytes for value in values if value is not None]
-    return sum(sizes) <= TOGETHER_BYTES_MAX
+    size_bytes = 0
+    for value in values:
+        if value is not None:
+            size_bytes += memoryview(value).nbytes
+    for item in items:
+        size_bytes += len(item.context.json)
+    return size_bytes <= TOGETHER_BYTES_MAX
 
 
 def _report_unread(stored: StoredResponse, error: Exception) -> None:

@@ -22,7 +22,7 @@ from gateway.errors import (
 from gateway.generation import FinishReason
 
 SERVER_ERROR: Final = "server_error"
-UNRULY: Final = {
+VIOLATIONS: Final = {
     REQUIRED_TOOL_NOT_CALLED: "The model did not call a tool, though tool_choice requires it. Try "
     "again, or tell the model in the instructions when to call which tool.",
     INVALID_TOOL_CALL: "The model made a tool call that the request does not allow, or with "
@@ -44,46 +44,36 @@ def ended(finish: FinishReason | None, at: int, *, visible: bool) -> Finished:
         return Finished("incomplete", at, reason="max_output_tokens")
     if visible:
         return Finished("completed", at)
-    return Finished(
-        "failed",
-        at,
-        code=SERVER_ERROR,
-        message="The model ended its turn without an answer. Please try again.",
-    )
+    return _failed(at, "The model ended its turn without an answer. Please try again.")
 
 
-def unruly(code: str, at: int) -> Finished:
+def violated(code: str, at: int) -> Finished:
     """The model did not do what the request demands, however often it was asked."""
-    shown = SERVER_ERROR if code in _OUR_FAULT else code
-    return Finished("failed", at, code=shown, message=UNRULY[code])
+    return _failed(at, VIOLATIONS[code], code=SERVER_ERROR if code in _OUR_FAULT else code)
 
 
 def broken(error: Exception, at: int) -> Finished:
     """A backend failed. Operators find the cause in the log; clients are told what to do."""
     match error:
         case ContextOverflow():
-            return Finished(
-                "failed",
+            return _failed(
                 at,
+                "Your input exceeds the context window of this model. Please shorten it.",
                 code="context_length_exceeded",
-                message="Your input exceeds the context window of this model. Please shorten it.",
             )
         case RequestError():
-            return Finished("failed", at, code=error.code or SERVER_ERROR, message=error.message)
+            return _failed(at, error.message, code=error.code or SERVER_ERROR)
         case UpstreamUnavailable() | NoUpstreamAvailable():
             what = "No server for this model could take the request."
         case UpstreamRejected():
-            return Finished(
-                "failed",
-                at,
-                code=SERVER_ERROR,
-                message="The model server refused the request. Sending it again will not help.",
+            return _failed(
+                at, "The model server refused the request. Sending it again will not help."
             )
         case UpstreamFailed():
             what = "The model server broke off while generating."
         case _:
             what = "The server had an error while processing your request."
-    return Finished("failed", at, code=SERVER_ERROR, message=f"{what} Please try again.")
+    return _failed(at, f"{what} Please try again.")
 
 
 def hung_up(at: int) -> Finished:
@@ -96,19 +86,14 @@ def hung_up(at: int) -> Finished:
 
 def took_too_long(at: int) -> Finished:
     """The longest time that one response may take is over."""
-    return Finished(
-        "failed",
-        at,
-        code=SERVER_ERROR,
-        message="The response took longer than this server allows. Ask for less output at once.",
+    return _failed(
+        at, "The response took longer than this server allows. Ask for less output at once."
     )
 
 
 def shut_down(at: int) -> Finished:
     """The process ends, and its grace is over."""
-    return Finished(
-        "failed", at, code=SERVER_ERROR, message="The server is restarting. Please try again."
-    )
+    return _failed(at, "The server is restarting. Please try again.")
 
 
 def stopped(at: int) -> Finished:
@@ -118,40 +103,27 @@ def stopped(at: int) -> Finished:
 
 def interrupted(at: int) -> Finished:
     """The process that generated a foreground response ended without a word."""
-    return Finished(
-        "failed",
-        at,
-        code=SERVER_ERROR,
-        message="The server that generated this response stopped. Please try again.",
-    )
+    return _failed(at, "The server that generated this response stopped. Please try again.")
 
 
 def out_of_attempts(at: int) -> Finished:
     """As many processes as may began it or went on with it, and all of them stopped."""
-    return Finished(
-        "failed",
-        at,
-        code=SERVER_ERROR,
-        message="The servers that generated this response stopped, one after the other.",
-    )
+    return _failed(at, "The servers that generated this response stopped, one after the other.")
 
 
 def of_another_release(at: int) -> Finished:
     """No process is left of the release that could go on with it."""
-    return Finished(
-        "failed",
+    return _failed(
         at,
-        code=SERVER_ERROR,
-        message="The response was begun by a version of this server that does not run any more. "
+        "The response was begun by a version of this server that does not run any more. "
         "Please try again.",
     )
 
 
 def not_stored(at: int) -> Finished:
     """Generated, but the database did not take it within its time."""
-    return Finished(
-        "failed",
-        at,
-        code=SERVER_ERROR,
-        message="The response was generated but could not be stored. Please try again.",
-    )
+    return _failed(at, "The response was generated but could not be stored. Please try again.")
+
+
+def _failed(at: int, message: str, *, code: str = SERVER_ERROR) -> Finished:
+    return Finished("failed", at, code=code, message=message)

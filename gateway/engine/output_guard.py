@@ -155,18 +155,18 @@ class OutputGuard:
     def __init__(
         self,
         rules: OutputRules,
-        policy: GuardLimits,
+        limits: GuardLimits,
         format_: ModelFormat,
         *,
         reasoning_budget: int | None,
     ) -> None:
         self._rules = rules
-        self._policy = policy
+        self._limits = limits
         self._format = format_
         self.text_ids = format_.text_ids
         """All other ids are markers."""
         self._reasoning_budget = reasoning_budget
-        self._preamble_ids_max = policy.preamble_tokens_max if rules.calls == "required" else 0
+        self._preamble_ids_max = limits.preamble_tokens_max if rules.calls == "required" else 0
         is_narrowed = not rules.open_calls or rules.allowed != rules.tools.keys()
         self.has_checks = rules.answer is not None or rules.checks_calls
         """Some bodies are checked before they are done."""
@@ -174,11 +174,11 @@ class OutputGuard:
 
         self._is_free = not self._may_stray and not rules.stop and reasoning_budget is None
         self._joins_header = self._is_free and (
-            policy.header_tokens_max >= format_.plain_header_ids_max > 0
+            limits.header_tokens_max >= format_.plain_header_ids_max > 0
         )
         self._loop_ids_min = (
-            policy.repeated_tokens_max + PERIOD_IDS_MAX
-            if policy.repeated_tokens_max
+            limits.repeated_tokens_max + PERIOD_IDS_MAX
+            if limits.repeated_tokens_max
             else sys.maxsize
         )
 
@@ -212,7 +212,7 @@ class OutputGuard:
         if not count:
             is_first = self._joins_header and not _position(fold)
             count = (is_first and self._format.plain_header(ids, at)) or 1
-        if 0 < self._policy.repeated_tokens_max <= len(said) + count:
+        if 0 < self._limits.repeated_tokens_max <= len(said) + count:
             count = min(count, LOOK_IDS - len(said) % LOOK_IDS)
         if self._reasoning_budget is not None:
             count = min(count, self._thinkable(fold, ids[at]))
@@ -287,7 +287,7 @@ class OutputGuard:
             return ending
         if self._may_stray and (ending := self._at_demand(fold)) is not None:
             return ending
-        if fold.item_count > self._policy.messages_max:
+        if fold.item_count > self._limits.messages_max:
             return TurnEnding(FinishReason.LENGTH, TOO_MANY_MESSAGES)
         return None
 
@@ -305,7 +305,7 @@ class OutputGuard:
     def _not_understood(self, fold: Fold, place: Place) -> TurnEnding | None:
         is_wrong = bool(place.doubts)
         if place.where is Where.HEADER:
-            is_wrong |= _position(fold) - place.start > self._policy.header_tokens_max
+            is_wrong |= _position(fold) - place.start > self._limits.header_tokens_max
         if not is_wrong or (self._repairs_left(fold) <= 0 and not place.answered):
             return None
         start = _unseen_from(fold, place.start)
@@ -349,7 +349,7 @@ class OutputGuard:
     def _is_looping(self, said: Sequence[int]) -> bool:
         if len(said) < self._loop_ids_min or len(said) % LOOK_IDS:
             return False
-        size = self._policy.repeated_tokens_max
+        size = self._limits.repeated_tokens_max
         return any(
             said[-1] == said[-1 - period] and said[-size:] == said[-size - period : -period]
             for period in range(1, PERIOD_IDS_MAX + 1)
@@ -401,7 +401,7 @@ class OutputGuard:
     @property
     def refusals(self) -> bool:
         """The model may refuse to answer in a format."""
-        return self._policy.refusals
+        return self._limits.refusals
 
     def may_think(self, fold: Fold) -> bool:
         """The reasoning budget is not used up."""
@@ -460,7 +460,7 @@ class OutputGuard:
         recoveries = fold.recoveries
         free = sum(min(recoveries.get(rule, 0), turns) for rule, turns in _FREE_TURNS.items())
         said_anew = recoveries.get(SAID_ANEW, 0)
-        return self._policy.repairs_max - max(0, cut - free) - said_anew
+        return self._limits.repairs_max - max(0, cut - free) - said_anew
 
 
 def _are_text(ids: Sequence[int], text_ids: range) -> bool:

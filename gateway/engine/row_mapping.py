@@ -22,6 +22,7 @@ from gateway.store.usage import UsageLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from uuid import UUID
 
     from gateway.engine.run_spec import RunSpec
     from gateway.entries import Entry, Finished
@@ -40,39 +41,8 @@ QUEUED: Final = pack([Queued()])
 """The log of a response that waits for its turn."""
 
 
-def begun(spec: RunSpec, *, owner: str | None, lease_s: float | None) -> NewResponse:
-    """A response whose log stays in the memory of `owner`."""
-    return _new(spec, owner=owner, lease_s=lease_s)
-
-
-def accepted(
-    spec: RunSpec,
-    key: IdempotencyKey | None,
-    *,
-    owner: str | None,
-    lease_s: float,
-) -> NewResponse:
-    """A durable response, with all that a replica needs to generate it; queued without `owner`."""
-    if owner is None:
-        return _new(spec, **_lasting(spec), **_waiting(spec), idempotency=key)
-    lasting = _lasting(spec)
-    return _new(spec, **lasting, idempotency=key, owner=owner, lease_s=lease_s)
-
-
-def queued(spec: RunSpec, *, owner: str, lease_s: float) -> NewResponse:
-    """A background response that begins at once under `owner`, if there is room for it."""
-    return _new(
-        spec,
-        **_lasting(spec),
-        **_waiting(spec),
-        owner=owner,
-        lease_s=lease_s,
-        running_max=spec.principal.policy.background_running_max,
-    )
-
-
-def _new(spec: RunSpec, **fields: Any) -> NewResponse:
-    """What every response has, and some `fields` more."""
+def begun(spec: RunSpec, **fields: Any) -> NewResponse:
+    """A response whose log stays in the memory of its owner, or (`fields`) one that has more."""
     head = spec.head
     return NewResponse(
         uuid=head.uuid,
@@ -86,6 +56,32 @@ def _new(spec: RunSpec, **fields: Any) -> NewResponse:
         background=head.background,
         streamed=spec.streamed,
         **fields,
+    )
+
+
+def accepted(
+    spec: RunSpec,
+    key: IdempotencyKey | None,
+    *,
+    owner: str | None,
+    lease_s: float,
+) -> NewResponse:
+    """A durable response, with all that a replica needs to generate it; queued without `owner`."""
+    if owner is None:
+        return begun(spec, **_lasting(spec), **_waiting(spec), idempotency=key)
+    lasting = _lasting(spec)
+    return begun(spec, **lasting, idempotency=key, owner=owner, lease_s=lease_s)
+
+
+def queued(spec: RunSpec, *, owner: str, lease_s: float) -> NewResponse:
+    """A background response that begins at once under `owner`, if there is room for it."""
+    return begun(
+        spec,
+        **_lasting(spec),
+        **_waiting(spec),
+        owner=owner,
+        lease_s=lease_s,
+        running_max=spec.principal.policy.background_running_max,
     )
 
 
@@ -153,25 +149,16 @@ class Endings:
 
         `rest` is what of its log is not written yet; None: it has no durable log.
         """
-        added, inputs = spec.added, len(spec.added)
+        added, inputs, log = spec.added, len(spec.added), rest
         if rest is not None:
             # The input of a durable one was stored when it was accepted.
             added, inputs = (), spec.inputs
-        return FinishedResponse(
-            uuid=spec.head.uuid,
-            epoch=epoch,
-            status=finished.status,
-            completed_at=moment(finished.at),
-            body=fold.encoded_response(),
-            entries=None if rest is None else _ended(rest, finished),
-            recoveries=orjson.dumps(fold.recoveries),
-            items=[
-                *_items(added, 0, is_output=False),
-                *_items(self._outputs(spec.model, fold), inputs, is_output=True),
-            ],
-            tokens=fold.usage,
-            free_key=_said_nothing(finished, fold),
-        )
+            log = LogRow(rest.first_entry, rest.count + 1, rest.entries + packed_entry(finished))
+        items = [
+            *_items(added, 0, is_output=False),
+            *_items(self._outputs(spec.model, fold), inputs, is_output=True),
+        ]
+        return _ended(spec.head.uuid, epoch, finished, fold, entries=log, items=items)
 
     def reading(self, stored: StoredResponse) -> LogReading:
         """The log of a durable one, from its beginning.
@@ -203,18 +190,9 @@ class Endings:
             ending.insert(0, compacted)
         for entry in ending:
             fold.apply(entry)
-        return FinishedResponse(
-            uuid=stored.uuid,
-            epoch=stored.epoch,
-            status=finished.status,
-            completed_at=moment(finished.at),
-            body=fold.encoded_response(),
-            entries=LogRow(stored.next_entry, len(ending), pack(ending)),
-            recoveries=orjson.dumps(fold.recoveries),
-            items=_items(self._outputs(stored.model, fold), inputs_of(plan), is_output=True),
-            tokens=fold.usage,
-            free_key=_said_nothing(finished, fold),
-        )
+        log = LogRow(stored.next_entry, len(ending), pack(ending))
+        items = _items(self._outputs(stored.model, fold), inputs_of(plan), is_output=True)
+        return _ended(stored.uuid, stored.epoch, finished, fold, entries=log, items=items)
 
     def _outputs(self, model: str, fold: Fold) -> Iterator[ContextItem]:
         format_ = self._format_of(model)
@@ -237,7 +215,7 @@ def unheard(stored: StoredResponse, finished: Finished) -> FinishedResponse:
         status=finished.status,
         completed_at=moment(finished.at),
         body=orjson.dumps(response_body(head_of(stored), fate, [])),
-        entries=_last_row(stored.next_entry, finished) if stored.durable else None,
+        entries=LogRow(stored.next_entry, 1, pack([finished])) if stored.durable else None,
         free_key=finished.status == "failed",
     )
 
@@ -265,16 +243,22 @@ def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) ->
     return [StoredItem(at, is_output, item) for at, item in enumerate(context, position)]
 
 
-def _ended(rest: LogRow, finished: Finished) -> LogRow:
-    return LogRow(rest.first_entry, rest.count + 1, rest.entries + packed_entry(finished))
-
-
-def _last_row(next_entry: int, finished: Finished) -> LogRow:
-    return LogRow(next_entry, 1, pack([finished]))
-
-
-def _said_nothing(finished: Finished, fold: Fold) -> bool:
-    return finished.status == "failed" and not fold.output_tokens
+def _ended(
+    uuid: UUID, epoch: int, finished: Finished, fold: Fold, **fields: Any
+) -> FinishedResponse:
+    """The end of a response whose log is folded, and some `fields` more."""
+    return FinishedResponse(
+        uuid=uuid,
+        epoch=epoch,
+        status=finished.status,
+        completed_at=moment(finished.at),
+        body=fold.encoded_response(),
+        recoveries=orjson.dumps(fold.recoveries),
+        tokens=fold.usage,
+        # One that failed before it said anything may be asked for again under its key.
+        free_key=finished.status == "failed" and not fold.output_tokens,
+        **fields,
+    )
 
 
 def moment(unix_s: int) -> datetime:

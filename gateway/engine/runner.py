@@ -53,7 +53,7 @@ class Run:
         self.begun = OnceEvent()
         """What `store: true` promises is recorded, or the log says why it is not."""
         self.first_token_s: float | None = None
-        """Seconds from the request to the first id; None for one that another replica heard."""
+        """Seconds from the request to the first id; None for one that another replica was given."""
         self._journal = journal
         self._live = journal.live
         self._engine = engine
@@ -89,12 +89,12 @@ class Run:
             self._live.give_up(error)
         finally:
             if self.claim is not None:
-                self._engine.keeper.drop(self.claim)
+                self._engine.lease_keeper.drop(self.claim)
             self.begun.set()
 
     async def _let_go(self, error: ClaimLost) -> None:
         """Nothing more can be generated. A durable response goes on, or has ended, elsewhere."""
-        self._engine.observer.let_go(self.spec, self._epoch)
+        self._engine.observer.let_go(self.spec, self.claim.epoch if self.claim else 0)
         if self.spec.durable:
             self._live.hand_over()
         else:
@@ -105,10 +105,6 @@ class Run:
             if self.claim is not None:
                 await self._engine.archive.deposit(self.spec, finished, self._live.fold, self.claim)
             self._live.close(finished, events)
-
-    @property
-    def _epoch(self) -> int:
-        return self.claim.epoch if self.claim is not None else 0
 
     def _stop(self) -> None:
         # A scope that has expired is being left already, and refuses to expire again.
@@ -129,7 +125,7 @@ class Run:
                 await self._decline(outcome.not_stored(_now()))
                 return False
         if self.claim is not None:
-            self._engine.keeper.hold(self.claim, self)
+            self._engine.lease_keeper.hold(self.claim, self)
         self.begun.set()
         return True
 
@@ -159,7 +155,7 @@ class Run:
             self.spec,
             self._journal,
             engine,
-            epoch=self._epoch,
+            epoch=self.claim.epoch if self.claim else 0,
             on_first_token=self._on_first_token,
         )
         with KeepAlive(
@@ -169,7 +165,7 @@ class Run:
             too_long=self._stop,
         ):
             finished = await self._complete(turns)
-            turns.leave_off()
+            turns.void_excess_reasoning()
         return finished
 
     async def _complete(self, turns: TurnRunner) -> Finished:
@@ -182,7 +178,7 @@ class Run:
             raise
         except OutputViolation as error:
             self._engine.observer.gave_up(self.spec, error)
-            return outcome.unruly(error.code, _now())
+            return outcome.violated(error.code, _now())
         except Exception as error:  # noqa: BLE001 - whatever broke, readers get an end
             if scope.expired():
                 return self._cut_short()
@@ -195,7 +191,7 @@ class Run:
             fold.last_finish is FinishReason.STOP
             and (code := turns.guard.shortcoming(fold)) is not None
         ):
-            return outcome.unruly(code, _now())
+            return outcome.violated(code, _now())
         # An answer that is stopped at its first word is all that the request wants of it.
         return outcome.ended(fold.last_finish, _now(), visible=fold.visible or fold.stopped)
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _log = EventLog("gateway.runs")
 
 
-class Settling(Protocol):
+class LogChannel(Protocol):
     """The way of a run's entries into its durable log."""
 
-    async def settled(self) -> int: ...
+    async def flushed(self) -> int: ...
 
     def close(self) -> None: ...
 
@@ -40,7 +40,7 @@ class Durable:
     """
 
     claim: Claim
-    channel: Settling
+    channel: LogChannel
     is_claimed: bool
 
 
@@ -48,11 +48,7 @@ class Durable:
 class _Running:
     run: Run
     durable: Durable | None
-
-    @property
-    def is_claimed(self) -> bool:
-        """Did this process look for it?"""
-        return self.durable is not None and self.durable.is_claimed
+    over: Callable[[], None] | None
 
 
 class Supervisor:
@@ -76,25 +72,17 @@ class Supervisor:
         self._announce = announce
         self._flush_wait_s = flush_wait_s
         self.prepared = 0
-        """How many runs are being prepared."""
+        """How many runs of requests to this process are being prepared."""
         self._running: dict[asyncio.Task[None], _Running] = {}
-        self._claimed = 0
-        self._is_draining = False
-
-    @property
-    def is_draining(self) -> bool:
+        self.claimed = 0
+        """How many runs there are that this process looked for."""
+        self.is_draining = False
         """The process is about to end: nothing more is claimed."""
-        return self._is_draining
 
     @property
     def in_flight(self) -> int:
         """How many runs of requests to this process there are right now."""
-        return len(self._running) - self._claimed
-
-    @property
-    def claimed(self) -> int:
-        """How many runs there are right now that this process looked for."""
-        return self._claimed
+        return len(self._running) - self.claimed
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -125,21 +113,24 @@ class Supervisor:
         The run has come to where it waits for something when this returns.
         """
         task = eager_task.start(run())
-        self._running[task] = running = _Running(run, durable)
-        self._claimed += running.is_claimed
+        self._running[task] = _Running(run, durable, over)
+        if durable is not None:
+            self.claimed += durable.is_claimed
         task.add_done_callback(self._forget)
-        if over is not None:
-            task.add_done_callback(lambda _: over())
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        self._claimed -= self._running.pop(task).is_claimed
+        running = self._running.pop(task)
+        if running.durable is not None:
+            self.claimed -= running.durable.is_claimed
+        if running.over is not None:
+            running.over()
 
     async def begin_drain(self) -> None:
         """Claim nothing more, and let other replicas go on with the durable runs.
 
         Returns when they have stopped here and may be claimed: at once, not when a lease lapses.
         """
-        self._is_draining = True
+        self.is_draining = True
         await self._hand_over()
 
     async def drain(self) -> None:
@@ -182,11 +173,11 @@ class Supervisor:
         try:
             async with asyncio.timeout(self._flush_wait_s), asyncio.TaskGroup() as group:
                 for one in leaving:
-                    group.create_task(_settle(one.channel))
+                    group.create_task(_flush_one(one.channel))
         except TimeoutError:
             _log.warning("a log was not flushed in time")
 
 
-async def _settle(channel: Settling) -> None:
+async def _flush_one(channel: LogChannel) -> None:
     with suppress(ClaimLost):
-        await channel.settled()
+        await channel.flushed()

@@ -122,7 +122,7 @@ class Engine:
 
     tokens: TokenSource
     archive: Archive
-    keeper: ClaimKeeper
+    lease_keeper: ClaimKeeper
     observer: Observer
     format_of: FormatOf
     threads: Executor
@@ -194,7 +194,7 @@ class TurnRunner:
         while (prefill := await self._next_opening()) is not None:
             await self._call(prefill)
 
-    def leave_off(self) -> None:
+    def void_excess_reasoning(self) -> None:
         """The response ends where it stands: what was said of a message beyond the reasoning budget
         must not come out as a thought. Raises `ClaimLost`.
         """
@@ -223,9 +223,12 @@ class TurnRunner:
     def _next_prefill(self) -> tuple[int, ...] | None:
         """What opens the next turn; None when no other is needed, or there is no room for it."""
         prefill = self.guard.next_prefill(self._fold, self._journal.live.last_repair)
-        if prefill is None or self._generated([*self._turns(), (prefill, ())]) >= self._tokens_max:
+        if prefill is None:
             return None
-        return prefill
+        turns = [*((turn.prefill, turn.said) for turn in self._fold.turns), (prefill, ())]
+        results = sum(len(turn.result) for turn in self._fold.turns)
+        behind = len(self._format.said_ids(turns)) + results
+        return prefill if behind < self._tokens_max else None
 
     def _call(self, prefill: tuple[int, ...]) -> Coroutine[object, object, None]:
         """Begin a turn, and see it to its end.
@@ -264,7 +267,8 @@ class TurnRunner:
         if self._start is None and self._fold.open_turn is None:
             return
         self._cached_tokens = 0
-        await self._retold.keep_up(self._fold.turns[:-1])
+        if len(self._fold.turns) > 1:
+            await self._retold.keep_up(self._fold.turns[:-1])
         while not await self._end(await self._run_turn()):
             # The prompt is read again, but nobody goes on who had not begun.
             self._is_announced = True
@@ -339,7 +343,9 @@ class TurnRunner:
                 ending = self.guard.after_repair(self._fold, ending.rule)
             if ending.failure:
                 raise OutputViolation(ending.failure)
-            if (faulty := await self._faulty_body(ending.finish)) is None:
+            has_checks = self.guard.has_checks
+            faulty = await self._faulty_body(ending.finish) if has_checks else None
+            if faulty is None:
                 # What the first attempt found in its cache is what the caller pays less for; who
                 # went on found the ids of the attempts before it, too, and counts nothing.
                 cached_tokens = 0 if turn.hops else self._cached_tokens
@@ -353,8 +359,6 @@ class TurnRunner:
         """The first body that is not what was asked for, of those that would be shown if the turn
         ended with `finish`.
         """
-        if not self.guard.has_checks:
-            return None
         bodies, checker = self._fold.bodies_after(finish), self._spec.checker
         if bodies and not checker.is_compiled:
             # It is already, unless another replica accepted the response.
@@ -500,20 +504,12 @@ class TurnRunner:
         sampling = self._spec.sampling.after(drawn)
         return replace(sampling, max_tokens=self._tokens_max - generated)
 
-    def _generated(self, turns: Sequence[tuple[Sequence[int], Sequence[int]]]) -> int:
-        """How many ids these turns put behind the prompt, with the results of tools."""
-        results = sum(len(turn.result) for turn in self._fold.turns)
-        return len(self._format.said_ids(turns)) + results
-
     def _sent_ids(self, turn: Turn) -> Sequence[int]:
         if len(self._fold.turns) == 1 and not turn.said:
             return self._spec.prompt_ids
         prompt, behind = self._spec.prompt_ids, self._retold.before(self._fold.turns[-1])
         # A long prompt stays packed: a number for each of its ids would take the loop milliseconds.
         return prompt + array("I", behind) if isinstance(prompt, array) else [*prompt, *behind]
-
-    def _turns(self) -> list[tuple[Sequence[int], Sequence[int]]]:
-        return [(turn.prefill, turn.said) for turn in self._fold.turns]
 
 
 class TurnSink:
@@ -625,17 +621,14 @@ class TurnSink:
             logprobs = tuple(chunk.logprobs[at : at + count]) if chunk.logprobs else ()
             self._journal.append(Tokens(tuple(ids[at : at + count]), logprobs))
             self._written = at + count
-            if (ending := self._look(ids[at])) is not None:
-                self.ending = ending
+            # It was a marker, or text: what is to be done, if anything?
+            at_header = not self._in_body or ids[at] not in guard.text_ids
+            header = fold.place if at_header else None
+            if header is not None:
+                self._in_body = header.where is Where.BODY
+            self.ending = guard.look(fold, header)
+            if self.ending is not None:
                 return
-
-    def _look(self, token: int) -> TurnEnding | None:
-        """After a marker, or text that begins with `token`: what is to be done, if anything."""
-        at_header = not self._in_body or token not in self._guard.text_ids
-        header = self._fold.place if at_header else None
-        if header is not None:
-            self._in_body = header.where is Where.BODY
-        return self._guard.look(self._fold, header)
 
 
 class Retold:

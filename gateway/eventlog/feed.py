@@ -121,10 +121,6 @@ class Cursor:
             self.is_ended = wanted[-1].is_terminal
         return self._sink(wanted)
 
-    def send_end(self) -> Awaitable[None] | None:
-        """Send an empty list if the stream had the terminal event before it began."""
-        return None if self.is_ended or self.is_gone else self._sink([])
-
     @property
     def day(self) -> date:
         """The partition of its rows."""
@@ -200,7 +196,7 @@ class Feed:
     ) -> None:
         """`followers` is told how many streams there are, whenever that changes."""
         self._live_logs = live_logs
-        self._tails = watcher
+        self._watcher = watcher
         self._read_log = read_log
         self._new_fold_for = new_fold_for
         self._limits = limits
@@ -245,7 +241,8 @@ class Feed:
                         await self._stream_beginning(cursor)
                     else:
                         await self._stream_rows(cursor)
-                if (rest := cursor.send_end()) is not None:
+                if not (cursor.is_ended or cursor.is_gone) and (rest := sink([])) is not None:
+                    # The stream had the terminal event before it began.
                     await rest
         finally:
             self._cursors.discard(cursor)
@@ -284,19 +281,19 @@ class Feed:
             cursor.close()
 
     async def _stream_beginning(self, cursor: Cursor) -> None:
-        """Events of the rows that were read before: of a log that ends there no tail is watched."""
+        """Events of the rows that were read before: of a log that ends there nothing is watched."""
         beginning, cursor.beginning = cursor.beginning, ()
         await self._fold(cursor, beginning)
         cursor.is_over = cursor.is_through()
 
     async def _stream_rows(self, cursor: Cursor) -> None:
         """Events of rows, until the end, or until the response is generated here."""
-        with self._tails.watch(cursor.tenant_id, cursor.uuid, cursor.day) as tail:
-            reader = RemoteReader(cursor, tail, self._live_logs)
+        with self._watcher.watch(cursor.tenant_id, cursor.uuid, cursor.day) as log:
+            reader = RemoteReader(cursor, log, self._live_logs)
             while not cursor.is_through():
                 before = cursor.next_entry
-                is_promised = tail.is_beyond(before)
-                await self._fold(cursor, tail.since(before) or await self._insist(cursor))
+                is_promised = log.is_beyond(before)
+                await self._fold(cursor, log.since(before) or await self._insist(cursor))
                 if is_promised and cursor.next_entry == before:
                     cursor.is_gone = True
                     return
@@ -347,11 +344,11 @@ class RemoteReader:
     goes on here, the task wakes that `wait`s.
     """
 
-    __slots__ = ("_cursor", "_failure", "_live_logs", "_rest", "_tail", "_waiter")
+    __slots__ = ("_cursor", "_failure", "_live_logs", "_log", "_rest", "_waiter")
 
-    def __init__(self, cursor: Cursor, tail: WatchedLog, live_logs: LiveLogRegistry) -> None:
+    def __init__(self, cursor: Cursor, log: WatchedLog, live_logs: LiveLogRegistry) -> None:
         self._cursor = cursor
-        self._tail = tail
+        self._log = log
         self._live_logs = live_logs
         self._waiter: asyncio.Future[None] | None = None
         self._rest: Awaitable[None] | None = None
@@ -362,15 +359,15 @@ class RemoteReader:
 
         Whoever calls this has sent all before the entry where the cursor stands.
         """
-        if self._tail.is_beyond(self._cursor.next_entry):
+        if self._log.is_beyond(self._cursor.next_entry):
             return
         self._waiter = asyncio.get_running_loop().create_future()
-        self._tail.readers.append(self)
+        self._log.readers.append(self)
         try:
             await self._waiter
         finally:
             self._waiter = None
-            self._tail.readers.remove(self)
+            self._log.readers.remove(self)
         if self._failure is not None:
             raise self._failure
         rest, self._rest = self._rest, None
@@ -391,11 +388,11 @@ class RemoteReader:
         return False
 
     def on_moved(self) -> None:
-        """The tail has moved."""
+        """Wake the task if the log has more than was sent, but nothing of it is at hand."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
-        if self._tail.is_beyond(self._cursor.next_entry):
+        if self._log.is_beyond(self._cursor.next_entry):
             waiter.set_result(None)
 
     def _send(self, part: LogRow) -> bool:

@@ -42,7 +42,7 @@ class EntryBuffer:
             self.append(entry)
 
     def append(self, entry: Entry) -> None:
-        """One more."""
+        """Keep one entry more."""
         if type(entry) is Tokens and not entry.logprobs:
             self._ids.extend(entry.ids)
         else:
@@ -50,7 +50,7 @@ class EntryBuffer:
         self._ends.append(len(self._ids))
 
     def add(self, portion: Portion) -> None:
-        """One more portion."""
+        """Keep one portion more."""
         if isinstance(portion, Singles):
             end = len(self._ids)
             self._ids.extend(portion.ids)

@@ -79,7 +79,7 @@ class MemoryJournal(Journal):
 
     @override
     async def room(self) -> None:
-        """Return at once."""
+        """Return at once: it never is."""
 
     @override
     async def committed(self) -> None:
@@ -132,7 +132,7 @@ class DurableJournal(Journal):
     @override
     async def committed(self) -> None:
         """Wait until the log is in the database, as long as that is away. Raises `ClaimLost`."""
-        await self.channel.settled()
+        await self.channel.flushed()
 
     @override
     async def finish(self, finished: Finished) -> None:
@@ -147,7 +147,7 @@ class DurableJournal(Journal):
             raise
         except Exception:
             # What was said is in the log all the same: whoever has to end it says it again.
-            await self.channel.settled()
+            await self.channel.flushed()
             raise
         self.live.close(finished, events)
 
@@ -159,7 +159,7 @@ class DurableJournal(Journal):
             except BaseException:
                 self.live.refold()
                 raise
-            self.channel.end()
+            self.channel.close(has_ended=True)
         return events
 
 

@@ -60,7 +60,6 @@ class LiveLog:
         self._slice_s = slice_s
         self._new_fold = new_fold
         self._reader_events_max = reader_events_max
-        self._held = held
         self._turn = turn or asyncio.Lock()
         self._entries = EntryBuffer()
         self._shown = 0
@@ -68,7 +67,7 @@ class LiveLog:
         self._opening: list[Event] | None = []
         self._gathered: list[Event] | None = None
         self._clock = asyncio.get_running_loop().time
-        self._withheld = WithheldEvents(reader_events_max)
+        self._withheld = WithheldEvents(reader_events_max) if held else None
         self._readers: set[Reader] = set()
         self._defect: Exception | None = None
         self._is_produced = False
@@ -101,6 +100,11 @@ class LiveLog:
         live._entries = entries
         live._reveal(len(entries), None)
         return live
+
+    @property
+    def next_entry(self) -> int:
+        """The number that the next entry gets."""
+        return len(self._entries)
 
     @property
     def is_holding(self) -> bool:
@@ -137,7 +141,7 @@ class LiveLog:
         """
         events = self.fold.apply(entry)
         self._entries.append(entry)
-        if self._held:
+        if self._withheld is not None:
             self._withheld.put(events)
             return
         self._shown += 1
@@ -161,7 +165,7 @@ class LiveLog:
 
     def show(self, count: int) -> None:
         """The first `count` entries are committed: readers get those they have not seen."""
-        if not self.handed_over and count > self._shown:
+        if not self.handed_over and count > self._shown and self._withheld is not None:
             self._reveal(count, self._withheld.take(count - self._shown))
 
     def close(self, entry: Entry, events: list[Event]) -> None:
@@ -217,14 +221,19 @@ class LiveLog:
         try:
             if grace_s and not self._is_produced:
                 await self._hold_back(reader, grace_s)
-            while not self._is_over_for(reader):
+            while True:
                 if reader.lags:
                     await self._catch_up(reader)
-                elif not reader.events:
+                elif reader.events:
+                    if (rest := reader.send_queued()) is not None:
+                        await rest
+                elif not self.closed.is_set():
                     # Where it waits, the reader has all there is.
                     await reader.wait()
-                elif (rest := reader.send_queued()) is not None:
-                    await rest
+                elif self._defect is not None:
+                    raise self._defect
+                else:
+                    return
         finally:
             self._readers.discard(reader)
 
@@ -234,14 +243,6 @@ class LiveLog:
             return
         if self.closed.is_set() and self.failure is not None and not self.handed_over:
             raise self.failure
-
-    def _is_over_for(self, reader: Reader) -> bool:
-        """It has all that there will be. Raises what `give_up` was given."""
-        if reader.lags or reader.events or not self.closed.is_set():
-            return False
-        if self._defect is not None:
-            raise self._defect
-        return True
 
     async def _catch_up(self, reader: Reader) -> None:
         """Fold again from the start, in slices, until nothing was shown meanwhile.
@@ -291,18 +292,16 @@ class LiveLog:
             return
         self.shown_at = self._clock()
         self._last_shown = events[-1].sequence_number if events else None
-        if self._opening is not None:
-            self._open(self._opening, events)
+        opening = self._opening
+        if opening is not None:
+            # Keep the first events as long as they are few and nobody has them.
+            few = min(OPENING_EVENTS_MAX, self._reader_events_max)
+            if events is None or len(opening) + len(events) > few:
+                self._opening = None
+            else:
+                opening += events
         for reader in self._readers:
             reader.put(events)
-
-    def _open(self, opening: list[Event], events: Sequence[Event] | None) -> None:
-        """Keep the first events as long as they are few and nobody has them."""
-        few = min(OPENING_EVENTS_MAX, self._reader_events_max)
-        if events is None or len(opening) + len(events) > few:
-            self._opening = None
-        else:
-            opening += events
 
     def _let_go(self) -> None:
         self.closed.set()

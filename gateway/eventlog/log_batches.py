@@ -3,8 +3,9 @@
 A batch goes into the log of its response by itself (`store.events`) when it is the first under a
 claim of which this process does not know since when it holds, and when it is long: then together
 with what the response has in flushes. Any other is one of many in a flush (`store.flushes`), which
-costs the database a fraction of it. Between two flushes some responses are settled. The log is the
-same either way, and so is the fence: see there.
+costs the database a fraction of it. Between two flushes some responses are settled: what flushes
+have of them goes into their own logs. The log is the same either way, and so is the fence: see
+there.
 """
 
 from __future__ import annotations
@@ -127,7 +128,10 @@ class Flusher:
             self._tracks[claim.uuid] = _Track(claim, day, next_entry)
 
     async def append(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
-        """As `store.events.append`."""
+        """Commit batches, at most one for a response; the responses whose batches are committed.
+
+        Raises as `store.events.append` does.
+        """
         async with self._lock:
             await self._ascertain(batches)
             self._is_sure = False
@@ -137,7 +141,8 @@ class Flusher:
 
     async def settle(self) -> None:
         """Move some of what has been in flushes for long. Raises `StoreError`."""
-        if not self._has_to_settle:
+        is_new_round = asyncio.get_running_loop().time() >= self._round_at
+        if not (is_new_round or self._round or self._may_prune):
             return
         async with self._lock:
             if not self._is_sure:
@@ -226,17 +231,17 @@ class Flusher:
                     tenant_id = claim.tenant_id
                     others = together[tenant_id]
                 others.append((track, batch))
-        await self._ensure_fences({batch.claim.tenant_id for batch in alone})
-        committed = await self._write(alone)
+        committed: frozenset[UUID] = frozenset()
+        if alone:
+            # A claim is proven under a fence that was known before.
+            unknown = {batch.claim.tenant_id for batch in alone}.difference(self._fences)
+            if unknown:
+                await self._learn_fences(unknown)
+            committed = await self._write(alone)
         if together:
             flushed = await self._flush(together)
             committed = committed | flushed if committed else flushed
         return committed
-
-    @property
-    def _has_to_settle(self) -> bool:
-        is_new_round = asyncio.get_running_loop().time() >= self._round_at
-        return is_new_round or bool(self._round) or self._may_prune
 
     def _due(self) -> set[UUID]:
         """Whose flushes are to be settled now."""
@@ -252,12 +257,6 @@ class Flusher:
         known = [tracks[uuid] for uuid in due if uuid in tracks]
         return {one.claim.uuid for one in known if one.count and not one.is_ending}
 
-    async def _ensure_fences(self, tenants: set[TenantId]) -> None:
-        """A claim is proven under a fence that was known before."""
-        unknown = tenants.difference(self._fences)
-        if unknown:
-            await self._learn_fences(unknown)
-
     async def _learn_fences(self, tenants: set[TenantId]) -> None:
         """From here on they are the ones to flush under: each claim has to be proven again."""
         self._fences |= await flushes.fences(self._database, self._owner, tenants)
@@ -266,9 +265,7 @@ class Flusher:
                 track.is_proven = False
 
     async def _write(self, batches: Sequence[LogBatch]) -> frozenset[UUID]:
-        """Each into its log."""
-        if not batches:
-            return frozenset()
+        """Write batches, at least one, each into its own log; the responses whose batch is in."""
         committed = await events.append(self._database, batches)
         for batch in batches:
             uuid = batch.claim.uuid
@@ -322,7 +319,7 @@ class Flusher:
         # They are in nobody's way, and are removed another time.
         with suppress(StoreError):
             await flushes.prune(self._database, self._owner, needed)
-            # Of those of whom nothing is left; else every tenant that was ever heard would be here.
+            # Of those of whom nothing is left; else every tenant that ever had one would be here.
             with_flushes = {one.claim.tenant_id for one in self._tracks.values() if one.count}
             for tenant_id in self._numbers.keys() - with_flushes:
                 del self._numbers[tenant_id]

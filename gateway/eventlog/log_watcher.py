@@ -1,7 +1,7 @@
 """How far the logs have come that are followed here and may be written elsewhere.
 
 One poll for all of them, however many streams follow them, and none while nothing is followed.
-Being told (`heard`) only makes it sooner. What a look brings of the logs themselves is shown to
+Being told (`look_soon`) only makes it sooner. What a look brings of the logs themselves is shown to
 their readers in the same pass.
 """
 
@@ -54,13 +54,13 @@ class ReadLogChanges(Protocol):
 
 
 class LogSubscriber(Protocol):
-    """Who is sent what a tail brings."""
+    """Who is sent what a watched log brings."""
 
     def on_entries(self, part: LogRow) -> bool:
         """It came next. Whether it is done with it."""
 
     def on_moved(self) -> None:
-        """The tail has moved, and this is all that is known."""
+        """The log has moved, and this is all that is known."""
 
 
 class WatchedLog:
@@ -116,7 +116,7 @@ class WatchedLog:
                 self._changed = OnceEvent()
             await self._changed.wait()
 
-    def watched(self, *, is_due: bool) -> LogQuery:
+    def query(self, *, is_due: bool) -> LogQuery:
         """How to ask for more of it. Of one that has moved since it was due no head is needed:
         whoever moved it still writes it.
         """
@@ -164,10 +164,10 @@ class WatchedLog:
 
 
 class LogWatcher:
-    """The tails that are watched in this process, kept up to date by `run`.
+    """The logs that are watched in this process, kept up to date by `run`.
 
-    All of them are looked at every `interval_s`, those that are heard of at once, but never twice
-    within `pause_s`.
+    All of them are looked at every `interval_s`, some at once when they are known to have more, but
+    never twice within `pause_s`.
     """
 
     def __init__(
@@ -178,48 +178,48 @@ class LogWatcher:
         pause_s: float = LOOK_PAUSE_S,
         follow: Callable[[tuple[UUID, ...]], None] = lambda _: None,
     ) -> None:
-        """`follow` asks other processes to tell of these logs, for `notifier.FOLLOWED_S`."""
+        """`follow` asks other processes to tell of these logs, for `notifications.FOLLOWED_S`."""
         self._look_at = look
         self._seen: Seen = {}
         self._follow = follow
         self._interval_s = interval_s
         self._pause_s = pause_s
-        self._tails: dict[UUID, WatchedLog] = {}
+        self._logs: dict[UUID, WatchedLog] = {}
         self._by_key: dict[bytes, WatchedLog] = {}
-        self._heard: set[UUID] = set()
+        self._chosen: set[UUID] = set()
         self._is_watched = asyncio.Event()
         self._wake = asyncio.Event()
 
     @contextmanager
     def watch(self, tenant_id: TenantId, uuid: UUID, day: date) -> Iterator[WatchedLog]:
         """Keep an eye on a log, from now on until this is left. `day` is that of its rows."""
-        tail = self._tails.get(uuid)
-        if tail is None:
-            tail = self._tails[uuid] = WatchedLog(tenant_id, uuid, day)
-            self._by_key[tail.key] = tail
-        tail.watchers += 1
+        log = self._logs.get(uuid)
+        if log is None:
+            log = self._logs[uuid] = WatchedLog(tenant_id, uuid, day)
+            self._by_key[log.key] = log
+        log.watchers += 1
         self._is_watched.set()
-        self.heard([uuid])
+        self.look_soon([uuid])
         try:
-            yield tail
+            yield log
         finally:
-            tail.watchers -= 1
-            if not tail.watchers:
-                del self._tails[uuid], self._by_key[tail.key]
-            if not self._tails:
+            log.watchers -= 1
+            if not log.watchers:
+                del self._logs[uuid], self._by_key[log.key]
+            if not self._logs:
                 self._is_watched.clear()
                 self._seen.clear()
 
-    def heard(self, uuids: Iterable[UUID]) -> None:
+    def look_soon(self, uuids: Iterable[UUID]) -> None:
         """There is more in these logs: look now. Those that nobody watches are left alone."""
-        told = self._tails.keys() & set(uuids)
+        told = self._logs.keys() & set(uuids)
         if told:
-            self._heard |= told
+            self._chosen |= told
             self._wake.set()
 
-    def missed(self) -> None:
+    def look_at_all(self) -> None:
         """Some may not have been told of: look at all of them now."""
-        self.heard(list(self._tails))
+        self.look_soon(list(self._logs))
 
     async def run(self) -> None:
         """Look until cancelled.
@@ -230,10 +230,10 @@ class LogWatcher:
         is_reported = False
         while True:
             await self._is_watched.wait()
-            is_due = not await self._is_told(before=due)
-            chosen, self._heard = self._heard, set()
+            is_due = not await self._is_woken(before=due)
+            chosen, self._chosen = self._chosen, set()
             if is_due:
-                chosen = set(self._tails)
+                chosen = set(self._logs)
                 now = asyncio.get_running_loop().time()
                 due = now + self._interval_s
                 self._go_on_following(now)
@@ -248,17 +248,17 @@ class LogWatcher:
 
     def _go_on_following(self, now: float) -> None:
         """Not at the first look: most that are watched from their beginning soon run here."""
-        asked = tuple([uuid for uuid, tail in self._tails.items() if tail.follow_at <= now])
-        for tail in self._tails.values():
-            if tail.follow_at <= now:
-                tail.follow_at = now + FOLLOW_INTERVAL_S
-            elif tail.follow_at == math.inf:
-                tail.follow_at = now
+        asked = tuple([uuid for uuid, log in self._logs.items() if log.follow_at <= now])
+        for log in self._logs.values():
+            if log.follow_at <= now:
+                log.follow_at = now + FOLLOW_INTERVAL_S
+            elif log.follow_at == math.inf:
+                log.follow_at = now
         if asked:
             self._follow(asked)
 
-    async def _is_told(self, *, before: float) -> bool:
-        """Wait until something is heard, or it is time to look at everything."""
+    async def _is_woken(self, *, before: float) -> bool:
+        """Wait until a log is to be looked at soon, or it is time to look at everything."""
         if asyncio.get_running_loop().time() < before:
             try:
                 async with asyncio.timeout_at(before):
@@ -272,22 +272,22 @@ class LogWatcher:
         return False
 
     async def _look(self, uuids: set[UUID], *, is_due: bool) -> None:
-        asked = {uuid: self._tails[uuid] for uuid in uuids & self._tails.keys()}
+        asked = {uuid: self._logs[uuid] for uuid in uuids & self._logs.keys()}
         if not asked:
             return
         found = await self._look_at(
-            [tail.watched(is_due=is_due) for tail in asked.values()], self._seen, self._by_key
+            [log.query(is_due=is_due) for log in asked.values()], self._seen, self._by_key
         )
-        await self._bring(found.parts)
+        await self._show_parts(found.parts)
         for uuid, one in found.heads.items():
             asked[uuid].show(one, found.owners.get(uuid))
         if is_due:
             # Processes come and go, and somebody always follows something.
-            writers = {(tail.tenant_id, tail.owner) for tail in self._tails.values()}
+            writers = {(log.tenant_id, log.owner) for log in self._logs.values()}
             for writer in self._seen.keys() - writers:
                 del self._seen[writer]
 
-    async def _bring(self, parts: Iterable[Part]) -> None:
+    async def _show_parts(self, parts: Iterable[Part]) -> None:
         """All of them, because what is seen now is not read again."""
         by_key: dict[bytes, list[tuple[int, LogRow]]] = defaultdict(list)
         for number, (key, epoch, part) in enumerate(parts, 1):
@@ -299,10 +299,10 @@ class LogWatcher:
             if shown >= SHOWN_AT_ONCE:
                 shown = 0
                 await asyncio.sleep(0)
-            tail = self._by_key.get(key)
-            if tail is not None:
+            log = self._by_key.get(key)
+            if log is not None:
                 for epoch, part in _together(of_one):
-                    tail.add(epoch, part)
+                    log.add(epoch, part)
             shown += len(of_one)
 
 

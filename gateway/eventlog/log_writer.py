@@ -111,7 +111,7 @@ class Outbox:
         self.next_entry = self.end = next_entry
         self.pending_bytes = 0
         self.batch: LogBatch | None = None
-        """What is under way."""
+        """What is under way; None between two batches."""
 
     @property
     def has_waiting(self) -> bool:
@@ -200,7 +200,11 @@ class Channel:
     @property
     def is_full(self) -> bool:
         """The database is too far behind: time to wait for `room`."""
-        return self.is_open and self._writer.is_behind(self.outbox.pending_bytes)
+        writer = self._writer
+        return self.is_open and (
+            self.outbox.pending_bytes >= writer.bounds.run_pending_bytes_max
+            or writer.pending_bytes >= writer.bounds.pending_bytes_max
+        )
 
     def append(self, entry: Entry) -> None:
         """Hand over an entry. Never waits; does nothing when the claim is lost or given up.
@@ -218,7 +222,7 @@ class Channel:
             await self._writer.relief(self)
         self._check()
 
-    async def settled(self) -> int:
+    async def flushed(self) -> int:
         """Wait until all that was appended before is durable; the number of the next entry.
 
         Raises `ClaimLost`. Waits for as long as the database is away.
@@ -249,13 +253,12 @@ class Channel:
             self.is_ending = False
             self._writer.resume(self)
 
-    def close(self) -> None:
-        """Forget what is not under way yet. Safe to call twice, and after the claim was lost."""
-        self._writer.forget(self)
+    def close(self, *, has_ended: bool = False) -> None:
+        """Forget what is not under way yet. Safe to call twice, and after the claim was lost.
 
-    def end(self) -> None:
-        """The same, while `ending`, once the end is committed: nothing of the log is left over."""
-        self._writer.forget(self, has_ended=True)
+        `has_ended`: the end is committed, so that nothing of the log is left over.
+        """
+        self._writer.forget(self, has_ended=has_ended)
 
     def _check(self) -> None:
         if not self.is_open:
@@ -283,7 +286,7 @@ class LogWriter:
     ) -> None:
         self._append = append
         self._heads = heads
-        self._bounds = bounds
+        self.bounds = bounds
         self._metrics = metrics
         self._committed = committed
         self._flusher = flusher
@@ -305,12 +308,17 @@ class LogWriter:
         *,
         durable: Callable[[int], None],
         lost: Callable[[], None],
+        fence: int | None = None,
     ) -> Channel:
         """A way into the log of a response, from entry number `next_entry` on.
 
-        `day` is the partition of its log (`store.events.day_of`). A channel that is open to the
-        same log is lost: a claim that was made after its own has brought the response back here.
+        `day` is the partition of its log (`store.events.day_of`). `fence` is what `self.fence` was
+        before the response was claimed; then its claim has to be proven by nothing else. A channel
+        that is open to the same log is lost: a claim that was made after its own has brought the
+        response back here.
         """
+        if fence is not None and self._flusher is not None:
+            self._flusher.begins(claim, day, next_entry, fence)
         channel = Channel(self, Outbox(claim, day, next_entry), claim, durable=durable, lost=lost)
         before = self._channels.get(claim.uuid)
         if before is not None:
@@ -322,35 +330,24 @@ class LogWriter:
         """Under which fence this process writes for a tenant; None: not known yet."""
         return None if self._flusher is None else self._flusher.fence(tenant_id)
 
-    def begins(self, claim: Claim, day: date, next_entry: int, *, fence: int | None) -> None:
-        """A response was claimed, and before that `self.fence` was this one.
-
-        So the claim has to be proven by nothing else; to be called before it is `open`ed.
-        """
-        if fence is not None and self._flusher is not None:
-            self._flusher.begins(claim, day, next_entry, fence)
-
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write what the channels bring, until cancelled."""
         while True:
             await self._work.wait()
             await self._keep_distance()
             await self._deliver(self._next_channels())
             if self._flusher is not None:
-                await self._settle(self._flusher)
+                # Between two flushes nobody waits for it. What fails is made up for by the next.
+                try:
+                    await self._flusher.settle()
+                except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
+                    self._metrics.store_failed(type(error).__name__)
+                    _log.warning("logs are not moved to their places", error=error)
             self._relieve()
             self._metrics.log_pending(self.pending_bytes)
 
-    async def _settle(self, flusher: Flusher) -> None:
-        """Between two flushes: nobody waits for it. What fails is made up for by the next one."""
-        try:
-            await flusher.settle()
-        except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
-            self._metrics.store_failed(type(error).__name__)
-            _log.warning("logs are not moved to their places", error=error)
-
     async def _keep_distance(self) -> None:
-        clock, interval_s = asyncio.get_running_loop().time, self._bounds.flush_interval_s
+        clock, interval_s = asyncio.get_running_loop().time, self.bounds.flush_interval_s
         early_s = self._may_flush_at - clock()
         crowded_s = early_s - interval_s * (1 - CROWDED_SHARE)
         if crowded_s > 0:
@@ -406,13 +403,6 @@ class LogWriter:
             raise ClaimLost
         return row
 
-    def is_behind(self, run_pending_bytes: int) -> bool:
-        """Must a run with so many bytes wait?"""
-        return (
-            run_pending_bytes >= self._bounds.run_pending_bytes_max
-            or self.pending_bytes >= self._bounds.pending_bytes_max
-        )
-
     async def relief(self, channel: Channel) -> None:
         """Wait until a channel, or the whole process, may have room again."""
         self._crowd.add(channel)
@@ -423,7 +413,7 @@ class LogWriter:
             self._crowd.discard(channel)
 
     def _relieve(self) -> None:
-        if self.pending_bytes < self._bounds.pending_bytes_max:
+        if self.pending_bytes < self.bounds.pending_bytes_max:
             for channel in self._crowd:
                 channel.moved.set()
 
@@ -431,7 +421,7 @@ class LogWriter:
         """Channels with a batch under way, from what has waited longest on."""
         channels: list[Channel] = []
         size = 0
-        while self._queue and size < self._bounds.flush_bytes_max:
+        while self._queue and size < self.bounds.flush_bytes_max:
             channel = self._queue.popleft()
             channel.is_queued = False
             if channel.is_open and not channel.is_ending:
@@ -445,33 +435,42 @@ class LogWriter:
         """Until each batch is in the log, or its channel is closed or lost."""
         while channels := [channel for channel in channels if channel.is_open]:
             try:
-                await self._flush(channels)
+                channels = await self._flush(channels)
             except StoreUnavailable as error:
                 await self._pause(error)
             except Exception as error:  # noqa: BLE001 - a defect, which must not stop all others
                 await self._isolate(channels, error)
                 return
-            channels = await self._send_again(channels)
+            if channels:
+                # They were refused, or nobody knows: the heads of their logs tell.
+                channels = await self._to_send_again(channels)
 
-    async def _flush(self, channels: list[Channel]) -> None:
-        loop = asyncio.get_running_loop()
-        under_way = [channel.outbox.batch for channel in channels]
-        batches = [batch for batch in under_way if batch is not None]
-        began = loop.time()
+    async def _flush(self, channels: list[Channel]) -> list[Channel]:
+        """Commit their batches; returns the channels whose batch was refused."""
+        batches: list[LogBatch] = []
+        size_bytes = 0
+        for channel in channels:
+            if (batch := channel.outbox.batch) is not None:
+                batches.append(batch)
+                size_bytes += len(batch.entries)
+        began = asyncio.get_running_loop().time()
         uuids = await self._append(batches)
-        size_bytes = sum(len(batch.entries) for batch in batches)
-        self._metrics.log_flushed(len(uuids), size_bytes, loop.time() - began)
+        took_s = asyncio.get_running_loop().time() - began
+        self._metrics.log_flushed(len(uuids), size_bytes, took_s)
         self._is_away = False
+        refused: list[Channel] = []
         are_all = len(uuids) == len(channels)
         for channel in channels:
             if are_all or channel.claim.uuid in uuids:
                 self._commit(channel)
             else:
                 channel.outbox.refused()
+                refused.append(channel)
         self._announce(uuids)
+        return refused
 
-    async def _send_again(self, channels: list[Channel]) -> list[Channel]:
-        """Channels whose batch is not in the log though their claim holds. The rest is decided."""
+    async def _to_send_again(self, channels: list[Channel]) -> list[Channel]:
+        """Those whose batch is not in the log though their claim holds. The rest is decided."""
         unclear = [one for one in channels if one.is_open and one.outbox.batch is not None]
         if not unclear:
             return []
@@ -518,7 +517,7 @@ class LogWriter:
         if not self._is_away:
             self._is_away = True
             _log.warning("logs are not written: the database is away", error=error)
-        await asyncio.sleep(self._bounds.retry_pause_s)
+        await asyncio.sleep(self.bounds.retry_pause_s)
 
     def _commit(self, channel: Channel) -> None:
         freed_bytes = channel.outbox.committed()

@@ -84,14 +84,14 @@ class Notifier:
             del self._followed[first]
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send notices soon after they come, until cancelled."""
         while True:
             await self._wake.wait()
             await self.flush()
             await asyncio.sleep(self._pause_s)
 
     async def flush(self) -> None:
-        """Send what there is."""
+        """Send what is pending, in one go. It is dropped when the database is away."""
         self._wake.clear()
         pending, self._pending = self._pending, {}
         if not pending:

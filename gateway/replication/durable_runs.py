@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.entries import Finished
     from gateway.eventlog.fold.fold import Fold
     from gateway.eventlog.live_log import LiveLogRegistry
-    from gateway.eventlog.log_writer import Channel, LogWriter
+    from gateway.eventlog.log_writer import LogWriter
     from gateway.protocol.responses.body import ResponseHead
     from gateway.store.claims import Claim, ClaimedRun
     from gateway.store.events import LogRow
@@ -48,24 +48,20 @@ class RunDependencies:
 
 
 class DurableRuns:
-    """Starts durable runs."""
+    """Starts the durable runs of this process: what was accepted here, and what was claimed."""
 
     def __init__(self, dependencies: RunDependencies, *, claimed_max: int = 0) -> None:
         """`claimed_max` bounds the background responses that are generated here at once."""
-        self._at = dependencies
+        self._dependencies = dependencies
         self._claimed_max = claimed_max
         self._accepting = 0
         self._when_one_ends: Callable[[], None] = _nothing
 
     @property
-    def claimed(self) -> int:
-        """How many run here that this process looked for."""
-        return self._at.supervisor.claimed
-
-    @property
     def room(self) -> int:
         """How many more may be claimed."""
-        return self._claimed_max - self.claimed - self._accepting
+        claimed = self._dependencies.supervisor.claimed
+        return self._claimed_max - claimed - self._accepting
 
     def when_one_ends(self, wake: Callable[[], None]) -> None:
         """Call `wake` when one that was claimed is over: the one who claims is built from this."""
@@ -74,7 +70,7 @@ class DurableRuns:
     @property
     def is_draining(self) -> bool:
         """Nothing more may be claimed."""
-        return self._at.supervisor.is_draining
+        return self._dependencies.supervisor.is_draining
 
     def begin(self, spec: RunSpec, claim: Claim, *, requested_at: float) -> tuple[Run, LiveLog]:
         """Generate a response that was accepted here, for a request that may wait for it.
@@ -82,7 +78,7 @@ class DurableRuns:
         `requested_at` is in seconds of `time.perf_counter`.
         """
         live = self._new_live(spec)
-        run = self._start(spec, claim, live, 0, requested_at=requested_at)
+        run = self._start(spec, claim, live, requested_at=requested_at)
         return run, live
 
     async def queue(self, spec: RunSpec) -> None:
@@ -90,11 +86,11 @@ class DurableRuns:
 
         Raises what `Archive.accept` does.
         """
-        archive = self._at.archive
+        archive = self._dependencies.archive
         if self.room <= 0 or self.is_draining:
             await archive.accept(spec, None, owned=False)
             return
-        fence = self._at.writer.fence(spec.principal.tenant_id)
+        fence = self._dependencies.writer.fence(spec.principal.tenant_id)
         self._accepting += 1
         try:
             claim = await archive.queue(spec)
@@ -104,20 +100,19 @@ class DurableRuns:
             live = self._new_live(spec)
             live.append(Queued())
             live.show(1)
-            self._at.writer.begins(claim, _day(spec), 1, fence=fence)
-            self._start(spec, claim, live, 1, over=self._when_one_ends)
+            self._start(spec, claim, live, over=self._when_one_ends, fence=fence)
 
     def _new_live(self, spec: RunSpec) -> LiveLog:
         return LiveLog(
-            self._at.new_fold_for(spec.head, spec.rules),
-            reader_events_max=self._at.reader_events_max,
+            self._dependencies.new_fold_for(spec.head, spec.rules),
+            reader_events_max=self._dependencies.reader_events_max,
             held=True,
-            turn=self._at.replays,
+            turn=self._dependencies.replays,
         )
 
     async def restored(self, spec: RunSpec, rows: Sequence[LogRow], next_entry: int) -> LiveLog:
         """The committed log of a response. Raises `ValueError` for a damaged one."""
-        new_fold = self._at.new_fold_for(spec.head, spec.rules)
+        new_fold = self._dependencies.new_fold_for(spec.head, spec.rules)
         fold = new_fold()
         entries = await fold_rows(fold, rows)
         check_complete(len(entries), next_entry)
@@ -125,74 +120,62 @@ class DurableRuns:
             new_fold,
             entries,
             fold=fold,
-            reader_events_max=self._at.reader_events_max,
-            turn=self._at.replays,
+            reader_events_max=self._dependencies.reader_events_max,
+            turn=self._dependencies.replays,
         )
 
     def go_on(self, spec: RunSpec, claimed: ClaimedRun, live: LiveLog) -> None:
         """Generate a response that this process looked for, from where its log ends."""
-        over = self._when_one_ends
-        self._start(spec, claimed.claim, live, claimed.next_entry, over=over)
+        self._start(spec, claimed.claim, live, over=self._when_one_ends)
 
     async def end_defective(self, claim: Claim, error: Exception) -> None:
         """End a response that cannot go on here or anywhere. Raises `StoreError`."""
-        await self._at.archive.end_defective(claim, error)
+        await self._dependencies.archive.end_defective(claim, error)
 
     def _start(
         self,
         spec: RunSpec,
         claim: Claim,
         live: LiveLog,
-        next_entry: int,
         *,
         requested_at: float | None = None,
         over: Callable[[], None] | None = None,
+        fence: int | None = None,
     ) -> Run:
-        at, head = self._at, spec.head
+        at, head = self._dependencies, spec.head
         if spec.added:
             # They were stored when it was accepted, and a run may take minutes.
             spec = replace(spec, added=())
-        here = _Here(at, spec, claim, live, over)
-        here.channel = channel = at.writer.open(
-            claim, _day(spec), next_entry, durable=live.show, lost=here.lost
+
+        async def commit(finished: Finished, fold: Fold, rest: LogRow) -> None:
+            await at.archive.finish(spec, finished, fold, claim, rest)
+
+        def lose() -> None:
+            run.abandon()
+
+        def leave() -> None:
+            """The run is over, with an end or without one."""
+            channel.close()
+            # Does nothing to one that has its end.
+            live.hand_over()
+            at.live_logs.discard(head.uuid, live)
+            if over is not None:
+                over()
+
+        channel = at.writer.open(
+            claim,
+            _day(spec),
+            live.next_entry,
+            durable=live.show,
+            lost=lose,
+            fence=fence,
         )
-        journal = DurableJournal(live, channel, here.commit)
-        here.run = run = Run(spec, journal, at.engine, claim=claim, requested_at=requested_at)
+        journal = DurableJournal(live, channel, commit)
+        run = Run(spec, journal, at.engine, claim=claim, requested_at=requested_at)
         at.live_logs.add(head.uuid, live)
-        at.supervisor.start(
-            run, durable=Durable(claim, channel, is_claimed=over is not None), over=here.leave
-        )
+        durable = Durable(claim, channel, is_claimed=over is not None)
+        at.supervisor.start(run, durable=durable, over=leave)
         return run
-
-
-@dataclass(slots=True, eq=False)
-class _Here:
-    """A response while it is generated here, for those who have news of it."""
-
-    at: RunDependencies
-    spec: RunSpec
-    claim: Claim
-    live: LiveLog
-    over: Callable[[], None] | None
-    channel: Channel = field(init=False)
-    run: Run = field(init=False)
-
-    def lost(self) -> None:
-        """Its claim is."""
-        self.run.abandon()
-
-    async def commit(self, finished: Finished, fold: Fold, rest: LogRow) -> None:
-        """It ends so; `rest` is what of its log is not written."""
-        await self.at.archive.finish(self.spec, finished, fold, self.claim, rest)
-
-    def leave(self) -> None:
-        """Its run is over, with an end or without one."""
-        self.channel.close()
-        # Does nothing to one that has its end.
-        self.live.hand_over()
-        self.at.live_logs.discard(self.spec.head.uuid, self.live)
-        if self.over is not None:
-            self.over()
 
 
 def _day(spec: RunSpec) -> date:
@@ -201,4 +184,4 @@ def _day(spec: RunSpec) -> date:
 
 
 def _nothing() -> None:
-    """Nobody claims."""
+    """In a process without a scheduler nobody waits for room."""

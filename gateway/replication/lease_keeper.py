@@ -2,7 +2,7 @@
 
 A claim is lost when its epoch has moved: another replica went on with the response, because this
 one was silent for a lease, or somebody ended it. The run learns of it from its next append, too;
-the keeper tells it when it has nothing to say.
+the lease keeper tells it when it has nothing to say.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.store.postgres.database import Database
     from gateway.tenancy import TenantId
 
-SWEPT_AT_ONCE_MAX: Final = 100
+REAPED_AT_ONCE_MAX: Final = 100
 INTERVAL_S: Final = 5.0
 ORPHAN_S: Final = 3600.0
 """How long a response of another release waits for a process that knows how to go on with it."""
@@ -32,13 +32,13 @@ _log = EventLog("gateway.runs")
 
 
 class OrphanReaper:
-    """Every process sweeps the whole database; whoever comes first ends a response."""
+    """Every process looks through the whole database; whoever comes first ends a response."""
 
     def __init__(
         self,
         database: Database,
         archive: Archive,
-        keeper: LeaseKeeper,
+        lease_keeper: LeaseKeeper,
         *,
         attempts_max: int,
         interval_s: float = INTERVAL_S,
@@ -46,30 +46,30 @@ class OrphanReaper:
     ) -> None:
         self._database = database
         self._archive = archive
-        self._keeper = keeper
+        self._lease_keeper = lease_keeper
         self._attempts_max = attempts_max
         self._interval_s = interval_s
         self._orphan_s = orphan_s
 
     async def run(self) -> None:
-        """Sweep until cancelled, not all processes at the same moment."""
+        """Reap until cancelled, not all processes at the same moment."""
         while True:
             await asyncio.sleep(self._interval_s * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
             try:
                 await self.round()
             except StoreError as error:
-                _log.debug("a sweep was not finished", error=error)
+                _log.debug("a round of the orphan reaper was not finished", error=error)
 
     async def round(self) -> int:
         """End what is found now; how many that were. Raises `StoreError`.
 
         Does nothing while lapsed leases say nothing about their owners.
         """
-        if not self._keeper.trusted:
+        if not self._lease_keeper.trusted:
             return 0
         found = await claims.abandoned(
             self._database,
-            limit=SWEPT_AT_ONCE_MAX,
+            limit=REAPED_AT_ONCE_MAX,
             attempts_max=self._attempts_max,
             orphan_s=self._orphan_s,
         )

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from gateway.store.retention import RetentionPolicy
 
 DAYS_AHEAD: Final = 3
-SILENT_S: Final = 60
-"""Whoever has not written for so long, and has nothing that runs, leaves no flushes behind."""
 """Partitions exist for so many days to come, should rounds fail for a while."""
+SILENT_S: Final = 60
+"""The flushes of a process are removed that has not written for so long and runs nothing."""
 
 _log = EventLog("gateway.housekeeping")
 

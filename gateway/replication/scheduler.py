@@ -59,7 +59,7 @@ class Scheduler:
         self,
         database: Database,
         runs: DurableRuns,
-        keeper: LeaseKeeper,
+        lease_keeper: LeaseKeeper,
         limits: ClaimLimits,
         *,
         owner: str,
@@ -67,7 +67,7 @@ class Scheduler:
     ) -> None:
         self._database = database
         self._runs = runs
-        self._keeper = keeper
+        self._lease_keeper = lease_keeper
         self._limits = limits
         self._owner = owner
         self._metrics = metrics
@@ -117,7 +117,7 @@ class Scheduler:
                 self._rest_s = self._until_worth_a_look(work)
                 return False
             claimed = await self._claim(limit)
-            with self._keeper.reserving(run.claim for run in claimed):
+            with self._lease_keeper.reserving(run.claim for run in claimed):
                 await self._take_up_all(claimed)
             if len(claimed) < limit:
                 self._is_more = work.is_queued and (await self._work()).is_queued
@@ -130,7 +130,7 @@ class Scheduler:
                 self._owner,
                 self._limits.terms,
                 limit=limit,
-                take_over=self._keeper.trusted,
+                take_over=self._lease_keeper.trusted,
             )
         except StoreError as error:
             _log.debug("no work could be claimed", error=error)
@@ -142,7 +142,7 @@ class Scheduler:
         """What waits, such as for others of its tenant; nobody knows while the database is away."""
         try:
             return await claims.work(
-                self._database, self._limits.terms, take_over=self._keeper.trusted
+                self._database, self._limits.terms, take_over=self._lease_keeper.trusted
             )
         except StoreError:
             return ClaimableWork(is_queued=True, is_left=True)
@@ -162,7 +162,7 @@ class Scheduler:
     def _until_worth_a_look(self, work: ClaimableWork) -> float:
         """Seconds for which nothing is to be found: nobody announces that a lease lapses."""
         interval_s, quiet_s = self._limits.interval_s, self._limits.quiet_s
-        if not self._keeper.trusted:
+        if not self._lease_keeper.trusted:
             return interval_s
         return quiet_s if work.lapse_s is None else min(quiet_s, max(interval_s, work.lapse_s))
 

@@ -78,12 +78,12 @@ class NotificationRouter:
 
     def on_gap(self) -> None:
         """Notices of others may have been lost: anything may have happened."""
-        self._watcher.missed()
+        self._watcher.look_at_all()
         if self.wake is not None:
             self.wake()
 
     def _pass_on(self, notice: Notice) -> None:
-        self._watcher.heard(notice.responses)
+        self._watcher.look_soon(notice.responses)
         if notice.kind == "ended":
             self._keeper.ended(notice.responses)
         if notice.kind == "work" and self.wake is not None:
@@ -205,7 +205,7 @@ def _dependencies(
         engine=Engine(
             tokens=base.pool,
             archive=archive,
-            keeper=keeper,
+            lease_keeper=keeper,
             observer=Observer(base.metrics),
             format_of=base.formats.of,
             threads=base.executor,

@@ -292,6 +292,6 @@ async def _judge(
         "session_turns": seen.sessions.turns,
         "recoveries": seen.sessions.recoveries,
     }
-    held_s = {uuid: s for course in replayed.courses.values() for uuid, s in course.held_s.items()}
+    held_s = {uuid: s for one in replayed.timelines.values() for uuid, s in one.held_s.items()}
     report.seconds("held", list(held_s.values()))
     report.seconds("abandoned", [held_s[uuid] for uuid in abandoned & held_s.keys()])

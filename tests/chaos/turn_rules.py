@@ -30,7 +30,7 @@ ADDED_STATUSES: Final = ("completed", "incomplete")
 
 
 @dataclass(slots=True)
-class OutputGuard:
+class Timeline:
     """A conversation. `states` are the items after every change of them, oldest first.
 
     `taken` and `ended` name the state in which a response took it and that in which it left it,
@@ -48,57 +48,57 @@ class OutputGuard:
 
 
 class Replayed(NamedTuple):
-    """The course of every conversation that was ever changed, and what is wrong with it."""
+    """The timeline of every conversation that was ever changed, and what is wrong with it."""
 
-    courses: Mapping[UUID, OutputGuard]
+    timelines: Mapping[UUID, Timeline]
     anomalies: list[Anomaly]
 
 
 def replay(witnessed: Witnessed) -> Replayed:
     """Go through all notes, one transaction of a conversation after the other."""
-    courses: defaultdict[UUID, OutputGuard] = defaultdict(OutputGuard)
+    timelines: defaultdict[UUID, Timeline] = defaultdict(Timeline)
     anomalies: list[Anomaly] = []
     for notes in _transactions(witnessed.notes):
         uuid = notes[0].conversation
-        course = courses[uuid]
-        for rule, found in _step(course, notes, witnessed.own_items):
+        timeline = timelines[uuid]
+        for rule, found in _step(timeline, notes, witnessed.own_items):
             anomalies.append(Anomaly(rule, ids.conversation_id(uuid), found))
-    for uuid, course in courses.items():
-        if course.writer is not None:
-            found = f"{ids.response_id(course.writer)} never ended"
+    for uuid, timeline in timelines.items():
+        if timeline.writer is not None:
+            found = f"{ids.response_id(timeline.writer)} never ended"
             anomalies.append(Anomaly("writer", ids.conversation_id(uuid), found))
-    return Replayed(courses, anomalies)
+    return Replayed(timelines, anomalies)
 
 
 def compare(
     replayed: Replayed, witnessed: Witnessed, prompts: Prompts, heard: Heard
 ) -> list[Anomaly]:
-    """Everything that is wrong between the courses and what others saw."""
-    courses = replayed.courses
+    """Everything that is wrong between the timelines and what others saw."""
+    timelines = replayed.timelines
     anomalies = [
         Anomaly("final", ids.conversation_id(uuid), "its rows are not what became of it")
-        for uuid, course in courses.items()
-        if list(course.states[-1]) != list(witnessed.items.get(uuid, ()))
+        for uuid, timeline in timelines.items()
+        if list(timeline.states[-1]) != list(witnessed.items.get(uuid, ()))
     ]
     inputs = {telling.turn.text: telling for telling in heard.tellings}
-    for course in courses.values():
-        for response in course.taken:
+    for timeline in timelines.values():
+        for response in timeline.taken:
             about = ids.response_id(response)
             told = _telling_of(inputs, witnessed.own_items.get(response, ()))
             anomalies += [
                 Anomaly(rule, about, found)
-                for rule, found in _wrong_turn(course, response, told, prompts)
+                for rule, found in _wrong_turn(timeline, response, told, prompts)
             ]
     for telling in heard.tellings:
-        anomalies += _wrong_telling(courses, telling, prompts)
+        anomalies += _wrong_telling(timelines, telling, prompts)
     for listing in heard.listings:
-        anomalies += _wrong_listing(courses, listing)
+        anomalies += _wrong_listing(timelines, listing)
     for deed in heard.deeds:
         uuid = ids.parse_conversation_id(deed.conversation)
         noted = {
             note.item["id"] for note in witnessed.notes if note.item and note.kind == deed.kind
         }
-        if uuid not in courses or not noted.issuperset(deed.ids):
+        if uuid not in timelines or not noted.issuperset(deed.ids):
             found = f"{deed.ids} were {deed.kind}, and that is not so"
             anomalies.append(Anomaly("kept", deed.conversation, found))
     return anomalies
@@ -117,22 +117,22 @@ def _transactions(notes: Sequence[Note]) -> Iterator[list[Note]]:
 
 
 def _step(
-    course: OutputGuard, notes: Sequence[Note], own_items: Mapping[UUID, Sequence[Item]]
+    timeline: Timeline, notes: Sequence[Note], own_items: Mapping[UUID, Sequence[Item]]
 ) -> Iterator[tuple[str, str]]:
     """Apply one transaction; yields the rules it breaks, and how."""
     ended = next((note for note in notes if note.kind == "ended"), None)
-    yield from _written(course, notes, ended)
+    yield from _written(timeline, notes, ended)
     # One statement adds them all, in whatever order; where they stand is what counts.
     added = sorted((note for note in notes if note.kind == "added"), key=_place)
     erased = {note.position for note in notes if note.kind == "erased"}
     if added or erased:
-        yield from _placed(course, added)
-        course.states.append(_changed(course, added, erased))
+        yield from _placed(timeline, added)
+        timeline.states.append(_changed(timeline, added, erased))
     for note in notes:
         if note.kind == "taken" and note.response is not None:
-            course.taken[note.response] = len(course.states) - 1
-            course.writer, course.since = note.response, note.at
-    if ended is not None and ended.response in course.taken:
+            timeline.taken[note.response] = len(timeline.states) - 1
+            timeline.writer, timeline.since = note.response, note.at
+    if ended is not None and ended.response in timeline.taken:
         expected = own_items.get(ended.response, ()) if ended.status in ADDED_STATUSES else ()
         if [note.item for note in added] != list(expected):
             yield (
@@ -140,35 +140,35 @@ def _step(
                 f"{ids.response_id(ended.response)} is {ended.status}, has {len(expected)} items,"
                 f" and {len(added)} were added",
             )
-        if ended.response in course.ended:
+        if ended.response in timeline.ended:
             yield "once", f"{ids.response_id(ended.response)} ended again"
-        course.ended[ended.response] = len(course.states) - 1
-        course.statuses[ended.response] = ended.status or ""
-        if course.writer == ended.response and course.since is not None:
-            course.held_s[ended.response] = (ended.at - course.since).total_seconds()
-            course.writer = None
+        timeline.ended[ended.response] = len(timeline.states) - 1
+        timeline.statuses[ended.response] = ended.status or ""
+        if timeline.writer == ended.response and timeline.since is not None:
+            timeline.held_s[ended.response] = (ended.at - timeline.since).total_seconds()
+            timeline.writer = None
 
 
 def _written(
-    course: OutputGuard, notes: Sequence[Note], ended: Note | None
+    timeline: Timeline, notes: Sequence[Note], ended: Note | None
 ) -> Iterator[tuple[str, str]]:
     """Nobody but the writer changes anything, and nobody takes what is taken."""
-    if course.writer is None:
+    if timeline.writer is None:
         return
     kinds = sorted({note.kind for note in notes})
-    if ended is None or (ended.response != course.writer and kinds != ["ended"]):
-        yield "writer", f"{kinds} while {ids.response_id(course.writer)} is running"
+    if ended is None or (ended.response != timeline.writer and kinds != ["ended"]):
+        yield "writer", f"{kinds} while {ids.response_id(timeline.writer)} is running"
 
 
-def _placed(course: OutputGuard, added: Sequence[Note]) -> Iterator[tuple[str, str]]:
+def _placed(timeline: Timeline, added: Sequence[Note]) -> Iterator[tuple[str, str]]:
     """What is added stands together, behind everything that was ever there."""
     places = [_place(note) for note in added]
-    before = max(course.positions.values(), default=-1)
+    before = max(timeline.positions.values(), default=-1)
     if places and places != list(range(places[0], places[0] + len(places))):
         yield "order", f"added at {places}"
     if places and places[0] <= before:
         yield "order", f"added at {places[0]}, and there was something at {before}"
-    course.positions |= {
+    timeline.positions |= {
         str(note.item["id"]): place
         for note, place in zip(added, places, strict=True)
         if note.item is not None
@@ -180,9 +180,9 @@ def _place(note: Note) -> int:
 
 
 def _changed(
-    course: OutputGuard, added: Sequence[Note], erased: set[int | None]
+    timeline: Timeline, added: Sequence[Note], erased: set[int | None]
 ) -> tuple[Item, ...]:
-    left = [item for item in course.states[-1] if course.positions[item["id"]] not in erased]
+    left = [item for item in timeline.states[-1] if timeline.positions[item["id"]] not in erased]
     return (*left, *(note.item for note in added if note.item is not None))
 
 
@@ -193,15 +193,15 @@ def _telling_of(inputs: Mapping[str, Telling], own: Sequence[Item]) -> Telling |
 
 
 def _wrong_turn(
-    course: OutputGuard, response: UUID, telling: Telling | None, prompts: Prompts
+    timeline: Timeline, response: UUID, telling: Telling | None, prompts: Prompts
 ) -> Iterator[tuple[str, str]]:
     """A stored turn: what its model was asked, and what it said."""
     if telling is None:  # it said nothing: it was cancelled or failed
         return
     turn = telling.turn
     own = {"type": "message", "role": "user", "content": [{"text": turn.text}]}
-    expected = shown_for((*course.states[course.taken[response]], own))
-    status = course.statuses.get(response)
+    expected = shown_for((*timeline.states[timeline.taken[response]], own))
+    status = timeline.statuses.get(response)
     if turn.twist == "compact":
         if expected not in prompts.for_summaries:
             yield "prompt", "nobody was asked for a summary of what the conversation was"
@@ -215,7 +215,7 @@ def _wrong_turn(
 
 
 def _wrong_telling(
-    courses: Mapping[UUID, OutputGuard], telling: Telling, prompts: Prompts
+    timelines: Mapping[UUID, Timeline], telling: Telling, prompts: Prompts
 ) -> Iterator[Anomaly]:
     """What the client was told of the end, and turns that are not added."""
     turn, told = telling.turn, telling.told
@@ -228,28 +228,28 @@ def _wrong_telling(
             yield Anomaly("answer", about, f"said {texts} instead of {turn.say!r}")
     if response is None or conversation is None:
         return
-    course = courses.get(conversation, OutputGuard())
+    timeline = timelines.get(conversation, Timeline())
     if turn.stored:
-        if told is not None and course.statuses.get(response) != told["status"]:
-            status = course.statuses.get(response)
+        if told is not None and timeline.statuses.get(response) != told["status"]:
+            status = timeline.statuses.get(response)
             yield Anomaly("kept", about, f"told {told['status']}, and it is {status}")
     elif turn.twist == "unstored":
         own = {"type": "message", "role": "user", "content": [{"text": turn.text}]}
-        possible = {shown_for((*state, own)) for state in course.states}
+        possible = {shown_for((*state, own)) for state in timeline.states}
         for shown in prompts.of_responses.get(response, ()):
             if shown not in possible:
                 yield Anomaly("prompt", about, "it read what the conversation never was")
 
 
-def _wrong_listing(courses: Mapping[UUID, OutputGuard], listing: Listing) -> Iterator[Anomaly]:
+def _wrong_listing(timelines: Mapping[UUID, Timeline], listing: Listing) -> Iterator[Anomaly]:
     """What was listed is the end of what the conversation was at some time, or since a turn."""
     uuid = ids.parse_conversation_id(listing.conversation)
-    course = courses.get(uuid, OutputGuard()) if uuid else OutputGuard()
+    timeline = timelines.get(uuid, Timeline()) if uuid else Timeline()
     behind = ids.parse_response_id(listing.behind) if listing.behind else None
-    first = course.ended.get(behind, 0) if behind else 0
+    first = timeline.ended.get(behind, 0) if behind else 0
     ends = {
         tuple(str(item["id"]) for item in state[: -LISTED - 1 : -1])
-        for state in course.states[first:]
+        for state in timeline.states[first:]
     }
     if listing.ids not in ends:
         found = f"{len(listing.ids)} items that were never its last ones, or no longer"

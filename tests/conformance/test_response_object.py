@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 from openai.types.responses import ResponseError
 
-from gateway.engine.outcome import UNRULY, unruly
+from gateway.engine.outcome import VIOLATIONS, violated
 from tests.conformance.asking import BREAKS_OFF, BRIEF, ENDLESS, FUNCTION, MODEL, created, path_of
 from tests.fakes.http_client import http_client
 from tests.fakes.stream import parse_stream, stream
@@ -334,7 +334,7 @@ def test_codes_are_documented() -> None:
     openais = get_args(ResponseError.model_fields["code"].annotation)
     assert {"server_error", "rate_limit_exceeded"} <= set(openais)
     page = (Path(__file__).parents[2] / "docs" / "control.md").read_text("utf-8")
-    shown = {unruly(rule, 0).code for rule in UNRULY}
+    shown = {violated(rule, 0).code for rule in VIOLATIONS}
     assert {code for code in shown if code not in openais and f"`{code}`" not in page} == set()
 
 

@@ -186,7 +186,7 @@ class Stage:
             self._finish(entries[-1])
         else:
             self._append(entries)
-        self.tails.heard([UUID_OF_TEST])
+        self.tails.look_soon([UUID_OF_TEST])
 
     def _append(self, entries: Sequence[Entry]) -> None:
         for entry in entries if self.live else ():

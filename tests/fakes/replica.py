@@ -160,7 +160,7 @@ class Replica:
         self.engine = Engine(
             tokens=tokens,
             archive=self.archive,
-            keeper=self.keeper,
+            lease_keeper=self.keeper,
             observer=Observer(self.metrics),
             format_of=harmony_of,
             threads=THREADS,

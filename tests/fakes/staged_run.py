@@ -250,7 +250,7 @@ class Stage(Generic[Source]):
     spec: RunSpec = field(default_factory=run_spec)
     run_time_max_s: float = 60
     hops: HopPolicy = IMPATIENT
-    steering: GuardLimits = field(default_factory=GuardLimits)
+    limits: GuardLimits = field(default_factory=GuardLimits)
     said: Sequence[Entry] | None = None
     full_after: int | None = None
     tools: HostedTools | None = None
@@ -269,7 +269,7 @@ class Stage(Generic[Source]):
         engine = Engine(
             tokens=self.tokens,
             archive=self.archive,
-            keeper=self.keeper,
+            lease_keeper=self.keeper,
             observer=Observer(self.metrics),
             format_of=harmony_of,
             threads=THREADS,
@@ -277,7 +277,7 @@ class Stage(Generic[Source]):
             run_time_max_s=self.run_time_max_s,
             tools=self.tools,
             hops=self.hops,
-            guard_limits=self.steering,
+            guard_limits=self.limits,
         )
         claim = None
         if self.said is not None:

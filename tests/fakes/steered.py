@@ -36,7 +36,7 @@ def staged(
     rules: OutputRules,
     *turns: Sequence[Step],
     said: Sequence[Entry] | None = None,
-    steering: GuardLimits = GuardLimits(),  # noqa: B008 - immutable
+    limits: GuardLimits = GuardLimits(),  # noqa: B008 - immutable
     max_tokens: int = 400,
     **terms: Any,
 ) -> Stage[ScriptedTokens]:
@@ -46,7 +46,7 @@ def staged(
         checker=Checker(rules, call_fields),
         **terms,
     )
-    return Stage(ScriptedTokens(turns), spec=spec, said=said, steering=steering)
+    return Stage(ScriptedTokens(turns), spec=spec, said=said, limits=limits)
 
 
 def vouched(script: str, size: int = 1) -> list[Step]:

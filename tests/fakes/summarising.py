@@ -41,7 +41,7 @@ class SummaryDesk:
         engine = Engine(
             tokens=self.tokens,
             archive=self.archive,
-            keeper=MemoryKeeper(),
+            lease_keeper=MemoryKeeper(),
             observer=Observer(Metrics()),
             format_of=harmony_of,
             threads=THREADS,

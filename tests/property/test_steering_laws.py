@@ -42,7 +42,7 @@ class Case:
 
     rules: OutputRules
     manners: tuple[Manner, ...]
-    steering: GuardLimits
+    limits: GuardLimits
     budget: int | None
     max_tokens: int
     durable: bool
@@ -56,14 +56,14 @@ class Case:
             durable=self.durable,
         )
         tokens = WaywardModel(self.manners)
-        return Stage(tokens, spec=spec, hops=POLICY, steering=self.steering, said=said)
+        return Stage(tokens, spec=spec, hops=POLICY, limits=self.limits, said=said)
 
 
 cases = st.builds(
     Case,
     rules=wayward_model.rules(),
     manners=st.lists(manners, min_size=1, max_size=6).map(tuple),
-    steering=st.builds(
+    limits=st.builds(
         GuardLimits,
         repairs_max=st.integers(0, 3),
         header_tokens_max=st.integers(8, 64),
@@ -96,7 +96,7 @@ def uphold(case: Case, stage: Stage[WaywardModel], events: list[Event]) -> None:
         assert fold.usage.reasoning_tokens <= case.budget
     cuts = sum(turn.finish is FinishReason.CUT for turn in fold.turns)
     again = fold.recoveries.get(SAID_ANEW, 0)
-    assert cuts + again <= case.steering.repairs_max + BUDGET_TURNS_MAX
+    assert cuts + again <= case.limits.repairs_max + BUDGET_TURNS_MAX
 
 
 def ask_well(stage: Stage[WaywardModel]) -> None:

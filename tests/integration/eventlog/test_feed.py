@@ -247,7 +247,7 @@ async def test_a_notice_of_another_replica_wakes_a_stream(
     listens = asyncio.Event()
     async with reading(database, interval_s=NEVER_S) as reader, asyncio.TaskGroup() as group:
         listening = group.create_task(
-            listener.run(lambda notice: reader.tails.heard(notice.responses), listens.set)
+            listener.run(lambda notice: reader.tails.look_soon(notice.responses), listens.set)
         )
         await listens.wait()
         stored = await author.load()

@@ -271,9 +271,9 @@ async def test_one_that_is_left_while_its_first_parcel_is_under_way_leaves_nothi
         for channel in channels.values():
             channel.append(Tokens((1,)))
         for _ in range(2):
-            await channels[other].settled()
+            await channels[other].flushed()
             channels[other].append(Tokens((2,)))
-        await channels[other].settled()
+        await channels[other].flushed()
         writing.cancel()
     assert await settling.settled(left) == 2
     assert journal._tracks.keys() == {other.claim.uuid}

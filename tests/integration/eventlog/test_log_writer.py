@@ -125,7 +125,7 @@ async def say(channel: Channel, count: int) -> None:
         if channel.is_full:
             await channel.room()
         await asyncio.sleep(0)
-    await channel.settled()
+    await channel.flushed()
 
 
 async def test_logs_of_many_runs_are_complete_and_in_order(
@@ -184,7 +184,7 @@ async def test_what_is_told_to_be_durable_is_in_the_database(
         channel = await one.open(told.append)
         for entry in says(3):
             channel.append(entry)
-            next_entry = await channel.settled()
+            next_entry = await channel.flushed()
             assert told[-1] == next_entry == len(await one.log(channel))
 
 
@@ -200,7 +200,7 @@ async def test_after_a_takeover_the_old_owner_writes_nothing(
         assert (taken.claim.uuid, taken.next_entry) == (channel.claim.uuid, 3)
         channel.append(Tokens((9,)))
         with pytest.raises(ClaimLost):
-            await channel.settled()
+            await channel.flushed()
         await say(well, 2)
         assert one.lost == [channel.claim]
         assert await one.log(channel) == [Queued(), *says(2)]
@@ -221,7 +221,7 @@ async def test_a_parcel_that_the_database_takes_for_a_mistake_costs_its_run_only
         broken.append(Queued())
         await say(well, 2)
         with pytest.raises(ClaimLost):
-            await broken.settled()
+            await broken.flushed()
         assert one.lost == [claim]
         assert await one.log(well) == [Queued(), *says(2)]
 
@@ -243,6 +243,6 @@ async def test_logs_are_written_where_settling_fails_each_time(
         channel = await one.open()
         for count in (1, 2, 3):
             await say(channel, 1)
-            assert await channel.settled() == count + 1
+            assert await channel.flushed() == count + 1
         assert await one.log(channel) == [Queued(), *says(1) * 3]
         assert not one.lost

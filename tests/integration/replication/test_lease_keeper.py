@@ -61,7 +61,7 @@ async def test_what_is_cancelled_elsewhere_stops_here_without_a_notice(
         await speaker.fell_silent()
         for running in owner.supervisor._running.values():
             assert running.durable is not None
-            await running.durable.channel.settled()
+            await running.durable.channel.flushed()
         stored = await other.archive.cancel(tenant, spec.head.uuid)
         assert stored is not None
         assert stored.status == "cancelled"

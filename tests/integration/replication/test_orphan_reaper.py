@@ -81,7 +81,7 @@ async def test_what_was_generated_is_kept_when_the_attempts_are_used_up(
         await speaker.fell_silent()
         for running in one.supervisor._running.values():
             assert running.durable is not None
-            await running.durable.channel.settled()
+            await running.durable.channel.flushed()
         await let_time_pass(database, tenant, seconds=LEASE_S + 1)
         assert not await one.scheduler.look()
         assert await one.reaper.round() == 1

@@ -49,7 +49,7 @@ async def test_what_there_is_room_for_begins_at_once_and_is_announced_to_nobody(
     async with replica(database, Speaker(ANSWER)) as one:
         await asyncio.gather(*(one.runs.queue(spec) for spec in specs))
         assert Notice("work") not in one.announced
-        assert one.runs.claimed == 5
+        assert one.supervisor.claimed == 5
         await one.idle()
     for spec in specs:
         stored = await load(database, spec)

@@ -99,7 +99,7 @@ async def test_a_run_that_lost_its_claim_is_not_told_of_the_commits_of_the_next_
             Claim(tenant, new.uuid, 1), day, 1, durable=told.append, lost=lambda: lost.append(True)
         )
         before.append(Tokens((1,)))
-        await before.settled()
+        await before.flushed()
         await let_time_pass(database, tenant, seconds=TERMS.lease_s + 1)
         (taken,) = await claims.claim(database, "here", TERMS, limit=1, take_over=True)
         now = writer.open(
@@ -107,7 +107,7 @@ async def test_a_run_that_lost_its_claim_is_not_told_of_the_commits_of_the_next_
         )
         before.append(Tokens((2,)))
         now.append(Tokens((3,)))
-        assert await now.settled() == 3
+        assert await now.flushed() == 3
         writing.cancel()
     assert told == [2]
     assert lost == [True]

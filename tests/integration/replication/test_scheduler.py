@@ -81,7 +81,7 @@ async def begin_and_stall(one: Replica, tokens: Speaker) -> None:
     await tokens.fell_silent()
     for running in list(one.supervisor._running.values()):
         assert running.durable is not None
-        await running.durable.channel.settled()
+        await running.durable.channel.flushed()
 
 
 class Patient(Speaker):
@@ -229,7 +229,7 @@ async def test_a_replica_that_began_to_drain_gives_back_what_it_has_just_claimed
     spec = background(tenant)
     async with replica(database, Speaker(ANSWER)) as one:
         await accept(one, spec)
-        one.supervisor._is_draining = True
+        one.supervisor.is_draining = True
         await one.scheduler.look()
         assert one.supervisor.claimed == 0
     stored = await load(database, spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.engine.outcome import UNRULY, broken, ended, unruly
+from gateway.engine.outcome import VIOLATIONS, broken, ended, violated
 from gateway.engine.output_guard import BACKEND_LOST
 from gateway.errors import (
     ContextOverflow,
@@ -41,17 +41,17 @@ def test_each_failure_has_its_words(error: Exception, code: str, words: str) -> 
     assert words in (finished.message or "")
 
 
-@pytest.mark.parametrize("code", UNRULY.keys() - {BACKEND_LOST})
+@pytest.mark.parametrize("code", VIOLATIONS.keys() - {BACKEND_LOST})
 def test_a_model_that_does_not_obey_fails_its_response_with_words_for_each_demand(
     code: str,
 ) -> None:
-    finished = unruly(code, 7)
+    finished = violated(code, 7)
     assert (finished.status, finished.code) == ("failed", code)
     assert "Try again" in (finished.message or "")
 
 
 def test_a_lost_backend_is_a_fault_of_the_server_and_not_of_the_schema() -> None:
-    finished = unruly(BACKEND_LOST, 7)
+    finished = violated(BACKEND_LOST, 7)
     assert (finished.status, finished.code) == ("failed", "server_error")
     assert "server was lost" in (finished.message or "")
     assert "schema" not in (finished.message or "")

@@ -75,7 +75,7 @@ async def test_a_model_that_never_calls_a_tool_fails_its_response() -> None:
 
 
 async def test_a_model_that_insists_on_prose_fails_its_response() -> None:
-    stage = staged(REQUIRED, says(ANSWER), steering=GuardLimits(repairs_max=0))
+    stage = staged(REQUIRED, says(ANSWER), limits=GuardLimits(repairs_max=0))
     assert await ended(stage) == ("failed", "required_tool_not_called")
     assert "tool_choice" in stage.live.fold.response()["error"]["message"]
 
@@ -89,7 +89,7 @@ async def test_an_answer_that_is_no_json_is_asked_for_again_ever_more_firmly() -
 
 async def test_an_answer_that_breaks_its_schema_is_never_completed() -> None:
     wrong = '<|channel|>final<|message|>{"n": "one"}<|return|>'
-    stage = staged(IN_JSON, says(wrong), says('"n": "two"}<|return|>'), steering=GuardLimits(1))
+    stage = staged(IN_JSON, says(wrong), says('"n": "two"}<|return|>'), limits=GuardLimits(1))
     assert await ended(stage) == ("failed", "invalid_structured_output")
     assert kinds(stage) == []
 
@@ -115,7 +115,7 @@ async def test_a_long_body_is_checked_too() -> None:
         ANY_TOOL,
         says(STRICT + long + "<|call|>"),
         max_tokens=9000,
-        steering=GuardLimits(0, repeated_tokens_max=0),
+        limits=GuardLimits(0, repeated_tokens_max=0),
     )
     assert await ended(stage) == ("failed", "invalid_tool_call")
 
@@ -209,7 +209,7 @@ async def test_a_call_that_is_required_is_opened_behind_a_preamble_of_some_lengt
     size: int,
 ) -> None:
     turns = vouched(PREAMBLE + "so " * 60, size), says('{"n": 1}<|call|>')
-    stage = staged(REQUIRED, *turns, steering=BRIEF)
+    stage = staged(REQUIRED, *turns, limits=BRIEF)
     assert await ended(stage) == ("completed", None)
     assert kinds(stage) == ["message", "function_call"]
     assert prefills(stage) == [(), call_header(REQUIRED, vocabulary())]
@@ -220,7 +220,7 @@ async def test_a_call_that_is_required_is_opened_behind_a_preamble_of_some_lengt
 
 async def test_all_preambles_before_a_required_call_count_together_and_thoughts_do_not() -> None:
     shown = THOUGHT + NEXT + PREAMBLE + "so so<|end|>" + NEXT + PREAMBLE + "so " * 60
-    stage = staged(REQUIRED, says(shown), says('{"n": 1}<|call|>'), steering=BRIEF)
+    stage = staged(REQUIRED, says(shown), says('{"n": 1}<|call|>'), limits=BRIEF)
     assert await ended(stage) == ("completed", None)
     assert kinds(stage) == ["reasoning", "message", "message", "function_call"]
     usage = stage.live.fold.usage
@@ -231,26 +231,26 @@ async def test_all_preambles_before_a_required_call_count_together_and_thoughts_
 async def test_a_required_call_is_opened_though_nothing_else_may_be_repaired() -> None:
     brief = GuardLimits(repairs_max=0, preamble_tokens_max=20)
     turns = says(PREAMBLE + "so " * 60), says('{"n": 1}<|call|>')
-    assert await ended(staged(REQUIRED, *turns, steering=brief)) == ("completed", None)
+    assert await ended(staged(REQUIRED, *turns, limits=brief)) == ("completed", None)
 
 
 async def test_a_model_that_says_preambles_instead_of_its_call_fails_its_response() -> None:
     again = says('{"n":' + "<|end|>" + NEXT + PREAMBLE + "so " * 60)
     turns = says(PREAMBLE + "so " * 60), again, again, again, again
-    stage = staged(REQUIRED, *turns, steering=BRIEF)
+    stage = staged(REQUIRED, *turns, limits=BRIEF)
     status, _ = await ended(stage)
     assert status in {"failed", "completed"}
     assert len(stage.tokens.requests) <= 5
 
 
 @pytest.mark.parametrize(
-    ("rules", "steering"), [(ANY_TOOL, BRIEF), (REQUIRED, GuardLimits(preamble_tokens_max=0))]
+    ("rules", "limits"), [(ANY_TOOL, BRIEF), (REQUIRED, GuardLimits(preamble_tokens_max=0))]
 )
 async def test_a_preamble_is_of_any_length_where_no_call_is_required_or_no_bound_set(
-    rules: OutputRules, steering: GuardLimits
+    rules: OutputRules, limits: GuardLimits
 ) -> None:
     call = "<|end|>" + NEXT + FREE + "<|call|>"
-    stage = staged(rules, says(PREAMBLE + "so " * 60 + call), steering=steering)
+    stage = staged(rules, says(PREAMBLE + "so " * 60 + call), limits=limits)
     assert await ended(stage) == ("completed", None)
     assert repairs(stage) == []
 
@@ -259,7 +259,7 @@ async def test_a_preamble_is_of_any_length_where_no_call_is_required_or_no_bound
 async def test_a_response_of_too_many_messages_ends(size: int) -> None:
     words = ["one", "two", "three", "four", "five", "six"]
     endless = "".join(f"<|channel|>commentary<|message|>{word}<|end|>{NEXT}" for word in words * 6)
-    stage = staged(NO_RULES, vouched(endless, size), steering=GuardLimits(messages_max=4))
+    stage = staged(NO_RULES, vouched(endless, size), limits=GuardLimits(messages_max=4))
     assert await ended(stage) == ("incomplete", None)
     assert len(kinds(stage)) == 5
     assert repairs(stage) == ["too_many_messages"]
@@ -268,7 +268,7 @@ async def test_a_response_of_too_many_messages_ends(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 7, 100])
 async def test_a_model_that_repeats_itself_is_stopped(size: int) -> None:
     turn = vouched("<|channel|>final<|message|>" + "no " * 400, size)
-    stage = staged(NO_RULES, turn, steering=GuardLimits(repeated_tokens_max=128))
+    stage = staged(NO_RULES, turn, limits=GuardLimits(repeated_tokens_max=128))
     assert await ended(stage) == ("incomplete", None)
     assert stage.live.fold.usage.output_tokens == 192
     labels = {"rule": "repetition", "upstream": "gpu"}
@@ -291,9 +291,12 @@ async def test_a_stop_string_may_be_all_there_is() -> None:
 
 
 async def test_a_header_without_end_is_begun_again() -> None:
-    steering = GuardLimits(header_tokens_max=8)
+    limits = GuardLimits(header_tokens_max=8)
     stage = staged(
-        NO_RULES, says("word " * 40), says("final<|message|>Hi<|return|>"), steering=steering
+        NO_RULES,
+        says("word " * 40),
+        says("final<|message|>Hi<|return|>"),
+        limits=limits,
     )
     assert await ended(stage) == ("completed", None)
     assert prefills(stage) == [(), harmony().message_opening()]
@@ -301,8 +304,8 @@ async def test_a_header_without_end_is_begun_again() -> None:
 
 
 async def test_a_header_is_repaired_only_so_often() -> None:
-    steering = GuardLimits(repairs_max=0, header_tokens_max=8)
-    stage = staged(NO_RULES, says("word " * 10 + "<|return|>"), steering=steering)
+    limits = GuardLimits(repairs_max=0, header_tokens_max=8)
+    stage = staged(NO_RULES, says("word " * 10 + "<|return|>"), limits=limits)
     assert await ended(stage) == ("completed", None)
     assert repairs(stage) == []
 

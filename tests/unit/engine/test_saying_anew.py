@@ -100,7 +100,7 @@ async def test_what_only_lacks_its_end_is_asked_of_nobody_else(
 async def test_a_backend_that_was_lost_before_an_answer_is_not_to_blame_for_it() -> None:
     thought = [*vouched("<|channel|>analysis<|message|>Hm")[:-1], DIED]
     wrong = vouched(" so<|end|>" + NEXT + BEGINNING + ': "one"}<|return|>')
-    stage = staged(IN_JSON, thought, wrong, steering=GuardLimits(repairs_max=0))
+    stage = staged(IN_JSON, thought, wrong, limits=GuardLimits(repairs_max=0))
     assert await ended(stage) == ("failed", "invalid_structured_output")
 
 
@@ -138,7 +138,7 @@ async def test_what_follows_a_wrong_body_goes_with_it() -> None:
 @pytest.mark.parametrize("repairs_max", [0, 2])
 async def test_it_is_said_only_so_often(repairs_max: int) -> None:
     wrong = [WRONG] * (repairs_max + 1)
-    stage = staged(IN_JSON, BEGUN, *wrong, steering=GuardLimits(repairs_max))
+    stage = staged(IN_JSON, BEGUN, *wrong, limits=GuardLimits(repairs_max))
     assert await ended(stage) == ("failed", "server_error")
     assert repairs(stage) == ["said_anew"] * repairs_max
     assert kinds(stage) == ["message"]
@@ -155,9 +155,7 @@ async def test_what_was_said_in_vain_counts_in_the_turns_after_it() -> None:
     begun = [*vouched(STRICT + '{"n"')[:-1], DIED]
     right = says(": 2}<|end|>" + NEXT + "<|channel|>commentary to=functions.no json<|message|>{}")
     rules = replace(ANY_TOOL, open_calls=False)
-    stage = staged(
-        rules, begun, says(': "one"}<|call|>'), right, steering=GuardLimits(repairs_max=1)
-    )
+    stage = staged(rules, begun, says(': "one"}<|call|>'), right, limits=GuardLimits(repairs_max=1))
     assert await ended(stage) == ("completed", None)
     assert repairs(stage) == ["said_anew", "call_not_allowed"]
 
@@ -182,7 +180,7 @@ async def test_another_replica_says_it_again(written: tuple[Entry, ...]) -> None
 
 
 async def test_another_replica_does_not_begin_to_count_anew() -> None:
-    stage = staged(IN_JSON, WRONG, said=[*SEEN, ANEW], steering=GuardLimits(repairs_max=1))
+    stage = staged(IN_JSON, WRONG, said=[*SEEN, ANEW], limits=GuardLimits(repairs_max=1))
     assert await ended(stage) == ("failed", "server_error")
 
 
@@ -261,7 +259,7 @@ async def test_a_marker_that_a_grammar_took_for_text_is_taken_back(marker: str) 
 
 async def test_markers_in_a_body_are_taken_back_only_so_often() -> None:
     turn = vouched(BEGINNING + '<|constrain|>m": 1}<|return|>')
-    stage = staged(IN_JSON, turn, steering=GuardLimits(repairs_max=0))
+    stage = staged(IN_JSON, turn, limits=GuardLimits(repairs_max=0))
     assert await ended(stage) == ("failed", "invalid_structured_output")
 
 

@@ -61,7 +61,7 @@ class Tape:
     is_lost: bool = False
     is_closed: bool = False
 
-    async def settled(self) -> int:
+    async def flushed(self) -> int:
         if self.is_lost:
             raise ClaimLost
         self.is_asked.set()

@@ -48,9 +48,9 @@ def arguments(stage: Stage[ScriptedTokens]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("junk", JUNK)
-@pytest.mark.parametrize("steering", [GuardLimits(), NEVER], ids=["steered", "left alone"])
-async def test_junk_behind_an_answer_asks_for_no_other(junk: str, steering: GuardLimits) -> None:
-    stage = staged(ANY_TOOL, says(ANSWERED + junk), steering=steering)
+@pytest.mark.parametrize("limits", [GuardLimits(), NEVER], ids=["steered", "left alone"])
+async def test_junk_behind_an_answer_asks_for_no_other(junk: str, limits: GuardLimits) -> None:
+    stage = staged(ANY_TOOL, says(ANSWERED + junk), limits=limits)
 
     assert await ended(stage) == ("completed", None)
 
@@ -59,11 +59,11 @@ async def test_junk_behind_an_answer_asks_for_no_other(junk: str, steering: Guar
     assert len(stage.tokens.requests) == 1
 
 
-@pytest.mark.parametrize("steering", [GuardLimits(), NEVER], ids=["steered", "left alone"])
+@pytest.mark.parametrize("limits", [GuardLimits(), NEVER], ids=["steered", "left alone"])
 async def test_what_is_dropped_behind_an_answer_is_counted_and_not_paid_for(
-    steering: GuardLimits,
+    limits: GuardLimits,
 ) -> None:
-    stage = staged(NO_RULES, says(ANSWERED + "<|message|>More<|return|>"), steering=steering)
+    stage = staged(NO_RULES, says(ANSWERED + "<|message|>More<|return|>"), limits=limits)
     await ended(stage)
 
     fold = stage.live.fold
@@ -147,7 +147,7 @@ async def test_no_call_of_two_is_shown_as_completed_with_half_a_json() -> None:
     assert await ended(stage) == ("completed", None)
     assert arguments(stage) == [("completed", '{"n": 2}')]
 
-    stage = staged(ANY_TOOL, says(two), steering=NEVER)
+    stage = staged(ANY_TOOL, says(two), limits=NEVER)
     assert await ended(stage) == ("failed", "invalid_tool_call")
     assert arguments(stage) == [("incomplete", '{"n": ')]
 

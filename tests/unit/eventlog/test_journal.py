@@ -71,7 +71,7 @@ async def test_durable_entries_are_shown_when_they_are_committed() -> None:
         journal = durable(desk, Commit())
         journal.append(Alive())
         held = [journal.live.is_holding]
-        await journal.channel.settled()
+        await journal.channel.flushed()
         assert [*held, journal.live.is_holding] == [True, False]
         await journal.room()
         assert not journal.is_full

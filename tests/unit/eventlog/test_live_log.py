@@ -469,6 +469,7 @@ async def test_what_is_held_back_for_long_is_forgotten_and_folded_again() -> Non
     async with aclosing(following(live.stream)) as follower:
         for _ in range(50):
             live.append(Alive())
+        assert live._withheld is not None
         assert len(live._withheld._by_entry) <= 3
         live.show(49)
         late = following(partial(live.stream, after=10))

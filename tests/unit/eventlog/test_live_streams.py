@@ -71,9 +71,9 @@ class Scene:
         self.live = LiveLog(self.new_fold, reader_events_max=EVENTS_MAX, held=held)
         self.journal = RecordingJournal(self.live)
         self.journal.append(TurnStarted(10))
-        course = OutputGuard(spec.rules, POLICY, harmony(), reasoning_budget=None)
+        guard = OutputGuard(spec.rules, POLICY, harmony(), reasoning_budget=None)
         self.sink = TurnSink(
-            self.journal, course, on_first_chunk=lambda _: None, on_first_token=lambda: None
+            self.journal, guard, on_first_chunk=lambda _: None, on_first_token=lambda: None
         )
         self.readers: list[Reader] = []
         self._committed = 0

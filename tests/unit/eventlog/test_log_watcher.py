@@ -86,7 +86,7 @@ async def test_what_is_heard_of_wakes_who_waits_for_it() -> None:
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(one.moved(2), two.moved(2))
             heads.heads = {ONE: head(4), TWO: head(4)}
-            tails.heard([ONE, UUID(int=99)])
+            tails.look_soon([ONE, UUID(int=99)])
             await one.moved(3)
             assert heads.looks[-1] == {ONE}
             assert not two.is_beyond(3)
@@ -110,7 +110,7 @@ async def test_all_are_looked_at_when_notices_may_have_been_missed() -> None:
     async with running(tails):
         with tails.watch(TENANT, ONE, DAY) as one, tails.watch(TENANT, TWO, DAY) as two:
             await asyncio.gather(one.moved(0), two.moved(0))
-            tails.missed()
+            tails.look_at_all()
             await heads.next_look()
             assert heads.looks[-1] == {ONE, TWO}
 
@@ -140,7 +140,7 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
                 (UUID(int=99).bytes, 1, LogRow(7, 1, b".z")),
                 (ONE.bytes, 2, LogRow(10, 1, b".k")),
             ]
-            tails.heard([TWO])
+            tails.look_soon([TWO])
             await one.moved(10)
             assert one.entries == 11
             together, *others = one.since(2)
@@ -148,7 +148,7 @@ async def test_what_flushes_bring_is_at_hand_for_all_who_follow_it() -> None:
             assert others == [LogRow(9, 1, b".j"), LogRow(10, 1, b".k")]
             assert one.since(10) == others[1:]
             assert (one.since(0), one.since(5), two.since(0)) == ([], [], [])
-            tails.heard([ONE])
+            tails.look_soon([ONE])
             await heads.next_look()
             assert one.is_beyond(4)
 
@@ -179,7 +179,7 @@ async def test_others_have_their_turn_while_much_is_shown() -> None:
                 (uuid.bytes, 1, LogRow(entry, 1, b".x")) for uuid in few for entry in range(each)
             ]
             async with counted_rounds() as rounds:
-                tails.heard(few)
+                tails.look_soon(few)
                 await last.wait()
     assert len(set(turns_at)) == len(few)
 
@@ -205,7 +205,7 @@ async def test_nothing_is_looked_at_while_nothing_is_watched() -> None:
     heads = Heads({ONE: head(1)})
     tails = LogWatcher(heads, interval_s=0, pause_s=0)
     async with running(tails):
-        tails.heard([ONE])
+        tails.look_soon([ONE])
         await turns()
         assert heads.looks == []
         with tails.watch(TENANT, ONE, DAY) as one:
@@ -238,7 +238,7 @@ async def test_followers_of_one_response_share_its_tail() -> None:
                 assert first is second
                 await second.moved(0)
             heads.heads[ONE] = head(2)
-            tails.heard([ONE])
+            tails.look_soon([ONE])
             await first.moved(1)
 
 
@@ -256,7 +256,7 @@ async def test_a_busy_log_does_not_keep_the_others_from_being_looked_at() -> Non
 
 async def keep_telling(tails: LogWatcher) -> None:
     while True:
-        tails.heard([ONE])
+        tails.look_soon([ONE])
         await asyncio.sleep(0)
 
 

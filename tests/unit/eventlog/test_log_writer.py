@@ -35,7 +35,7 @@ async def test_an_entry_is_durable_before_anybody_is_told() -> None:
         claim = desk.rows.new()
         channel = desk.open(claim=claim, durable=lambda _: logs.append(len(desk.rows.log(claim))))
         channel.append(Alive())
-        assert await channel.settled() == 2
+        assert await channel.flushed() == 2
         assert logs == [1]
 
 
@@ -44,7 +44,7 @@ async def test_one_entry_waits_for_no_other() -> None:
         channel = desk.open()
         for entry in tokens(3):
             channel.append(entry)
-            await channel.settled()
+            await channel.flushed()
         assert desk.rows.batches == [1, 1, 1]
         assert [count for _, count in desk.durable] == [2, 3, 4]
 
@@ -60,7 +60,7 @@ async def test_what_comes_during_a_flush_goes_together() -> None:
                 channel.append(entry)
         desk.rows.gate.set()
         for channel in channels:
-            await channel.settled()
+            await channel.flushed()
         assert desk.rows.batches == [1, 3]
         assert desk.rows.log(channels[0].claim) == [Alive(), *tokens(4)]
 
@@ -69,7 +69,7 @@ async def test_after_a_pause_nothing_waits_and_before_it_is_over_all_wait_togeth
     async with writing(bounds=replace(BOUNDS, flush_interval_s=3600)) as desk:
         channels = [desk.open() for _ in range(3)]
         channels[0].append(Alive())
-        await channels[0].settled()
+        await channels[0].flushed()
         for channel in channels:
             channel.append(Alive())
         for _ in range(100):
@@ -82,13 +82,13 @@ async def test_many_that_say_little_wait_less(monkeypatch: pytest.MonkeyPatch) -
     async with writing(bounds=replace(BOUNDS, flush_interval_s=3600)) as desk:
         channels = [desk.open() for _ in range(log_writer.CROWD_MIN)]
         channels[0].append(Alive())
-        await channels[0].settled()
+        await channels[0].flushed()
         for channel in channels:
             assert desk.rows.batches == [1]
             channel.append(Alive())
             await asyncio.sleep(0)
         for channel in channels:
-            await channel.settled()
+            await channel.flushed()
         assert desk.rows.batches == [1, len(channels)]
 
 
@@ -97,7 +97,7 @@ async def test_many_that_say_much_share_what_comes_later(monkeypatch: pytest.Mon
     async with writing(bounds=replace(BOUNDS, flush_interval_s=3600)) as desk:
         channels = [desk.open() for _ in range(log_writer.CROWD_MIN)]
         channels[0].append(Alive())
-        await channels[0].settled()
+        await channels[0].flushed()
         for channel in channels:
             channel.append(Tokens(tuple(range(log_writer.CROWDED_BYTES_MAX))))
         for _ in range(100):
@@ -111,7 +111,7 @@ async def test_a_flush_is_bounded_and_nobody_waits_twice() -> None:
         for channel in channels:
             channel.append(Alive())
         for channel in channels:
-            await channel.settled()
+            await channel.flushed()
         assert desk.rows.batches == [1, 1, 1]
 
 
@@ -126,7 +126,7 @@ async def test_nothing_is_lost_or_repeated_while_the_database_is_away(where: str
                 channel.append(entry)
             await asyncio.sleep(0)
         for channel in channels:
-            assert await channel.settled() == 21
+            assert await channel.flushed() == 21
             assert desk.rows.log(channel.claim) == tokens(20)
         assert not desk.lost
 
@@ -137,7 +137,7 @@ async def test_commits_that_were_found_out_later_are_announced_as_well() -> None
         desk.rows.after.append(AWAY)
         channel = desk.open()
         channel.append(Alive())
-        await channel.settled()
+        await channel.flushed()
     assert announced == [{channel.claim.uuid}]
 
 
@@ -147,9 +147,9 @@ async def test_a_run_whose_claim_is_gone_is_told_once_and_the_others_go_on() -> 
         take_away(desk, gone)
         for channel in (gone, well):
             channel.append(Alive())
-        assert await well.settled() == 2
+        assert await well.flushed() == 2
         with pytest.raises(ClaimLost):
-            await gone.settled()
+            await gone.flushed()
         gone.append(Alive())
         gone.close()
         with pytest.raises(ClaimLost):
@@ -166,7 +166,7 @@ async def test_a_run_that_was_deleted_has_lost_its_claim() -> None:
         desk.rows.after.append(AWAY)
         channel.append(Alive())
         with pytest.raises(ClaimLost):
-            await channel.settled()
+            await channel.flushed()
 
 
 @pytest.mark.parametrize("error", [StoreError("a mistake"), ValueError("a bug")])
@@ -177,9 +177,9 @@ async def test_a_defect_costs_one_run_and_not_the_others(error: Exception) -> No
         for channel in channels:
             channel.append(Alive())
         for channel in channels[:4] + channels[5:]:
-            assert await channel.settled() == 2
+            assert await channel.flushed() == 2
         with pytest.raises(ClaimLost):
-            await channels[4].settled()
+            await channels[4].flushed()
         assert desk.lost == [channels[4].claim.uuid]
 
 
@@ -190,9 +190,9 @@ async def test_heads_that_cannot_be_read_cost_those_in_doubt_only() -> None:
         desk.rows.asked.append(StoreError("a mistake"))
         doubtful.append(Alive())
         with pytest.raises(ClaimLost):
-            await doubtful.settled()
+            await doubtful.flushed()
         later.append(Alive())
-        assert await later.settled() == 2
+        assert await later.flushed() == 2
 
 
 async def test_callbacks_that_break_stop_nobody() -> None:
@@ -203,9 +203,9 @@ async def test_callbacks_that_break_stop_nobody() -> None:
         channel, well = desk.open(durable=broken, lost=broken), desk.open()
         for one in (channel, well):
             one.append(Alive())
-        assert await well.settled() == 2
+        assert await well.flushed() == 2
         with pytest.raises(ClaimLost):
-            await channel.settled()
+            await channel.flushed()
 
 
 async def test_a_run_waits_when_it_is_too_far_ahead() -> None:
@@ -254,13 +254,13 @@ async def test_settled_waits_for_what_was_said_before_and_no_more() -> None:
         desk.rows.gate.clear()
         channel.append(Alive())
         async with asyncio.TaskGroup() as group:
-            settled = group.create_task(channel.settled())
+            settled = group.create_task(channel.flushed())
             await desk.rows.reached.wait()
             channel.append(Alive())
             desk.rows.gate.set()
             assert await settled == 2
         desk.rows.gate.set()
-        assert await channel.settled() == 3
+        assert await channel.flushed() == 3
 
 
 async def test_a_channel_closed_during_a_flush_hears_nothing_of_it() -> None:
@@ -275,7 +275,7 @@ async def test_a_channel_closed_during_a_flush_hears_nothing_of_it() -> None:
         channel.close()
         desk.rows.gate.set()
         other.append(Alive())
-        await other.settled()
+        await other.flushed()
         assert desk.rows.log(channel.claim) == [Alive()]
         assert {uuid for uuid, _ in desk.durable} == {other.claim.uuid}
         assert not desk.lost
