@@ -41,10 +41,10 @@ COMMENT_INTERVAL_S = 15.0
 
 
 class Gateway(Starlette):
-    """The ASGI application of a process."""
+    """The ASGI application of a process: middleware and routes."""
 
     def __init__(self, process: Process, served: Sequence[BaseRoute]) -> None:
-        """`state.process` is what it serves."""
+        """`served` are the routes; `state.process` is the process."""
         super().__init__(
             routes=served,
             middleware=[

@@ -43,7 +43,7 @@ _BUG: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ErrorStatus:
-    """How one class of exceptions is answered.
+    """The status and the envelope's `type` with which one class of exceptions is answered.
 
     `code`, `message` and `retry_after_s` stand in for what the exception does not say itself.
     `retry` False tells OpenAI's SDKs not to repeat what they otherwise would.
@@ -59,7 +59,7 @@ class ErrorStatus:
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetail:
-    """What one error says of itself."""
+    """The fields of the error envelope that differ between errors of one class."""
 
     message: str
     code: str | None = None

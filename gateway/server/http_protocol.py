@@ -173,7 +173,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _receive_request(self, head: RequestHead) -> None:
         """Have the request answered that has this head."""
         framing = head.framing()
-        scope = self._scope_of(head)
+        path = head.path.decode("ascii")
+        scope: Scope = {  # ASGI HTTP 2.3
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": head.version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": self.root_path,
+            "headers": head.headers,
+            "state": self.app_state.copy(),
+            "method": head.method,
+            "path": self.root_path + (unquote(path) if "%" in path else path),
+            "raw_path": self.root_path.encode("ascii") + head.path,
+            "query_string": head.query,
+        }
         app = self.app
         if self.admission.is_keyless(self) and not self._has_room_for(scope["path"]):
             app = cast("ASGI3Application", too_many_connections)
@@ -192,27 +207,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         else:
             self._body = framing
         self._unstarted = cycle, app
-
-    def _scope_of(self, head: RequestHead) -> Scope:
-        """The scope of a request (ASGI HTTP 2.3)."""
-        path = head.path.decode("ascii")
-        if "%" in path:
-            path = unquote(path)
-        return {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": head.version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "root_path": self.root_path,
-            "headers": head.headers,
-            "state": self.app_state.copy(),
-            "method": head.method,
-            "path": self.root_path + path,
-            "raw_path": self.root_path.encode("ascii") + head.path,
-            "query_string": head.query,
-        }
 
     def _has_room_for(self, path: str) -> bool:
         """Whether there is room for a request without a key. The requests of clients that have left

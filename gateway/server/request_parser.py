@@ -106,12 +106,21 @@ class RequestHead:
         self._parser = None
 
     def _take(self, data: bytes, length: int) -> None:
-        """As much of it as there is room for is parsed, so that it does not depend on the reads
-        what is wrong first.
+        """Count `length` bytes and parse as much of `data` as there is room for: so what is found
+        wrong first does not depend on the reads that it comes in. Raises `Refused`.
         """
         room = self._bounds.bytes_max - self._size
         self._size += length
-        self._parse(data[:room])
+        data = data[:room]
+        if not self._line.endswith(b"\n"):
+            # The request line by itself: one that is wrong is refused without waiting for more.
+            line_length = data.find(b"\n") + 1 or len(data)
+            line, data = data[:line_length], data[line_length:]
+            self._line += line
+            self._feed_parser(line)
+            if line.endswith(b"\n"):
+                self._check_request_line()
+        self._feed_parser(data)
         if length > room:
             raise too_large(
                 f"The request line and headers have more than {self._bounds.bytes_max} bytes. Send "
@@ -121,17 +130,6 @@ class RequestHead:
             raise too_large(
                 f"The request has more than {self._bounds.fields_max} headers. Send fewer."
             )
-
-    def _parse(self, data: bytes) -> None:
-        """The request line by itself: one that is wrong is refused without waiting for more."""
-        if not self._line.endswith(b"\n"):
-            length = data.find(b"\n") + 1 or len(data)
-            line, data = data[:length], data[length:]
-            self._line += line
-            self._feed_parser(line)
-            if line.endswith(b"\n"):
-                self._check_request_line()
-        self._feed_parser(data)
 
     def _feed_parser(self, data: bytes) -> None:
         try:

@@ -46,7 +46,7 @@ class FrameBounds:
 
     @classmethod
     def of(cls, settings: Settings) -> FrameBounds:
-        """Those that are configured."""
+        """The bounds that the settings give."""
         return cls(
             bytes_max=TOLERATED * settings.limits.body_bytes_max,
             ping_interval_s=settings.websockets.ping_interval_s,

@@ -240,7 +240,7 @@ def _is_served(value: str) -> bool:
 
 
 def _parts(value: Any) -> Iterator[Json]:
-    """Every object in a document."""
+    """Every JSON object in `value`, itself and those of any depth."""
     if isinstance(value, dict):
         yield value
         for part in list(value.values()):

@@ -1,8 +1,8 @@
 """`GET /v1/responses` with an upgrade: WebSocket mode (responses-api §1.12).
 
-A connection takes frames as they come and answers them on their lanes (`lanes`, `turns`).
-It ends when its client leaves, when it is old or idle, and when the process does; whatever it is,
-but for the client, what has begun is answered first.
+A connection takes frames as they come and answers them on their lanes (`lanes`, `turns`). It ends
+when its client leaves, when it is old or idle, and when the process ends. Unless the client has
+left, the requests that have begun are answered first.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class WebSocketEndpoint:
 class Ending:
     """Why a connection ends though its client is there.
 
-    `refusal` answers what comes meanwhile; `is_told`: it is sent at the end in any case.
+    Requests that come meanwhile are answered with `refusal`; with `is_told` it is sent at the end
+    in any case. `code` and `reason` are those of the close frame.
     """
 
     refusal: Exception
@@ -79,7 +80,7 @@ class Ending:
 
 
 def expired(lifetime_s: float) -> Ending:
-    """OpenAI's limit, in OpenAI's words."""
+    """The end of a connection that has reached its lifetime, in OpenAI's words."""
     refusal = InvalidRequest(
         f"Responses websocket connection limit reached ({lifetime_s / 60:g} minutes). Create a new "
         "websocket connection to continue.",
@@ -89,7 +90,7 @@ def expired(lifetime_s: float) -> Ending:
 
 
 def idle(idle_timeout_s: float) -> Ending:
-    """Nobody asks for anything."""
+    """The end of a connection on which no request came for `idle_timeout_s`."""
     refusal = InvalidRequest(
         f"This connection was closed after {idle_timeout_s:g} seconds without a request. Create a "
         "new websocket connection to continue.",
@@ -116,7 +117,7 @@ class WebSocketConnection:
         self.reason = "the client left"
 
     async def serve(self, receive: Receive) -> None:
-        """Until the end, whoever brings it. What is worked on then is cancelled."""
+        """Serve the connection until it ends; requests that are worked on then are cancelled."""
         try:
             await self._serve(receive)
         except asyncio.CancelledError:
@@ -174,7 +175,7 @@ class WebSocketConnection:
         return encoded
 
     async def _end(self, lanes: Lanes) -> None:
-        """Bring the end when it is time. Does not raise."""
+        """Close the connection when it has to end. Does not raise."""
         ending = await self._ending(lanes)
         self.reason = ending.reason
         try:
@@ -193,7 +194,7 @@ class WebSocketConnection:
         self._hang_up()
 
     async def _ending(self, lanes: Lanes) -> Ending:
-        """Wait for what ends the connection."""
+        """Return when the connection has to end, though its client is there, and why."""
         clock = asyncio.get_running_loop().time
         idle_timeout_s = self._limits.idle_timeout_s
         while True:
@@ -228,7 +229,7 @@ class WebSocketConnection:
             raise ClientDisconnected from None
 
     def _hang_up(self) -> None:
-        """Listen no more, which ends everything else."""
+        """Stop listening, which ends everything else of the connection."""
         if not self._is_gone:
             self._is_gone = True
             self._listening.reschedule(asyncio.get_running_loop().time())

@@ -91,7 +91,7 @@ class Turns:
         """The client is gone: that is why turns are cancelled."""
 
     async def take(self, frame: ClientFrame) -> None:
-        """Answer one. Raises nothing but a cancellation, which ends the generation."""
+        """Answer one request. Raises only when it is cancelled, which ends the generation."""
         record = self._begin_record()
         try:
             await self._answer(frame, record)
@@ -109,7 +109,7 @@ class Turns:
         record.facts["reason"] = "the client left"
 
     async def refuse(self, error: Exception, stream_id: str | None) -> None:
-        """Answer what has no turn. Raises `ClientDisconnected`."""
+        """Answer a frame that has no turn with an error. Raises `ClientDisconnected`."""
         record = self._begin_record()
         try:
             await self._fail(error, stream_id, record)
@@ -194,7 +194,9 @@ class Turns:
         await self._say(event_frame(data, frame.stream_id))
 
     def _settle(self, frame: ClientFrame, event: Event, generation: Generation) -> None:
-        """Before the client hears of the end, so that it can go on from there at once."""
+        """Remember or forget the response before its last event is sent, so that the client can
+        continue it at once.
+        """
         if event.type == "response.failed":
             self._memory.forget(frame.stream_id, frame.previous_response_id)
         elif (parent := generation.continued()) is not None:
@@ -202,7 +204,7 @@ class Turns:
 
 
 def event_frame(data: bytes, stream_id: str | None) -> str:
-    """One event, whose JSON is `data`."""
+    """The frame of an event, whose JSON is `data`, on the lane `stream_id`."""
     if stream_id is None:
         return data.decode()
     return (b'%s,"stream_id":"%s"}' % (data[:-1], stream_id.encode())).decode()
@@ -234,7 +236,7 @@ def error_frame(error: BaseException, *, stream_id: str | None, request_id: str)
 
 
 def unsteered_frame(steer: dict[str, Any]) -> str:
-    """The answer to any `response.steer`: what it wanted, given back."""
+    """The answer to any `response.steer`: that it is not supported, with its input."""
     return _frame(
         {
             "type": "response.steer.failed",
