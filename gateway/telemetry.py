@@ -276,10 +276,8 @@ class Metrics:
         self._voided_tokens = self._counter(
             "voided_tokens", "Tokens that were generated and taken back.", "upstream"
         )
-        self._bound_turns = self._counter(
-            "bound_turns", "Turns with rules for what they say, by who upholds them.",
-            "upstream", "kind",
-        )  # fmt: skip
+        rules = "Turns with rules for what they say, by who upholds them."
+        self._bound_turns = self._counter("bound_turns", rules, "upstream", "kind")
         self._empty = self._counter("harmony_empty_output", "Turns without visible output.")
         self._upstream_requests = self._counter(
             "upstream_requests", "Attempts at a backend, by outcome.", "upstream", "outcome"
@@ -309,9 +307,7 @@ class Metrics:
         self._log_bytes = self._counter("log_bytes", "Bytes of the durable log committed.")
         self._log_pending = self._gauge("log_pending_bytes", "Bytes not committed yet.")
         self._log_flush_seconds = self._histogram(
-            "gateway_log_flush_seconds",
-            "Time of one commit of the durable log.",
-            FLUSH_SECONDS,
+            "gateway_log_flush_seconds", "Time of one commit of the durable log.", FLUSH_SECONDS
         )
         self._followers = self._gauge("followers", "Streams that follow a durable log.")
         self._notices = self._counter("notices", "Notices heard from other replicas.", "kind")
