@@ -41,13 +41,11 @@ class ResponseEndpoints:
         self._limits = limits
 
     async def one(self, request: Request) -> ASGIApp:
-        """Two methods of one URL: with a route for each, a 405 would name one of them only."""
+        """`GET /v1/responses/{id}`: the Response object, or with `stream=true` its events. `DELETE`
+        is here, too: with a route for each, a 405 would name one of the methods only.
+        """
         if request.method == "DELETE":
-            return await self.delete(request)
-        return await self.retrieve(request)
-
-    async def retrieve(self, request: Request) -> ASGIApp:
-        """`GET /v1/responses/{id}`: the Response object, or with `stream=true` its events."""
+            return await self._delete(request)
         query = request.query_params
         check_include(query)
         obfuscate = boolean(query, "include_obfuscation", default=True)
@@ -84,7 +82,7 @@ class ResponseEndpoints:
         body = await self._responses.cancel(request.scope["principal"], response_id)
         return Response(dialects.body(request.scope, body), media_type="application/json")
 
-    async def delete(self, request: Request) -> Response:
+    async def _delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`: delete it; 400 while it is generated."""
         response_id = request.path_params["response_id"]
         await self._responses.delete(request.scope["principal"], response_id)

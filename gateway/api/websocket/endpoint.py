@@ -113,7 +113,7 @@ class WebSocketConnection:
         self._expires_at = asyncio.get_running_loop().time() + dependencies.limits.lifetime_s
         self._listening = asyncio.timeout(None)
         self._is_gone = False
-        self.turns = Turns(dependencies, scope, self._say)
+        self.turns = Turns(dependencies, scope, self._send_text)
         self.reason = "the client left"
 
     async def serve(self, receive: Receive) -> None:
@@ -124,7 +124,7 @@ class WebSocketConnection:
             # The server ends, and its grace is over. This is what it wanted: raised again, it would
             # be logged as an error of ours.
             with suppress(ClientDisconnected):
-                await self._deliver({"type": "websocket.close", "code": SERVICE_RESTART})
+                await self._send_message({"type": "websocket.close", "code": SERVICE_RESTART})
 
     async def _serve(self, receive: Receive) -> None:
         async with asyncio.TaskGroup() as group:
@@ -133,9 +133,9 @@ class WebSocketConnection:
             try:
                 async with self._listening:
                     await self._listen(receive, lanes)
-                self.turns.is_left = True
+                self.turns.client_left = True
             except (TimeoutError, ClientDisconnected):
-                self.turns.is_left = True  # or the connection was closed from here, at rest
+                self.turns.client_left = True  # or the connection was closed from here, at rest
             finally:
                 self._is_gone = True
                 ending.cancel()
@@ -154,7 +154,7 @@ class WebSocketConnection:
             frame = await self._bodies.threads.run(read, size_bytes=len(text))
             stream_id = frame.stream_id
             if frame.type == STEER:
-                await self._say(unsteered_frame(read_steer(text, limits)))
+                await self._send_text(unsteered_frame(read_steer(text, limits)))
             else:
                 lanes.put(frame)
         except ClientDisconnected:
@@ -183,10 +183,10 @@ class WebSocketConnection:
                 await self.turns.refuse(ending.refusal, frame.stream_id)
             await lanes.at_rest()
             if ending.is_told:
-                await self._say(
+                await self._send_text(
                     error_frame(ending.refusal, stream_id=None, request_id=self._request_id)
                 )
-            await self._deliver(
+            await self._send_message(
                 {"type": "websocket.close", "code": ending.code, "reason": ending.reason}
             )
         except ClientDisconnected:
@@ -210,14 +210,14 @@ class WebSocketConnection:
             else:
                 return Ending(Leaving(), SERVICE_RESTART, "the server restarts")
 
-    async def _say(self, text: str) -> None:
+    async def _send_text(self, text: str) -> None:
         """Send one frame. Several may be on their way: a server sends each as a whole.
 
         Raises `ClientDisconnected`.
         """
-        await self._deliver({"type": "websocket.send", "text": text})
+        await self._send_message({"type": "websocket.send", "text": text})
 
-    async def _deliver(self, message: Message) -> None:
+    async def _send_message(self, message: Message) -> None:
         try:
             async with asyncio.timeout(self._limits.write_timeout_s):
                 await self._send(message)
