@@ -172,7 +172,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _receive_request(self, head: RequestHead) -> None:
         """Make the cycle that answers the request with this head, or upgrade to a WebSocket."""
-        framing = head.framing()
+        body = head.framing()
         path = head.path.decode("ascii")
         scope: Scope = {  # ASGI HTTP 2.3
             "type": "http",
@@ -202,11 +202,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             trust=partial(self.admission.trust, self),
         )
         scope["extensions"] = {EXTENSION: {"connection": cycle}}
-        if framing.is_complete:
-            self._end_request(cycle)
-        else:
-            self._body = framing
-        self._unstarted = cycle, app
+        self._body, self._unstarted = body, (cycle, app)
 
     def _has_room_for(self, path: str) -> bool:
         """Whether there is room for a request without a key. The requests of clients that have left
@@ -230,16 +226,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
         if body.is_complete:
             self._body = None
-            self._end_request(cycle)
+            cycle.more_body = False
+            cycle.message_event.set()
+            if not cycle.response_complete:
+                self.admission.owe(self)
         elif part:
             cycle.message_event.set()
-
-    def _end_request(self, cycle: Cycle) -> None:
-        """All of the request is read: its connection is not closed until it is answered."""
-        cycle.more_body = False
-        cycle.message_event.set()
-        if not cycle.response_complete:
-            self.admission.owe(self)
 
     def _upgrade(self, head: RequestHead, scope: Scope) -> bool:
         """Hand the connection over to the WebSocket protocol. False: it is no valid upgrade."""
