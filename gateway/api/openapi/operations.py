@@ -31,9 +31,9 @@ class Parameter:
 class Operation:
     """One method of one route.
 
-    `body` and `answer` name a schema of `schemas`; None: there is none. `events` is the schema of
-    the data of a stream, where `stream` can ask for one. `media` is what an answer is that is no
-    JSON. `statuses` are those of an answer that is no refusal; all are answered alike.
+    `body` and `answer` name a schema that `generate` makes; None: there is none. `events` is the
+    schema of the data of a stream, where `stream` can ask for one. `media` is the type of an answer
+    that is no JSON. `statuses` are those of an answer that is no refusal; all are answered alike.
     """
 
     method: Literal["get", "post", "delete"]

@@ -1,8 +1,8 @@
 """`GET /v1/responses` with an upgrade: WebSocket mode (responses-api §1.12).
 
-A connection takes frames as they come and answers them on their lanes (`lanes`, `turns`). It ends
-when its client leaves, when it is old or idle, and when the process ends. Unless the client has
-left, the requests that have begun are answered first.
+A connection takes frames as they come and answers them on their lanes (`lanes`,
+`connection_turns`). It ends when its client leaves, when it is old or idle, and when the process
+ends. Unless the client has left, the requests that have begun are answered first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway import telemetry
 from gateway.api.client_connection import ClientDisconnected
+from gateway.api.websocket.connection_turns import Turns, error_frame, unsteered_frame
 from gateway.api.websocket.lanes import Lanes
-from gateway.api.websocket.turns import Turns, error_frame, unsteered_frame
 from gateway.errors import InvalidRequest, Leaving
 from gateway.protocol.responses.websocket import STEER, read_frame, read_steer
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from gateway.api.request_context import RequestRecord
-    from gateway.api.websocket.turns import ConnectionLimits, Dependencies
+    from gateway.api.websocket.connection_turns import ConnectionLimits, Dependencies
     from gateway.services.sessions import Sessions
 
 GOING_AWAY: Final = 1001
