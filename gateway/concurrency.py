@@ -78,7 +78,7 @@ class Event(OnceEvent):
     __slots__ = ()
 
     def clear(self) -> None:
-        """It is not set any more; tasks that waited when it was go on."""
+        """Make later tasks wait again; those that waited when it was set go on."""
         self._is_set = False
 
 

@@ -186,12 +186,12 @@ def status_of(error: BaseException) -> ErrorStatus:
 
 
 def error_response(error: BaseException) -> Response:
-    """The HTTP answer to `error`: status, envelope, and headers that steer retries."""
+    """The HTTP response for `error`: status, envelope, and headers that steer retries."""
     return _response(*described(error))
 
 
 def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
-    """How `error` is answered, whatever carries the answer."""
+    """The row of the table and the fields of the envelope for `error`, over HTTP or a WebSocket."""
     answer = status_of(error)
     if isinstance(error, errors.GatewayError) and error.retry_after_s is not None:
         delay_s = min(max(1, math.ceil(error.retry_after_s)), RETRY_AFTER_S_MAX)
@@ -230,8 +230,8 @@ def _response(answer: ErrorStatus, detail: ErrorDetail) -> Response:
 
 
 def retry_headers(answer: ErrorStatus) -> dict[str, str]:
-    """What tells clients whether, when and how to ask again. No other code makes a `Retry-After`,
-    of HTTP, of a WebSocket's frames, or of what is refused before the application sees it.
+    """Headers that tell clients whether, when and how to send a request again. No other code makes
+    a `Retry-After`: not for HTTP, for a WebSocket's frames, or before the application is called.
     """
     headers = {}
     if answer.status == 401:

@@ -55,8 +55,8 @@ class FrameBounds:
 
 
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """Leaves open connections to the application when the server stops, and is short with those
-    that misuse them.
+    """Leaves open connections to the application when the server stops, and closes those whose
+    clients break the rules.
 
     uvicorn would cut them off, in the middle of what is being answered. The application knows that
     the server stops (`server.Draining`), closes each connection when it is at rest, and is
