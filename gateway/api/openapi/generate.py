@@ -255,8 +255,8 @@ def _operation(operation: Operation) -> Json:
     }
     if operation.description:
         described["description"] = operation.description
-    if operation.parameters:
-        described["parameters"] = [_parameter(one) for one in operation.parameters]
+    if parameters := operation.all_parameters:
+        described["parameters"] = [_parameter(one) for one in parameters]
     if operation.body is not None:
         content = {"application/json": {"schema": {"$ref": REFERENCE + operation.body}}}
         described["requestBody"] = {"required": True, "content": content}
