@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TracesEndpoint:
-    """Answers 204 once everything in the body is kept; exporters look at nothing else."""
+    """Answers 204 once all records of the body are stored; exporters look at the status only."""
 
     def __init__(self, traces: Traces, bodies: BodyReader, trace_limits: TraceLimits) -> None:
         self._traces = traces

@@ -57,19 +57,19 @@ class Creation:
         builder: RunBuilder,
         reading: Reading,
         key_ttl_s: float,
-        is_cut_off: Callable[[], bool],
+        cut_off_s: Callable[[], float | None],
     ) -> None:
         """`key_ttl_s` is how long an idempotency key stands for the same response.
 
-        `is_cut_off` tells that the database is known to be away: then nobody who wants something
-        stored has to wait until that is found out again.
+        `cut_off_s` is for how many seconds the database is known to be away, None where it is not:
+        then nobody who wants something stored has to wait until that is found out again.
         """
         self._at = dependencies
         self._runs = runs
         self._builder = builder
         self._reading = reading
         self._key_ttl_s = key_ttl_s
-        self._is_cut_off = is_cut_off
+        self._cut_off_s = cut_off_s
 
     async def create(self, command: CreateCommand) -> Generation:
         """Start to generate a response, or find the one that was started for the same request.
@@ -78,8 +78,9 @@ class Creation:
         again. From here on the generation has an end, whether or not anybody follows it. That what
         is stored could not be recorded comes out of the generation, before a token is spent.
         """
-        if command.request.store and self._is_cut_off():
-            raise StoreUnavailable("the last heartbeat did not reach the database")
+        if command.request.store and (cut_off_s := self._cut_off_s()) is not None:
+            message = "the last heartbeat did not reach the database"
+            raise StoreUnavailable(message, retry_after_s=cut_off_s)
         if command.key is None:
             return await self._started(command)
         for _ in range(KEY_TRIES_MAX):

@@ -99,7 +99,7 @@ class Process:
                 builder=run_builder,
                 reading=Reading(base.database, replica.feed, retrieval),
                 key_ttl_s=settings.retention.idempotency_key_s,
-                is_cut_off=lambda: replica.keeper.is_cut_off,
+                cut_off_s=lambda: replica.keeper.cut_off_s,
             ),
             run_builder=run_builder,
             compaction=Compaction(replica.dependencies.supervisor, run_builder, compactor),

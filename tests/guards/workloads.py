@@ -72,10 +72,10 @@ def workloads() -> dict[str, Workload]:
             1, 1, partial(folded, [_message(ids[0])], OPENING), Fold, "apply"
         ),
         "frames": Workload(
-            TOKENS, TOKENS, partial(_frames, folded, singles, obfuscate=False), sse, "frame"
+            TOKENS, TOKENS, partial(_frames, folded, singles, obfuscate=False), sse, "plain"
         ),
         "padded frames": Workload(
-            TOKENS, TOKENS, partial(_frames, folded, singles, obfuscate=True), sse, "frame"
+            TOKENS, TOKENS, partial(_frames, folded, singles, obfuscate=True), sse, "obfuscated"
         ),
     }
 
