@@ -22,9 +22,9 @@ from gateway.api.streaming import StreamLimits
 from gateway.api.system import SystemEndpoints
 from gateway.api.traces import TracesEndpoint
 from gateway.api.urls import WebSocketElsewhere
+from gateway.api.websocket.connection_turns import ConnectionLimits, Dependencies
 from gateway.api.websocket.endpoint import WebSocketEndpoint
 from gateway.api.websocket.lanes import LaneLimits
-from gateway.api.websocket.turns import ConnectionLimits, Dependencies
 from gateway.protocol.json_body import InputLimits
 from gateway.protocol.traces import TraceLimits
 from gateway.wiring.process import Process
@@ -44,7 +44,7 @@ class Gateway(Starlette):
     """The ASGI application of a process: its routes behind request context, dialects and keys."""
 
     def __init__(self, process: Process, served: Sequence[BaseRoute]) -> None:
-        """`state.process` is what it serves."""
+        """`served` are the routes; `state.process` is the process."""
         super().__init__(
             routes=served,
             middleware=[

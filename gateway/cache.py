@@ -1,4 +1,4 @@
-"""A cache of bounded size that forgets what was not asked for longest."""
+"""A cache of bounded size that drops the least recently used values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 class LruCache(Generic[K, V]):
     """Values by key, shared by threads. `functools.lru_cache` bounds their number; this one bounds
-    what they take, which its user says of each.
+    their sizes together, which `put` is told.
     """
 
     def __init__(self, *, size_max: int) -> None:
@@ -23,7 +23,7 @@ class LruCache(Generic[K, V]):
         self._lock = Lock()
 
     def get(self, key: K) -> V | None:
-        """The value, or None where it is not kept (any more)."""
+        """The value; None if it was never put, or was dropped."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -32,7 +32,9 @@ class LruCache(Generic[K, V]):
             return entry[0]
 
     def put(self, key: K, value: V, *, size: int) -> None:
-        """Keep the value in place of the oldest ones; one larger than `size_max` is not kept."""
+        """Keep the value, and drop the least recently used ones until there is room for it. A value
+        larger than `size_max` is not kept.
+        """
         if size > self._size_max:
             return
         with self._lock:

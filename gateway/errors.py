@@ -170,7 +170,13 @@ class UpstreamError(GatewayError):
 
 
 class UpstreamUnavailable(UpstreamError):
-    """Nothing was generated: another backend may be tried at no cost."""
+    """Nothing was generated: another backend may be tried at no cost. `retry_after_s` is what the
+    backend said itself, if it did.
+    """
+
+    def __init__(self, message: str, *, upstream: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message, upstream=upstream)
+        self.retry_after_s = retry_after_s
 
 
 class UpstreamLost(UpstreamUnavailable):
@@ -196,8 +202,8 @@ class UpstreamFailed(UpstreamError):
 
 
 class NoUpstreamAvailable(UpstreamError):
-    """Every backend of the model is unhealthy or has been tried. `retry_after_s` is until one of
-    them is tried or asked again, where known.
+    """Every backend of the model is unhealthy or has been tried. `retry_after_s` is what one of
+    them said, or until one is tried or asked again, where known.
     """
 
     def __init__(self, model: str, reason: str, *, retry_after_s: float | None = None) -> None:
@@ -214,7 +220,16 @@ class StoreError(GatewayError):
 
 
 class StoreUnavailable(StoreError):
-    """Lost, refused or timed-out connection; the same statement may work in a moment."""
+    """Lost, refused or timed-out connection; the same statement may work in a moment.
+
+    `retry_after_s` is until the database is tried again, where known.
+    """
+
+    def __init__(
+        self, message: str, *, state: str = "", retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, state=state)
+        self.retry_after_s = retry_after_s
 
 
 class StoreConflict(StoreError):

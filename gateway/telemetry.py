@@ -264,9 +264,8 @@ class Metrics:
         self._requests = self._counter("requests", "Answered requests.", "status", "model")
         # What goes up and down with every request is counted here, and asked for when it is read.
         self._requests_now = 0
-        self._computed_gauge(
-            lambda: self._requests_now, "requests_in_flight", "Requests being answered."
-        )
+        requests_now = self._gauge("requests_in_flight", "Requests being answered.")
+        requests_now.set_function(lambda: self._requests_now)
         self._responses = self._counter("responses", "Responses that ended.", "status", "model")
         self._tokens = self._counter("tokens", "Tokens, by what they are.", "model", "type")
         self._disconnects = self._counter("sse_disconnects", "Streams that clients left early.")
@@ -277,9 +276,8 @@ class Metrics:
         self._voided_tokens = self._counter(
             "voided_tokens", "Tokens that were generated and taken back.", "upstream"
         )
-        self._bound_turns = self._counter(
-            "bound_turns", "Turns with rules, by who upholds them.", "upstream", "kind"
-        )
+        rules = "Turns with rules for what they say, by who upholds them."
+        self._bound_turns = self._counter("bound_turns", rules, "upstream", "kind")
         self._empty = self._counter("harmony_empty_output", "Turns without visible output.")
         self._upstream_requests = self._counter(
             "upstream_requests", "Attempts at a backend, by outcome.", "upstream", "outcome"
@@ -303,9 +301,8 @@ class Metrics:
         self._claims = self._counter("claims", "Runs this process claimed.", "kind")
         self._claims_lost = self._counter("claims_lost", "Claims that another replica took.")
         self._claims_now = 0
-        self._computed_gauge(
-            lambda: self._claims_now, "claims_held", "Runs this process holds a claim on."
-        )
+        claims_now = self._gauge("claims_held", "Runs this process holds a claim on.")
+        claims_now.set_function(lambda: self._claims_now)
         self._log_rows = self._counter("log_rows", "Rows of the durable log that were committed.")
         self._log_bytes = self._counter("log_bytes", "Bytes of the durable log committed.")
         self._log_pending = self._gauge("log_pending_bytes", "Bytes not committed yet.")
@@ -322,10 +319,6 @@ class Metrics:
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"gateway_{name}", text, labels, registry=self.registry)
-
-    def _computed_gauge(self, now: Callable[[], float], name: str, text: str) -> None:
-        """Add a gauge whose value is `now()` whenever it is read."""
-        self._gauge(name, text).set_function(now)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         """`name` is the whole name: some are OpenTelemetry's."""

@@ -28,8 +28,8 @@ PUBLIC_PATHS: Final = PROBES | {"/", "/version", "/metrics", "/openapi.json", "/
 
 
 class Authentication:
-    """ASGI middleware: puts the caller's `Principal` into `scope["principal"]`, tells the server
-    that the client may be trusted, or answers 401.
+    """ASGI middleware: puts the caller's `Principal` into `scope["principal"]` and the dialect of
+    its answer into `scope["dialect"]`, tells the server to trust the client, or answers 401.
 
     A request without a key for a path that is not served goes on, to be answered with 404.
     """
@@ -46,7 +46,9 @@ class Authentication:
                 if scope["type"] == "websocket":
                     scope["authenticate"] = partial(self._access.authenticate, secret)
                 known = self._access.known(secret)
-                scope["principal"] = known or await self._access.authenticate(secret)
+                principal = known or await self._access.authenticate(secret)
+                scope["principal"] = principal
+                scope.setdefault("dialect", principal.dialect)  # unless the path has named one
                 if (connection := connection_of(scope)) is not None:
                     connection.trust()
             elif is_served(path_of(scope), self._routes):

@@ -22,21 +22,24 @@ T = TypeVar("T")
 
 
 class ConversationEndpoints:
-    """One method a URL, because with a route for each HTTP method a 405 would name one only."""
+    """Endpoints of conversations and their items.
+
+    Each URL has one method here: with a route for each HTTP method a 405 would name one only.
+    """
 
     def __init__(self, conversations: Conversations, bodies: BodyReader) -> None:
         self._conversations = conversations
         self._bodies = bodies
 
     async def create(self, request: Request) -> Response:
-        """`POST /v1/conversations`"""
-        asked, size_bytes = await self._read(request, parse_conversation)
+        """`POST /v1/conversations`: create one, with items where the body has some."""
+        new, size_bytes = await self._read(request, parse_conversation)
         principal = request.scope["principal"]
-        created = await self._conversations.create(principal, asked, body_bytes=size_bytes)
+        created = await self._conversations.create(principal, new, body_bytes=size_bytes)
         return _json(created.body())
 
     async def one(self, request: Request) -> Response:
-        """`/v1/conversations/{id}`"""
+        """`/v1/conversations/{id}`: retrieve, update or delete it, by the method."""
         match request.method:
             case "POST":
                 return await self.update(request)
@@ -46,61 +49,61 @@ class ConversationEndpoints:
                 return await self.retrieve(request)
 
     async def retrieve(self, request: Request) -> Response:
-        """`GET /v1/conversations/{id}`"""
-        found = await self._conversations.get(*_named(request))
+        """`GET /v1/conversations/{id}`: its Conversation object, without items."""
+        found = await self._conversations.get(*_caller_and_id(request))
         return _json(found.body())
 
     async def update(self, request: Request) -> Response:
-        """`POST /v1/conversations/{id}`"""
-        asked, _ = await self._read(request, parse_metadata)
-        changed = await self._conversations.set_metadata(*_named(request), asked.metadata)
+        """`POST /v1/conversations/{id}`: replace its metadata."""
+        new, _ = await self._read(request, parse_metadata)
+        changed = await self._conversations.set_metadata(*_caller_and_id(request), new.metadata)
         return _json(changed.body())
 
     async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/conversations/{id}`"""
-        principal, conversation_id = _named(request)
+        """`DELETE /v1/conversations/{id}`: delete it; responses that were added to it stay."""
+        principal, conversation_id = _caller_and_id(request)
         await self._conversations.delete(principal, conversation_id)
         deleted = {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
         return _json(deleted)
 
     async def items(self, request: Request) -> Response:
-        """`/v1/conversations/{id}/items`"""
+        """`/v1/conversations/{id}/items`: add items or list them, by the method."""
         if request.method == "POST":
             return await self.add_items(request)
         return await self.list_items(request)
 
     async def add_items(self, request: Request) -> Response:
-        """`POST /v1/conversations/{id}/items`"""
+        """`POST /v1/conversations/{id}/items`: add items at its end, and list those."""
         check_include(request.query_params)
-        asked, size_bytes = await self._read(request, parse_items)
+        new, size_bytes = await self._read(request, parse_items)
         added = await self._conversations.add_items(
-            *_named(request), asked.items, body_bytes=size_bytes
+            *_caller_and_id(request), new.items, body_bytes=size_bytes
         )
         return _json(list_body(added, has_more=False))
 
     async def list_items(self, request: Request) -> Response:
-        """`GET /v1/conversations/{id}/items`"""
-        wanted = page_query(request.query_params)
-        page = await self._conversations.list_items(*_named(request), **wanted)
+        """`GET /v1/conversations/{id}/items`: one page of its items."""
+        query = page_query(request.query_params)
+        page = await self._conversations.list_items(*_caller_and_id(request), **query)
         return _json(list_body(page.items, has_more=page.has_more))
 
     async def item(self, request: Request) -> Response:
-        """`/v1/conversations/{id}/items/{item_id}`"""
+        """`/v1/conversations/{id}/items/{item_id}`: retrieve an item, or delete it."""
         item_id = request.path_params["item_id"]
         if request.method == "DELETE":
-            left = await self._conversations.delete_item(*_named(request), item_id)
-            return _json(left.body())
+            conversation = await self._conversations.delete_item(*_caller_and_id(request), item_id)
+            return _json(conversation.body())
         check_include(request.query_params)
-        found = await self._conversations.get_item(*_named(request), item_id)
+        found = await self._conversations.get_item(*_caller_and_id(request), item_id)
         return Response(found, media_type="application/json")
 
     async def _read(self, request: Request, parse: Callable[..., T]) -> tuple[T, int]:
-        """What the body asks for, and how long the body is."""
+        """The parsed body, and its length in bytes."""
         body = await self._bodies.read(request.scope, request.receive)
         return await self._bodies.parse(body, parse), len(body)
 
 
-def _named(request: Request) -> tuple[Any, str]:
+def _caller_and_id(request: Request) -> tuple[Any, str]:
     """The caller, and the id of the conversation in the URL."""
     return request.scope["principal"], request.path_params["conversation_id"]
 

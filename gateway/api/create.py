@@ -46,7 +46,7 @@ class CreateRequest:
 
     @classmethod
     def parse(cls, body: bytes, *, limits: InputLimits, strict: bool) -> Self:
-        """Raises `InvalidRequest`."""
+        """Parse a body of `POST /v1/responses`. Raises `InvalidRequest`."""
         return cls(parse_create(body, limits=limits, strict=strict))
 
     def encoder(self, scope: Scope) -> Encoder:
@@ -60,11 +60,10 @@ class CreateRequest:
         return 200, dialects.body(scope, content)
 
     def headers(self, generation: Generation) -> Headers:
-        """Headers of the answer: parameters that this gateway does not know and types of tools that
-        it does not run, so that nothing is lost silently; and whether the answer is that to an
-        earlier request.
+        """Headers of the answer: types of tools that this gateway does not run, and whether it is
+        the answer to an earlier request.
         """
-        headers = ignored_header(self.request)
+        headers: Headers = []
         if self.request.dropped_tools:
             dropped = ", ".join(dict.fromkeys(self.request.dropped_tools))
             headers.append((b"x-gateway-dropped-tools", dropped.encode()))
@@ -125,32 +124,28 @@ class CreateEndpoint:
         if request.ignored:
             record.facts["ignored_parameters"] = ", ".join(request.ignored)
         try:
+            headers = create.headers(generation)
             if request.stream:
-                work = self._stream(scope, send, create, generation)
+                stream = EventStream(scope, send, self._stream_limits, create.encoder(scope))
                 del create, body, request
-                await work
+                await self._stream(stream, generation, headers)
             else:
                 del body, request
                 status, content = create.body(scope, await generation.response())
                 response = Response(content, status, media_type="application/json")
-                response.raw_headers += create.headers(generation)
+                response.raw_headers += headers
                 await response(scope, receive, send)
         finally:
             generation.cancel()
             if generation.first_token_s is not None:
                 record.facts["first_token_s"] = round(generation.first_token_s, 4)
 
-    async def _stream(
-        self, scope: Scope, send: Send, create: CreateRequest, generation: Generation
-    ) -> None:
+    async def _stream(self, stream: EventStream, generation: Generation, headers: Headers) -> None:
         """Send the events as they come.
 
         The status is held back for `start_grace_s` at most: until the first token shows that a
         backend took the request, a failure can still be an HTTP status, which clients retry.
         """
-        stream = EventStream(scope, send, self._stream_limits, create.encoder(scope))
-        headers = create.headers(generation)
-        del create
         source, grace_s = generation.stream, self._stream_limits.start_grace_s
         if generation.is_durable:
             # Comments into its silence come after a status.
@@ -158,10 +153,3 @@ class CreateEndpoint:
             await stream.write(source, headers=headers, comments=True)
         else:
             await stream.write(partial(source, grace_s=grace_s), headers=headers, comments=False)
-
-
-def ignored_header(request: CreateResponse) -> Headers:
-    """A header with the names of parameters that had no effect; none where all had."""
-    if not request.ignored:
-        return []
-    return [(b"x-ignored-parameters", ", ".join(request.ignored).encode("ascii", "replace"))]

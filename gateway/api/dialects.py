@@ -1,8 +1,9 @@
 """The dialect that a client is answered in, OpenAI's or Open Responses', and the answer in it.
 
 Everything is generated and stored in OpenAI's. Open Responses 2026-04-24 (`open_responses`) is for
-requests below `/openresponses/v1` and for keys that were created with that dialect. Nothing else
-depends on it: either may read, resume or continue what was created through the other.
+requests below `/openresponses/v1` and for keys that were created with that dialect (`api.auth`):
+`scope["dialect"]`. Nothing else depends on it: either may read, resume or continue what was created
+through the other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.protocol.events import Deltas, Event
-    from gateway.tenancy import Dialect
 
 BASE_PATH: Final = "/openresponses"
 """What stands before `/v1` in the path of a request that asks for Open Responses."""
@@ -43,30 +43,24 @@ class DialectPaths:
         return self._app(scope, receive, send)
 
 
-def dialect_of(scope: Scope) -> Dialect:
-    """The dialect of an authenticated request: that of its path, or else of its key."""
-    named: Dialect | None = scope.get("dialect")
-    return named or scope["principal"].dialect
-
-
 def encoder(scope: Scope, *, obfuscate: bool) -> sse.Encoder:
     """How the client of a stream is shown events; with `obfuscate` its deltas are padded."""
     encoder = sse.OBFUSCATED if obfuscate else sse.PLAIN
-    if dialect_of(scope) == "openai":
+    if scope["dialect"] == "openai":
         return encoder
     return sse.Encoder(partial(_event, encoder), partial(_run, encoder))
 
 
 def body(scope: Scope, content: bytes) -> bytes:
     """A JSON body that holds items: a Response object, a list of items, a compaction."""
-    if dialect_of(scope) == "openai":
+    if scope["dialect"] == "openai":
         return content
     return orjson.dumps(open_responses.body(orjson.loads(content)))
 
 
 def data(scope: Scope, event: Event) -> bytes:
     """One event as one JSON object; empty for one that the dialect does not have."""
-    if dialect_of(scope) == "openai":
+    if scope["dialect"] == "openai":
         return event.data
     shown = open_responses.shown(event)
     return shown.data if shown else b""

@@ -43,7 +43,7 @@ _BUG: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ErrorStatus:
-    """How one class of exceptions is answered.
+    """The status and the envelope's `type` with which one class of exceptions is answered.
 
     `code`, `message` and `retry_after_s` stand in for what the exception does not say itself.
     `retry` False tells OpenAI's SDKs not to repeat what they otherwise would.
@@ -59,7 +59,7 @@ class ErrorStatus:
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetail:
-    """What one error says of itself."""
+    """The fields of the error envelope that differ between errors of one class."""
 
     message: str
     code: str | None = None
@@ -186,12 +186,12 @@ def status_of(error: BaseException) -> ErrorStatus:
 
 
 def error_response(error: BaseException) -> Response:
-    """The HTTP answer to `error`: status, envelope, and headers that steer retries."""
+    """The HTTP response for `error`: status, envelope, and headers that steer retries."""
     return _response(*described(error))
 
 
 def described(error: BaseException) -> tuple[ErrorStatus, ErrorDetail]:
-    """How `error` is answered, whatever carries the answer."""
+    """The row of the table and the fields of the envelope for `error`, over HTTP or a WebSocket."""
     answer = status_of(error)
     if isinstance(error, errors.GatewayError) and error.retry_after_s is not None:
         delay_s = min(max(1, math.ceil(error.retry_after_s)), RETRY_AFTER_S_MAX)
@@ -230,8 +230,8 @@ def _response(answer: ErrorStatus, detail: ErrorDetail) -> Response:
 
 
 def retry_headers(answer: ErrorStatus) -> dict[str, str]:
-    """What tells clients whether, when and how to ask again. No other code makes a `Retry-After`,
-    of HTTP, of a WebSocket's frames, or of what is refused before the application sees it.
+    """Headers that tell clients whether, when and how to send a request again. No other code makes
+    a `Retry-After`: not for HTTP, for a WebSocket's frames, or before the application is called.
     """
     headers = {}
     if answer.status == 401:

@@ -136,7 +136,7 @@ class RequestRecord:
 
     def start(self, message: Message) -> None:
         """Take the status from the message that the answer starts with, and add to it the headers
-        of every answer.
+        of every answer: what was ignored, too, so that nothing is lost silently.
 
         The organization is whose key it is, not the one that a client says; a key is of one tenant
         only.
@@ -152,6 +152,9 @@ class RequestRecord:
         if "principal" in self._scope:
             tenant = self._scope["principal"].tenant_name
             headers.append((b"openai-organization", tenant.encode("ascii", "replace")))
+        if "ignored_parameters" in self.facts:
+            ignored = self.facts["ignored_parameters"].encode("ascii", "replace")
+            headers.append((b"x-ignored-parameters", ignored))
         message["headers"] = headers
 
     def finish(self, metrics: Metrics) -> None:

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from gateway.api import dialects, sse
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
-from gateway.api.create import ignored_header
 from gateway.api.query import boolean, check_include, integer, list_body, page_query
 from gateway.api.streaming import EventStream
 from gateway.protocol.responses.requests import COMPACTION, COUNTING, parse_subset
@@ -43,13 +42,11 @@ class ResponseEndpoints:
         self._limits = limits
 
     async def one(self, request: Request) -> ASGIApp:
-        """Two methods of one URL: with a route for each, a 405 would name one of them only."""
+        """`GET /v1/responses/{id}`: the Response object, or with `stream=true` its events. `DELETE`
+        is here, too: with a route for each, a 405 would name one of the methods only.
+        """
         if request.method == "DELETE":
-            return await self.delete(request)
-        return await self.retrieve(request)
-
-    async def retrieve(self, request: Request) -> ASGIApp:
-        """`GET /v1/responses/{id}`"""
+            return await self._delete(request)
         query = request.query_params
         check_include(query)
         obfuscate = boolean(query, "include_obfuscation", default=True)
@@ -60,7 +57,9 @@ class ResponseEndpoints:
         return Response(dialects.body(request.scope, body), media_type="application/json")
 
     async def _stream(self, request: Request, *, obfuscate: bool) -> ASGIApp:
-        """`GET /v1/responses/{id}?stream=true&starting_after=N`"""
+        """`GET /v1/responses/{id}?stream=true&starting_after=N`: the events after number N, first
+        those that were recorded and then those to come.
+        """
         after = integer(request.query_params, "starting_after", minimum=0)
         response_id = request.path_params["response_id"]
         source = await self._responses.stream(
@@ -79,20 +78,20 @@ class ResponseEndpoints:
         return answer
 
     async def cancel(self, request: Request) -> Response:
-        """`POST /v1/responses/{id}/cancel`; its body, if there is one, says nothing."""
+        """`POST /v1/responses/{id}/cancel`: the cancelled response. A body is not read."""
         response_id = request.path_params["response_id"]
         body = await self._responses.cancel(request.scope["principal"], response_id)
         return Response(dialects.body(request.scope, body), media_type="application/json")
 
-    async def delete(self, request: Request) -> Response:
-        """`DELETE /v1/responses/{id}`"""
+    async def _delete(self, request: Request) -> Response:
+        """`DELETE /v1/responses/{id}`: delete it; 400 while it is generated."""
         response_id = request.path_params["response_id"]
         await self._responses.delete(request.scope["principal"], response_id)
         body = {"id": response_id, "object": "response", "deleted": True}
         return Response(orjson.dumps(body), media_type="application/json")
 
     async def input_items(self, request: Request) -> Response:
-        """`GET /v1/responses/{id}/input_items`"""
+        """`GET /v1/responses/{id}/input_items`: one page of the items of its input."""
         page = await self._responses.input_items(
             request.scope["principal"],
             request.path_params["response_id"],
@@ -118,9 +117,7 @@ class SubsetEndpoint:
             answer = await self._answer(scope, request, len(body))
             if request.ignored:
                 scope["record"].facts["ignored_parameters"] = ", ".join(request.ignored)
-            response = Response(answer, media_type="application/json")
-            response.raw_headers += ignored_header(request)
-            await response(scope, receive, send)
+            await Response(answer, media_type="application/json")(scope, receive, send)
 
 
 def counting_endpoint(builder: RunBuilder, bodies: BodyReader) -> SubsetEndpoint:

@@ -62,12 +62,12 @@ _SEPARATOR: Final = "\x7f"
 
 
 def plain(event: Event) -> bytes:
-    """One event as it goes over the wire."""
+    """The frame of one event, without padding."""
     return b"".join((_heads.get(event.type) or _head(event.type), event.data, b"\n\n"))
 
 
 def obfuscated(event: Event) -> bytes:
-    """The same, with what `padded` adds, but without a copy of it in between."""
+    """The frame of one event, padded as by `padded`, but without a copy of it in between."""
     head = _heads.get(event.type) or _head(event.type)
     length = event.delta_length
     if not length:
@@ -78,8 +78,8 @@ def obfuscated(event: Event) -> bytes:
 
 
 def padded(data: bytes, event: Event) -> bytes:
-    """The JSON object that shows an event; that of one with a delta has characters of no meaning,
-    so that its size tells nothing of the token in it.
+    """The JSON of an event with padding: an event with a delta gets characters of no meaning, so
+    that its size tells nothing of the token in it. `data` is the JSON without.
     """
     if not event.delta_length:
         return data

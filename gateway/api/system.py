@@ -1,4 +1,4 @@
-"""What operators and their tools read: models, health, metrics, and a page that says hello."""
+"""What operators and their tools read: models, health, metrics, and a landing page."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ code,pre{{background:#f4f4f4;border-radius:4px;padding:.1em .3em}}pre{{padding:1
 
 
 class SystemEndpoints:
-    """Routes that tell about the gateway itself."""
+    """Endpoints that tell about the gateway itself."""
 
     def __init__(self, models: Models, health: Health) -> None:
         self._models = models
         self._health = health
 
     async def list_models(self, _: Request) -> Response:
-        """`GET /v1/models`"""
+        """`GET /v1/models`: the list of the models that are served."""
         data = [model.body() for model in self._models.list()]
         return _json({"object": "list", "data": data})
 
@@ -55,7 +55,7 @@ class SystemEndpoints:
         return _json(codex_catalog(self._models))
 
     async def healthz(self, _: Request) -> Response:
-        """`GET /healthz`: the process answers."""
+        """`GET /healthz`: 200 whenever the process answers at all."""
         return _json({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
@@ -64,16 +64,16 @@ class SystemEndpoints:
         return _json(report.body(), status=200 if report.is_ready else 503)
 
     async def version(self, _: Request) -> Response:
-        """`GET /version`"""
+        """`GET /version`: the version of the gateway."""
         return _json({"version": __version__})
 
     async def metrics(self, _: Request) -> Response:
-        """`GET /metrics`: Prometheus text."""
+        """`GET /metrics`: all metrics in Prometheus' text format."""
         body, media_type = self._health.metrics()
         return Response(body, media_type=media_type)
 
     async def landing(self, request: Request) -> Response:
-        """`GET /`"""
+        """`GET /`: a page with an example request and links."""
         models = self._models.list()
         page = _LANDING.format(
             version=__version__,

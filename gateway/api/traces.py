@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TracesEndpoint:
-    """Answers 204 once everything in the body is kept; exporters look at nothing else."""
+    """Answers 204 once all records of the body are stored; exporters look at the status only."""
 
     def __init__(self, keep: Keep, bodies: BodyReader, trace_limits: TraceLimits) -> None:
         self._keep = keep

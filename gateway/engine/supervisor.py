@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from gateway import eager_task
+from gateway.concurrency import start_task
 from gateway.engine import outcome
 from gateway.errors import ClaimLost, RateLimited, StoreError
 from gateway.store.notifications import Notice
@@ -108,11 +108,8 @@ class Supervisor:
         durable: Durable | None = None,
         over: Callable[[], None] | None = None,
     ) -> None:
-        """Run to the end, whatever becomes of the caller; then call `over`.
-
-        The run has come to where it waits for something when this returns.
-        """
-        task = eager_task.start(run())
+        """Run to the end, whatever becomes of the caller; then call `over`."""
+        task = start_task(run())
         self._running[task] = _Running(run, durable, over)
         if durable is not None:
             self.claimed += durable.is_claimed

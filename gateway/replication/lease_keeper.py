@@ -76,6 +76,7 @@ class LeaseKeeper:
         self._renewed_at: float | None = None
         self._trusted_from = 0.0
         self._is_away = False
+        self._retry_at = 0.0
 
     @property
     def trusted(self) -> bool:
@@ -89,9 +90,13 @@ class LeaseKeeper:
         return not self._is_away and not self._was_silent(now) and now >= self._trusted_from
 
     @property
-    def is_cut_off(self) -> bool:
-        """The last heartbeat did not reach the database: nothing can be stored now."""
-        return self._is_away
+    def cut_off_s(self) -> float | None:
+        """Seconds until the database is tried again, if the last heartbeat did not reach it: until
+        then nothing can be stored. None: it did.
+        """
+        if not self._is_away:
+            return None
+        return max(0.0, self._retry_at - time.monotonic())
 
     def hold(self, claim: Claim, run: Abandonable) -> None:
         """Renew this claim until it is dropped; `run` is abandoned when it is lost."""
@@ -160,6 +165,7 @@ class LeaseKeeper:
         renewed = await self._renewed(list(claims))
         if renewed is None:
             self._is_away = True
+            self._retry_at = time.monotonic() + self._timing.heartbeat_s / RETRIES_PER_HEARTBEAT
             return False
         now = time.monotonic()
         is_first = self._renewed_at is None

@@ -20,7 +20,7 @@ class AccessLog:
     """
 
     def __init__(self, app: ASGIApp, write: Callable[[str], None]) -> None:
-        """`write` takes one line."""
+        """`write` is called with each line, which has no line feed."""
         self._app = app
         self._write = write
 

@@ -1,4 +1,4 @@
-"""Which connections there is room for.
+"""Which connections a server keeps when there are too many.
 
 A connection is keyless until a request on it has shown a valid API key. Keyless ones cost their
 clients nothing, so they never shut out the others: they have what those with a key leave of
@@ -33,7 +33,7 @@ class Abortable(Protocol):
     """A connection of the server, which may have to make room for others."""
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection without waiting for anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Room:
 
 
 class Admission:
-    """The connections of one server."""
+    """Counts the connections of one server, and closes some where there are too many."""
 
     def __init__(
         self,
@@ -93,31 +93,31 @@ class Admission:
                 del self._by_peer[peer]
 
     def refresh(self, connection: Abortable) -> None:
-        """It has sent a complete head: those that have not go first."""
+        """It has sent a complete head: connections that have not are closed before it."""
         self._idle.pop(connection, None)
         if connection in self._keyless:
             del self._keyless[connection]
             self._keyless[connection] = None
 
     def owe(self, connection: Abortable) -> None:
-        """Its whole request is read: it stays until it is answered."""
+        """Its whole request is read: it is not closed until that is answered."""
         if connection in self._keyless:
             del self._keyless[connection]
             self._owed.add(connection)
 
     def settle(self, connection: Abortable) -> None:
-        """It is answered, or does not take its answer: it is as every other."""
+        """Its request is answered, or it does not take the answer: it may be closed again."""
         if connection in self._owed:
             self._owed.remove(connection)
             self._keyless[connection] = None
 
     def rest(self, connection: Abortable) -> None:
-        """All that it asked is answered."""
+        """Note that every request on it is answered: it is idle."""
         if connection in self._trusted:
             self._idle[connection] = None
 
     def trust(self, connection: Abortable) -> None:
-        """It has shown a valid key: while it is asked something, it stays."""
+        """It has shown a valid key: it is not closed while a request on it is answered."""
         if self.is_keyless(connection):
             self._keyless.pop(connection, None)
             self._owed.discard(connection)
@@ -152,7 +152,7 @@ class Admission:
             self._close(self._keyless, "closed connections without a key to make room")
 
     def _close(self, some: dict[Abortable, None], why: str) -> None:
-        """The first of them."""
+        """Close the first of `some`, and log it now and then."""
         oldest = next(iter(some))
         del some[oldest]
         self._trusted.discard(oldest)

@@ -24,7 +24,9 @@ _log = EventLog("gateway.connection")
 
 
 class Refused(Exception):
-    """What came is answered with this, and its connection is closed."""
+    """Bytes that become no request: they are answered with `status` and `message`, and their
+    connection is closed.
+    """
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -33,12 +35,12 @@ class Refused(Exception):
 
 
 def unreadable(message: str = NO_REQUEST) -> Refused:
-    """It is no valid HTTP/1.1, or may be read in two ways."""
+    """The refusal of what is no valid HTTP/1.1, or may be read in two ways."""
     return Refused(HTTPStatus.BAD_REQUEST, message)
 
 
 def too_large(message: str) -> Refused:
-    """There is more of it than is taken."""
+    """The refusal of a head, or of extensions and trailers, that are too large."""
     return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
 
 

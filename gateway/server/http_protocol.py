@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
     from uvicorn._types import ASGI3Application
 
-    from gateway.server.request_parser import Chunked, Counted
+    from gateway.server.request_parser import ChunkedBody, SizedBody
     from gateway.settings import Server as ServerSettings
 
 ABSENCE_CHECKS_S: Final = (0.05, 0.1, 1.0, 11.0)
@@ -59,23 +59,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     cycle: Cycle | None  # type: ignore[assignment]
 
     _timer: asyncio.TimerHandle | None = None
-    """What is done unless something else comes first."""
+    """Calls what is to be done unless something else comes first: mostly a close."""
     _peer: str | None = None
     _unread = b""
-    """What has come and is not parsed yet."""
+    """Bytes that have come and are not parsed yet."""
     _head: RequestHead | None = None
     """The head that is being read."""
-    _body: Counted | Chunked | None = None
-    """What is still to come of the request that is read, or answered."""
+    _body: SizedBody | ChunkedBody | None = None
+    """The body of the request that is read or answered, while more of it has to come."""
     _unstarted: tuple[Cycle, ASGI3Application] | None = None
-    """The request whose head was read just now."""
+    """The request whose head was read in this call, and the application for it."""
     _is_lost = False
     _ignores_input = False
-    """Whatever comes now is of no use."""
+    """Bytes that come from now on are dropped."""
     _is_half_closed = False
-    """Nothing more comes."""
+    """The client has ended its side: nothing more comes."""
     _is_read_scheduled = False
-    """What is unread is read in the next turn of the loop."""
+    """`_unread` is read in the next turn of the loop."""
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -88,7 +88,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._write_last(response_bytes(TooManyConnections()))
 
     def abort(self) -> None:
-        """`gateway.server.admission.Abortable`: there is no room for it."""
+        """Close the connection at once, as `gateway.server.admission.Abortable`."""
         self.transport.abort()
 
     @override
@@ -102,7 +102,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.cycle.disconnect()
 
     def _ignore_input(self) -> None:
-        """Read nothing more, neither what has come nor what comes."""
+        """Drop what has come and is unread, and what comes."""
         self._ignores_input = True
         if self._head is not None:
             self._head.close()
@@ -171,9 +171,24 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._receive_request(head)
 
     def _receive_request(self, head: RequestHead) -> None:
-        """Have the request answered that has this head."""
-        framing = head.framing()
-        scope = self._scope_of(head)
+        """Make the cycle that answers the request with this head, or upgrade to a WebSocket."""
+        body = head.framing()
+        path = head.path.decode("ascii")
+        scope: Scope = {  # ASGI HTTP 2.3
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": head.version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": self.root_path,
+            "headers": head.headers,
+            "state": self.app_state.copy(),
+            "method": head.method,
+            "path": self.root_path + (unquote(path) if "%" in path else path),
+            "raw_path": self.root_path.encode("ascii") + head.path,
+            "query_string": head.query,
+        }
         app = self.app
         if self.admission.is_keyless(self) and not self._has_room_for(scope["path"]):
             app = cast("ASGI3Application", too_many_connections)
@@ -187,32 +202,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             trust=partial(self.admission.trust, self),
         )
         scope["extensions"] = {EXTENSION: {"connection": cycle}}
-        if framing.is_complete:
-            self._end_request(cycle)
-        else:
-            self._body = framing
-        self._unstarted = cycle, app
-
-    def _scope_of(self, head: RequestHead) -> Scope:
-        """The scope of a request (ASGI HTTP 2.3)."""
-        path = head.path.decode("ascii")
-        if "%" in path:
-            path = unquote(path)
-        return {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": head.version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "root_path": self.root_path,
-            "headers": head.headers,
-            "state": self.app_state.copy(),
-            "method": head.method,
-            "path": self.root_path + path,
-            "raw_path": self.root_path.encode("ascii") + head.path,
-            "query_string": head.query,
-        }
+        self._body, self._unstarted = body, (cycle, app)
 
     def _has_room_for(self, path: str) -> bool:
         """Whether there is room for a request without a key. The requests of clients that have left
@@ -226,7 +216,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         has_room = limit is None or len(self.tasks) < limit
         return has_room and self.admission.has_room_for(self)
 
-    def _read_body(self, body: Counted | Chunked) -> None:
+    def _read_body(self, body: SizedBody | ChunkedBody) -> None:
         """Give what has come of the body to the cycle. Raises `Refused`."""
         part, self._unread = body.feed(self._unread)
         cycle = self.cycle
@@ -236,19 +226,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
         if body.is_complete:
             self._body = None
-            self._end_request(cycle)
+            cycle.more_body = False
+            cycle.message_event.set()
+            if not cycle.response_complete:
+                self.admission.owe(self)
         elif part:
             cycle.message_event.set()
 
-    def _end_request(self, cycle: Cycle) -> None:
-        """All of the request is read: its connection stays until it is answered."""
-        cycle.more_body = False
-        cycle.message_event.set()
-        if not cycle.response_complete:
-            self.admission.owe(self)
-
     def _upgrade(self, head: RequestHead, scope: Scope) -> bool:
-        """Whether this is a WebSocket from now on."""
+        """Hand the connection over to the WebSocket protocol. False: it is no valid upgrade."""
         self.headers = head.headers
         if not self._should_upgrade():
             return False
@@ -265,7 +251,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return True
 
     def _asgi_task_done(self, cycle: Cycle, task: asyncio.Task[None]) -> None:
-        """A client that does not take the end of its answer is not waited for without end."""
+        """Release the cycle. A client that does not take the end of its answer has limited time."""
         self.tasks.discard(task)
         cycle.release()
         if self.transport.is_closing() and not self._is_lost:
@@ -291,7 +277,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     @override
     def pause_writing(self) -> None:
-        """Its client does not take what it asked for."""
+        """The client does not take its answer: the connection may be closed for others again."""
         super().pause_writing()
         self.admission.settle(self)
 
@@ -331,7 +317,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._set_timer(gaps_s[0], self._probe, gaps_s[1:])
 
     def _refuse(self, refused: Refused) -> None:
-        """Answer what is no request, or what was taken for one until now."""
+        """Answer bytes that are no request, or that turned out to be none, and close."""
         if self._unstarted is not None:
             self._unstarted[0].release()
             self._unstarted = self.cycle = None
@@ -360,7 +346,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._set_timer(0 if self._is_half_closed else self.linger_s, self._close)
 
     def _close(self) -> None:
-        """When its client has taken what is left for it, for which it has a while."""
+        """Close the connection when its client has taken what was written; abort it if that takes
+        longer than a keep-alive.
+        """
         self.transport.close()
         self._set_timer(self.timeout_keep_alive, self.abort)
 

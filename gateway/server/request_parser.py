@@ -106,12 +106,21 @@ class RequestHead:
         self._parser = None
 
     def _take(self, data: bytes, length: int) -> None:
-        """As much of it as there is room for is parsed, so that it does not depend on the reads
-        what is wrong first.
+        """Count `length` bytes and parse as much of `data` as there is room for: so what is found
+        wrong first does not depend on the reads that it comes in. Raises `Refused`.
         """
         room = self._bounds.bytes_max - self._size
         self._size += length
-        self._parse(data[:room])
+        data = data[:room]
+        if not self._line.endswith(b"\n"):
+            # The request line by itself: one that is wrong is refused without waiting for more.
+            line_length = data.find(b"\n") + 1 or len(data)
+            line, data = data[:line_length], data[line_length:]
+            self._line += line
+            self._feed_parser(line)
+            if line.endswith(b"\n"):
+                self._check_request_line()
+        self._feed_parser(data)
         if length > room:
             raise too_large(
                 f"The request line and headers have more than {self._bounds.bytes_max} bytes. Send "
@@ -121,17 +130,6 @@ class RequestHead:
             raise too_large(
                 f"The request has more than {self._bounds.fields_max} headers. Send fewer."
             )
-
-    def _parse(self, data: bytes) -> None:
-        """The request line by itself: one that is wrong is refused without waiting for more."""
-        if not self._line.endswith(b"\n"):
-            length = data.find(b"\n") + 1 or len(data)
-            line, data = data[:length], data[length:]
-            self._line += line
-            self._feed_parser(line)
-            if line.endswith(b"\n"):
-                self._check_request_line()
-        self._feed_parser(data)
 
     def _feed_parser(self, data: bytes) -> None:
         try:
@@ -173,7 +171,7 @@ class RequestHead:
             raise unreadable() from error
         self.version, self.path, self.query = version, url.path or b"/", url.query or b""
 
-    def framing(self) -> Counted | Chunked:
+    def framing(self) -> SizedBody | ChunkedBody:
         """How its body is framed. Raises `Refused` where that, or for whom it is, is uncertain."""
         hosts: list[bytes] = []
         lengths: list[bytes] = []
@@ -187,15 +185,15 @@ class RequestHead:
             raise unreadable(NO_HOST)
         if not encodings:
             # There is at most one length, of digits only: `httptools` refuses all else.
-            return Counted(int(lengths[0]) if lengths else 0)
+            return SizedBody(int(lengths[0]) if lengths else 0)
         if not is_1_1:
             raise unreadable(OLD_CHUNKS)
         if [encoding.lower() for encoding in encodings] != [b"chunked"]:
             raise unreadable(ENCODED)
-        return Chunked(bytes_max=self._bounds.bytes_max, fields_max=self._bounds.fields_max)
+        return ChunkedBody(bytes_max=self._bounds.bytes_max, fields_max=self._bounds.fields_max)
 
 
-class Counted:
+class SizedBody:
     """A body of as many bytes as were announced."""
 
     __slots__ = ("_left", "is_complete")
@@ -213,7 +211,7 @@ class Counted:
         return body, rest
 
 
-class Chunked:
+class ChunkedBody:
     """A body in chunks. What extensions and trailers have together is bounded as a head is."""
 
     __slots__ = (
@@ -228,7 +226,7 @@ class Chunked:
         self._left = 0
         self._line = bytearray()
         # Functions and no methods: what refers to itself stays until garbage is collected.
-        self._expected: Callable[[Chunked, bytes], None] = Chunked._size
+        self._expected: Callable[[ChunkedBody, bytes], None] = ChunkedBody._size
         """Reads the next line."""
         self.is_complete = False
         """Whether what comes next is another request."""
@@ -264,7 +262,7 @@ class Chunked:
 
     def _account(self, count: int) -> None:
         """Count `count` more bytes of a line; those of a size are free. Raises `Refused`."""
-        if self._expected is not Chunked._trailer:
+        if self._expected is not ChunkedBody._trailer:
             count = min(count, max(0, len(self._line) - SIZE_LINE_BYTES_MAX))
         self._room -= count
         if self._room < 0:
@@ -281,12 +279,12 @@ class Chunked:
         if match is None:
             raise unreadable()
         self._left = int(match[1], 16)
-        self._expected = Chunked._end_of_chunk if self._left else Chunked._trailer
+        self._expected = ChunkedBody._end_of_chunk if self._left else ChunkedBody._trailer
 
     def _end_of_chunk(self, line: bytes) -> None:
         if line != _BLANK:
             raise unreadable()
-        self._expected = Chunked._size
+        self._expected = ChunkedBody._size
 
     def _trailer(self, line: bytes) -> None:
         if line == _BLANK:

@@ -37,7 +37,7 @@ _REASONS = {
 
 
 class PortTaken(StartupError):
-    """Something else listens on the port."""
+    """The port cannot be listened on: another process does."""
 
 
 def listen(host: str, port: int, backlog: int) -> socket.socket:
@@ -228,7 +228,7 @@ class Server(uvicorn.Server):
 
 
 def _websockets(frames: FrameBounds | None) -> dict[str, Any]:
-    """What uvicorn has to know of them."""
+    """Uvicorn's options for WebSockets."""
     if frames is None:
         return {"ws": "none"}
     return {
@@ -259,7 +259,7 @@ def stopped_by_signals(*servers: Server) -> Iterator[None]:
 
 
 async def until_stopped(*servers: Server) -> None:
-    """Serve until a signal says stop."""
+    """Serve until each server is told to stop."""
     async with asyncio.TaskGroup() as group:
         for server in servers:
             group.create_task(server.main_loop())

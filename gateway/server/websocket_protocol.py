@@ -46,7 +46,7 @@ class FrameBounds:
 
     @classmethod
     def of(cls, settings: Settings) -> FrameBounds:
-        """Those that are configured."""
+        """The bounds that the settings give."""
         return cls(
             bytes_max=TOLERATED * settings.limits.body_bytes_max,
             ping_interval_s=settings.websockets.ping_interval_s,
@@ -55,8 +55,8 @@ class FrameBounds:
 
 
 class BoundedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """Leaves open connections to the application when the server stops, and is short with those
-    that misuse them.
+    """Leaves open connections to the application when the server stops, and closes those whose
+    clients break the rules.
 
     uvicorn would cut them off, in the middle of what is being answered. The application knows that
     the server stops (`server.Draining`), closes each connection when it is at rest, and is

@@ -86,8 +86,9 @@ class Creation:
         Where a response that is stored only in the end cannot be recorded, the generation raises
         that, before a token is spent.
         """
-        if command.request.store and self._keeper.is_cut_off:
-            raise StoreUnavailable("the last heartbeat did not reach the database")
+        if command.request.store and (cut_off_s := self._keeper.cut_off_s) is not None:
+            message = "the last heartbeat did not reach the database"
+            raise StoreUnavailable(message, retry_after_s=cut_off_s)
         if command.key is None:
             return await self._started(command)
         for _ in range(KEY_TRIES_MAX):

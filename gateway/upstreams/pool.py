@@ -292,6 +292,7 @@ class Pool:
         turn = self._turns.get(request.model, 0)
         self._turns[request.model] = turn + 1
         reasons: dict[str, str] = {}
+        told_s: list[float] = []
         losses = 0
         attempts_max = attempts_max or self._policy.attempts_max
         while len(reasons) < attempts_max:
@@ -303,6 +304,8 @@ class Pool:
                 await member.generate(request, sink)
             except UpstreamUnavailable as error:
                 reasons[member.name] = str(error)
+                if error.retry_after_s is not None:
+                    told_s.append(error.retry_after_s)
                 losses += isinstance(error, UpstreamLost)
                 if losses >= self._policy.losses_max or attempts_max == 1:
                     raise
@@ -311,7 +314,7 @@ class Pool:
         raise NoUpstreamAvailable(
             request.model,
             "; ".join(reasons.values()),
-            retry_after_s=self._retry_after_s(request.model),
+            retry_after_s=min(told_s, default=self._retry_after_s(request.model)),
         )
 
     def _retry_after_s(self, model: str) -> float | None:

@@ -53,10 +53,13 @@ class NoTokenIds(UpstreamUnavailable):
         super().__init__(f"it returns no token_ids: needs {needed}", upstream=upstream)
 
 
-def refusal(upstream: str, status: int, message: str) -> UpstreamError:
+def refusal(
+    upstream: str, status: int, message: str, *, retry_after_s: float | None = None
+) -> UpstreamError:
     """The error for a request that was refused before anything was generated.
 
-    `status` is the HTTP status, or the `code` of an error that came as the first event of a 200.
+    `status` is the HTTP status, or the `code` of an error that came as the first event of a 200;
+    `retry_after_s` is what the backend said of when to try again.
     """
     text = f"answered {status}: {message}"
     if status == _BROKE_DOWN:
@@ -64,7 +67,7 @@ def refusal(upstream: str, status: int, message: str) -> UpstreamError:
     if status == _NOT_FOUND or _is_said(message, [kind.unknown_adapter for kind in ENGINES]):
         return ModelGone(text, upstream=upstream)
     if status not in _CALLER_AT_FAULT:
-        return UpstreamUnavailable(text, upstream=upstream)
+        return UpstreamUnavailable(text, upstream=upstream, retry_after_s=retry_after_s)
     if _is_said(message, [kind.context_overflow for kind in ENGINES]):
         return ContextOverflow(text, upstream=upstream)
     return UpstreamRejected(text, upstream=upstream)
@@ -91,6 +94,14 @@ def may_blame_grammar(error: UpstreamError) -> bool:
 def has_no_grammars(error: UpstreamError) -> bool:
     """Whether the refusal means that this backend refuses every grammar."""
     return _is_said(str(error), [kind.no_grammars for kind in ENGINES])
+
+
+def retry_after_of(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
+    """The seconds of a `Retry-After` header. None without one, or where it is a date."""
+    for name, value in headers:
+        if name.lower() == b"retry-after" and value.strip().isdigit():
+            return float(value)
+    return None
 
 
 def message_of_body(body: bytes) -> str:

@@ -22,6 +22,7 @@ from gateway.upstreams.problems import (
     may_blame_grammar,
     message_of_body,
     refusal,
+    retry_after_of,
 )
 from gateway.upstreams.request_writer import PromptEncoder, RequestWriter
 
@@ -251,7 +252,8 @@ class InferenceServer:
             message = message_of_body(body)
         finally:
             answer.body.close()
-        return refusal(self.name, answer.status, message)
+        told_s = retry_after_of(answer.headers)
+        return refusal(self.name, answer.status, message, retry_after_s=told_s)
 
 
 _SILENCE: Final = "no token in time"

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.concurrency import Event, OnceEvent
+from gateway.concurrency import Event, OnceEvent, start_task
 
 
 async def test_all_who_wait_go_on_when_it_comes() -> None:
@@ -77,3 +77,19 @@ async def test_a_signal_may_come_again() -> None:
         signal.set()
         signal.clear()
     assert waiting.done(), "it came while this one waited"
+
+
+async def test_a_task_that_is_started_has_the_outcome_of_its_work() -> None:
+    gate, done = asyncio.Event(), list[str]()
+
+    async def work() -> None:
+        done.append("begun")
+        await gate.wait()
+        raise ValueError("a defect")
+
+    task = start_task(work())
+    await asyncio.sleep(0)
+    assert done == ["begun"]
+    gate.set()
+    with pytest.raises(ValueError, match="a defect"):
+        await task

@@ -49,11 +49,11 @@ class OpenApiEndpoints:
     """Serves the packaged document and its page, which are read and made when first asked for."""
 
     async def document(self, request: Request) -> Response:
-        """`GET /openapi.json`"""
+        """`GET /openapi.json`: the document, or 304."""
         return _cached(request, self._document, "application/json")
 
     async def page(self, request: Request) -> Response:
-        """`GET /docs`"""
+        """`GET /docs`: the document as a page, or 304."""
         return _cached(request, self._page, "text/html")
 
     @cached_property
@@ -75,7 +75,7 @@ def _cached(request: Request, body: bytes, media_type: str) -> Response:
 
 
 def packaged() -> bytes:
-    """The packaged document, as JSON."""
+    """The bytes of the packaged document."""
     return files(__package__).joinpath(FILE).read_bytes()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -15,6 +16,17 @@ TAGS: Final[dict[Tag, str]] = {
     "Traces": "Where agents send what they did.",
     "Operation": "For operators and their tools; without a key.",
 }
+_SECTIONS: Final[dict[str, Tag]] = {
+    "/v1/responses": "Responses",
+    "/v1/conversations": "Conversations",
+    "/v1/chat": "Chat",
+    "/v1/completions": "Chat",
+    "/v1/models": "Models",
+    "/v1/codex": "Models",
+    "/v1/traces": "Traces",
+    "/": "Operation",
+}
+"""The section of a path is that of the first of these that it begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +39,29 @@ class Parameter:
     schema: dict[str, Any]
 
 
+PATH_PARAMETERS: Final = {
+    "response_id": "Such as `resp_…`.",
+    "conversation_id": "Such as `conv_…`.",
+    "item_id": "The id of an item of the conversation.",
+    "model": "Its id or an alias; slashes need not be escaped.",
+}
+"""What the parameters in paths are."""
+_TEXT: Final = {"type": "string"}
+_FLAG: Final = {"type": "boolean"}
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one route.
+    """One method of one route, as in `GET /v1/models`.
 
-    `body` and `answer` name a schema of `schemas`; None: there is none. `events` is the schema of
-    the data of a stream, where `stream` can ask for one. `media` is what an answer is that is no
-    JSON. `statuses` are those of an answer that is no refusal; all are answered alike.
+    `parameters` are those of the query and of headers. `body` and `answer` name a schema that
+    `generate` makes; None: there is none. `events` is the schema of the data of a stream, where
+    `stream` can ask for one. `media` is the type of an answer that is no JSON. `statuses` are those
+    of an answer that is no refusal; all are answered alike.
     """
 
-    method: Literal["get", "post", "delete"]
-    path: str
+    route: str
     id: str
-    tag: Tag
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
@@ -48,20 +70,37 @@ class Operation:
     events: str | None = None
     media: str = "application/json"
     statuses: tuple[int, ...] = (200,)
-    needs_key: bool = True
+
+    @property
+    def method(self) -> str:
+        """In lower case, as the document has it."""
+        return self.route.partition(" ")[0].lower()
+
+    @property
+    def path(self) -> str:
+        """With its parameters in braces."""
+        return self.route.partition(" ")[2]
+
+    @property
+    def tag(self) -> Tag:
+        """The section of the document."""
+        return next(tag for prefix, tag in _SECTIONS.items() if self.path.startswith(prefix))
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether it is refused without an API key."""
+        return self.tag != "Operation"
+
+    @property
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        """Those of the path first."""
+        in_path = [
+            Parameter(name, "path", PATH_PARAMETERS[name], _TEXT)
+            for name in re.findall(r"{(\w+)}", self.path)
+        ]
+        return (*in_path, *self.parameters)
 
 
-_TEXT: Final = {"type": "string"}
-_FLAG: Final = {"type": "boolean"}
-
-
-def _in_path(name: str, description: str) -> Parameter:
-    return Parameter(name, "path", description, _TEXT)
-
-
-_RESPONSE: Final = _in_path("response_id", "Such as `resp_…`.")
-_CONVERSATION: Final = _in_path("conversation_id", "Such as `conv_…`.")
-_ITEM: Final = _in_path("item_id", "The id of an item of the conversation.")
 _INCLUDE: Final = Parameter(
     "include[]",
     "query",
@@ -90,10 +129,8 @@ _IDEMPOTENCY: Final = Parameter(
 
 OPERATIONS: Final = (
     Operation(
-        "post",
-        "/v1/responses",
+        "POST /v1/responses",
         "createResponse",
-        "Responses",
         "Create a response",
         "Answers with the Response object, or with `stream: true` with events. The same URL takes "
         "WebSocket connections: each text frame from the client is a `response.create` with these "
@@ -104,34 +141,27 @@ OPERATIONS: Final = (
         events="ResponseStreamEvent",
     ),
     Operation(
-        "post",
-        "/v1/responses/input_tokens",
+        "POST /v1/responses/input_tokens",
         "countInputTokens",
-        "Responses",
         "Count the tokens of a request",
         "As many as the prompt of a response with these fields would have. Nothing is stored.",
         body="CountInputTokens",
         answer="InputTokens",
     ),
     Operation(
-        "post",
-        "/v1/responses/compact",
+        "POST /v1/responses/compact",
         "compactResponse",
-        "Responses",
         "Make a long context short",
         "The model sums up; `output` is what to send as `input` in the place of all before it.",
         body="CompactResponse",
         answer="CompactedResponse",
     ),
     Operation(
-        "get",
-        "/v1/responses/{response_id}",
+        "GET /v1/responses/{response_id}",
         "getResponse",
-        "Responses",
         "Retrieve a response",
         "With `stream=true` its events are replayed and followed, behind `starting_after`.",
         parameters=(
-            _RESPONSE,
             _INCLUDE,
             Parameter("stream", "query", "Events instead of the object.", _FLAG),
             Parameter(
@@ -146,185 +176,120 @@ OPERATIONS: Final = (
         events="ResponseStreamEvent",
     ),
     Operation(
-        "delete",
-        "/v1/responses/{response_id}",
+        "DELETE /v1/responses/{response_id}",
         "deleteResponse",
-        "Responses",
         "Delete a response",
-        parameters=(_RESPONSE,),
         answer="Deleted",
     ),
     Operation(
-        "post",
-        "/v1/responses/{response_id}/cancel",
+        "POST /v1/responses/{response_id}/cancel",
         "cancelResponse",
-        "Responses",
         "Cancel a background response",
-        parameters=(_RESPONSE,),
         answer="Response",
     ),
     Operation(
-        "get",
-        "/v1/responses/{response_id}/input_items",
+        "GET /v1/responses/{response_id}/input_items",
         "listInputItems",
-        "Responses",
         "List what a response was generated from",
-        parameters=(_RESPONSE, *_PAGE),
+        parameters=_PAGE,
         answer="ResponseItemList",
     ),
     Operation(
-        "post",
-        "/v1/conversations",
+        "POST /v1/conversations",
         "createConversation",
-        "Conversations",
         "Create a conversation",
         body="CreateConversation",
         answer="Conversation",
     ),
     Operation(
-        "get",
-        "/v1/conversations/{conversation_id}",
+        "GET /v1/conversations/{conversation_id}",
         "getConversation",
-        "Conversations",
         "Retrieve a conversation",
-        parameters=(_CONVERSATION,),
         answer="Conversation",
     ),
     Operation(
-        "post",
-        "/v1/conversations/{conversation_id}",
+        "POST /v1/conversations/{conversation_id}",
         "updateConversation",
-        "Conversations",
         "Change the metadata of a conversation",
-        parameters=(_CONVERSATION,),
         body="UpdateConversation",
         answer="Conversation",
     ),
     Operation(
-        "delete",
-        "/v1/conversations/{conversation_id}",
+        "DELETE /v1/conversations/{conversation_id}",
         "deleteConversation",
-        "Conversations",
         "Delete a conversation",
-        parameters=(_CONVERSATION,),
         answer="DeletedConversation",
     ),
     Operation(
-        "post",
-        "/v1/conversations/{conversation_id}/items",
+        "POST /v1/conversations/{conversation_id}/items",
         "createConversationItems",
-        "Conversations",
         "Add items to a conversation",
-        parameters=(_CONVERSATION, _INCLUDE),
+        parameters=(_INCLUDE,),
         body="CreateConversationItems",
         answer="ConversationItemList",
     ),
     Operation(
-        "get",
-        "/v1/conversations/{conversation_id}/items",
+        "GET /v1/conversations/{conversation_id}/items",
         "listConversationItems",
-        "Conversations",
         "List the items of a conversation",
-        parameters=(_CONVERSATION, *_PAGE),
+        parameters=_PAGE,
         answer="ConversationItemList",
     ),
     Operation(
-        "get",
-        "/v1/conversations/{conversation_id}/items/{item_id}",
+        "GET /v1/conversations/{conversation_id}/items/{item_id}",
         "getConversationItem",
-        "Conversations",
         "Retrieve an item",
-        parameters=(_CONVERSATION, _ITEM, _INCLUDE),
+        parameters=(_INCLUDE,),
         answer="ConversationItem",
     ),
     Operation(
-        "delete",
-        "/v1/conversations/{conversation_id}/items/{item_id}",
+        "DELETE /v1/conversations/{conversation_id}/items/{item_id}",
         "deleteConversationItem",
-        "Conversations",
         "Remove an item",
-        parameters=(_CONVERSATION, _ITEM),
         answer="Conversation",
     ),
     Operation(
-        "post",
-        "/v1/chat/completions",
+        "POST /v1/chat/completions",
         "createChatCompletion",
-        "Chat",
         "Create a chat completion",
         body="CreateChatCompletion",
         answer="ChatCompletion",
         events="ChatCompletionChunk",
     ),
     Operation(
-        "post",
-        "/v1/completions",
+        "POST /v1/completions",
         "createCompletion",
-        "Chat",
         "Create a text completion",
         "The prompt is one message of the user; the answer is the text.",
         body="CreateCompletion",
         answer="Completion",
         events="Completion",
     ),
-    Operation("get", "/v1/models", "listModels", "Models", "List the models", answer="ModelList"),
+    Operation("GET /v1/models", "listModels", "List the models", answer="ModelList"),
+    Operation("GET /v1/models/{model}", "getModel", "Retrieve a model", answer="Model"),
     Operation(
-        "get",
-        "/v1/models/{model}",
-        "getModel",
-        "Models",
-        "Retrieve a model",
-        parameters=(_in_path("model", "Its id or an alias; slashes need not be escaped."),),
-        answer="Model",
-    ),
-    Operation(
-        "get",
-        "/v1/codex/models",
+        "GET /v1/codex/models",
         "listCodexModels",
-        "Models",
         "The models as Codex's catalogue",
         parameters=(Parameter("client_version", "query", "Of Codex.", _TEXT),),
         answer="Object",
     ),
     Operation(
-        "post",
-        "/v1/traces/ingest",
+        "POST /v1/traces/ingest",
         "ingestTraces",
-        "Traces",
         "Keep traces and spans",
         "As the Agents SDK exports them.",
         body="IngestTraces",
         statuses=(204,),
     ),
+    Operation("GET /healthz", "health", "The process answers", answer="Object"),
     Operation(
-        "get",
-        "/healthz",
-        "health",
-        "Operation",
-        "The process answers",
-        answer="Object",
-        needs_key=False,
-    ),
-    Operation(
-        "get",
-        "/readyz",
+        "GET /readyz",
         "readiness",
-        "Operation",
         "Whether requests can be served, and why not",
         answer="Object",
         statuses=(200, 503),
-        needs_key=False,
     ),
-    Operation(
-        "get", "/version", "version", "Operation", "The version", answer="Object", needs_key=False
-    ),
-    Operation(
-        "get",
-        "/metrics",
-        "metrics",
-        "Operation",
-        "Metrics for Prometheus",
-        media="text/plain",
-        needs_key=False,
-    ),
+    Operation("GET /version", "version", "The version", answer="Object"),
+    Operation("GET /metrics", "metrics", "Metrics for Prometheus", media="text/plain"),
 )

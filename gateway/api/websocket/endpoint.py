@@ -1,8 +1,8 @@
 """`GET /v1/responses` with an upgrade: WebSocket mode (responses-api §1.12).
 
-A connection takes frames as they come and answers them on their lanes (`lanes`, `turns`).
-It ends when its client leaves, when it is old or idle, and when the process does; whatever it is,
-but for the client, what has begun is answered first.
+A connection takes frames as they come and answers them on their lanes (`lanes`,
+`connection_turns`). It ends when its client leaves, when it is old or idle, and when the process
+ends. Unless the client has left, the requests that have begun are answered first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from gateway import telemetry
 from gateway.api.client_connection import ClientDisconnected
+from gateway.api.websocket.connection_turns import Turns, error_frame, unsteered_frame
 from gateway.api.websocket.lanes import Lanes
-from gateway.api.websocket.turns import Turns, error_frame, unsteered_frame
 from gateway.errors import InvalidRequest, Leaving
 from gateway.protocol.responses.websocket import STEER, read_frame, read_steer
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from gateway.api.request_context import RequestRecord
-    from gateway.api.websocket.turns import ConnectionLimits, Dependencies
+    from gateway.api.websocket.connection_turns import ConnectionLimits, Dependencies
     from gateway.services.sessions import Sessions
 
 GOING_AWAY: Final = 1001
@@ -69,7 +69,8 @@ class WebSocketEndpoint:
 class Ending:
     """Why a connection ends though its client is there.
 
-    `refusal` answers what comes meanwhile; `is_told`: it is sent at the end in any case.
+    Requests that come meanwhile are answered with `refusal`; with `is_told` it is sent at the end
+    in any case. `code` and `reason` are those of the close frame.
     """
 
     refusal: Exception
@@ -79,7 +80,7 @@ class Ending:
 
 
 def expired(lifetime_s: float) -> Ending:
-    """OpenAI's limit, in OpenAI's words."""
+    """The end of a connection that has reached its lifetime, in OpenAI's words."""
     refusal = InvalidRequest(
         f"Responses websocket connection limit reached ({lifetime_s / 60:g} minutes). Create a new "
         "websocket connection to continue.",
@@ -89,7 +90,7 @@ def expired(lifetime_s: float) -> Ending:
 
 
 def idle(idle_timeout_s: float) -> Ending:
-    """Nobody asks for anything."""
+    """The end of a connection on which no request came for `idle_timeout_s`."""
     refusal = InvalidRequest(
         f"This connection was closed after {idle_timeout_s:g} seconds without a request. Create a "
         "new websocket connection to continue.",
@@ -112,18 +113,18 @@ class WebSocketConnection:
         self._expires_at = asyncio.get_running_loop().time() + dependencies.limits.lifetime_s
         self._listening = asyncio.timeout(None)
         self._is_gone = False
-        self.turns = Turns(dependencies, scope, self._say)
+        self.turns = Turns(dependencies, scope, self._send_text)
         self.reason = "the client left"
 
     async def serve(self, receive: Receive) -> None:
-        """Until the end, whoever brings it. What is worked on then is cancelled."""
+        """Serve the connection until it ends; requests that are worked on then are cancelled."""
         try:
             await self._serve(receive)
         except asyncio.CancelledError:
             # The server ends, and its grace is over. This is what it wanted: raised again, it would
             # be logged as an error of ours.
             with suppress(ClientDisconnected):
-                await self._deliver({"type": "websocket.close", "code": SERVICE_RESTART})
+                await self._send_message({"type": "websocket.close", "code": SERVICE_RESTART})
 
     async def _serve(self, receive: Receive) -> None:
         async with asyncio.TaskGroup() as group:
@@ -132,9 +133,9 @@ class WebSocketConnection:
             try:
                 async with self._listening:
                     await self._listen(receive, lanes)
-                self.turns.is_left = True
+                self.turns.client_left = True
             except (TimeoutError, ClientDisconnected):
-                self.turns.is_left = True  # or the connection was closed from here, at rest
+                self.turns.client_left = True  # or the connection was closed from here, at rest
             finally:
                 self._is_gone = True
                 ending.cancel()
@@ -153,7 +154,7 @@ class WebSocketConnection:
             frame = await self._bodies.threads.run(read, size_bytes=len(text))
             stream_id = frame.stream_id
             if frame.type == STEER:
-                await self._say(unsteered_frame(read_steer(text, limits)))
+                await self._send_text(unsteered_frame(read_steer(text, limits)))
             else:
                 lanes.put(frame)
         except ClientDisconnected:
@@ -174,7 +175,7 @@ class WebSocketConnection:
         return encoded
 
     async def _end(self, lanes: Lanes) -> None:
-        """Bring the end when it is time. Does not raise."""
+        """Close the connection when it has to end. Does not raise."""
         ending = await self._ending(lanes)
         self.reason = ending.reason
         try:
@@ -182,10 +183,10 @@ class WebSocketConnection:
                 await self.turns.refuse(ending.refusal, frame.stream_id)
             await lanes.at_rest()
             if ending.is_told:
-                await self._say(
+                await self._send_text(
                     error_frame(ending.refusal, stream_id=None, request_id=self._request_id)
                 )
-            await self._deliver(
+            await self._send_message(
                 {"type": "websocket.close", "code": ending.code, "reason": ending.reason}
             )
         except ClientDisconnected:
@@ -193,7 +194,7 @@ class WebSocketConnection:
         self._hang_up()
 
     async def _ending(self, lanes: Lanes) -> Ending:
-        """Wait for what ends the connection."""
+        """Return when the connection has to end, though its client is there, and why."""
         clock = asyncio.get_running_loop().time
         idle_timeout_s = self._limits.idle_timeout_s
         while True:
@@ -209,14 +210,14 @@ class WebSocketConnection:
             else:
                 return Ending(Leaving(), SERVICE_RESTART, "the server restarts")
 
-    async def _say(self, text: str) -> None:
+    async def _send_text(self, text: str) -> None:
         """Send one frame. Several may be on their way: a server sends each as a whole.
 
         Raises `ClientDisconnected`.
         """
-        await self._deliver({"type": "websocket.send", "text": text})
+        await self._send_message({"type": "websocket.send", "text": text})
 
-    async def _deliver(self, message: Message) -> None:
+    async def _send_message(self, message: Message) -> None:
         try:
             async with asyncio.timeout(self._limits.write_timeout_s):
                 await self._send(message)
@@ -228,7 +229,7 @@ class WebSocketConnection:
             raise ClientDisconnected from None
 
     def _hang_up(self) -> None:
-        """Listen no more, which ends everything else."""
+        """Stop listening, which ends everything else of the connection."""
         if not self._is_gone:
             self._is_gone = True
             self._listening.reschedule(asyncio.get_running_loop().time())

@@ -1,4 +1,4 @@
-"""Requests of one connection in their order: one after the other on a lane, lanes side by side."""
+"""The order of the requests of one connection: one after the other on a lane, lanes in parallel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LaneLimits:
 
 
 class Lanes:
-    """Takes each frame in its turn.
+    """Calls `take_turn` with each frame in its turn.
 
     `quiet_since` (the loop's time) is when the last turn ended. While a lane has work it has a task
     in `group`, which must not be left by an exception: `take_turn` raises none.
@@ -55,11 +55,11 @@ class Lanes:
 
     @property
     def is_at_rest(self) -> bool:
-        """Nothing is worked on, and nothing waits."""
+        """Whether no request is worked on, and none waits."""
         return self._rest.is_set()
 
     def put(self, frame: ClientFrame) -> None:
-        """Let a frame have its turn.
+        """Queue a frame for its turn.
 
         Raises `InvalidRequest` for one lane too many, `RateLimited` for one request too many, and
         what `refuse` was given.
@@ -75,7 +75,9 @@ class Lanes:
             self._busy[lane] = self._group.create_task(self._work(lane))
 
     def refuse(self, refusal: Exception) -> list[ClientFrame]:
-        """Take nothing more, nor what waits, which is returned. What has begun goes on."""
+        """Raise `refusal` for every later frame; returns the frames that wait, which have no turn.
+        Requests that have begun go on.
+        """
         self._refusal = refusal
         dropped = [frame for queue in self._queues.values() for frame in queue]
         for queue in self._queues.values():
@@ -84,11 +86,11 @@ class Lanes:
         return dropped
 
     async def at_rest(self) -> None:
-        """Wait until nothing is worked on."""
+        """Wait until no request is worked on."""
         await self._rest.wait()
 
     def cancel(self) -> None:
-        """End what is worked on."""
+        """Cancel the requests that are worked on."""
         for task in self._busy.values():
             task.cancel()
 

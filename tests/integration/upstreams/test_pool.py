@@ -169,6 +169,17 @@ async def test_every_backend_is_tried_once_at_most_and_the_reasons_are_told() ->
             assert tried == 1
 
 
+@pytest.mark.parametrize(("told", "expected"), [("7", 7.0), ("soon", None)])
+async def test_when_a_busy_backend_says_to_try_again_is_told(
+    told: str, expected: float | None
+) -> None:
+    busy: Script = (response(b"busy", status=429, headers=f"Retry-After: {told}\r\n"),)
+    async with fleet(backend_server(busy), backend_server(BUSY)) as known:
+        with pytest.raises(NoUpstreamAvailable) as caught:
+            await known.ids()
+        assert caught.value.retry_after_s == expected
+
+
 async def test_who_finds_no_backend_reachable_is_told_when_the_next_check_is() -> None:
     ejection = EjectionPolicy(failures_max=1)
     async with fleet(backend_server(BUSY, BUSY), ejection=ejection) as known:

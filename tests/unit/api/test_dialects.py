@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import orjson
 import pytest
 
 from gateway.api import dialects, sse
+from gateway.api.auth import Authentication
 from gateway.protocol.events import DeltaPattern, Deltas, Event
 from gateway.tenancy import Principal, TenantId
 
@@ -29,9 +31,8 @@ BODY = orjson.dumps(
 )
 
 
-def scope(named: Dialect | None = None, *, key: Dialect = "openai") -> dict[str, Any]:
-    principal = Principal(TenantId(UUID(int=1)), "acme", UUID(int=2), dialect=key)
-    return {"principal": principal, **({"dialect": named} if named else {})}
+def scope(dialect: Dialect = "openai") -> dict[str, Any]:
+    return {"dialect": dialect}
 
 
 async def routed(path: str, **fields: Any) -> Scope:
@@ -82,10 +83,23 @@ async def test_a_lifespan_passes() -> None:
         ("openresponses", "openai", "openresponses"),
     ],
 )
-def test_the_path_says_it_or_else_the_key(
+async def test_the_path_says_it_or_else_the_key(
     named: Dialect | None, key: Dialect, expected: Dialect
 ) -> None:
-    assert dialects.dialect_of(scope(named, key=key)) == expected
+    seen: list[Scope] = []
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        seen.append(scope)
+
+    async def nothing(*_: object) -> Any: ...
+
+    principal = Principal(TenantId(UUID(int=1)), "acme", UUID(int=2), dialect=key)
+    access: Any = SimpleNamespace(known=lambda _: principal)
+    headers = [(b"authorization", b"Bearer sk-1")]
+    asked = {"type": "http", "path": "/v1/responses", "headers": headers}
+    asked |= {"dialect": named} if named else {}
+    await Authentication(app, access, [])(asked, nothing, nothing)
+    assert (seen[0]["dialect"], seen[0]["principal"]) == (expected, principal)
 
 
 def test_openai_s_dialect_is_what_there_is() -> None:

@@ -249,6 +249,8 @@ def test_the_server_s_trouble_is_told_without_its_inside(
         (errors.RateLimited("x", retry_after_s=7200), {"retry-after": "120"}),
         (errors.TooManyConnections(), {"retry-after": "1"}),
         (errors.StoreUnavailable("x"), {"retry-after": "2"}),
+        (errors.StoreUnavailable("x", retry_after_s=0.8), {"retry-after": "1"}),
+        (errors.UpstreamUnavailable("x", upstream="a", retry_after_s=9), {"retry-after": "9"}),
         (errors.UpstreamRejected("x", upstream="a"), {"x-should-retry": "false"}),
         (errors.AuthenticationError("x"), {"www-authenticate": "Bearer"}),
         (errors.PermissionDenied("x"), {"x-should-retry": "false"}),

@@ -6,9 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pytest
+
 from gateway import ids
 from gateway.errors import StoreUnavailable
-from gateway.replication.lease_keeper import LeaseKeeper, LeaseTiming
+from gateway.replication.lease_keeper import RETRIES_PER_HEARTBEAT, LeaseKeeper, LeaseTiming
 from gateway.store.claims import Claim, LogHead
 from gateway.telemetry import Metrics
 from tests.fakes.staged_run import TENANT, run_spec
@@ -184,7 +186,7 @@ async def test_a_database_that_is_away_stops_nothing() -> None:
 
 async def cut_off_after_a_heartbeat(keeper: LeaseKeeper) -> bool:
     await keeper.heartbeat()
-    return keeper.is_cut_off
+    return keeper.cut_off_s is not None
 
 
 async def test_it_is_cut_off_from_a_failed_heartbeat_to_the_next_good_one() -> None:
@@ -195,6 +197,13 @@ async def test_it_is_cut_off_from_a_failed_heartbeat_to_the_next_good_one() -> N
     assert await cut_off_after_a_heartbeat(keeper)
     table.failure = None
     assert not await cut_off_after_a_heartbeat(keeper)
+
+
+async def test_it_says_when_a_database_that_is_away_is_tried_again() -> None:
+    keeper = Table(failure=StoreUnavailable("away")).keeper(heartbeat_s=60.0)
+    assert keeper.cut_off_s is None
+    await keeper.heartbeat()
+    assert keeper.cut_off_s == pytest.approx(60.0 / RETRIES_PER_HEARTBEAT, abs=5.0)
 
 
 async def test_a_heartbeat_that_was_lost_while_the_process_was_held_up_is_made_up_for() -> None:

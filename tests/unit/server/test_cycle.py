@@ -14,7 +14,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from gateway.server.cycle import Cycle
+from gateway.server.cycle import BoundedFlowControl, Cycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.writes: list[bytes] = []
         self.closed = False
+        self.is_read = True
 
     @override
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -49,11 +50,11 @@ class Wire(asyncio.Transport):
 
     @override
     def pause_reading(self) -> None:
-        """There is nothing to read."""
+        self.is_read = False
 
     @override
     def resume_reading(self) -> None:
-        """The same."""
+        self.is_read = True
 
 
 def ours(
@@ -387,3 +388,26 @@ async def test_a_client_that_knows_no_chunks_gets_none(length: int | None) -> No
     await answer.send({"type": "http.response.body", "body": b""})
     head, _, body = b"".join(wire.writes).partition(b"\r\n\r\n")
     assert (b"transfer-encoding" in head, body, wire.closed) == (False, b"hello", True)
+
+
+async def test_who_writes_waits_for_as_long_as_the_client_does_not_read() -> None:
+    flow = BoundedFlowControl(Wire())
+    await flow.drain()
+    flow.pause_writing()
+    flow.pause_writing()
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(flow.drain())
+        await asyncio.sleep(0)
+        assert (flow.write_paused, waiting.done()) == (True, False)
+        flow.resume_writing()
+    assert not flow.write_paused
+    await flow.drain()
+
+
+def test_a_connection_is_not_read_while_its_reading_is_paused() -> None:
+    wire = Wire()
+    flow = BoundedFlowControl(wire)
+    flow.pause_reading()
+    assert (flow.read_paused, wire.is_read) == (True, False)
+    flow.resume_reading()
+    assert (flow.read_paused, wire.is_read) == (False, True)

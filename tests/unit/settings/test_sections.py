@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gateway.api.streaming import StreamLimits as ClientStreamLimits
+from gateway.api.websocket.connection_turns import ConnectionLimits
 from gateway.api.websocket.lanes import LaneLimits
-from gateway.api.websocket.turns import ConnectionLimits
 from gateway.engine.failover import HopPolicy
 from gateway.engine.output_guard import GuardLimits
 from gateway.eventlog.feed import FeedLimits

@@ -22,6 +22,7 @@ from gateway.upstreams.problems import (
     may_blame_grammar,
     message_of_body,
     refusal,
+    retry_after_of,
 )
 from tests.fakes.backend_captures import capture, names
 
@@ -75,6 +76,24 @@ def test_only_the_callers_own_mistakes_are_rejections(status: int, kind: type) -
     error = refusal("gpu-1", status, "because")
     assert type(error) is kind
     assert str(error) == f"gpu-1: answered {status}: because"
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([(b"Retry-After", b" 12 ")], 12.0),
+        ([(b"x", b"1"), (b"retry-after", b"0")], 0.0),
+        ([(b"retry-after", b"Fri, 31 Dec 1999 23:59:59 GMT")], None),
+        ([(b"retry-after", b"-1")], None),
+        ([], None),
+    ],
+)
+def test_a_refusal_may_say_after_how_many_seconds_to_try_again(
+    headers: list[tuple[bytes, bytes]], expected: float | None
+) -> None:
+    assert retry_after_of(headers) == expected
+    assert refusal("gpu-1", 503, "busy", retry_after_s=expected).retry_after_s == expected
+    assert refusal("gpu-1", 400, "bad", retry_after_s=expected).retry_after_s is None
 
 
 @pytest.mark.parametrize(

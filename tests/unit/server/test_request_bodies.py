@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.server.error_responses import Refused
-from gateway.server.request_parser import CHUNKED_BYTES_MAX, Chunked, Counted
+from gateway.server.request_parser import CHUNKED_BYTES_MAX, ChunkedBody, SizedBody
 
 BYTES_MAX = 60
 FIELDS_MAX = 3
@@ -18,11 +18,11 @@ NEXT = b"GET / HTTP/1.1\r\n"
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def chunked() -> Chunked:
-    return Chunked(bytes_max=BYTES_MAX, fields_max=FIELDS_MAX)
+def chunked() -> ChunkedBody:
+    return ChunkedBody(bytes_max=BYTES_MAX, fields_max=FIELDS_MAX)
 
 
-def read(framing: Counted | Chunked, pieces: list[bytes]) -> tuple[object, ...]:
+def read(framing: SizedBody | ChunkedBody, pieces: list[bytes]) -> tuple[object, ...]:
     """The body, what is behind it, and whether it was complete; or the refusal."""
     body, rest = b"", b""
     try:
@@ -82,7 +82,7 @@ def test_a_body_is_what_another_reader_takes_it_for(body: bytes) -> None:
     found = bytearray()
     while not isinstance(event := theirs.next_event(), h11.EndOfMessage):
         found += event.data if isinstance(event, h11.Data) else b""
-    assert read(Chunked(bytes_max=1000, fields_max=9), [body + NEXT]) == (found, NEXT, True)
+    assert read(ChunkedBody(bytes_max=1000, fields_max=9), [body + NEXT]) == (found, NEXT, True)
 
 
 @pytest.mark.parametrize(
@@ -139,5 +139,5 @@ def test_so_much_is_read_in_one_turn() -> None:
 
 @given(st.binary(max_size=30), st.integers(0, 20), st.lists(st.integers(0, 30), max_size=4))
 def test_a_body_with_a_length_ends_there(data: bytes, length: int, cuts: list[int]) -> None:
-    found = read(Counted(length), pieces_of(data, cuts))
+    found = read(SizedBody(length), pieces_of(data, cuts))
     assert found == (data[:length], data[length:], len(data) >= length)

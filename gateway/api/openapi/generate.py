@@ -1,7 +1,8 @@
-"""The schemas of bodies, read from the types of OpenAI's own client, cut down to what is served.
+"""Makes the OpenAPI 3.1 document, from the operations and the types of OpenAI's own client.
 
 What the client knows and this gateway does not (hosted tools, their items and their events,
-parameters that are refused) is left out, and then all that nothing refers to any more.
+parameters that are refused) is left out, and then all that nothing refers to any more. It takes a
+second, so it is done once, by `make openapi`, and packaged.
 """
 
 from __future__ import annotations
@@ -34,13 +35,18 @@ from openai.types.responses.input_token_count_response import InputTokenCountRes
 from openai.types.responses.response_item_list import ResponseItemList
 from pydantic import TypeAdapter
 
+from gateway import __version__
+from gateway.api.dialects import BASE_PATH
 from gateway.api.openapi.endpoints import REFERENCE, Json
+from gateway.api.openapi.operations import OPERATIONS, TAGS
 from gateway.protocol.documented import ITEM_TYPES, TOOL_CHOICE_TYPES, TOOL_TYPES
 from gateway.protocol.responses.create import CreateResponse
 from gateway.protocol.tools import SERVED_TOOL_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gateway.api.openapi.operations import Operation, Parameter
 
 TYPES: Final[dict[str, Any]] = {
     "CreateResponse": response_create_params.ResponseCreateParamsNonStreaming,
@@ -151,6 +157,138 @@ _EVENT: Final = re.compile(r"response\.|error$")
 _KNOWN_TYPES: Final = frozenset({*ITEM_TYPES, *TOOL_TYPES, *TOOL_CHOICE_TYPES})
 _SERVED_TYPES: Final = SERVED_ITEM_TYPES | {*SERVED_TOOL_TYPES, "allowed_tools"}
 
+SERVERS: Final[list[Json]] = [
+    {"url": "/", "description": "As OpenAI spells it."},
+    {"url": BASE_PATH, "description": "As Open Responses does; what needs no key is not there."},
+]
+_ERROR: Final[Json] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+_MODEL: Final[Json] = {
+    "type": "object",
+    "required": ["id", "object", "created", "owned_by"],
+    "properties": {
+        "id": {"type": "string"},
+        "object": {"const": "model"},
+        "created": {"type": "integer"},
+        "owned_by": {"type": "string"},
+        "context_length": {"type": "integer", "description": "In tokens, output included."},
+        "aliases": {"type": "array", "items": {"type": "string"}},
+    },
+}
+
+
+def _list_of(name: str) -> Json:
+    items = {"type": "array", "items": {"$ref": REFERENCE + name}}
+    return {"type": "object", "properties": {"object": {"const": "list"}, "data": items}}
+
+
+_OWN: Final[Json] = {
+    "Error": _ERROR,
+    "Object": {"type": "object"},
+    "Model": _MODEL,
+    "ModelList": _list_of("Model"),
+    "Deleted": {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "object": {"const": "response"},
+            "deleted": {"const": True},
+        },
+    },
+    "IngestTraces": {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": {"type": "array", "items": {"type": "object"}}},
+    },
+}
+
+
+def document() -> Json:
+    """Make the OpenAPI document, which takes about a second."""
+    paths: dict[str, Json] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Harmony Gateway",
+            "version": __version__,
+            "description": "The OpenAI Responses API in front of a fleet of gpt-oss servers. "
+            "Only what is served is listed here.",
+        },
+        "servers": SERVERS,
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
+        "security": [{"key": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "schemas": {**_OWN, **schemas()},
+        },
+    }
+
+
+def encoded(made: Any) -> bytes:
+    """The document as JSON with sorted keys: the same bytes for the same document."""
+    return orjson.dumps(made, option=orjson.OPT_SORT_KEYS) + b"\n"
+
+
+def _operation(operation: Operation) -> Json:
+    described: Json = {
+        "operationId": operation.id,
+        "tags": [operation.tag],
+        "summary": operation.summary,
+        "responses": {str(status): _answer(operation) for status in operation.statuses},
+    }
+    if operation.description:
+        described["description"] = operation.description
+    if parameters := operation.all_parameters:
+        described["parameters"] = [_parameter(one) for one in parameters]
+    if operation.body is not None:
+        content = {"application/json": {"schema": {"$ref": REFERENCE + operation.body}}}
+        described["requestBody"] = {"required": True, "content": content}
+    if operation.needs_key:
+        refused = {"application/json": {"schema": {"$ref": REFERENCE + "Error"}}}
+        described["responses"]["default"] = {"description": "An error.", "content": refused}
+    else:
+        described["security"] = []
+        described["servers"] = [SERVERS[0]]
+    return described
+
+
+def _answer(operation: Operation) -> Json:
+    content: Json = {}
+    if operation.answer is not None:
+        content[operation.media] = {"schema": {"$ref": REFERENCE + operation.answer}}
+    elif operation.media != "application/json":
+        content[operation.media] = {"schema": {"type": "string"}}
+    if operation.events is not None:
+        content["text/event-stream"] = {"schema": {"$ref": REFERENCE + operation.events}}
+    return {"description": operation.summary + ".", **({"content": content} if content else {})}
+
+
+def _parameter(parameter: Parameter) -> Json:
+    return {
+        "name": parameter.name,
+        "in": parameter.place,
+        "description": parameter.description,
+        "required": parameter.place == "path",
+        "schema": parameter.schema,
+    }
+
 
 def schemas() -> Json:
     """Every schema by its public name, those that they refer to among them."""
@@ -240,7 +378,7 @@ def _is_served(value: str) -> bool:
 
 
 def _parts(value: Any) -> Iterator[Json]:
-    """Every object in a document."""
+    """Every JSON object in `value`, itself and those of any depth."""
     if isinstance(value, dict):
         yield value
         for part in list(value.values()):

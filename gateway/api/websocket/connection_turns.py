@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gateway.services.generation import Generation
     from gateway.telemetry import Metrics
 
-    Say = Callable[[str], Awaitable[None]]
+    SendText = Callable[[str], Awaitable[None]]
 
 OK = 200
 
@@ -79,26 +79,26 @@ class Dependencies:
 class Turns:
     """Answers the requests of one connection."""
 
-    def __init__(self, dependencies: Dependencies, scope: Scope, say: Say) -> None:
-        """`say` sends one frame, and raises `ClientDisconnected`."""
+    def __init__(self, dependencies: Dependencies, scope: Scope, send_text: SendText) -> None:
+        """`send_text` sends one frame, and raises `ClientDisconnected`."""
         self._dependencies = dependencies
         self._scope = scope
-        self._say = say
+        self._send_text = send_text
         self._memory = Memory(dependencies.limits.remembered_bytes_max)
         self.count = 0
-        """How many requests there were, refused ones included."""
-        self.is_left = False
-        """The client is gone: that is why turns are cancelled."""
+        """The number of requests so far, refused ones included."""
+        self.client_left = False
+        """Why turns are cancelled: the client has closed the connection."""
 
     async def take(self, frame: ClientFrame) -> None:
-        """Answer one. Raises nothing but a cancellation, which ends the generation."""
+        """Answer one request. Raises only when it is cancelled, which ends the generation."""
         record = self._begin_record()
         try:
             await self._answer(frame, record)
         except ClientDisconnected:
             self._note_left(record)
         except asyncio.CancelledError:
-            if self.is_left:
+            if self.client_left:
                 self._note_left(record)
             raise
         finally:
@@ -109,7 +109,7 @@ class Turns:
         record.facts["reason"] = "the client left"
 
     async def refuse(self, error: Exception, stream_id: str | None) -> None:
-        """Answer what has no turn. Raises `ClientDisconnected`."""
+        """Answer a frame that has no turn with an error. Raises `ClientDisconnected`."""
         record = self._begin_record()
         try:
             await self._fail(error, stream_id, record)
@@ -128,7 +128,7 @@ class Turns:
         record.status = status_of(error).status
         if not isinstance(error, GatewayError):
             _log.error("unexpected error", path=self._scope["path"], error=error)
-        await self._say(error_frame(error, stream_id=stream_id, request_id=record.request_id))
+        await self._send_text(error_frame(error, stream_id=stream_id, request_id=record.request_id))
 
     async def _answer(self, frame: ClientFrame, record: RequestRecord) -> None:
         try:
@@ -160,13 +160,13 @@ class Turns:
         if turn.request.ignored:
             record.facts["ignored_parameters"] = ", ".join(turn.request.ignored)
         try:
-            await self._show(frame, turn, generation, record)
+            await self._send_events(frame, turn, generation, record)
         finally:
             generation.cancel()
             if generation.first_token_s is not None:
                 record.facts["first_token_s"] = round(generation.first_token_s, 4)
 
-    async def _show(
+    async def _send_events(
         self, frame: ClientFrame, turn: Turn, generation: Generation, record: RequestRecord
     ) -> None:
         await generation.produced(self._dependencies.limits.start_grace_s)
@@ -179,22 +179,24 @@ class Turns:
                 if event.is_terminal:
                     self._settle(frame, event, generation)
                     is_over = True
-                await self._show_event(frame, turn, event)
+                await self._send_event(frame, turn, event)
 
         await generation.stream(lambda events: Later(partial(send, events)))
         if not is_over:
             raise Draining
 
-    async def _show_event(self, frame: ClientFrame, turn: Turn, event: Event) -> None:
+    async def _send_event(self, frame: ClientFrame, turn: Turn, event: Event) -> None:
         data = dialects.data(self._scope, event)
         if not data:
             return
         if turn.obfuscated:
             data = sse.padded(data, event)
-        await self._say(event_frame(data, frame.stream_id))
+        await self._send_text(event_frame(data, frame.stream_id))
 
     def _settle(self, frame: ClientFrame, event: Event, generation: Generation) -> None:
-        """Before the client hears of the end, so that it can go on from there at once."""
+        """Remember or forget the response before its last event is sent, so that the client can
+        continue it at once.
+        """
         if event.type == "response.failed":
             self._memory.forget(frame.stream_id, frame.previous_response_id)
         elif (parent := generation.continued()) is not None:
@@ -202,7 +204,7 @@ class Turns:
 
 
 def event_frame(data: bytes, stream_id: str | None) -> str:
-    """One event, whose JSON is `data`."""
+    """The frame of an event, whose JSON is `data`, on the lane `stream_id`."""
     if stream_id is None:
         return data.decode()
     return (b'%s,"stream_id":"%s"}' % (data[:-1], stream_id.encode())).decode()
@@ -234,7 +236,7 @@ def error_frame(error: BaseException, *, stream_id: str | None, request_id: str)
 
 
 def unsteered_frame(steer: dict[str, Any]) -> str:
-    """The answer to any `response.steer`: what it wanted, given back."""
+    """The answer to any `response.steer`: that it is not supported, with its input."""
     return _frame(
         {
             "type": "response.steer.failed",

@@ -14,10 +14,10 @@ from gateway.server.request_parser import (
     NO_HOST,
     OLD_CHUNKS,
     OTHER_VERSION,
-    Chunked,
-    Counted,
+    ChunkedBody,
     HeadBounds,
     RequestHead,
+    SizedBody,
 )
 
 BOUNDS = HeadBounds(bytes_max=400, fields_max=8)
@@ -87,11 +87,11 @@ def refused(head: bytes) -> Refused:
     return caught.value
 
 
-def read(head: bytes) -> Counted | Chunked:
+def read(head: bytes) -> SizedBody | ChunkedBody:
     reading = RequestHead(BOUNDS)
     assert reading.feed(head) == b""
     framing = reading.framing()
-    assert isinstance(framing, Counted | Chunked)
+    assert isinstance(framing, SizedBody | ChunkedBody)
     return framing
 
 
