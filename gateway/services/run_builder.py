@@ -42,20 +42,7 @@ from gateway.services.history_source import History
 from gateway.store.packed import PackedItems
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-
-    from gateway.protocol.context import ConversationPlace
-    from gateway.protocol.responses.idempotency import RequestKey
-    from gateway.protocol.responses.requests import CreateResponse
-    from gateway.services.compaction import Compactor, MadeSummary
-    from gateway.services.executor import ThreadExecutor
-    from gateway.services.history_source import HistorySource
-    from gateway.services.models import Models
-    from gateway.tenancy import Principal
-
-    Check = Callable[[ConversationPlace | None], Awaitable[None]]
-    """Raises what would be raised when a response is accepted that continues the conversation."""
-    from collections.abc import Collection, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
     from uuid import UUID
 
     from gateway.constraints.rules import OutputRules
@@ -63,14 +50,22 @@ if TYPE_CHECKING:
     from gateway.generation import Prompt
     from gateway.log import Compacted
     from gateway.models.format import FormatOf, ModelFormat
-    from gateway.protocol.context import ContextItem
+    from gateway.protocol.context import ContextItem, ConversationPlace
     from gateway.protocol.items import InputItem
     from gateway.protocol.parameters import Effort
+    from gateway.protocol.responses.idempotency import RequestKey
+    from gateway.protocol.responses.requests import CreateResponse
     from gateway.sealing import Sealer
-    from gateway.services.models import Model
-    from gateway.tenancy import TenantId
+    from gateway.services.compaction import Compactor, MadeSummary
+    from gateway.services.executor import ThreadExecutor
+    from gateway.services.history_source import HistorySource
+    from gateway.services.models import Model, Models
+    from gateway.tenancy import Principal, TenantId
 
+    Check = Callable[[ConversationPlace | None], Awaitable[None]]
+    """Raises what would be raised when a response is accepted that continues the conversation."""
     Echo = dict[str, Any]
+    """What a response repeats of its request."""
 
 
 T = TypeVar("T")
