@@ -42,7 +42,7 @@ from gateway.services.history_source import History
 from gateway.store.packed import PackedItems
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from uuid import UUID
 
     from gateway.constraints.rules import OutputRules
@@ -56,14 +56,12 @@ if TYPE_CHECKING:
     from gateway.protocol.responses.idempotency import RequestKey
     from gateway.protocol.responses.requests import CreateResponse
     from gateway.sealing import Sealer
-    from gateway.services.compaction import Compactor, MadeSummary
+    from gateway.services.compaction import Compactor
     from gateway.services.executor import ThreadExecutor
     from gateway.services.history_source import HistorySource
     from gateway.services.models import Model, Models
     from gateway.tenancy import Principal, TenantId
 
-    Check = Callable[[ConversationPlace | None], Awaitable[None]]
-    """Raises what would be raised when a response is accepted that continues the conversation."""
     Echo = dict[str, Any]
     """What a response repeats of its request."""
 
@@ -173,13 +171,16 @@ class Written:
     is_repeated: bool
 
 
-class BuiltRun(NamedTuple):
-    """A run that may start. The `summary`, if one was made for it, is to be booked where nothing
-    comes of the run (`RunBuilder.booking`).
-    """
+class DueSummary(NamedTuple):
+    """A run whose context is to be made short before it starts, and the plan of the summary."""
 
-    spec: RunSpec
-    summary: MadeSummary | None = None
+    given: RunInput
+    plan: SummaryPlan
+
+    @property
+    def conversation(self) -> ConversationPlace | None:
+        """Where the response will be added, as far as that had come."""
+        return self.given.history.conversation
 
 
 class RunBuilder:
@@ -202,13 +203,12 @@ class RunBuilder:
         self._compactor = compactor
         self._executor = executor
 
-    async def build(self, command: CreateCommand, check: Check) -> BuiltRun:
-        """The specification of a new response. `check` is asked before a summary is made for it.
+    async def build(self, command: CreateCommand) -> RunSpec | DueSummary:
+        """The specification of a new response, or the summary that has to be made before.
 
         Raises `RequestError` for whatever the caller has to mend (unknown model, logprobs that
         nobody can tell, broken chain, unpaired calls, a schema or a grammar that is none, reasoning
-        that was sealed elsewhere, a prompt that is too long), `StoreUnavailable`, and where the
-        context is to be compacted `UpstreamError`, `SummaryFailed` and what `check` raises.
+        that was sealed elsewhere, a prompt that is too long), and `StoreUnavailable`.
         """
         given = await self._input(command)
         request = command.request
@@ -217,21 +217,20 @@ class RunBuilder:
         )
         work = self._planned if is_compacted and command.generate else self._specs.spec
         planned: RunSpec | SummaryPlan = await self._run(work, given)
-        if not isinstance(planned, SummaryPlan):
-            return BuiltRun(planned)
-        await check(given.history.conversation)
-        made = await self._compactor.make(planned.spec)
-        async with self.booking(made):
-            compacted = replace(given, compacted=made.compacted)
-            return BuiltRun(await self._run(self._specs.spec, compacted), made)
+        return DueSummary(given, planned) if isinstance(planned, SummaryPlan) else planned
 
     @asynccontextmanager
-    async def booking(self, summary: MadeSummary) -> AsyncIterator[None]:
-        """Books the summary when the block is left by an exception: then nothing comes of it."""
+    async def summarised(self, due: DueSummary) -> AsyncIterator[RunSpec]:
+        """Makes the summary, and then the specification of the run that begins with it.
+
+        When the block is left by an exception, nothing comes of the run: then the summary is
+        booked by itself. Raises what `build` does, `UpstreamError` and `SummaryFailed`.
+        """
+        made = await self._compactor.make(due.plan.spec)
         try:
-            yield
+            yield await self._run(self._specs.spec, replace(due.given, compacted=made.compacted))
         except BaseException:
-            await self._compactor.book(summary)
+            await self._compactor.book(made)
             raise
 
     async def compact(
@@ -239,7 +238,7 @@ class RunBuilder:
     ) -> CompactedContext:
         """A summary of what the request continues and brings, for its own sake.
 
-        Raises what `build` does where it makes a summary.
+        Raises what `summarised` does.
         """
         command = CreateCommand(principal, request, None, body_bytes, 0.0)
         plan = await self._run(self._summary, await self._input(command, with_json=True))
